@@ -1,0 +1,3 @@
+"""Vertical federated learning with the exchanges protected."""
+
+__version__ = "0.1.0"

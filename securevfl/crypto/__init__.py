@@ -1,0 +1,1 @@
+"""Keys, homomorphic schemes, masks. Knows nothing of learning or of networks."""

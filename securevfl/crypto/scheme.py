@@ -1,0 +1,140 @@
+"""The one interface that every homomorphic scheme fills.
+
+A *key owner* encrypts a vector v of fixed-point numbers. An *evaluator*, who holds a matrix X in
+clear, computes the *masked product* Enc(Xᵀv + r) with a fresh r that only it knows. The owner
+decrypts Xᵀv + r and hands it back; the evaluator removes r. Nothing above this interface knows
+polynomials or big integers: ciphertexts are bytes, and decrypted products are integers modulo
+2^`modulus_bits` in uint64.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.errors import RangeExceeded
+
+Int64Array = NDArray[np.int64]
+UInt64Array = NDArray[np.uint64]
+
+MODULUS_BITS = 64
+
+
+@dataclass(frozen=True)
+class ProductFormat:
+    """Fixed-point format and public bounds of a job's products Xᵀv.
+
+    Attributes:
+        rows: the most rows S that one product sums over.
+        value_bound: public bound on |v_i| before scaling.
+        matrix_bound: public bound on |X_ip| before scaling.
+        value_fraction_bits: v is carried as the integer nearest v·2^value_fraction_bits.
+        matrix_fraction_bits: the same for X.
+        summands: how many products are added before the masks come off (K − 1 senders when both
+            sides are hidden, otherwise 1).
+    """
+
+    rows: int
+    value_bound: float
+    matrix_bound: float
+    value_fraction_bits: int = 24
+    matrix_fraction_bits: int = 16
+    summands: int = 1
+
+    @property
+    def largest_value(self) -> int:
+        """Bound on |v_i| as an integer."""
+        return ceil(self.value_bound * 2**self.value_fraction_bits)
+
+    @property
+    def largest_entry(self) -> int:
+        """Bound on |X_ip| as an integer."""
+        return ceil(self.matrix_bound * 2**self.matrix_fraction_bits)
+
+    @property
+    def largest_product(self) -> int:
+        """Bound on |Σ Xᵀv| over all summands, as an integer."""
+        return self.summands * self.rows * self.largest_value * self.largest_entry
+
+    @property
+    def product_fraction_bits(self) -> int:
+        """Fraction bits of a product: those of v and of X together."""
+        return self.value_fraction_bits + self.matrix_fraction_bits
+
+    def require_room(self, modulus_bits: int) -> None:
+        """Check that no product of this format can wrap around 2^modulus_bits.
+
+        Raises:
+            RangeExceeded: the largest product does not stay under half the plaintext space.
+        """
+        if self.largest_product >= 1 << (modulus_bits - 1):
+            raise RangeExceeded(
+                f"{self.summands} x {self.rows} rows x |v| <= {self.value_bound:g} "
+                f"({self.value_fraction_bits} fraction bits) x |x| <= {self.matrix_bound:g} "
+                f"({self.matrix_fraction_bits} fraction bits) needs "
+                f"{self.largest_product.bit_length() + 1} bits, more than the {modulus_bits} of "
+                "the plaintext space; use fewer fraction bits, a smaller batch or scaled features"
+            )
+
+
+@dataclass(frozen=True)
+class MaskedReply:
+    """What an evaluator makes of an encrypted vector.
+
+    Attributes:
+        ciphertext: Enc(Xᵀv + r), for the key owner.
+        mask: r modulo 2^MODULUS_BITS, shape (P,); never leaves the evaluator.
+    """
+
+    ciphertext: bytes
+    mask: UInt64Array
+
+
+class KeyOwner(Protocol):
+    """The party that holds the secret key of one job."""
+
+    @property
+    def public_bytes(self) -> bytes:
+        """What evaluators need, sent once in the set-up."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of `public_bytes`, the first 16 hex digits: names a key in results."""
+
+    @property
+    def key_bits(self) -> int | None:
+        """Modulus size of Paillier; None for lattice schemes, which are at 128 bits."""
+
+    def encrypt(self, values: Int64Array) -> bytes:
+        """Encrypt integers of shape (S,), S ≤ format.rows, |v| ≤ format.largest_value.
+
+        Raises:
+            RangeExceeded: a value beyond the format's bound, or too many rows.
+        """
+
+    def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
+        """Decrypt a masked product: (columns,) integers modulo 2^MODULUS_BITS.
+
+        Raises:
+            CryptoError: bytes that are no reply of this scheme, key and number of columns.
+        """
+
+
+class Evaluator(Protocol):
+    """A party that multiplies under another party's key."""
+
+    def prepare(self, matrix: Int64Array) -> object:
+        """Bring X of shape (S, P) into the scheme's form, once per batch.
+
+        Raises:
+            RangeExceeded: an entry beyond the format's bound, or too many rows.
+        """
+
+    def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
+        """Compute Enc(Xᵀv + r), re-randomized, with a fresh mask r.
+
+        Raises:
+            CryptoError: bytes that are no encryption of S values under this key.
+        """
