@@ -1,0 +1,59 @@
+"""The linear local model H_k = X_k θ_k and its gradients."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass
+class LinearModel:
+    """One party's part of a (generalized) linear model.
+
+    Attributes:
+        weights: θ_k, shape (P, C).
+        intercept: whether the last row of θ_k belongs to a constant column of ones, which L2
+            leaves alone.
+    """
+
+    weights: FloatArray
+    intercept: bool = False
+
+    def inputs(self, features: FloatArray) -> FloatArray:
+        """X as the weights expect it: features (S, P) plus the constant column, if any."""
+        if not self.intercept:
+            return features
+        return np.hstack([features, np.ones((len(features), 1))])
+
+    def predict(self, inputs: FloatArray) -> FloatArray:
+        """Local predictions H_k, shape (S, C)."""
+        return inputs @ self.weights
+
+    def penalty_gradient(self, l2: float) -> FloatArray:
+        """Gradient of ½·l2·‖θ‖² without the intercept, shape (P, C)."""
+        gradient = l2 * self.weights
+        if self.intercept:
+            gradient[-1] = 0.0
+        return gradient
+
+
+def random_start(
+    inputs: FloatArray, outputs: int, intercept: bool, generator: np.random.Generator
+) -> LinearModel:
+    """A private random θ⁰ with std(H⁰) = 1 over the rows, so that nobody knows d at the start.
+
+    At θ⁰ = 0 every residual is ±½ and a gradient alone tells labels (design: audit.md 4). The
+    intercept starts at 0.
+    """
+    weights = generator.standard_normal((inputs.shape[1], outputs))
+    if intercept:
+        weights[-1] = 0.0
+    spread = np.std(inputs @ weights, axis=0)
+    return LinearModel(weights / np.where(spread > 0, spread, 1.0), intercept)
+
+
+def zero_start(columns: int, outputs: int, intercept: bool) -> LinearModel:
+    """θ⁰ = 0."""
+    return LinearModel(np.zeros((columns, outputs)), intercept)

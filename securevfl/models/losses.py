@@ -1,0 +1,153 @@
+"""Losses f(H, y) of the summed predictions H = Σ_k H_k, through their residuals d = ∂f/∂H.
+
+Predictions have shape (S, C): C = 1 output for two classes, one output a class beyond.
+Labels y are class numbers, shape (S,). `curvature` is the bound c on f″ that makes
+d⁰ + c·(H − H⁰) a majorizer for one party's block (design: protocols.md, section 1).
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from securevfl.errors import ConfigError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class Loss(Protocol):
+    """A loss of summed predictions."""
+
+    @property
+    def name(self) -> str:
+        """The name in job files."""
+
+    @property
+    def outputs(self) -> int:
+        """C, the predictions of one sample."""
+
+    @property
+    def curvature(self) -> float:
+        """Bound on f″."""
+
+    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+        """∂f/∂H per sample, shape (S, C)."""
+
+    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+        """Mean loss."""
+
+
+class QuadraticLoss(Loss, Protocol):
+    """A loss whose residuals are affine in H: d = curvature·H + label_part(y)."""
+
+    def label_part(self, labels: IntArray) -> FloatArray:
+        """What the labels add to d, shape (S, 1)."""
+
+
+class Logistic:
+    """f = log(1 + e^H) − yH for y ∈ {0, 1}; d = σ(H) − y, f″ ≤ ¼."""
+
+    name, outputs, curvature = "logistic", 1, 0.25
+
+    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+        """σ(H) − y, through exponentials that cannot overflow."""
+        decay = np.exp(-np.abs(predictions))
+        sigmoid = np.where(predictions >= 0, 1.0, decay) / (1.0 + decay)
+        residuals: FloatArray = sigmoid - labels[:, None]
+        return residuals
+
+    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+        """Mean of log(1 + e^H) − yH."""
+        losses = np.logaddexp(0.0, predictions) - labels[:, None] * predictions
+        return float(losses.mean())
+
+
+class Squared:
+    """f = ½(H − y)² for y ∈ {0, 1}; d = H − y, f″ = 1."""
+
+    name, outputs, curvature = "squared", 1, 1.0
+
+    def label_part(self, labels: IntArray) -> FloatArray:
+        """−y."""
+        return -labels[:, None].astype(np.float64)
+
+    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+        """H − y."""
+        return self.curvature * predictions + self.label_part(labels)
+
+    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+        """Mean of ½(H − y)²."""
+        return float(0.5 * np.mean((predictions - labels[:, None]) ** 2))
+
+
+class TaylorLogistic(Squared):
+    """Second-order Taylor expansion of the logistic loss at H = 0.
+
+    f = log 2 − ½tH + ⅛H² for t = 2y − 1; d = ¼H − ½t.
+    """
+
+    name, curvature = "taylor-logistic", 0.25
+
+    @override
+    def label_part(self, labels: IntArray) -> FloatArray:
+        """−½(2y − 1)."""
+        return 0.5 - labels[:, None].astype(np.float64)
+
+    @override
+    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+        """Mean of log 2 − ½tH + ⅛H²."""
+        sign = 2.0 * labels[:, None] - 1.0
+        losses = np.log(2.0) - 0.5 * sign * predictions + 0.125 * predictions**2
+        return float(losses.mean())
+
+
+class Multinomial:
+    """Softmax cross-entropy over C > 2 classes; d = softmax(H) − onehot(y).
+
+    f″ = diag(p) − ppᵀ has no eigenvalue above ½ (Böhning 1992).
+    """
+
+    name, curvature = "multinomial", 0.5
+
+    def __init__(self, classes: int) -> None:
+        self.outputs = classes
+
+    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+        """softmax(H) − onehot(y)."""
+        weights = np.exp(predictions - predictions.max(axis=1, keepdims=True))
+        residuals: FloatArray = weights / weights.sum(axis=1, keepdims=True)
+        residuals[np.arange(len(labels)), labels] -= 1.0
+        return residuals
+
+    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+        """Mean of log Σ e^H − H_y."""
+        shifted = predictions - predictions.max(axis=1, keepdims=True)
+        chosen = shifted[np.arange(len(labels)), labels]
+        return float((np.log(np.exp(shifted).sum(axis=1)) - chosen).mean())
+
+
+def loss_for(name: str, classes: int) -> Loss:
+    """The loss of a job; "logistic" means multinomial logistic beyond two classes.
+
+    Raises:
+        ConfigError: a loss for two classes on data with more.
+    """
+    if name in {"logistic", "multinomial"}:
+        return Logistic() if classes == 2 else Multinomial(classes)  # noqa: PLR2004
+    if classes != 2:  # noqa: PLR2004
+        raise ConfigError(f"loss = {name!r} takes two classes, the data have {classes}")
+    return quadratic_loss(name)
+
+
+def quadratic_loss(name: str) -> QuadraticLoss:
+    """The loss with affine residuals of that name, as hiding both sides needs.
+
+    Raises:
+        ConfigError: any other loss.
+    """
+    for loss in (Squared(), TaylorLogistic()):
+        if loss.name == name:
+            return loss
+    raise ConfigError(f"loss = {name!r}: expected 'squared' or 'taylor-logistic' here")

@@ -1,0 +1,1 @@
+"""Algorithms of the FedBCD family and the exchanges that protect their rounds."""

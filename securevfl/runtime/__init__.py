@@ -1,0 +1,1 @@
+"""Channels between parties, the simulated network, cost ledgers and recorded views."""

@@ -1,0 +1,159 @@
+"""The cost ledger: computation and communication on two timers that never overlap.
+
+Every party keeps a *path*: the seconds of computation (by phase) and of communication along the
+longest chain of work and messages that ends at this party now. A message carries its sender's
+path; a receiver that had to wait for it takes that path over. So the components of a path add up
+to the party's clock, and the job's totals are those of the party that finishes last.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol
+
+from typing_extensions import override
+
+from securevfl.messages import Message
+
+PHASES = ("local", "encrypt", "evaluate", "decrypt", "offline")
+SETUP = "setup"
+COMMUNICATION = "communication"
+SCORING = "scoring"
+
+Path = dict[str, float]
+
+
+class Clock(Protocol):
+    """A party's clock, in seconds."""
+
+    def now(self) -> float:
+        """Seconds since the start of the job."""
+
+    async def spend(self, seconds: float) -> None:
+        """Let the time of a finished computation pass on this clock."""
+
+
+class Stopwatch:
+    """Measures compute sections on this machine; two at once would charge one for the other."""
+
+    def __init__(self) -> None:
+        self._started: float | None = None
+
+    def start(self) -> None:
+        """Begin a section."""
+        if self._started is not None:
+            raise RuntimeError("a compute section must not wait: another one began inside it")
+        self._started = time.perf_counter()
+
+    def stop(self, phase: str) -> float:
+        """End the section and return its seconds."""
+        if self._started is None:
+            raise RuntimeError(f"no compute section is open to end phase {phase!r}")
+        elapsed = time.perf_counter() - self._started
+        self._started = None
+        return self.charge(phase, elapsed)
+
+    def charge(self, phase: str, elapsed: float) -> float:
+        """The seconds to charge for a section that took `elapsed`."""
+        del phase
+        return elapsed
+
+
+class FixedCosts(Stopwatch):
+    """Charges a fixed number of seconds per section of a phase: runs repeat to the bit."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    @override
+    def charge(self, phase: str, elapsed: float) -> float:
+        """The fixed seconds of the phase, whatever `elapsed` was (0 where none are given)."""
+        del elapsed
+        return self._seconds.get(phase, 0.0)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A ledger at the end of one round."""
+
+    path: Path
+    messages: int
+    bytes_sent: int
+    hops: int
+
+
+@dataclass
+class Costs:
+    """What one party spent.
+
+    Attributes:
+        seconds: the party's own compute seconds by phase.
+        path: see the module; its values add up to `clock.now()`.
+        operations: how often things were done ("encryptions", "products", "decryptions", …).
+        messages: messages sent, by kind.
+        bytes_sent: bytes sent, by kind.
+        hops: length of the longest chain of round messages that ends here.
+    """
+
+    clock: Clock
+    stopwatch: Stopwatch
+    seconds: Path = field(default_factory=dict)
+    path: Path = field(default_factory=dict)
+    operations: Counter[str] = field(default_factory=Counter)
+    messages: Counter[str] = field(default_factory=Counter)
+    bytes_sent: Counter[str] = field(default_factory=Counter)
+    hops: int = 0
+    snapshots: list[Snapshot] = field(default_factory=list)
+    _round_messages: int = 0
+    _round_bytes: int = 0
+
+    def compute(self, phase: str) -> "ComputeSection":
+        """A section of computation, timed: `async with costs.compute("encrypt"): …`."""
+        return ComputeSection(self, phase)
+
+    def count(self, operation: str, times: int = 1) -> None:
+        """Note that an operation was done."""
+        self.operations[operation] += times
+
+    def sent(self, message: Message, size: int) -> None:
+        """Note a message that left."""
+        kind = type(message).__name__
+        self.messages[kind] += 1
+        self.bytes_sent[kind] += size
+        if message.stage == "round":
+            self._round_messages += 1
+            self._round_bytes += size
+
+    def end_round(self) -> None:
+        """Keep the ledger as it stands at the end of a round."""
+        self.snapshots.append(
+            Snapshot(dict(self.path), self._round_messages, self._round_bytes, self.hops)
+        )
+
+
+class ComputeSection:
+    """One timed section; it must not await anything inside."""
+
+    def __init__(self, costs: Costs, phase: str) -> None:
+        self._costs = costs
+        self._phase = phase
+
+    async def __aenter__(self) -> None:
+        self._costs.stopwatch.start()
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        costs, phase = self._costs, self._phase
+        seconds = costs.stopwatch.stop(phase)
+        costs.seconds[phase] = costs.seconds.get(phase, 0.0) + seconds
+        if phase == SCORING or error is not None:
+            return
+        costs.path[phase] = costs.path.get(phase, 0.0) + seconds
+        await costs.clock.spend(seconds)
