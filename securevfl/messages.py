@@ -1,8 +1,8 @@
 """Every message that parties exchange, and the only codec between messages and bytes.
 
 Bytes from a peer are hostile: `decode` accepts exactly what `encode` writes and refuses
-everything else with `MalformedMessage`. No pickle, no evaluation, no allocation beyond the bytes
-at hand.
+everything else with `MalformedMessage`. No pickle, no evaluation, no allocation beyond the
+bytes at hand.
 
 Layout: b"SVFL", version, kind, then the fields in the order of the dataclass. Integers are
 unsigned 64-bit little-endian; text and bytes carry their length; arrays carry dimensions and

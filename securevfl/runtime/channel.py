@@ -75,3 +75,19 @@ def expect_shape(sender: str, values: NDArray[Any], shape: tuple[int, ...]) -> N
         raise UnexpectedMessage(
             f"{sender} sent an array of {values.shape} where {shape} is due"
         )
+
+
+async def collect(
+    channel: Channel, senders: Collection[str], kind: type[M], step: int | None = None
+) -> dict[str, M]:
+    """One message of a kind from each sender, in whatever order they arrive.
+
+    Raises:
+        PeerError: as `Channel.receive`.
+    """
+    messages: dict[str, M] = {}
+    while len(messages) < len(senders):
+        pending = [name for name in senders if name not in messages]
+        sender, message = await channel.receive(pending, kind, step)
+        messages[sender] = message
+    return {name: messages[name] for name in senders}

@@ -2,8 +2,8 @@
 
 Every party keeps a *path*: the seconds of computation (by phase) and of communication along the
 longest chain of work and messages that ends at this party now. A message carries its sender's
-path; a receiver that had to wait for it takes that path over. So the components of a path add up
-to the party's clock, and the job's totals are those of the party that finishes last.
+path; a receiver that had to wait for it takes that path over. So the components of a path add
+up to the party's clock, and the job's totals are those of the party that finishes last.
 """
 
 import time
@@ -157,3 +157,47 @@ class ComputeSection:
             return
         costs.path[phase] = costs.path.get(phase, 0.0) + seconds
         await costs.clock.spend(seconds)
+
+
+@dataclass(frozen=True)
+class JobCosts:
+    """What a job has cost up to a round, over all parties.
+
+    Attributes:
+        compute_s: computation on the critical path.
+        communication_s: transfers and waiting for the network on the critical path.
+        compute_by_phase_s: `compute_s` by phase.
+        setup_s: set-up on the critical path (keys, agreement); not part of the total.
+        round_trips: half the length of the longest chain of round messages.
+        bytes_sent: bytes of all round messages.
+        messages: number of all round messages.
+    """
+
+    compute_s: float
+    communication_s: float
+    compute_by_phase_s: dict[str, float]
+    setup_s: float
+    round_trips: float
+    bytes_sent: int
+    messages: int
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the critical path after the set-up."""
+        return self.compute_s + self.communication_s
+
+
+def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
+    """The costs of a job's first `rounds` rounds: the path of the party that ends them last."""
+    snapshots = [ledger.snapshots[rounds - 1] for ledger in ledgers.values()]
+    last = max(snapshots, key=lambda snapshot: sum(snapshot.path.values())).path
+    phases = {phase: last.get(phase, 0.0) for phase in PHASES}
+    return JobCosts(
+        compute_s=sum(phases.values()),
+        communication_s=last.get(COMMUNICATION, 0.0),
+        compute_by_phase_s=phases,
+        setup_s=last.get(SETUP, 0.0),
+        round_trips=max(snapshot.hops for snapshot in snapshots) / 2,
+        bytes_sent=sum(snapshot.bytes_sent for snapshot in snapshots),
+        messages=sum(snapshot.messages for snapshot in snapshots),
+    )

@@ -1,0 +1,97 @@
+"""Fetching data sets from their publishers, verified before they are put in place."""
+
+import http.client
+import os
+import secrets
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from securevfl.data.catalog import SourceFile, entry_of
+from securevfl.data.locations import by_hand, find, places, read_verified
+from securevfl.errors import ConfigError, DataError
+
+Progress = Callable[[int, int | None], None]
+_CHUNK_BYTES = 1 << 16
+_TIMEOUT_SECONDS = 30.0
+
+
+def get(
+    name: str,
+    *,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    base_url: str | None = None,
+) -> list[Path]:
+    """Download a data set's files into the first of `places`; good files already there stay.
+
+    Args:
+        name: The data set; nothing to do for those embedded in scikit-learn.
+        data_dir: Where to, instead of $SECUREVFL_DATA or the per-user cache.
+        progress: Called with bytes so far and, where known, bytes in all, file by file.
+        base_url: A mirror that serves the same file names, instead of the publisher.
+
+    Returns:
+        The files' paths.
+
+    Raises:
+        ConfigError: Unknown name, or a base_url that is not http(s).
+        DataError: No network, cut off, refused by the server, another content than was pinned (the
+            file is removed), or no space; how to do it by hand is named.
+    """
+    if base_url is not None and not base_url.startswith(("https://", "http://")):
+        raise ConfigError(f"base_url: {base_url!r}, expected http:// or https://")
+    target = places(data_dir)[0]
+    return [_get_file(file, target, progress, base_url) for file in entry_of(name).downloads]
+
+
+def _get_file(
+    file: SourceFile, target: Path, progress: Progress | None, base_url: str | None
+) -> Path:
+    present = find(file, (target,))
+    if present:
+        try:
+            read_verified(present, file.sha256)
+        except DataError:
+            # A damaged file is replaced by name, so that no bad twin (plain or .gz) hides the good.
+            present.unlink()
+        else:
+            return present
+    path = target / file.path
+    url = str(file.url) if base_url is None else f"{base_url.rstrip('/')}/{path.name}"
+    # The suffix stays, since it tells archives from gzipped text.
+    part = path.with_name(f".{secrets.token_hex(4)}.part-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _stream(url, part, progress)
+        read_verified(part, file.sha256)
+        os.replace(part, path)
+    except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        raise DataError(f"{url}: download failed ({error}); {_advice(file, target)}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+    except DataError as error:
+        raise DataError(f"{url}: {error}; nothing was kept; {_advice(file, target)}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def _stream(url: str, part: Path, progress: Progress | None) -> None:
+    done = 0
+    # The scheme is https in the catalog and was checked for a base_url.
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response, part.open("xb") as sink:  # noqa: S310
+        length = response.headers.get("Content-Length")
+        total = int(length) if length and length.isdigit() else None
+        while chunk := response.read(_CHUNK_BYTES):
+            sink.write(chunk)
+            done += len(chunk)
+            if progress:
+                progress(done, total)
+    if total is not None and done != total:
+        raise DataError(f"cut off after {done} of {total} bytes")
+
+
+def _advice(file: SourceFile, target: Path) -> str:
+    return f"by hand: put into {target} {by_hand(file)}"

@@ -1,0 +1,71 @@
+"""Standardizing a party's own columns by its own training rows."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Mean and scale per column; a constant column keeps scale 1 and becomes zero.
+
+    Attributes:
+        mean: Shape (P,).
+        scale: Shape (P,), the population standard deviation, positive.
+    """
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, train: NDArray[np.float64]) -> Self:
+        """Learn mean and scale from training rows, shape (N, P).
+
+        Raises:
+            DataError: No rows, or values too large for a finite standard deviation.
+        """
+        if train.shape[0] == 0:
+            raise DataError("train: 0 rows to scale by, expected at least 1")
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, scale = train.mean(axis=0), train.std(axis=0)
+        if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
+            column = int(np.flatnonzero(~(np.isfinite(mean) & np.isfinite(scale)))[0])
+            raise DataError(f"train: column {column} has no finite mean and standard deviation")
+        # Compared by value: rounding in the mean can leave a constant column a tiny deviation.
+        constant = (train == train[0]).all(axis=0) | (scale == 0)
+        return cls(np.where(constant, train[0], mean), np.where(constant, 1.0, scale))
+
+    def apply(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Standardize rows of shape (M, P).
+
+        Raises:
+            DataError: Another number of columns than was fitted.
+        """
+        if x.shape[-1] != self.mean.size:
+            raise DataError(f"x: {x.shape[-1]} columns, expected {self.mean.size} as fitted")
+        return (x - self.mean) / self.scale
+
+
+def fill_and_clip(
+    train: NDArray[np.float64], test: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Fill NaN by the training median, then clip to the training 0.5 and 99.5 percentiles.
+
+    Everything is fitted column by column on the training rows; a column never seen in training
+    becomes 0.
+
+    Args:
+        train: Shape (N, P), NaN where nothing was measured.
+        test: Shape (M, P).
+    """
+    median = np.zeros(train.shape[1])
+    seen = ~np.isnan(train).all(axis=0)
+    median[seen] = np.nanmedian(train[:, seen], axis=0)
+    train = np.where(np.isnan(train), median, train)
+    test = np.where(np.isnan(test), median, test)
+    low, high = np.percentile(train, [0.5, 99.5], axis=0)
+    return np.clip(train, low, high), np.clip(test, low, high)

@@ -1,0 +1,128 @@
+"""What a vertical data set is: each party's own columns over the same rows, and one holder of labels."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, eq=False)
+class PartyTable:
+    """One party's columns, the party's own rows only.
+
+    Attributes:
+        name: The party.
+        columns: P column names.
+        train: Shape (N, P), float64, unscaled.
+        test: Shape (M, P), float64, unscaled.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    train: NDArray[np.float64]
+    test: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class VerticalDataset:
+    """The same rows at every party, in the same order.
+
+    Attributes:
+        name: The data set.
+        parties: At least two.
+        label_party: Name of the party that holds the labels.
+        train_labels: Shape (N,), int64, 0..classes-1.
+        test_labels: Shape (M,), int64, 0..classes-1.
+        classes: How many classes there are, at least two.
+        standardize: Whether the default is to standardize (not for 0/1 columns and pixels).
+        fingerprint: SHA-256 (hex) over the ids of the training rows in their order; it alone
+            fixes the partition of the rows into batches.
+        label_names: What each class was called at the source.
+        dropped: By party, how many of its rows had an id that not every party holds.
+    """
+
+    name: str
+    parties: tuple[PartyTable, ...]
+    label_party: str
+    train_labels: NDArray[np.int64]
+    test_labels: NDArray[np.int64]
+    classes: int
+    standardize: bool
+    fingerprint: str
+    label_names: tuple[str, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+def fingerprint(ids: Iterable[object]) -> str:
+    """SHA-256 (hex) over ids, or row numbers, in their order; the data set's name plays no part."""
+    digest = hashlib.sha256()
+    for row_id in ids:
+        text = str(row_id).encode()
+        # The length keeps ("1", "23") and ("12", "3") apart.
+        digest.update(b"%d:%b" % (len(text), text))
+    return digest.hexdigest()
+
+
+def check(dataset: VerticalDataset) -> None:
+    """Refuse a data set that no job could train on.
+
+    Raises:
+        ConfigError: Fewer than two parties, two of the same name, or no such label party.
+        DataError: Different row counts, no rows, NaN or infinite features, labels out of range, or
+            one class only; party, column and count are named.
+    """
+    names = [party.name for party in dataset.parties]
+    if len(names) < 2:  # noqa: PLR2004
+        raise ConfigError(f"parties: {len(names)} in {dataset.name!r}, expected at least 2")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"parties: names {names} are not all different")
+    if dataset.label_party not in names:
+        raise ConfigError(f"label_party: {dataset.label_party!r} is not one of {names}")
+    for party in dataset.parties:
+        check_rows(party, "training", party.train, dataset.train_labels)
+        check_rows(party, "test", party.test, dataset.test_labels)
+    for split, labels in (("training", dataset.train_labels), ("test", dataset.test_labels)):
+        present = np.unique(labels)
+        if present.size < 2:  # noqa: PLR2004
+            raise DataError(
+                f"data set {dataset.name!r}: one class only among {labels.size} {split} rows, "
+                f"expected at least 2"
+            )
+        if present[0] < 0 or present[-1] >= dataset.classes:
+            raise DataError(
+                f"data set {dataset.name!r}: {split} labels span {present[0]}..{present[-1]}, "
+                f"expected 0..{dataset.classes - 1}"
+            )
+
+
+def check_rows(
+    party: PartyTable, split: str, values: NDArray[np.float64], labels: NDArray[np.int64]
+) -> None:
+    """Refuse one party's rows that do not fit the labels or are not finite.
+
+    Raises:
+        DataError: See `check`.
+    """
+    if values.ndim != 2 or values.shape[1] != len(party.columns) or not party.columns:  # noqa: PLR2004
+        raise DataError(
+            f"party {party.name!r}: {split} table of shape {values.shape}, expected rows x "
+            f"{len(party.columns)} columns, at least 1"
+        )
+    if values.shape[0] != labels.size:
+        raise DataError(
+            f"party {party.name!r}: {values.shape[0]} {split} rows, expected {labels.size} as "
+            f"there are labels"
+        )
+    if not labels.size:
+        raise DataError(f"party {party.name!r}: no {split} rows")
+    unusable = (~np.isfinite(values)).sum(axis=0)
+    if unusable.any():
+        column = int(np.flatnonzero(unusable)[0])
+        raise DataError(
+            f"party {party.name!r}: column {party.columns[column]!r} has {unusable[column]} NaN or "
+            f"infinite {split} values, expected finite numbers"
+        )

@@ -1,0 +1,235 @@
+"""A job: everything the parties agree on before they train, as one validated object.
+
+Job files are TOML. An unknown key is an error that names the nearest known one. The job's hash
+covers what all parties must agree on; where a party keeps its files is its own affair.
+"""
+
+import difflib
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from securevfl.errors import ConfigError, DataError
+
+Algorithm = Literal["fedsgd", "fedbcd-p", "fedbcd-s"]
+Hide = Literal["residuals", "both"]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class JobSettings(_Section):
+    """`[job]`: the algorithm and its settings.
+
+    Attributes:
+        dataset: a data set by name, with its parties; or give `[[party]]` sections with files.
+        parties: K for a data set by name; its usual split by default.
+        algorithm: fedsgd is fedbcd-p at Q = 1.
+        batch_size: S, or "full".
+        local_steps: Q.
+        learning_rate: η0.
+        schedule: constant η0, or inverse-sqrt: η0/√(t+1) at round t.
+        divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
+        loss: logistic (multinomial beyond two classes), squared or taylor-logistic.
+        local_rule: curvature follows the party's own changes, frozen repeats the residual.
+        sampling: partition draws from fixed batches of the data set, shuffle reshuffles.
+        start: random θ⁰ with std(H⁰) = 1 at each party, or zero.
+        intercept: a constant column at the label party.
+        standardize: features to mean 0 and deviation 1 at each party; where not given, as is
+            usual for the data set.
+        target_auc: stop once the held-out AUC reaches it.
+        eval_every: rounds between scorings on the held-out rows; 0 scores after the last only.
+        allow_label_leak: run although the aggregated gradients carry too much about the labels.
+    """
+
+    name: str = "job"
+    dataset: str | None = None
+    parties: Annotated[int, Field(ge=2)] | None = None
+    algorithm: Algorithm = "fedbcd-p"
+    rounds: PositiveInt = 100
+    batch_size: PositiveInt | Literal["full"] = 128
+    local_steps: PositiveInt = 5
+    learning_rate: PositiveFloat = 0.1
+    schedule: Literal["constant", "inverse-sqrt"] = "constant"
+    divide_by_sqrt_parties: bool = False
+    loss: Literal["logistic", "multinomial", "squared", "taylor-logistic"] = "logistic"
+    l2: NonNegative = 0.0
+    proximal: NonNegative = 0.0
+    local_rule: Literal["curvature", "frozen"] = "curvature"
+    sampling: Literal["partition", "shuffle"] = "partition"
+    start: Literal["random", "zero"] = "random"
+    intercept: bool = True
+    standardize: bool | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    target_auc: Annotated[float, Field(gt=0, le=1)] | None = None
+    eval_every: Annotated[int, Field(ge=0)] = 1
+    allow_label_leak: bool = False
+
+
+class PartySettings(_Section):
+    """`[[party]]`: one organization and where it keeps its own files."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
+    role: Literal["label", "feature"]
+    address: str | None = None
+    data: Path | None = None
+    test_data: Path | None = None
+    id_column: str = "id"
+    label_column: str | None = None
+    features: tuple[str, ...] | None = None
+    model: Literal["linear"] = "linear"
+
+
+class ExchangeSettings(_Section):
+    """`[exchange]`: how a round's predictions and residuals travel.
+
+    Attributes:
+        scheme: plain, masked, or a homomorphic scheme.
+        hide: with a homomorphic scheme: the residuals, or both sides.
+        predictions: clear, or masked so that only their sum shows (three parties or more).
+        key_bits: Paillier modulus; the scheme's 128-bit default where not given.
+        engine: implementation of the scheme; its default where not given.
+        value_fraction_bits: fixed point of residuals and predictions.
+        feature_fraction_bits: fixed point of features.
+        prediction_bound: public bound on |H_k| for losses whose residuals are unbounded.
+    """
+
+    scheme: str = "plain"
+    hide: Hide = "residuals"
+    predictions: Literal["clear", "masked"] = "clear"
+    key_bits: PositiveInt | None = None
+    engine: str | None = None
+    value_fraction_bits: Annotated[int, Field(ge=8, le=40)] = 24
+    feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] = 16
+    prediction_bound: PositiveFloat = 32.0
+
+
+class NetworkSettings(_Section):
+    """`[network]`: a preset by name, or latency and bandwidth."""
+
+    preset: str | None = None
+    latency_ms: NonNegative | None = None
+    bandwidth_mbit: PositiveFloat | None = None
+
+
+class OutputSettings(_Section):
+    """`[output]`: where models go, and how often they are written on the way."""
+
+    directory: Path = Path("models")
+    checkpoint_every: Annotated[int, Field(ge=0)] = 10
+
+
+class Job(_Section):
+    """A whole job file."""
+
+    job: JobSettings = JobSettings()
+    party: tuple[PartySettings, ...] = ()
+    exchange: ExchangeSettings = ExchangeSettings()
+    network: NetworkSettings = NetworkSettings(preset="lan")
+    output: OutputSettings = OutputSettings()
+
+    @property
+    def local_steps(self) -> int:
+        """Q in force: 1 under fedsgd."""
+        return 1 if self.job.algorithm == "fedsgd" else self.job.local_steps
+
+    def hash(self) -> bytes:
+        """SHA-256 over what all parties must agree on; compared before the first round."""
+        agreed = {
+            "job": self.job.model_dump(mode="json"),
+            "exchange": self.exchange.model_dump(mode="json"),
+            "parties": [(party.name, party.role, party.model) for party in self.party],
+        }
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).digest()
+
+
+def parse_job(text: str, where: str = "job") -> Job:
+    """The job that TOML text describes.
+
+    Raises:
+        ConfigError: text that is no TOML, an unknown key, a value out of range, or parties that
+            make no job; one line that names the first problem.
+    """
+    try:
+        job = Job.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: not TOML: {error}") from error
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_first_problem(error)}") from error
+    check_job(job)
+    return job
+
+
+def read_job(path: Path) -> Job:
+    """The job in a file.
+
+    Raises:
+        DataError: the file cannot be read.
+        ConfigError: see `parse_job`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"job file {path}: {error}") from error
+    return parse_job(text, str(path))
+
+
+def check_job(job: Job) -> None:
+    """Check what no single key can tell.
+
+    Raises:
+        ConfigError: parties or network settings that do not fit together.
+    """
+    if job.party and job.job.dataset:
+        raise ConfigError("give either job.dataset or [[party]] sections, not both")
+    if not job.party and not job.job.dataset:
+        raise ConfigError("no data: give job.dataset or [[party]] sections")
+    if job.party:
+        _check_parties(job.party)
+    custom = (job.network.latency_ms, job.network.bandwidth_mbit)
+    if (job.network.preset is not None) == (custom != (None, None)) or (None in custom) != (
+        custom == (None, None)
+    ):
+        raise ConfigError("network: give a preset, or both latency_ms and bandwidth_mbit")
+
+
+def _check_parties(parties: tuple[PartySettings, ...]) -> None:
+    names = [party.name for party in parties]
+    if len(parties) < 2:  # noqa: PLR2004
+        raise ConfigError(f"{len(parties)} party: expected at least 2")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"party names are not unique: {', '.join(names)}")
+    labels = [party.name for party in parties if party.role == "label"]
+    if len(labels) != 1:
+        raise ConfigError(f"{len(labels)} label parties ({', '.join(labels)}): expected 1")
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] != "extra_forbidden":
+        return f"{place} = {problem['input']!r}: {problem['msg']}"
+    known = _keys_beside(problem["loc"])
+    key = str(problem["loc"][-1])
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"
+
+
+def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
+    sections: dict[str, type[BaseModel]] = {
+        "job": JobSettings,
+        "party": PartySettings,
+        "exchange": ExchangeSettings,
+        "network": NetworkSettings,
+        "output": OutputSettings,
+    }
+    section = sections.get(str(place[0]), Job) if len(place) > 1 else Job
+    return list(section.model_fields)

@@ -1,0 +1,90 @@
+"""Before the first round: is everyone in the same job, over the same rows?
+
+Learns:
+    every party: the others' number of columns, the power of two that bounds their features, and
+        a hash of the job. Nothing about rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.masks import MaskKey, PairwiseMasks
+from securevfl.errors import PeerViolation
+from securevfl.messages import Hello
+from securevfl.protocols.exchange import Party
+from securevfl.runtime.channel import collect
+from securevfl.runtime.costs import SETUP
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the parties know of each other when training starts.
+
+    Attributes:
+        columns: P of every other party, constant columns included.
+        feature_bound: no party's features leave ±feature_bound.
+        masks: pairwise one-time masks with the others.
+    """
+
+    columns: Mapping[str, int]
+    feature_bound: float
+    masks: PairwiseMasks
+
+
+def feature_bound_bits(inputs: NDArray[np.float64]) -> int:
+    """The smallest b ≥ 0 such that all features stay within ±2^b."""
+    largest = float(np.max(np.abs(inputs), initial=1.0))
+    return ceil(log2(largest)) if largest > 1 else 0
+
+
+async def agree(
+    party: Party, job_hash: bytes, inputs: NDArray[np.float64], test_rows: int
+) -> Agreement:
+    """Introduce this party to all others and check that they run the same job.
+
+    Raises:
+        PeerViolation: a peer runs another job, or holds another number of rows.
+    """
+    async with party.costs.compute(SETUP):
+        mask_key = MaskKey.generate()
+        hello = Hello(
+            job_hash=job_hash,
+            rows=len(inputs),
+            test_rows=test_rows,
+            columns=inputs.shape[1],
+            feature_bound_bits=feature_bound_bits(inputs),
+            mask_key=mask_key.public_bytes,
+        )
+    for name in party.others:
+        await party.channel.send(name, hello)
+    hellos = await collect(party.channel, party.others, Hello)
+    for name, other in hellos.items():
+        _check_same_job(name, other, hello)
+    async with party.costs.compute(SETUP):
+        keys = {name: other.mask_key for name, other in hellos.items()}
+        masks = mask_key.agree(party.name, keys, job_hash)
+    bits = max(other.feature_bound_bits for other in (hello, *hellos.values()))
+    columns = {name: other.columns for name, other in hellos.items()}
+    return Agreement(columns, 2.0**bits, masks)
+
+
+def _check_same_job(peer: str, theirs: Hello, ours: Hello) -> None:
+    if theirs.job_hash != ours.job_hash:
+        raise PeerViolation(
+            f"{peer} runs another job: hash {theirs.job_hash[:8].hex()}, "
+            f"here {ours.job_hash[:8].hex()}"
+        )
+    for what, there, here in (
+        ("training", theirs.rows, ours.rows),
+        ("held-out", theirs.test_rows, ours.test_rows),
+    ):
+        if there != here:
+            raise PeerViolation(f"{peer} holds {there} {what} rows, here {here}")
+    if theirs.feature_bound_bits > 64:  # noqa: PLR2004
+        raise PeerViolation(
+            f"{peer} announces features up to 2^{theirs.feature_bound_bits}, at most 2^64"
+        )

@@ -1,0 +1,237 @@
+"""Every exchange by name, and how a party sets up its side of one."""
+
+import difflib
+from dataclasses import dataclass
+from typing import Protocol
+
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, PeerViolation
+from securevfl.job import ExchangeSettings
+from securevfl.messages import PublicKey
+from securevfl.models.losses import Loss, quadratic_loss
+from securevfl.protocols.agreement import Agreement
+from securevfl.protocols.encrypted import EncryptedFeatureSide, EncryptedLabelSide
+from securevfl.protocols.encrypted_both import EncryptedBothSide
+from securevfl.protocols.exchange import Exchange, Party
+from securevfl.protocols.gathering import ClearGathering, Gathering, MaskedGathering
+from securevfl.protocols.homomorphic import OwnKey, PeerKey
+from securevfl.protocols.label_guard import LeakageCount
+from securevfl.protocols.plain import PlainFeatureSide, PlainLabelSide
+from securevfl.runtime.channel import collect
+from securevfl.runtime.costs import SETUP
+
+IN_CLEAR = ("plain", "masked")
+EXCHANGES = (*IN_CLEAR, *SCHEMES)
+
+
+class KeyMaker(Protocol):
+    """Makes both ends of a homomorphic key; tests pass one that makes small keys."""
+
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        """A fresh key."""
+
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        """A peer's end of another party's key."""
+
+
+class SchemeKeys:
+    """Keys as the job file asks for them."""
+
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        """A fresh key of the job's scheme."""
+        return make_owner(
+            settings.scheme,
+            product_format,
+            key_bits=settings.key_bits,
+            engine=settings.engine,
+        )
+
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        """A peer's end of another party's key."""
+        return make_evaluator(
+            settings.scheme,
+            material,
+            product_format,
+            key_bits=settings.key_bits,
+            engine=settings.engine,
+        )
+
+
+@dataclass(frozen=True)
+class Established:
+    """One party's exchange, ready for the first round.
+
+    Attributes:
+        exchange: its side.
+        gathering: how held-out predictions travel.
+        key: its own homomorphic key, if it has one.
+        leakage: what the gradients it decrypts reveal.
+    """
+
+    exchange: Exchange
+    gathering: Gathering
+    key: KeyOwner | None
+    leakage: LeakageCount
+
+
+def check_exchange(settings: ExchangeSettings, loss: Loss, parties: int) -> None:
+    """Check that an exchange exists and fits the loss and the number of parties.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    name = settings.scheme
+    if name not in EXCHANGES:
+        nearest = difflib.get_close_matches(name, EXCHANGES, n=1, cutoff=0.0)[0]
+        raise ConfigError(
+            f"exchange = {name!r}: unknown; nearest is {nearest!r}, known are "
+            f"{', '.join(EXCHANGES)}"
+        )
+    masked = name == "masked" or settings.predictions == "masked"
+    if masked and parties < 3:  # noqa: PLR2004
+        raise ConfigError(
+            f"masked predictions need at least 3 parties, this job has {parties}: with one "
+            "feature party the sum is its prediction"
+        )
+    if settings.hide == "both":
+        if name in IN_CLEAR:
+            raise ConfigError(f"hide = 'both' needs a homomorphic scheme, not {name!r}")
+        if masked:
+            raise ConfigError("hide = 'both' sends no predictions: predictions = 'masked'")
+        quadratic_loss(loss.name)
+    if name in IN_CLEAR and (settings.key_bits or settings.engine):
+        raise ConfigError(f"exchange {name!r} has no keys: drop key_bits and engine")
+
+
+def reveals_gradients(settings: ExchangeSettings) -> bool:
+    """Whether peers learn aggregated gradients only, so that the label guard applies."""
+    return settings.scheme not in IN_CLEAR
+
+
+def product_format(
+    settings: ExchangeSettings, loss: Loss, parties: int, *, rows: int, feature_bound: float
+) -> ProductFormat:
+    """Fixed point and bounds of a job's encrypted products.
+
+    Residuals of logistic losses stay within ±1; affine ones within c·prediction_bound + 1.
+    """
+    bounded = loss.name in {"logistic", "multinomial"}
+    return ProductFormat(
+        rows=rows,
+        value_bound=1.0 if bounded else loss.curvature * settings.prediction_bound + 1.0,
+        matrix_bound=feature_bound,
+        value_fraction_bits=settings.value_fraction_bits,
+        matrix_fraction_bits=settings.feature_fraction_bits,
+        summands=parties - 1 if settings.hide == "both" else 1,
+    )
+
+
+async def establish(
+    party: Party,
+    settings: ExchangeSettings,
+    agreement: Agreement,
+    *,
+    batch_rows: int,
+    total_rows: int,
+    keys: KeyMaker,
+) -> Established:
+    """Set up this party's side: gather, make keys, exchange public ones.
+
+    Args:
+        party: who it is.
+        settings: the job's exchange.
+        agreement: what the parties agreed on.
+        batch_rows: the most rows of a batch.
+        total_rows: N.
+        keys: makes homomorphic keys.
+
+    Raises:
+        RangeExceeded: products could overflow; before any key is made.
+        PeerViolation: a peer's key does not fit.
+    """
+    leakage = LeakageCount(total_rows, party.loss.outputs, agreement.columns)
+    gathering = _gathering(party, settings, agreement)
+    if settings.scheme in IN_CLEAR:
+        plain = PlainLabelSide if party.holds_labels else PlainFeatureSide
+        return Established(plain(party, gathering), gathering, None, leakage)
+    fmt = product_format(
+        settings,
+        party.loss,
+        len(party.names),
+        rows=batch_rows,
+        feature_bound=agreement.feature_bound,
+    )
+    owners = party.names if settings.hide == "both" else (party.label_party,)
+    own, peers = await _exchange_keys(party, settings, fmt, owners, keys)
+    own_key = None
+    if own is not None:
+        own_key = OwnKey(party, own, dict(agreement.columns), fmt, leakage)
+    exchange: Exchange
+    if settings.hide == "both":
+        assert own_key is not None  # noqa: S101
+        exchange = EncryptedBothSide(
+            party,
+            quadratic_loss(party.loss.name),
+            fmt.value_bound,
+            own_key=own_key,
+            peer_keys=peers,
+            masks=agreement.masks,
+        )
+    elif own_key is not None:
+        exchange = EncryptedLabelSide(party, gathering, own_key)
+    else:
+        exchange = EncryptedFeatureSide(party, gathering, peers[party.label_party])
+    return Established(exchange, gathering, own, leakage)
+
+
+def _gathering(
+    party: Party, settings: ExchangeSettings, agreement: Agreement
+) -> ClearGathering | MaskedGathering:
+    # Where both sides are hidden, held-out predictions should not show singly either.
+    wants_sum = settings.hide == "both" and len(party.names) > 2  # noqa: PLR2004
+    if settings.scheme == "masked" or settings.predictions == "masked" or wants_sum:
+        return MaskedGathering(party, agreement.masks)
+    return ClearGathering(party)
+
+
+async def _exchange_keys(
+    party: Party,
+    settings: ExchangeSettings,
+    fmt: ProductFormat,
+    owners: tuple[str, ...],
+    keys: KeyMaker,
+) -> tuple[KeyOwner | None, dict[str, PeerKey]]:
+    own = None
+    if party.name in owners:
+        async with party.costs.compute(SETUP):
+            own = keys.owner(settings, fmt)
+        for name in party.others:
+            await party.channel.send(name, PublicKey(settings.scheme, own.public_bytes))
+    senders = [name for name in owners if name != party.name]
+    received = await collect(party.channel, senders, PublicKey)
+    peers = {}
+    for name, message in received.items():
+        if message.scheme != settings.scheme:
+            raise PeerViolation(
+                f"{name} sent a key of {message.scheme!r}, the job says {settings.scheme!r}"
+            )
+        async with party.costs.compute(SETUP):
+            evaluator = _peer_evaluator(name, settings, message.material, fmt, keys)
+        peers[name] = PeerKey(party, name, evaluator, fmt)
+    return own, peers
+
+
+def _peer_evaluator(
+    peer: str, settings: ExchangeSettings, material: bytes, fmt: ProductFormat, keys: KeyMaker
+) -> Evaluator:
+    try:
+        return keys.evaluator(settings, material, fmt)
+    except KeyMismatch as error:
+        raise KeyMismatch(f"key of {peer}: {error}") from error
+    except CryptoError as error:
+        raise PeerViolation(f"key of {peer}: {error}") from error

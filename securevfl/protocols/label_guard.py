@@ -1,0 +1,139 @@
+"""How much the aggregated gradients of a job can tell about the labels.
+
+Every distinct batch whose gradient a peer learns is P·C linear equations in the N·C residuals.
+The *leakage ratio* is their number over the number of unknowns, all peers together, since peers
+may collude. Above `LIMIT` a job is refused unless it says `allow_label_leak` (design:
+protocols.md section 3; audit.md section 4: stacked row spaces of freshly shuffled batches read
+98 % of the labels after one epoch). It is a count, not a proof: rows of leverage 1 leak at any
+ratio.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.errors import DataError, LabelLeakRefused
+from securevfl.protocols.exchange import Batch
+
+LIMIT = 1 / 8
+
+Revealed = dict[str, dict[str, int]]
+
+
+def batch_digest(rows: NDArray[np.int64]) -> str:
+    """Names a batch by its rows, whatever their order."""
+    return hashlib.sha256(np.sort(rows).astype("<i8").tobytes()).hexdigest()[:24]
+
+
+@dataclass
+class LeakageCount:
+    """Distinct batches whose products were decrypted for each peer.
+
+    Attributes:
+        rows: N, training rows.
+        outputs: C.
+        columns: P of every peer.
+        revealed: by peer and batch: how many values the peer learned.
+    """
+
+    rows: int
+    outputs: int
+    columns: Mapping[str, int]
+    revealed: Revealed = field(default_factory=dict)
+
+    def add(self, peer: str, batch: Batch) -> None:
+        """Count a batch for a peer, once."""
+        self.add_rows(peer, batch.rows)
+
+    def add_rows(self, peer: str, rows: NDArray[np.int64]) -> None:
+        """Count the batch of these rows for a peer, once."""
+        seen = self.revealed.setdefault(peer, {})
+        seen[batch_digest(rows)] = self.columns[peer] * self.outputs
+
+    @property
+    def ratio(self) -> float:
+        """Values revealed to all peers together over the unknowns they could tell.
+
+        Class probabilities sum to one, so C > 1 outputs hold N·(C − 1) unknowns.
+        """
+        values = sum(sum(batches.values()) for batches in self.revealed.values())
+        return values / (self.rows * max(self.outputs - 1, 1))
+
+    def require_below_limit(self) -> None:
+        """Check the ratio.
+
+        Raises:
+            LabelLeakRefused: it is above `LIMIT`.
+        """
+        if self.ratio > LIMIT:
+            batches = max((len(seen) for seen in self.revealed.values()), default=0)
+            columns = sum(self.columns[peer] for peer in self.revealed)
+            raise LabelLeakRefused(
+                f"label guard: {batches} distinct batches x {columns} peer columns over "
+                f"{self.rows} rows give a ratio of {self.ratio:.3f}, above {LIMIT}: the "
+                "gradients would carry too much about the labels; use larger batches, or set "
+                "allow_label_leak = true"
+            )
+
+
+def planned(
+    count: LeakageCount, peers: Iterable[str], batches: Iterable[NDArray[np.int64]]
+) -> LeakageCount:
+    """The count as it would stand after these batches."""
+    after = LeakageCount(
+        count.rows,
+        count.outputs,
+        count.columns,
+        {peer: dict(seen) for peer, seen in count.revealed.items()},
+    )
+    names = list(peers)
+    for rows in batches:
+        for peer in names:
+            after.add_rows(peer, rows)
+    return after
+
+
+class GuardRecord:
+    """What earlier jobs on the same training rows revealed, kept across restarts.
+
+    A job is written down as planned before it starts: a killed job cannot be forgotten.
+    """
+
+    def __init__(self, directory: Path, fingerprint: str) -> None:
+        self._path = directory / f"{fingerprint[:32]}.json"
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept."""
+        return self._path
+
+    def load(self) -> Revealed:
+        """What was revealed so far.
+
+        Raises:
+            DataError: the record is there and cannot be read; it is never taken as empty.
+        """
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        try:
+            record: Revealed = json.loads(text)
+            return {p: {d: int(v) for d, v in seen.items()} for p, seen in record.items()}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise DataError(f"label guard record {self._path} is damaged: {error}") from error
+
+    def save(self, revealed: Revealed) -> None:
+        """Replace the record, in one step."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self._path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(revealed, file)
+        Path(name).replace(self._path)

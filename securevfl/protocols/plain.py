@@ -1,0 +1,65 @@
+"""The exchange without encryption: residuals travel in clear.
+
+With `ClearGathering` this is `plain`, with `MaskedGathering` it is `masked`.
+
+Learns:
+    label party: what its gathering tells: every H_k, or only their sum.
+    feature party: d per sample; for logistic loss that is every label and ΣH (d = σ(H) − y
+        inverts), and with it, at K = 3, the other feature party's predictions.
+Messages a round of FedBCD-p: 2(K − 1).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.messages import Residuals
+from securevfl.protocols.exchange import Batch, Party, Step
+from securevfl.protocols.gathering import Gathering
+from securevfl.protocols.signals import PredictionsSignal, ResidualSignal, Signal
+from securevfl.runtime.channel import expect_shape
+
+FloatArray = NDArray[np.float64]
+
+
+class PlainFeatureSide:
+    """A feature party's side."""
+
+    def __init__(self, party: Party, gathering: Gathering) -> None:
+        self._party = party
+        self._gathering = gathering
+
+    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
+        """Give predictions, take residuals."""
+        del batch
+        party = self._party
+        await self._gathering.give(step, predictions)
+        if party.name not in step.receivers:
+            return None
+        sender, message = await party.channel.receive(
+            [party.label_party], Residuals, step.index
+        )
+        expect_shape(sender, message.values, predictions.shape)
+        return ResidualSignal(message.values)
+
+
+class PlainLabelSide:
+    """The label party's side."""
+
+    def __init__(self, party: Party, gathering: Gathering) -> None:
+        self._party = party
+        self._gathering = gathering
+
+    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
+        """Gather predictions, give residuals."""
+        party = self._party
+        assert batch.labels is not None  # noqa: S101
+        others = await self._gathering.take_sum(step, predictions.shape)
+        receivers = [name for name in party.feature_parties if name in step.receivers]
+        if receivers:
+            async with party.costs.compute("local"):
+                residuals = party.loss.residuals(others + predictions, batch.labels)
+            for name in receivers:
+                await party.channel.send(name, Residuals(step.index, residuals))
+        if party.name not in step.receivers:
+            return None
+        return PredictionsSignal(others, batch.labels)

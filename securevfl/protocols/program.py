@@ -1,0 +1,243 @@
+"""One party's program: agree with the others, train, score, keep the model.
+
+The same coroutine runs in simulation and over a real network. It is given its own columns, and
+the labels only at the label party.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.data.partition import BatchSchedule
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable
+from securevfl.job import Job
+from securevfl.models.linear import random_start, zero_start
+from securevfl.models.losses import Loss, loss_for
+from securevfl.models.storage import ModelHeader, SavedModel, save_model
+from securevfl.protocols.agreement import agree
+from securevfl.protocols.exchange import Batch, Party
+from securevfl.protocols.exchanges import Established, KeyMaker, establish
+from securevfl.protocols.fedbcd import Plan, StepSize, train
+from securevfl.protocols.label_guard import LeakageCount
+from securevfl.protocols.scoring import FeatureScoring, LabelScoring, Score, Timetable
+from securevfl.protocols.signals import LocalRule
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import Costs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PartyData:
+    """What one party brings to a job.
+
+    Attributes:
+        table: its own columns.
+        names: all parties, in the job's order.
+        label_party: who holds the labels.
+        train_labels: at the label party only.
+        test_labels: at the label party only.
+        classes: number of classes.
+        standardize: whether features are standardized, each party on its own.
+        schedule: which rows each round takes, the same at every party.
+    """
+
+    table: PartyTable
+    names: tuple[str, ...]
+    label_party: str
+    train_labels: IntArray | None
+    test_labels: IntArray | None
+    classes: int
+    standardize: bool
+    schedule: BatchSchedule
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a party's program may use besides its data.
+
+    Attributes:
+        keys: makes homomorphic keys.
+        start: draws θ⁰. In a simulation it is seeded, so that runs repeat; between real parties
+            it must not be, as θ⁰ is private.
+        checkpoints: where the model is written as training goes on; None writes none.
+        progress: called with rounds done.
+    """
+
+    keys: KeyMaker
+    start: np.random.Generator
+    checkpoints: Path | None = None
+    progress: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True)
+class PartyOutcome:
+    """What one party's program returns.
+
+    Attributes:
+        model: its trained part.
+        rounds: rounds done.
+        scores: held-out scores, at the label party.
+        key_fingerprint: of its own homomorphic key, if any.
+        leakage: what the gradients it decrypted reveal.
+    """
+
+    model: SavedModel
+    rounds: int
+    scores: list[Score]
+    key_fingerprint: str | None
+    leakage: LeakageCount
+
+
+async def run_party(
+    channel: Channel, costs: Costs, *, job: Job, data: PartyData, workplace: Workplace
+) -> PartyOutcome:
+    """Take one party through a job.
+
+    Raises:
+        PeerError: a peer broke the protocol or is gone.
+        RangeExceeded: products could overflow, or values leave the agreed range.
+    """
+    loss = loss_for(job.job.loss, data.classes)
+    party = Party(channel, costs, data.names, data.label_party, loss)
+    part = _LocalPart(job, data, loss, party.holds_labels, workplace.start)
+    agreement = await agree(party, job.hash(), part.inputs, len(part.held_out))
+    ready = await establish(
+        party,
+        job.exchange,
+        agreement,
+        batch_rows=data.schedule.largest,
+        total_rows=len(part.inputs),
+        keys=workplace.keys,
+    )
+    scoring = _scoring(party, job, data, ready, part.held_out)
+
+    def after_round(rounds: int) -> None:
+        every = job.output.checkpoint_every
+        if workplace.checkpoints is not None and every and rounds % every == 0:
+            path = workplace.checkpoints / f"{party.name}.safetensors"
+            save_model(path, part.saved(rounds))
+        if workplace.progress is not None:
+            workplace.progress(rounds)
+
+    rounds = await train(
+        party,
+        part.model,
+        plan_of(job, loss, len(data.names)),
+        batches=_PartyBatches(data, part.inputs, job.job.sampling == "partition"),
+        exchange=ready.exchange,
+        scoring=scoring,
+        after_round=after_round,
+    )
+    return PartyOutcome(
+        model=part.saved(rounds),
+        rounds=rounds,
+        scores=scoring.scores if isinstance(scoring, LabelScoring) else [],
+        key_fingerprint=ready.key.fingerprint if ready.key is not None else None,
+        leakage=ready.leakage,
+    )
+
+
+def plan_of(job: Job, loss: Loss, parties: int) -> Plan:
+    """Rounds, step sizes and local steps of a job."""
+    settings = job.job
+    return Plan(
+        rounds=settings.rounds,
+        in_turns=settings.algorithm == "fedbcd-s",
+        step_size=StepSize(
+            settings.learning_rate,
+            decays=settings.schedule == "inverse-sqrt",
+            parties=parties if settings.divide_by_sqrt_parties else 1,
+        ),
+        rule=LocalRule(
+            loss,
+            local_steps=job.local_steps,
+            l2=settings.l2,
+            proximal=settings.proximal,
+            frozen=settings.local_rule == "frozen",
+        ),
+    )
+
+
+class _LocalPart:
+    """A party's scaled inputs and its model."""
+
+    def __init__(
+        self,
+        job: Job,
+        data: PartyData,
+        loss: Loss,
+        holds_labels: bool,
+        start: np.random.Generator,
+    ) -> None:
+        self._job, self._data, self._loss = job, data, loss
+        table = data.table
+        wanted = job.job.standardize
+        standardize = data.standardize if wanted is None else wanted
+        self.scaling = (
+            Scaling.fit(table.train) if standardize else Scaling.identity(table.train)
+        )
+        intercept = job.job.intercept and holds_labels
+        constant = int(intercept)
+        self.model = zero_start(table.train.shape[1] + constant, loss.outputs, intercept)
+        self.inputs = self.model.inputs(self.scaling.apply(table.train))
+        self.held_out = self.model.inputs(self.scaling.apply(table.test))
+        if job.job.start == "random":
+            self.model = random_start(self.inputs, loss.outputs, intercept, start)
+
+    def saved(self, rounds: int) -> SavedModel:
+        """The model as it stands, with its header."""
+        header = ModelHeader(
+            party=self._data.table.name,
+            columns=self._data.table.columns,
+            intercept=self.model.intercept,
+            classes=self._data.classes,
+            loss=self._loss.name,
+            job_hash=self._job.hash().hex(),
+            rounds=rounds,
+        )
+        return SavedModel(header, self.model.weights, self.scaling.mean, self.scaling.scale)
+
+
+class _PartyBatches:
+    """One party's rows of every round; those of a fixed partition are cut out once."""
+
+    def __init__(self, data: PartyData, inputs: FloatArray, repeats: bool) -> None:
+        self._schedule = data.schedule
+        self._inputs = inputs
+        self._labels = data.train_labels
+        self._repeats = repeats
+        self._kept: dict[int, Batch] = {}
+
+    def at(self, round_index: int) -> Batch:
+        """This party's rows of a round."""
+        key = self._schedule.batch_key(round_index)
+        if key in self._kept:
+            return self._kept[key]
+        rows = self._schedule.batch(round_index)
+        labels = None if self._labels is None else self._labels[rows]
+        batch = Batch(key, self._repeats, rows, self._inputs[rows], labels)
+        if self._repeats:
+            self._kept[key] = batch
+        return batch
+
+
+def _scoring(
+    party: Party, job: Job, data: PartyData, ready: Established, held_out: FloatArray
+) -> FeatureScoring | LabelScoring:
+    timetable = Timetable(job.job.rounds, job.job.eval_every, len(held_out))
+    if data.test_labels is None:
+        return FeatureScoring(party, ready.gathering, timetable, held_out)
+    return LabelScoring(
+        party,
+        ready.gathering,
+        timetable,
+        inputs=held_out,
+        labels=data.test_labels,
+        target_auc=job.job.target_auc,
+    )

@@ -1,0 +1,219 @@
+"""A job in one process: every party as a program of its own, over the simulated network.
+
+A program gets its party's columns, and the labels only where it is the label party; nothing
+here reads two parties' data together.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from securevfl.data.partition import BatchSchedule
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.models.losses import Loss, loss_for
+from securevfl.models.storage import save_model
+from securevfl.protocols.exchanges import (
+    KeyMaker,
+    SchemeKeys,
+    check_exchange,
+    reveals_gradients,
+)
+from securevfl.protocols.label_guard import GuardRecord, LeakageCount, planned
+from securevfl.protocols.program import PartyData, PartyOutcome, Workplace, run_party
+from securevfl.protocols.scoring import Score
+from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
+from securevfl.runtime.network import PRESETS, Network
+from securevfl.runtime.simulation import Tamper, simulate
+from securevfl.runtime.views import View
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a run may use besides its job and data; tests and benchmarks change it.
+
+    Attributes:
+        keys: makes homomorphic keys.
+        stopwatch: how computation is timed.
+        record_views: keep every party's view.
+        tamper: fault injection into the network.
+        guard_directory: where earlier jobs' leakage is remembered and this one's refused or
+            noted; None only reports the ratio, as benchmarks do.
+        checkpoints: where parties write their models as training goes on; None writes none.
+        progress: called with rounds done.
+    """
+
+    keys: KeyMaker = field(default_factory=SchemeKeys)
+    stopwatch: Stopwatch | None = None
+    record_views: bool = False
+    tamper: Tamper | None = None
+    guard_directory: Path | None = None
+    checkpoints: Path | None = None
+    progress: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A finished job.
+
+    Attributes:
+        job: the job in force.
+        outcomes: by party.
+        scores: the label party's held-out scores.
+        rounds: rounds done.
+        ledgers: each party's costs.
+        views: each party's view, where recorded.
+        label_guard_ratio: highest ratio at any key owner; None where gradients stay hidden.
+        wall_s: seconds on this machine's clock.
+    """
+
+    job: Job
+    outcomes: dict[str, PartyOutcome]
+    scores: list[Score]
+    rounds: int
+    ledgers: dict[str, Costs]
+    views: dict[str, View]
+    label_guard_ratio: float | None
+    wall_s: float
+
+    def costs(self, rounds: int | None = None) -> JobCosts:
+        """Costs of the job's first rounds; of all by default."""
+        return job_costs(self.ledgers, rounds or self.rounds)
+
+    @property
+    def key_fingerprints(self) -> dict[str, str]:
+        """Fingerprints of the homomorphic keys, by owner."""
+        return {
+            name: outcome.key_fingerprint
+            for name, outcome in self.outcomes.items()
+            if outcome.key_fingerprint is not None
+        }
+
+
+def train(
+    job: Job, dataset: VerticalDataset, environment: Environment | None = None
+) -> TrainingResult:
+    """Run all parties of a job in this process.
+
+    Raises:
+        ConfigError: a job that does not fit the data, or would leak too much about labels.
+        RangeExceeded: fixed-point products could overflow; before anything is sent.
+        PeerError: a party broke the protocol (with fault injection).
+    """
+    environment = environment or Environment()
+    loss = loss_for(job.job.loss, dataset.classes)
+    check_exchange(job.exchange, loss, len(dataset.parties))
+    network = network_of(job)
+    schedule = _schedule(job, dataset)
+    guarded = reveals_gradients(job.exchange)
+    if guarded and environment.guard_directory is not None:
+        _guard_labels(job, dataset, loss, schedule, environment.guard_directory)
+    programs = {
+        data.table.name: partial(
+            run_party, job=job, data=data, workplace=_workplace(job, data, environment)
+        )
+        for data in _parties(dataset, schedule)
+    }
+    started = time.perf_counter()
+    simulated = simulate(
+        programs,
+        network,
+        stopwatch=environment.stopwatch,
+        record_views=environment.record_views,
+        tamper=environment.tamper,
+    )
+    wall = time.perf_counter() - started
+    label = simulated.results[dataset.label_party]
+    ratios = [outcome.leakage.ratio for outcome in simulated.results.values()]
+    return TrainingResult(
+        job=job,
+        outcomes=simulated.results,
+        scores=label.scores,
+        rounds=label.rounds,
+        ledgers=simulated.costs,
+        views=simulated.views,
+        label_guard_ratio=max(ratios) if guarded else None,
+        wall_s=wall,
+    )
+
+
+def save_models(result: TrainingResult, directory: Path) -> list[Path]:
+    """Write every party's model to `directory/<party>.safetensors`.
+
+    Raises:
+        DataError: a file cannot be written.
+    """
+    paths = {name: directory / f"{name}.safetensors" for name in result.outcomes}
+    for name, path in paths.items():
+        save_model(path, result.outcomes[name].model)
+    return list(paths.values())
+
+
+def network_of(job: Job) -> Network:
+    """The network that a job names.
+
+    Raises:
+        ConfigError: an unknown preset.
+    """
+    settings = job.network
+    if settings.latency_ms is not None and settings.bandwidth_mbit is not None:
+        return Network(settings.latency_ms, settings.bandwidth_mbit)
+    if settings.preset not in PRESETS:
+        raise ConfigError(
+            f"network = {settings.preset!r}: expected {', '.join(PRESETS)}, or latency_ms and "
+            "bandwidth_mbit"
+        )
+    return PRESETS[settings.preset]
+
+
+def _schedule(job: Job, dataset: VerticalDataset) -> BatchSchedule:
+    rows = len(dataset.train_labels)
+    size = rows if job.job.batch_size == "full" else job.job.batch_size
+    return BatchSchedule(
+        rows, size, dataset.fingerprint, seed=job.job.seed, sampling=job.job.sampling
+    )
+
+
+def _parties(dataset: VerticalDataset, schedule: BatchSchedule) -> list[PartyData]:
+    names = tuple(table.name for table in dataset.parties)
+    return [
+        PartyData(
+            table=table,
+            names=names,
+            label_party=dataset.label_party,
+            train_labels=dataset.train_labels if table.name == dataset.label_party else None,
+            test_labels=dataset.test_labels if table.name == dataset.label_party else None,
+            classes=dataset.classes,
+            standardize=dataset.standardize,
+            schedule=schedule,
+        )
+        for table in dataset.parties
+    ]
+
+
+def _workplace(job: Job, data: PartyData, environment: Environment) -> Workplace:
+    is_label_party = data.train_labels is not None
+    return Workplace(
+        keys=environment.keys,
+        start=np.random.default_rng([job.job.seed, data.names.index(data.table.name)]),
+        checkpoints=environment.checkpoints,
+        progress=environment.progress if is_label_party else None,
+    )
+
+
+def _guard_labels(
+    job: Job, dataset: VerticalDataset, loss: Loss, schedule: BatchSchedule, directory: Path
+) -> None:
+    record = GuardRecord(directory, dataset.fingerprint)
+    peers = {t.name: len(t.columns) for t in dataset.parties if t.name != dataset.label_party}
+    count = LeakageCount(len(dataset.train_labels), loss.outputs, peers, record.load())
+    batches = (schedule.batch(round_index) for round_index in range(job.job.rounds))
+    after = planned(count, peers, batches)
+    if not job.job.allow_label_leak:
+        after.require_below_limit()
+    record.save(after.revealed)
