@@ -94,6 +94,12 @@ class TrainingResult:
             if outcome.key_fingerprint is not None
         }
 
+    @property
+    def key_bits(self) -> int | None:
+        """Key size in force, where the scheme has a choice."""
+        sizes = {outcome.key_bits for outcome in self.outcomes.values()} - {None}
+        return max(sizes, default=None)
+
 
 def train(
     job: Job, dataset: VerticalDataset, environment: Environment | None = None

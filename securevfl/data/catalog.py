@@ -1,10 +1,10 @@
 """The known data sets: what they hold, whose they are, their files and the SHA-256 of each.
 
-A pin covers the uncompressed content, save for archives, whose bytes are pinned as they are. The
-a9a, mnist and Outcomes pins were taken from the publishers' files (the publishers' MD5s agree).
-credit/data.csv was rebuilt from the Kaggle copy and then had the hash that is on public record for
-UCI's own file. The bytes of the PhysioNet archives were not at hand: their pins are those on public
-record, which several independent projects agree on for the .tar.gz files.
+A pin covers the uncompressed content, save for archives, whose bytes are pinned as they are.
+The a9a and mnist pins were computed from files with the MD5s on public record. credit/data.csv
+was rebuilt from the Kaggle copy and then had the hash on public record for UCI's own file. The
+bytes of the PhysioNet archives were not at hand: their pins are those on public record, which
+several independent projects agree on for the .tar.gz files.
 """
 
 import difflib
@@ -47,8 +47,8 @@ class CatalogEntry:
         parties: Default party names, in order.
         licence: As the publisher is known to state it.
         source: The publisher.
-        file_sets: Each tuple of files is enough by itself, tried in this order; the last one can
-            be downloaded. Empty: embedded in scikit-learn.
+        file_sets: Each tuple of files is enough by itself, tried in this order; the last one
+            can be downloaded. Empty: embedded in scikit-learn.
     """
 
     name: str
@@ -128,7 +128,7 @@ CATALOG: dict[str, CatalogEntry] = {
                     "a9a",
                     _LIBSVM,
                     {
-                        "a9a": "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+                        "a9a": ("f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"),
                         "a9a.t": (
                             "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9"
                         ),

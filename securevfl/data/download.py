@@ -3,6 +3,7 @@
 import http.client
 import os
 import secrets
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,6 +16,13 @@ from securevfl.errors import ConfigError, DataError
 Progress = Callable[[int, int | None], None]
 _CHUNK_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 30.0
+_NETWORK_ERRORS = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ConnectionError,
+    TimeoutError,
+    ssl.SSLError,
+)
 
 
 def get(
@@ -37,8 +45,8 @@ def get(
 
     Raises:
         ConfigError: Unknown name, or a base_url that is not http(s).
-        DataError: No network, cut off, refused by the server, another content than was pinned (the
-            file is removed), or no space; how to do it by hand is named.
+        DataError: No network, cut off, refused by the server, another content than was pinned
+            (the file is removed), or no space; how to do it by hand is named.
     """
     if base_url is not None and not base_url.startswith(("https://", "http://")):
         raise ConfigError(f"base_url: {base_url!r}, expected http:// or https://")
@@ -50,14 +58,8 @@ def _get_file(
     file: SourceFile, target: Path, progress: Progress | None, base_url: str | None
 ) -> Path:
     present = find(file, (target,))
-    if present:
-        try:
-            read_verified(present, file.sha256)
-        except DataError:
-            # A damaged file is replaced by name, so that no bad twin (plain or .gz) hides the good.
-            present.unlink()
-        else:
-            return present
+    if present and _is_good(present, file):
+        return present
     path = target / file.path
     url = str(file.url) if base_url is None else f"{base_url.rstrip('/')}/{path.name}"
     # The suffix stays, since it tells archives from gzipped text.
@@ -67,7 +69,10 @@ def _get_file(
         _stream(url, part, progress)
         read_verified(part, file.sha256)
         os.replace(part, path)
-    except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        if present and present != path:
+            # A damaged twin (plain or .gz) would hide the good file.
+            present.unlink()
+    except _NETWORK_ERRORS as error:
         raise DataError(f"{url}: download failed ({error}); {_advice(file, target)}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
@@ -78,10 +83,21 @@ def _get_file(
     return path
 
 
+def _is_good(path: Path, file: SourceFile) -> bool:
+    try:
+        read_verified(path, file.sha256)
+    except DataError:
+        return False
+    return True
+
+
 def _stream(url: str, part: Path, progress: Progress | None) -> None:
     done = 0
     # The scheme is https in the catalog and was checked for a base_url.
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response, part.open("xb") as sink:  # noqa: S310
+    with (
+        urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,  # noqa: S310
+        part.open("xb") as sink,
+    ):
         length = response.headers.get("Content-Length")
         total = int(length) if length and length.isdigit() else None
         while chunk := response.read(_CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""The original formats of published data sets: LIBSVM text, CSV of numbers, IDX; gzip or plain."""
+"""The original formats of published data sets: LIBSVM text, CSV of numbers, IDX; gzip or not."""
 
 import csv
 import gzip
@@ -97,14 +97,7 @@ def parse_csv(data: bytes, source: object) -> tuple[tuple[str, ...], NDArray[np.
     try:
         header = next(reader, [])
         for cells in reader:
-            if len(cells) != len(header):
-                raise DataError(
-                    f"{source}, line {reader.line_num}: {len(cells)} fields, expected "
-                    f"{len(header)}"
-                )
-            rows.append([_finite(cell) for cell in cells])
-    except DataError:
-        raise
+            rows.append(_row(cells, len(header)))
     except (csv.Error, ValueError) as error:
         raise DataError(f"{source}, line {reader.line_num}: {error}") from error
     if not rows:
@@ -113,7 +106,7 @@ def parse_csv(data: bytes, source: object) -> tuple[tuple[str, ...], NDArray[np.
 
 
 def parse_idx(data: bytes, source: object) -> NDArray[np.uint8]:
-    """IDX: two zero bytes, the type, the number of dimensions, their big-endian sizes, the values.
+    """IDX: two zero bytes, type, number of dimensions, their sizes (big-endian), values.
 
     Raises:
         DataError: Malformed, not of unsigned bytes, or of another length than its header says.
@@ -138,6 +131,12 @@ def _next_index(index: int, last: int, features: int) -> int:
     if not last < index <= features:
         raise ValueError(f"index {index}, expected {last + 1} to {features}")
     return index
+
+
+def _row(cells: list[str], columns: int) -> list[float]:
+    if len(cells) != columns:
+        raise ValueError(f"{len(cells)} fields, expected {columns}")
+    return [_finite(cell) for cell in cells]
 
 
 def _finite(text: str) -> float:

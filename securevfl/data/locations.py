@@ -83,7 +83,7 @@ def open_files(name: str, *, data_dir: Path | None = None) -> dict[str, Content]
     entry, looked_in = entry_of(name), places(data_dir)
     found = _first_complete(entry, looked_in)
     if not found:
-        base = name.split("-")[0]
+        base = name.split("-", maxsplit=1)[0]
         steps = "; ".join(by_hand(file) for file in entry.downloads)
         raise DataError(
             f"data set {name!r} not found in {', '.join(map(str, looked_in))}: run "
@@ -106,8 +106,8 @@ def read_verified(path: Path, sha256: str) -> Content:
     actual = hashlib.sha256(data).hexdigest()
     if actual != sha256:
         raise DataError(
-            f"{path}: SHA-256 of the content is {actual}, expected {sha256}; the file was changed "
-            f"or damaged"
+            f"{path}: SHA-256 of the content is {actual}, expected {sha256}; the file was "
+            f"changed or damaged"
         )
     return Content(path, sha256, data)
 

@@ -1,4 +1,4 @@
-"""Which rows make a batch: fixed per data set, so that rounds to come reveal no new sums of labels.
+"""Which rows make a batch: fixed per data set, so that later rounds show no new sums of labels.
 
 The order comes from raw PCG64 output and a stable sort, whose streams NumPy guarantees across
 versions and machines, so parties need not agree on more than the fingerprint.
@@ -17,8 +17,9 @@ from securevfl.errors import ConfigError
 def fixed_partition(rows: int, batch_size: int, fingerprint: str) -> list[NDArray[np.int64]]:
     """Part rows into floor(rows / batch_size) batches, every row in exactly one.
 
-    The remainder is spread, so sizes differ by at most one and are at least `batch_size`. The job's
-    seed plays no part: two jobs on the same data use the same batches (FedBCD's assumption A2).
+    The remainder is spread, so sizes differ by at most one and are at least `batch_size`.
+    The job's seed plays no part: two jobs on the same data use the same batches (FedBCD's
+    assumption A2).
 
     Args:
         rows: N.
@@ -61,9 +62,7 @@ class BatchSchedule:
 
     def __post_init__(self) -> None:
         if self.sampling not in ("partition", "shuffle"):
-            raise ConfigError(
-                f"sampling: {self.sampling!r}, expected 'partition' or 'shuffle'"
-            )
+            raise ConfigError(f"sampling: {self.sampling!r}, expected 'partition' or 'shuffle'")
         self._batches = fixed_partition(self.rows, self.batch_size, self.fingerprint)
 
     @property

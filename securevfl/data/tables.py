@@ -1,4 +1,4 @@
-"""What a vertical data set is: each party's own columns over the same rows, and one holder of labels."""
+"""A vertical data set: each party's own columns over the same rows, and one holder of labels."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ class VerticalDataset:
 
 
 def fingerprint(ids: Iterable[object]) -> str:
-    """SHA-256 (hex) over ids, or row numbers, in their order; the data set's name plays no part."""
+    """SHA-256 (hex) over ids, or row numbers, in their order; no name plays a part."""
     digest = hashlib.sha256()
     for row_id in ids:
         text = str(row_id).encode()
@@ -72,8 +72,8 @@ def check(dataset: VerticalDataset) -> None:
 
     Raises:
         ConfigError: Fewer than two parties, two of the same name, or no such label party.
-        DataError: Different row counts, no rows, NaN or infinite features, labels out of range, or
-            one class only; party, column and count are named.
+        DataError: Different row counts, no rows, NaN or infinite features, labels out of range,
+            or one class only; party, column and count are named.
     """
     names = [party.name for party in dataset.parties]
     if len(names) < 2:  # noqa: PLR2004
@@ -123,6 +123,6 @@ def check_rows(
     if unusable.any():
         column = int(np.flatnonzero(unusable)[0])
         raise DataError(
-            f"party {party.name!r}: column {party.columns[column]!r} has {unusable[column]} NaN or "
-            f"infinite {split} values, expected finite numbers"
+            f"party {party.name!r}: column {party.columns[column]!r} has {unusable[column]} NaN "
+            f"or infinite {split} values, expected finite numbers"
         )

@@ -150,9 +150,7 @@ class MaskedGathering:
     ) -> NDArray[np.uint64]:
         async with self._party.costs.compute(phase):
             encoded = encode(predictions, FRACTION_BITS, PREDICTION_BOUND, "predictions")
-            share = self._masks.zero_share(
-                self._party.feature_parties, context, predictions.shape
-            )
+            share = self._masks.zero_share(self._party.feature_parties, context, predictions.shape)
             return to_ring(encoded) + share
 
 

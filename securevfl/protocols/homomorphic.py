@@ -82,9 +82,7 @@ class OwnKey:
         party = self._party
         pending = list(receivers)
         while pending:
-            sender, message = await party.channel.receive(
-                pending, EncryptedProducts, step.index
-            )
+            sender, message = await party.channel.receive(pending, EncryptedProducts, step.index)
             pending.remove(sender)
             if len(message.products) != party.loss.outputs:
                 raise UnexpectedMessage(
@@ -93,10 +91,7 @@ class OwnKey:
             columns = self._columns[sender]
             async with party.costs.compute("decrypt"):
                 values = np.stack(
-                    [
-                        _checked(sender, self.owner.decrypt, p, columns)
-                        for p in message.products
-                    ],
+                    [_checked(sender, self.owner.decrypt, p, columns) for p in message.products],
                     axis=1,
                 )
                 party.costs.count("decryptions", values.size)

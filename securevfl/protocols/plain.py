@@ -35,9 +35,7 @@ class PlainFeatureSide:
         await self._gathering.give(step, predictions)
         if party.name not in step.receivers:
             return None
-        sender, message = await party.channel.receive(
-            [party.label_party], Residuals, step.index
-        )
+        sender, message = await party.channel.receive([party.label_party], Residuals, step.index)
         expect_shape(sender, message.values, predictions.shape)
         return ResidualSignal(message.values)
 

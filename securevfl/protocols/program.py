@@ -84,6 +84,7 @@ class PartyOutcome:
         rounds: rounds done.
         scores: held-out scores, at the label party.
         key_fingerprint: of its own homomorphic key, if any.
+        key_bits: of that key, if its scheme has a choice.
         leakage: what the gradients it decrypted reveal.
     """
 
@@ -91,6 +92,7 @@ class PartyOutcome:
     rounds: int
     scores: list[Score]
     key_fingerprint: str | None
+    key_bits: int | None
     leakage: LeakageCount
 
 
@@ -111,7 +113,7 @@ async def run_party(
         party,
         job.exchange,
         agreement,
-        batch_rows=data.schedule.largest,
+        batch_rows=-(-len(part.inputs) // data.schedule.batches),
         total_rows=len(part.inputs),
         keys=workplace.keys,
     )
@@ -139,6 +141,7 @@ async def run_party(
         rounds=rounds,
         scores=scoring.scores if isinstance(scoring, LabelScoring) else [],
         key_fingerprint=ready.key.fingerprint if ready.key is not None else None,
+        key_bits=ready.key.key_bits if ready.key is not None else None,
         leakage=ready.leakage,
     )
 
@@ -179,12 +182,11 @@ class _LocalPart:
         table = data.table
         wanted = job.job.standardize
         standardize = data.standardize if wanted is None else wanted
-        self.scaling = (
-            Scaling.fit(table.train) if standardize else Scaling.identity(table.train)
-        )
+        columns = table.train.shape[1]
+        identity = Scaling(np.zeros(columns), np.ones(columns))
+        self.scaling = Scaling.fit(table.train) if standardize else identity
         intercept = job.job.intercept and holds_labels
-        constant = int(intercept)
-        self.model = zero_start(table.train.shape[1] + constant, loss.outputs, intercept)
+        self.model = zero_start(columns + int(intercept), loss.outputs, intercept)
         self.inputs = self.model.inputs(self.scaling.apply(table.train))
         self.held_out = self.model.inputs(self.scaling.apply(table.test))
         if job.job.start == "random":

@@ -106,9 +106,7 @@ class LabelScoring:
         others = await self._gathering.take_held_out_sum(round_index, own.shape)
         async with party.costs.compute(SCORING):
             total = own + others
-            score = Score(
-                round_index + 1, auc(total, self._labels), accuracy(total, self._labels)
-            )
+            score = Score(round_index + 1, auc(total, self._labels), accuracy(total, self._labels))
         self.scores.append(score)
         stop = self._target is not None and score.auc >= self._target
         for name in party.feature_parties:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from securevfl.messages import Message
+from securevfl.messages import CIPHERTEXT_KINDS, Message
 
 PHASES = ("local", "encrypt", "evaluate", "decrypt", "offline")
 SETUP = "setup"
@@ -82,6 +82,7 @@ class Snapshot:
     path: Path
     messages: int
     bytes_sent: int
+    ciphertext_bytes: int
     hops: int
 
 
@@ -109,6 +110,7 @@ class Costs:
     snapshots: list[Snapshot] = field(default_factory=list)
     _round_messages: int = 0
     _round_bytes: int = 0
+    _ciphertext_bytes: int = 0
 
     def compute(self, phase: str) -> "ComputeSection":
         """A section of computation, timed: `async with costs.compute("encrypt"): …`."""
@@ -126,11 +128,19 @@ class Costs:
         if message.stage == "round":
             self._round_messages += 1
             self._round_bytes += size
+        if isinstance(message, CIPHERTEXT_KINDS):
+            self._ciphertext_bytes += size
 
     def end_round(self) -> None:
         """Keep the ledger as it stands at the end of a round."""
         self.snapshots.append(
-            Snapshot(dict(self.path), self._round_messages, self._round_bytes, self.hops)
+            Snapshot(
+                dict(self.path),
+                self._round_messages,
+                self._round_bytes,
+                self._ciphertext_bytes,
+                self.hops,
+            )
         )
 
 
@@ -170,6 +180,7 @@ class JobCosts:
         setup_s: set-up on the critical path (keys, agreement); not part of the total.
         round_trips: half the length of the longest chain of round messages.
         bytes_sent: bytes of all round messages.
+        ciphertext_bytes: bytes of those that carry ciphertexts.
         messages: number of all round messages.
     """
 
@@ -179,6 +190,7 @@ class JobCosts:
     setup_s: float
     round_trips: float
     bytes_sent: int
+    ciphertext_bytes: int
     messages: int
 
     @property
@@ -199,5 +211,6 @@ def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
         setup_s=last.get(SETUP, 0.0),
         round_trips=max(snapshot.hops for snapshot in snapshots) / 2,
         bytes_sent=sum(snapshot.bytes_sent for snapshot in snapshots),
+        ciphertext_bytes=sum(snapshot.ciphertext_bytes for snapshot in snapshots),
         messages=sum(snapshot.messages for snapshot in snapshots),
     )

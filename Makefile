@@ -1,0 +1,49 @@
+# make bench and make test set everything up on a fresh machine with Python 3.11 or later.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+TESTS := $(BIN)/pytest -q
+
+# Tests and benchmarks read real data sets from here; without it the tests that need them skip.
+ifneq ($(wildcard ../shared/data),)
+export SECUREVFL_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: venv bench test test-all check format clean
+
+venv: .venv/installed
+
+bench: .venv/installed
+	$(BIN)/securevfl bench tradeoff --phe-rounds 10 --json results/tradeoff.json
+
+test: .venv/installed-dev check
+	$(TESTS) -m "not slow"
+
+test-all: .venv/installed-dev check
+	$(TESTS) --cov --cov-report=term-missing:skip-covered --cov-fail-under=90
+
+check: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --verbose 2>&1 | tail -n 12
+
+format: .venv/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv results models
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "securevfl needs Python 3.11 or later: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""What `securevfl bench` runs; the scripts in bench/ only call it."""

@@ -1,0 +1,136 @@
+"""Rounds to a target AUC by algorithm, Q, K and proximal μ (Table 1 and Fig. 2-5 of the paper).
+
+Under `plain`: how many rounds a job takes does not depend on how its exchanges are protected.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from securevfl.benchmarks.tradeoff import rounds_to
+from securevfl.benchmarks.tuning import GRID, Tuned, tune
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Algorithm, Job, JobSettings
+from securevfl.training import train
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RoundsSettings:
+    """What to run: every combination of algorithm, Q, K and μ.
+
+    Attributes:
+        algorithms: fedsgd runs at Q = 1 only.
+        local_steps: values of Q.
+        proximal: values of μ.
+        batch_size: S, or "full".
+        target_auc: held-out AUC to reach.
+        max_rounds: where to give up.
+        learning_rate: η0 for all; None tunes each combination on a validation fifth.
+        schedule: constant, or inverse-sqrt.
+        local_rule: curvature or frozen.
+        l2: λ.
+        start: random or zero θ⁰.
+        eval_every: rounds between scorings.
+        repeats: seeds seed, seed + 1, …
+    """
+
+    algorithms: tuple[Algorithm, ...] = ("fedsgd", "fedbcd-p", "fedbcd-s")
+    local_steps: tuple[int, ...] = (1, 5, 10)
+    proximal: tuple[float, ...] = (0.0,)
+    batch_size: int | Literal["full"] = 256
+    target_auc: float = 0.9
+    max_rounds: int = 1000
+    learning_rate: float | None = None
+    schedule: Literal["constant", "inverse-sqrt"] = "constant"
+    divide_by_sqrt_parties: bool = False
+    local_rule: Literal["curvature", "frozen"] = "curvature"
+    l2: float = 0.0
+    start: Literal["random", "zero"] = "random"
+    eval_every: int = 1
+    repeats: int = 3
+    seed: int = 0
+
+
+def rounds(
+    settings: RoundsSettings,
+    datasets: Mapping[int, VerticalDataset],
+    report: Callable[[str], None] = lambda text: None,
+) -> Iterator[Row]:
+    """Train every combination; yields rows as they are done.
+
+    Args:
+        settings: what to run.
+        datasets: the same data by number of parties.
+        report: told what runs now.
+    """
+    for (parties, dataset), algorithm, local_steps, proximal in product(
+        datasets.items(), settings.algorithms, settings.local_steps, settings.proximal
+    ):
+        if algorithm == "fedsgd" and local_steps != settings.local_steps[0]:
+            continue
+        job = Job(
+            job=JobSettings(
+                name="rounds",
+                algorithm=algorithm,
+                rounds=settings.max_rounds,
+                batch_size=settings.batch_size,
+                local_steps=local_steps,
+                learning_rate=settings.learning_rate or GRID[0],
+                schedule=settings.schedule,
+                divide_by_sqrt_parties=settings.divide_by_sqrt_parties,
+                l2=settings.l2,
+                proximal=proximal,
+                local_rule=settings.local_rule,
+                start=settings.start,
+                target_auc=settings.target_auc,
+                eval_every=settings.eval_every,
+                seed=settings.seed,
+            )
+        )
+        what = f"{algorithm}, Q = {job.local_steps}, K = {parties}, proximal {proximal:g}"
+        report(what)
+        tuned = Tuned(settings.learning_rate or 0.0, "given", None)
+        if settings.learning_rate is None:
+            tuned = tune(job, dataset)
+        yield _row(settings, dataset, job, tuned)
+
+
+def _row(settings: RoundsSettings, dataset: VerticalDataset, job: Job, tuned: Tuned) -> Row:
+    runs = []
+    for repeat in range(settings.repeats):
+        update = {"learning_rate": tuned.learning_rate, "seed": settings.seed + repeat}
+        seeded = job.model_copy(update={"job": job.job.model_copy(update=update)})
+        result = train(seeded, dataset)
+        reached = rounds_to(result, settings.target_auc)
+        runs.append(
+            {
+                "seed": update["seed"],
+                "reached": reached is not None,
+                "rounds": reached or result.rounds,
+                "auc": result.scores[-1].auc,
+                "best_auc": max(score.auc for score in result.scores),
+                "messages": result.costs().messages,
+            }
+        )
+    return {
+        "dataset": dataset.name,
+        "algorithm": job.job.algorithm,
+        "local_steps": job.local_steps,
+        "parties": len(dataset.parties),
+        "proximal": job.job.proximal,
+        "batch_size": job.job.batch_size,
+        "local_rule": job.job.local_rule,
+        "target_auc": settings.target_auc,
+        "reached_target": all(run["reached"] for run in runs),
+        "rounds": statistics.median(run["rounds"] for run in runs),
+        "auc": statistics.median(run["auc"] for run in runs),
+        "best_auc": statistics.median(run["best_auc"] for run in runs),
+        "learning_rate": tuned.learning_rate,
+        "learning_rate_chosen": tuned.how,
+        "repeats": len(runs),
+        "runs": runs,
+    }

@@ -1,0 +1,205 @@
+"""The main job: encrypted training to a target AUC, computation and communication apart.
+
+One row per exchange, number of local steps Q and target AUC, as Table 2 of Liu et al. 2019;
+figures are medians over repeats with seeds of their own.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from securevfl.benchmarks.tuning import Tuned, tune
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Algorithm, ExchangeSettings, Hide, Job, JobSettings, NetworkSettings
+from securevfl.protocols.exchanges import IN_CLEAR
+from securevfl.training import Environment, TrainingResult, train
+
+Row = dict[str, Any]
+Tuning = Literal["shared", "per-q"]
+
+
+@dataclass(frozen=True)
+class TradeoffSettings:
+    """What to run.
+
+    Attributes:
+        exchanges: by name.
+        algorithm: fedsgd, fedbcd-p or fedbcd-s.
+        local_steps: values of Q.
+        batch_size: S, or "full".
+        target_aucs: held-out AUCs; one row each; the run goes on to the highest.
+        max_rounds: where to give up.
+        phe_rounds: the same for exchanges on phe, which is slow; None is max_rounds.
+        eval_every: rounds between scorings.
+        learning_rate: η0 for all Q; None tunes it.
+        tuning: tune one η0 at the largest Q for all, or one for each Q.
+        repeats: seeds seed, seed + 1, …
+        network: the model of the lines.
+        loss: of the model.
+        hide: with encryption: the residuals, or both sides.
+        key_bits: of Paillier.
+        engine: of the scheme.
+        keys: None makes the job's keys; tests pass small ones.
+    """
+
+    exchanges: tuple[str, ...] = ("plain", "paillier", "ckks")
+    algorithm: Algorithm = "fedbcd-p"
+    local_steps: tuple[int, ...] = (1, 5, 10)
+    batch_size: int | Literal["full"] = 64
+    target_aucs: tuple[float, ...] = (0.99,)
+    max_rounds: int = 200
+    phe_rounds: int | None = None
+    eval_every: int = 1
+    learning_rate: float | None = None
+    tuning: Tuning = "shared"
+    repeats: int = 1
+    seed: int = 0
+    network: NetworkSettings = field(default_factory=lambda: NetworkSettings(preset="lan"))
+    loss: Literal["logistic", "squared", "taylor-logistic"] = "logistic"
+    hide: Hide = "residuals"
+    key_bits: int | None = None
+    engine: str | None = None
+    environment: Environment = field(default_factory=Environment)
+
+
+def tradeoff(
+    settings: TradeoffSettings,
+    dataset: VerticalDataset,
+    report: Callable[[str], None] = lambda text: None,
+) -> Iterator[Row]:
+    """Run every exchange at every Q; yields rows as they are done.
+
+    Args:
+        settings: what to run.
+        dataset: the data.
+        report: told what runs now.
+
+    """
+    rates = _learning_rates(settings, dataset, report)
+    for exchange in settings.exchanges:
+        for local_steps in settings.local_steps:
+            results = []
+            for repeat in range(settings.repeats):
+                report(f"{exchange}, Q = {local_steps}, run {repeat + 1}/{settings.repeats}")
+                job = _job(settings, exchange, local_steps, rates[local_steps].learning_rate)
+                seeded = job.job.model_copy(update={"seed": settings.seed + repeat})
+                job = job.model_copy(update={"job": seeded})
+                results.append(train(job, dataset, settings.environment))
+            for target in settings.target_aucs:
+                yield _row(settings, dataset, results, target, rates[local_steps])
+
+
+def _learning_rates(
+    settings: TradeoffSettings, dataset: VerticalDataset, report: Callable[[str], None]
+) -> dict[int, Tuned]:
+    if settings.learning_rate is not None:
+        given = Tuned(settings.learning_rate, "given", None)
+        return dict.fromkeys(settings.local_steps, given)
+    qs = settings.local_steps if settings.tuning == "per-q" else (max(settings.local_steps),)
+    tuned = {}
+    for local_steps in qs:
+        report(f"tuning the learning rate at Q = {local_steps}")
+        tuned[local_steps] = tune(_job(settings, "plain", local_steps, 1.0), dataset)
+    return {q: tuned.get(q, tuned[qs[-1]]) for q in settings.local_steps}
+
+
+def _job(
+    settings: TradeoffSettings, exchange: str, local_steps: int, learning_rate: float
+) -> Job:
+    encrypted = exchange not in IN_CLEAR
+    on_phe = exchange == "paillier" and settings.engine in {None, "phe"}
+    limited = settings.phe_rounds is not None and on_phe
+    return Job(
+        job=JobSettings(
+            name="tradeoff",
+            dataset=None,
+            algorithm=settings.algorithm,
+            rounds=settings.phe_rounds if limited else settings.max_rounds,
+            batch_size=settings.batch_size,
+            local_steps=local_steps,
+            learning_rate=learning_rate,
+            loss=settings.loss,
+            seed=settings.seed,
+            target_auc=max(settings.target_aucs),
+            eval_every=settings.eval_every,
+        ),
+        exchange=ExchangeSettings(
+            scheme=exchange,
+            hide=settings.hide if encrypted else "residuals",
+            key_bits=settings.key_bits if exchange == "paillier" else None,
+            engine=settings.engine if encrypted else None,
+        ),
+        network=settings.network,
+    )
+
+
+def rounds_to(result: TrainingResult, target: float) -> int | None:
+    """Rounds until the held-out AUC first reached the target; None if it never did."""
+    return next((s.rounds for s in result.scores if s.auc >= target), None)
+
+
+def _row(
+    settings: TradeoffSettings,
+    dataset: VerticalDataset,
+    results: list[TrainingResult],
+    target: float,
+    tuned: Tuned,
+) -> Row:
+    runs = [_run(result, target) for result in results]
+    first = results[0]
+    job, exchange = first.job.job, first.job.exchange
+    encrypted = exchange.scheme not in IN_CLEAR
+    phases = runs[0]["compute_by_phase_s"]
+    figures = ("rounds", "auc", "compute_s", "communication_s", "total_s", "setup_s")
+    counts = ("round_trips", "bytes_sent", "messages", "ciphertext_bytes", "wall_s")
+    return {
+        "dataset": dataset.name,
+        "exchange": exchange.scheme,
+        "hide": exchange.hide if encrypted else None,
+        "algorithm": job.algorithm,
+        "local_steps": first.job.local_steps,
+        "parties": len(dataset.parties),
+        "batch_size": job.batch_size,
+        "target_auc": target,
+        "reached_target": all(run["reached"] for run in runs),
+        **{name: statistics.median(run[name] for run in runs) for name in (*figures, *counts)},
+        "compute_by_phase_s": {
+            phase: statistics.median(run["compute_by_phase_s"][phase] for run in runs)
+            for phase in phases
+        },
+        "label_guard_ratio": first.label_guard_ratio,
+        "learning_rate": tuned.learning_rate,
+        "learning_rate_chosen": tuned.how,
+        "key_bits": first.key_bits,
+        "engine": exchange.engine or ("phe" if exchange.scheme == "paillier" else None),
+        "key_fingerprints": first.key_fingerprints,
+        "repeats": len(runs),
+        "max_rounds": job.rounds,
+        "runs": runs,
+    }
+
+
+def _run(result: TrainingResult, target: float) -> Row:
+    reached = rounds_to(result, target)
+    rounds = reached or result.rounds
+    costs = result.costs(rounds)
+    score = next(s for s in reversed(result.scores) if s.rounds <= rounds)
+    return {
+        "seed": result.job.job.seed,
+        "reached": reached is not None,
+        "rounds": rounds,
+        "auc": score.auc,
+        "accuracy": score.accuracy,
+        "compute_s": costs.compute_s,
+        "communication_s": costs.communication_s,
+        "total_s": costs.total_s,
+        "setup_s": costs.setup_s,
+        "compute_by_phase_s": costs.compute_by_phase_s,
+        "round_trips": costs.round_trips,
+        "bytes_sent": costs.bytes_sent,
+        "messages": costs.messages,
+        "ciphertext_bytes": costs.ciphertext_bytes,
+        "wall_s": result.wall_s,
+        "key_fingerprints": result.key_fingerprints,
+    }

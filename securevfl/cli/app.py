@@ -1,0 +1,67 @@
+"""The `securevfl` command and how it ends: one line and exit status 2 for every known error."""
+
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from securevfl import __version__
+from securevfl.cli.bench import bench
+from securevfl.cli.data import data
+from securevfl.cli.train import train
+from securevfl.errors import SecureVFLError
+
+app = typer.Typer(
+    name="securevfl",
+    help="Vertical federated learning with the exchanges protected.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench, name="bench")
+app.add_typer(data, name="data")
+app.command()(train)
+
+INTERRUPTED = 130
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"securevfl {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Vertical federated learning with the exchanges protected."""
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        status = app(standalone_mode=False)
+    except SecureVFLError as error:
+        _fail(str(error))
+    except TyperException as error:
+        if not error.format_message():  # no command was given: help has been printed
+            sys.exit(2)
+        _fail(error.format_message())
+    except (KeyboardInterrupt, Abort):
+        sys.stderr.write("securevfl: interrupted\n")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> None:
+    line = " ".join(message.split())
+    sys.stderr.write(f"securevfl: error: {line}\n")
+    sys.exit(2)

@@ -1,0 +1,114 @@
+"""`securevfl data`: which data sets there are, where they lie, and how to get them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from securevfl.cli import options
+from securevfl.data.download import get as download
+from securevfl.data.locations import Listing, listing
+from securevfl.data.locations import where as locate
+from securevfl.reports.results import write_results
+
+data = typer.Typer(help="Data sets: list, find, download.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="Name of a data set.")]
+
+
+@data.command("list")
+def list_sets(
+    *, data_dir: options.DataDir = None, json: options.Json = None, quiet: options.Quiet = False
+) -> None:
+    """List the data sets, and whether each is here."""
+    found = listing(data_dir=data_dir)
+    if json is not None:
+        rows = [_row(each) for each in found]
+        write_results(json, command="data list", seed=0, settings={}, rows=rows)
+    if quiet:
+        return
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("name", "train", "test", "columns", "classes", "parties", "here"):
+        table.add_column(heading, justify="left" if heading in {"name", "parties"} else "right")
+    for each in found:
+        entry = each.entry
+        train_rows, test_rows = entry.rows
+        table.add_row(
+            entry.name,
+            f"{train_rows}",
+            f"{test_rows}",
+            f"{entry.columns}",
+            f"{entry.classes}",
+            " | ".join(entry.parties),
+            "yes" if each.present else "no",
+        )
+    Console().print(table)
+
+
+@data.command("where")
+def where(
+    name: Name,
+    *,
+    data_dir: options.DataDir = None,
+    json: options.Json = None,
+) -> None:
+    """Say where a data set lies, or where it was looked for."""
+    found = locate(name, data_dir=data_dir)
+    if json is not None:
+        write_results(json, command="data where", seed=0, settings={}, rows=[_row(found)])
+    if found.present:
+        sys.stdout.write(f"{found.location}\n")
+        return
+    places = ", ".join(str(place) for place in found.looked_in)
+    sys.stdout.write(f"not here; looked in {places}\nget it: securevfl data get {name}\n")
+
+
+@data.command("get")
+def get(
+    name: Name,
+    *,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where to put it; the per-user cache if absent.")
+    ] = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Download a data set from its publisher and check its content."""
+    console = Console(stderr=True)
+    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(name, total=None)
+        paths = download(
+            name,
+            data_dir=data_dir,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if json is not None:
+        rows = [{"path": str(path)} for path in paths]
+        write_results(json, command="data get", seed=0, settings={"name": name}, rows=rows)
+    if not quiet:
+        for path in paths:
+            sys.stdout.write(f"{path}\n")
+
+
+def _row(found: Listing) -> dict[str, Any]:
+    entry = found.entry
+    return {
+        "name": entry.name,
+        "train_rows": entry.rows[0],
+        "test_rows": entry.rows[1],
+        "columns": entry.columns,
+        "classes": entry.classes,
+        "parties": list(entry.parties),
+        "licence": entry.licence,
+        "source": entry.source,
+        "present": found.present,
+        "location": found.location,
+        "looked_in": [str(place) for place in found.looked_in],
+    }

@@ -1,0 +1,186 @@
+"""`securevfl train`: all parties of a job in this process, over the simulated network."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import platformdirs
+import typer
+from rich.console import Console
+
+from securevfl.cli import options
+from securevfl.data.own_files import FileSource, load_files
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job, read_job
+from securevfl.reports import tables
+from securevfl.reports.results import write_results
+from securevfl.training import Environment, TrainingResult, save_models
+from securevfl.training import train as run_training
+
+EXAMPLE = """\
+# securevfl train example.toml
+[job]
+name = "example"
+dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
+algorithm = "fedbcd-p"
+rounds = 40
+batch_size = 128
+local_steps = 5
+learning_rate = 0.3
+target_auc = 0.99
+seed = 0
+
+[exchange]
+scheme = "ckks"                # plain, masked (3 parties or more), paillier, ckks
+hide = "residuals"
+
+[network]
+preset = "wan"                 # or latency_ms and bandwidth_mbit
+
+[output]
+directory = "models"
+checkpoint_every = 10
+
+# [[party]]
+# name = "bank"
+# role = "label"
+# data = "bank.csv"            # CSV or Parquet
+# id_column = "id"
+# label_column = "default"
+#
+# [[party]]
+# name = "shop"
+# role = "feature"
+# data = "shop.parquet"
+# id_column = "id"
+"""
+
+
+def train(
+    job: Annotated[Path | None, typer.Argument(help="Job file (TOML).")] = None,
+    *,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a job file that runs as it is.")
+    ] = False,
+    data_dir: options.DataDir = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train all parties of a job in this process, over the simulated network."""
+    if example:
+        sys.stdout.write(EXAMPLE)
+        return
+    if job is None:
+        raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
+    described = read_job(job)
+    if seed is not None:
+        described = described.model_copy(
+            update={"job": described.job.model_copy(update={"seed": seed})}
+        )
+    dataset = job_data(described, job.parent, data_dir)
+    directory = described.output.directory
+    with options.progress(quiet) as report:
+        result = run_training(
+            described,
+            dataset,
+            Environment(
+                guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
+                checkpoints=directory,
+                progress=lambda done: report(f"round {done} of at most {described.job.rounds}"),
+            ),
+        )
+        paths = save_models(result, directory)
+    row = training_row(result, dataset)
+    if json is not None:
+        write_results(
+            json,
+            command="train",
+            seed=described.job.seed,
+            settings=described.model_dump(mode="json"),
+            rows=[row],
+        )
+    if not quiet:
+        _show(row, paths)
+
+
+def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset:
+    """The data of a job: a set by name, or the parties' files, relative to the job file.
+
+    Raises:
+        ConfigError: a party without a data file.
+        DataError: missing or malformed data.
+    """
+    if job.job.dataset is not None:
+        return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
+    sources = []
+    for party in job.party:
+        if party.data is None:
+            raise ConfigError(f"party {party.name!r}: data is missing, expected a file")
+        if (party.label_column is not None) != (party.role == "label"):
+            raise ConfigError(
+                f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
+                "has a label_column"
+            )
+        sources.append(
+            FileSource(
+                name=party.name,
+                path=beside / party.data,
+                id_column=party.id_column,
+                label_column=party.label_column,
+                features=party.features,
+                test_path=beside / party.test_data if party.test_data else None,
+            )
+        )
+    return load_files(sources)
+
+
+def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, Any]:
+    """What a finished job reports."""
+    costs = result.costs()
+    job, exchange = result.job.job, result.job.exchange
+    score = result.scores[-1] if result.scores else None
+    target = job.target_auc
+    return {
+        "dataset": dataset.name,
+        "exchange": exchange.scheme,
+        "hide": exchange.hide if result.key_fingerprints else None,
+        "algorithm": job.algorithm,
+        "local_steps": result.job.local_steps,
+        "parties": len(dataset.parties),
+        "batch_size": job.batch_size,
+        "rounds": result.rounds,
+        "reached_target": target is None or (score is not None and score.auc >= target),
+        "auc": score.auc if score else None,
+        "accuracy": score.accuracy if score else None,
+        "compute_s": costs.compute_s,
+        "communication_s": costs.communication_s,
+        "total_s": costs.total_s,
+        "setup_s": costs.setup_s,
+        "compute_by_phase_s": costs.compute_by_phase_s,
+        "round_trips": costs.round_trips,
+        "bytes_sent": costs.bytes_sent,
+        "ciphertext_bytes": costs.ciphertext_bytes,
+        "messages": costs.messages,
+        "label_guard_ratio": result.label_guard_ratio,
+        "learning_rate": job.learning_rate,
+        "learning_rate_chosen": "given",
+        "key_bits": result.key_bits,
+        "key_fingerprints": result.key_fingerprints,
+        "job_hash": result.job.hash().hex(),
+        "dropped_rows": dict(dataset.dropped),
+        "wall_s": result.wall_s,
+    }
+
+
+def _show(row: dict[str, Any], paths: list[Path]) -> None:
+    Console().print(
+        tables.table(tables.TRADEOFF, [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
+    )
+    for note in tables.tradeoff_notes([row]):
+        sys.stdout.write(f"{note}\n")
+    for party, count in row["dropped_rows"].items():
+        sys.stdout.write(f"{party}: {count} rows without a partner were left out\n")
+    sys.stdout.write("models: " + ", ".join(str(path) for path in paths) + "\n")

@@ -1,0 +1,96 @@
+"""Fixed-point numbers as int64, and the ring of integers modulo 2^64 as uint64.
+
+NumPy's uint64 arithmetic *is* arithmetic modulo 2^64. The conversions here reinterpret bits (two's
+complement), so a value in [−2^63, 2^63) and its residue are the same eight bytes.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securevfl.crypto.scheme import Int64Array, ProductFormat, UInt64Array
+from securevfl.errors import RangeExceeded
+
+
+def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> Int64Array:
+    """The integers nearest values·2^fraction_bits, in any shape.
+
+    Args:
+        values: float64 numbers.
+        fraction_bits: how many bits stand behind the point.
+        bound: the agreed bound on |values|.
+        what: names the values in the error.
+
+    Raises:
+        RangeExceeded: NaN, an infinity, a value beyond ±bound, or a bound that int64 cannot hold.
+    """
+    numbers = np.asarray(values, np.float64)
+    largest = float(np.max(np.abs(numbers), initial=0.0))
+    if not largest <= bound:  # NaN compares false
+        raise RangeExceeded(f"{what}: largest |value| is {largest:g}, at most {bound:g} allowed")
+    # 2^63 itself does not fit, and a bound just below may round up to it.
+    if bound * 2.0**fraction_bits >= 2.0**63:
+        raise RangeExceeded(
+            f"{what}: bound {bound:g} with {fraction_bits} fraction bits does not fit 64 bits"
+        )
+    return np.rint(np.ldexp(numbers, fraction_bits)).astype(np.int64)
+
+
+def decode(encoded: Int64Array, fraction_bits: int) -> NDArray[np.float64]:
+    """The numbers encoded / 2^fraction_bits in float64."""
+    return np.ldexp(np.asarray(encoded).astype(np.float64), -fraction_bits)
+
+
+def to_ring(integers: Int64Array) -> UInt64Array:
+    """Residues modulo 2^64 of integers in [−2^63, 2^63)."""
+    return np.asarray(integers, np.int64).view(np.uint64)
+
+
+def from_ring(residues: UInt64Array) -> Int64Array:
+    """The representatives in [−2^63, 2^63) of residues modulo 2^64."""
+    return np.asarray(residues, np.uint64).view(np.int64)
+
+
+def unmask(masked: UInt64Array, mask: UInt64Array) -> Int64Array:
+    """(masked − mask) modulo 2^64, centred: exact while |result| < 2^63."""
+    with np.errstate(over="ignore"):  # wrapping is meant; NumPy warns for 0-d operands
+        return from_ring(np.subtract(masked, mask, dtype=np.uint64))
+
+
+def require_values(values: Int64Array, product_format: ProductFormat) -> None:
+    """Check a vector against the format before it is encrypted.
+
+    Raises:
+        RangeExceeded: not 1 to `rows` int64 values, or one beyond ±largest_value.
+    """
+    if values.ndim != 1:
+        raise RangeExceeded(f"values have shape {values.shape}, (S,) expected")
+    _require_rows(len(values), product_format)
+    _require_range(values, product_format.largest_value, "value")
+
+
+def require_matrix(matrix: Int64Array, product_format: ProductFormat) -> None:
+    """Check a matrix against the format before anything is multiplied.
+
+    Raises:
+        RangeExceeded: not 1 to `rows` rows of int64, no column, or an entry beyond
+            ±largest_entry.
+    """
+    if matrix.ndim != 2 or matrix.shape[1] < 1:  # noqa: PLR2004
+        raise RangeExceeded(f"matrix has shape {matrix.shape}, (S, P) with P >= 1 expected")
+    _require_rows(len(matrix), product_format)
+    _require_range(matrix, product_format.largest_entry, "matrix entry")
+
+
+def _require_rows(rows: int, product_format: ProductFormat) -> None:
+    if not 1 <= rows <= product_format.rows:
+        raise RangeExceeded(f"{rows} rows, 1 to {product_format.rows} expected")
+
+
+def _require_range(integers: Int64Array, bound: int, what: str) -> None:
+    if integers.dtype != np.int64:
+        raise RangeExceeded(f"{what}s have type {integers.dtype}, int64 expected")
+    lowest, highest = int(integers.min()), int(integers.max())
+    if lowest < -bound or highest > bound:
+        raise RangeExceeded(
+            f"largest |{what}| is {max(-lowest, highest)} as an integer, at most {bound} allowed"
+        )

@@ -1,0 +1,117 @@
+"""Every homomorphic scheme by name, and its two ends from a job's settings."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
+from securevfl.crypto.paillier import KEY_SIZES, PaillierEvaluator, PaillierOwner
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One scheme.
+
+    Attributes:
+        description: one line for users.
+        engines: implementation by name; the first is the default.
+        key_sizes: in bits, the first is the default; empty where there is nothing to choose.
+    """
+
+    description: str
+    engines: Mapping[str, "Engine"]
+    key_sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One implementation of a scheme; key_bits is 0 where there is nothing to choose."""
+
+    owner: Callable[[ProductFormat, int], KeyOwner]
+    evaluator: Callable[[bytes, ProductFormat, int], Evaluator]
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "paillier": Scheme(
+        "Paillier through phe: exact, slow, the baseline (3072 bits; 2048 is 112-bit security)",
+        {"phe": Engine(PaillierOwner.generate, PaillierEvaluator)},
+        KEY_SIZES,
+    ),
+    "ckks": Scheme(
+        "CKKS through TenSEAL: approximate, statistical masks; for benchmarks only",
+        {
+            "tenseal": Engine(
+                lambda product_format, _: CkksOwner(product_format),
+                lambda public_bytes, product_format, _: CkksEvaluator(public_bytes, product_format),
+            )
+        },
+    ),
+}
+
+
+def make_owner(
+    scheme: str,
+    product_format: ProductFormat,
+    *,
+    key_bits: int | None = None,
+    engine: str | None = None,
+) -> KeyOwner:
+    """A fresh key pair.
+
+    Args:
+        scheme: one of SCHEMES.
+        product_format: fixed point and bounds of the job.
+        key_bits: Paillier's modulus, 3072 unless told.
+        engine: the implementation, the scheme's first unless told.
+
+    Raises:
+        ConfigError: a scheme, engine or key size that is unknown; the message names the known.
+        RangeExceeded: a format whose products do not fit the scheme.
+    """
+    bits, chosen = _choose(scheme, key_bits, engine)
+    return chosen.owner(product_format, bits)
+
+
+def make_evaluator(
+    scheme: str,
+    public_bytes: bytes,
+    product_format: ProductFormat,
+    *,
+    engine: str | None = None,
+    key_bits: int | None = None,
+) -> Evaluator:
+    """A peer's end of another party's key.
+
+    Args:
+        scheme: one of SCHEMES.
+        public_bytes: the owner's public bytes.
+        product_format: fixed point and bounds of the job.
+        engine: the implementation, the scheme's first unless told.
+        key_bits: the size that the owner's key must have, 3072 unless told.
+
+    Raises:
+        ConfigError: a scheme, engine or key size that is unknown; the message names the known.
+        KeyMismatch: public bytes that are no such key.
+        RangeExceeded: a format whose products do not fit the scheme.
+    """
+    bits, chosen = _choose(scheme, key_bits, engine)
+    return chosen.evaluator(public_bytes, product_format, bits)
+
+
+def _choose(scheme: str, key_bits: int | None, engine: str | None) -> tuple[int, Engine]:
+    if scheme not in SCHEMES:
+        raise ConfigError(f"scheme is {scheme!r}, one of {', '.join(SCHEMES)} expected")
+    known = SCHEMES[scheme]
+    if engine is None:
+        engine = next(iter(known.engines))
+    if engine not in known.engines:
+        raise ConfigError(
+            f"engine is {engine!r}, one of {', '.join(known.engines)} expected for {scheme}"
+        )
+    if key_bits is None:
+        key_bits = known.key_sizes[0] if known.key_sizes else 0
+    elif key_bits not in known.key_sizes:
+        sizes = " or ".join(map(str, known.key_sizes)) or "no choice"
+        raise ConfigError(f"key_bits is {key_bits}, {sizes} expected for {scheme}")
+    return key_bits, known.engines[engine]

@@ -1,0 +1,121 @@
+"""Result rows as tables for a terminal of 80 columns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+
+KILOBYTE = 1000.0
+MINUTE = 60.0
+
+
+def seconds(value: float | None) -> str:
+    """Three significant digits with a unit that suits."""
+    if value is None:
+        return "-"
+    if value < 1e-3:  # noqa: PLR2004
+        return f"{value * 1e6:.3g} us"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.3g} s" if value < 100 * MINUTE else f"{value / MINUTE:.0f} min"
+
+
+def size(value: float | None) -> str:
+    """Bytes with a unit that suits."""
+    if value is None:
+        return "-"
+    for unit in ("B", "kB", "MB"):
+        if value < KILOBYTE:
+            return f"{value:.3g} {unit}"
+        value /= KILOBYTE
+    return f"{value:.3g} GB"
+
+
+def _rounds(row: Row) -> str:
+    mark = "" if row["reached_target"] else " *"
+    return f"{row['rounds']:g}{mark}"
+
+
+def _exchange(row: Row) -> str:
+    name = str(row["exchange"])
+    if row.get("key_bits"):
+        name = f"{name}-{row['key_bits']}"
+    return f"{name} both" if row.get("hide") == "both" else name
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}x"
+
+
+TRADEOFF: tuple[Column, ...] = (
+    ("exchange", _exchange),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("rounds", _rounds),
+    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("compute", lambda row: seconds(row["compute_s"])),
+    ("network", lambda row: seconds(row["communication_s"])),
+    ("total", lambda row: seconds(row["total_s"])),
+    ("a round", lambda row: seconds(row["total_s"] / row["rounds"])),
+    ("sent", lambda row: size(row["bytes_sent"])),
+)
+
+ROUNDS: tuple[Column, ...] = (
+    ("algorithm", lambda row: str(row["algorithm"])),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("K", lambda row: str(row["parties"])),
+    ("proximal", lambda row: f"{row['proximal']:g}"),
+    ("learning rate", lambda row: f"{row['learning_rate']:g}"),
+    ("rounds", _rounds),
+    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+)
+
+CRYPTO: tuple[Column, ...] = (
+    ("scheme", lambda row: str(row["scheme"]) if row["scheme"] != "none" else "in clear"),
+    ("engine", lambda row: str(row["engine"] or "-")),
+    ("bits", lambda row: str(row["key_bits"] or "-")),
+    ("S x P", lambda row: f"{row['samples']}x{row['features']}"),
+    ("median", lambda row: seconds(row["seconds_median"]) + ("~" if row["extrapolated"] else "")),
+    ("vs phe-2048", lambda row: _ratio(row["ratio_to_phe_2048"])),
+    ("vs phe-3072", lambda row: _ratio(row["ratio_to_phe_3072"])),
+    ("up", lambda row: size(row["bytes_up"])),
+    ("down", lambda row: size(row["bytes_down"])),
+)
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> Table:
+    """A table of rows; the first column to the left, figures to the right."""
+    result = Table(title=title or None, box=box.SIMPLE, title_justify="left", pad_edge=False)
+    for index, (heading, _) in enumerate(columns):
+        result.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        result.add_row(*(show(row) for _, show in columns))
+    return result
+
+
+def tradeoff_notes(rows: Sequence[Row]) -> list[str]:
+    """What a doubter asks of a tradeoff table, a line each."""
+    notes = []
+    if not all(row["reached_target"] for row in rows):
+        notes.append("* target not reached in so many rounds")
+    rates = {row["local_steps"]: row for row in rows}
+    for steps, row in rates.items():
+        notes.append(
+            f"learning rate {row['learning_rate']:g} at Q = {steps}: {row['learning_rate_chosen']}"
+        )
+    keys = {
+        (row["exchange"], owner, fingerprint)
+        for row in rows
+        for owner, fingerprint in row["key_fingerprints"].items()
+    }
+    for exchange, owner, fingerprint in sorted(keys):
+        notes.append(f"{exchange} key of {owner}: {fingerprint}")
+    ratios = [row["label_guard_ratio"] for row in rows if row["label_guard_ratio"] is not None]
+    if ratios:
+        notes.append(
+            f"label guard ratio {max(ratios):.3f} (train refuses above 0.125; benchmarks report it)"
+        )
+    return notes

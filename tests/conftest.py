@@ -1,0 +1,35 @@
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from securevfl.data import VerticalDataset, load, where
+
+NOT_FOUND = "real data not found"
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., VerticalDataset]]:
+    """`load` from $SECUREVFL_DATA alone, skipping the test where the data set is not there."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def load_real(name: str, *, parties: int | None = None) -> VerticalDataset:
+        folder = os.environ.get("SECUREVFL_DATA")
+        with pytest.MonkeyPatch.context() as patch:
+            # Neither data nor built tables of the user's own cache decide what is tested.
+            patch.setattr("platformdirs.user_cache_path", lambda _name: cache)
+            if not (folder and where(name, data_dir=Path(folder)).present):
+                pytest.skip(f"{NOT_FOUND}: {name}")
+            return load(name, parties=parties)
+
+    return load_real
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    missing = sum(NOT_FOUND in str(report.longrepr) for report in skipped)
+    if missing:
+        terminalreporter.write_line(
+            f"{missing} tests skipped: {NOT_FOUND}; set SECUREVFL_DATA", yellow=True
+        )

@@ -1,0 +1,168 @@
+import gzip
+import hashlib
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from securevfl.data import get, load
+from securevfl.data.catalog import CATALOG, SourceFile
+from securevfl.errors import ConfigError, DataError
+from tests.unit.data.conftest import Publisher
+
+TRAIN, TEST = b"-1 1:1\n+1 2:1\n" * 9000, b"-1 3:1\n+1 123:1\n"
+
+
+@pytest.fixture
+def small_a9a(monkeypatch: pytest.MonkeyPatch, no_places: Path, publisher: Publisher) -> Path:
+    """A small a9a in the catalog and at the publisher; returns the user's data folder."""
+    files = tuple(
+        SourceFile(f"a9a/{name}", hashlib.sha256(data).hexdigest(), f"https://x.invalid/{name}")
+        for name, data in (("a9a", TRAIN), ("a9a.t", TEST))
+    )
+    monkeypatch.setitem(CATALOG, "a9a", replace(CATALOG["a9a"], file_sets=(files,)))
+    publisher.files = {"a9a": TRAIN, "a9a.t": gzip.compress(TEST)}
+    return no_places / "data"
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_files_come_into_the_cache_and_load(small_a9a: Path, publisher: Publisher) -> None:
+    seen: list[tuple[int, int | None]] = []
+    paths = get("a9a", base_url=publisher.url, progress=lambda done, all_: seen.append((done, all_)))
+    assert paths == [small_a9a / "a9a" / "a9a", small_a9a / "a9a" / "a9a.t"]
+    assert paths[0].read_bytes() == TRAIN
+    assert leftovers(small_a9a) == ["a9a", "a9a.t"]
+    assert load("a9a").train_labels.size == 18000
+    assert (len(TRAIN), len(TRAIN)) in seen
+    assert len(seen) > 2
+
+
+def test_a_data_dir_or_the_environment_decides_where_to(
+    small_a9a: Path, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECUREVFL_DATA", str(tmp_path / "env"))
+    assert get("a9a", base_url=publisher.url)[0] == tmp_path / "env" / "a9a" / "a9a"
+    paths = get("a9a", base_url=publisher.url, data_dir=tmp_path / "dir")
+    assert paths[0] == tmp_path / "dir" / "a9a" / "a9a"
+    assert not small_a9a.exists()
+
+
+@pytest.mark.usefixtures("small_a9a")
+def test_good_files_are_not_fetched_again(publisher: Publisher) -> None:
+    first = get("a9a", base_url=publisher.url)
+    publisher.asked.clear()
+    assert get("a9a", base_url=publisher.url) == first
+    assert not publisher.asked
+
+
+@pytest.mark.parametrize("name", ["a9a", "a9a.gz"])
+def test_a_damaged_file_is_replaced(small_a9a: Path, publisher: Publisher, name: str) -> None:
+    (small_a9a / "a9a").mkdir(parents=True)
+    (small_a9a / "a9a" / name).write_bytes(b"damaged")
+    get("a9a", base_url=publisher.url)
+    assert leftovers(small_a9a) == ["a9a", "a9a.t"]
+    assert (small_a9a / "a9a" / "a9a").read_bytes() == TRAIN
+
+
+def test_another_content_is_removed_and_both_hashes_named(
+    small_a9a: Path, publisher: Publisher
+) -> None:
+    publisher.files["a9a"] = b"<html>login</html>"
+    with pytest.raises(DataError, match="nothing was kept") as caught:
+        get("a9a", base_url=publisher.url)
+    for data in (TRAIN, publisher.files["a9a"]):
+        assert hashlib.sha256(data).hexdigest() in str(caught.value)
+    assert leftovers(small_a9a) == []
+
+
+def test_a_connection_that_is_cut_leaves_nothing(small_a9a: Path, publisher: Publisher) -> None:
+    publisher.cut = {"a9a"}
+    with pytest.raises(DataError, match=r"cut off after \d+ of 126000|IncompleteRead") as caught:
+        get("a9a", base_url=publisher.url)
+    assert str(small_a9a) in str(caught.value)
+    assert leftovers(small_a9a) == []
+
+
+def test_a_refusal_names_address_reason_and_the_way_by_hand(
+    small_a9a: Path, publisher: Publisher
+) -> None:
+    del publisher.files["a9a.t"]
+    with pytest.raises(DataError, match="404") as caught:
+        get("a9a", base_url=publisher.url)
+    message = str(caught.value)
+    assert f"{publisher.url}/a9a.t" in message
+    assert f"by hand: put into {small_a9a} a9a/a9a.t from https://x.invalid/a9a.t" in message
+    assert "\n" not in message
+    assert leftovers(small_a9a) == ["a9a"]
+
+
+@pytest.mark.usefixtures("small_a9a")
+def test_no_network_is_a_data_error() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(DataError, match="download failed .*refused.*; by hand"):
+            get("a9a", base_url=url)
+
+
+@pytest.mark.usefixtures("small_a9a")
+def test_a_place_that_cannot_be_written_is_a_data_error(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        get("a9a", base_url=publisher.url, data_dir=tmp_path / "file")
+
+
+@pytest.mark.parametrize("url", ["file:///etc", "ftp://x", "x"])
+def test_only_http_is_spoken(url: str) -> None:
+    with pytest.raises(ConfigError, match="base_url"):
+        get("a9a", base_url=url)
+
+
+def test_embedded_sets_need_no_download() -> None:
+    assert get("breast_cancer") == []
+
+
+def test_an_unknown_set_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean"):
+        get("a9b")
+
+
+def test_the_catalog_downloads_over_https_only() -> None:
+    urls = [file.url for entry in CATALOG.values() for file in entry.downloads]
+    assert len(urls) == 2 + 1 + 6 + 6 + 4
+    assert all(url and url.startswith("https://") for url in urls)
+
+
+def test_the_published_a9a_passes_its_pins(
+    real_file: Callable[[str], Path], no_places: Path, publisher: Publisher
+) -> None:
+    for name in ("a9a", "a9a.t"):
+        publisher.files[name] = gzip.decompress(real_file(f"a9a/{name}.gz").read_bytes())
+    get("a9a", base_url=publisher.url)
+    assert leftovers(no_places / "data") == ["a9a", "a9a.t"]
+    assert load("a9a").train_labels.size == 32561
+
+
+def test_the_published_credit_csv_passes_its_pin_and_equals_the_kaggle_copy(
+    real_file: Callable[[str], Path], no_places: Path, publisher: Publisher
+) -> None:
+    kaggle = real_file("credit/UCI_Credit_Card.csv")
+    other = load("credit", data_dir=kaggle.parents[1])
+    header = ["ID", *(f"X{number}" for number in range(1, 24)), "Y"]
+    rows = [line.split(",") for line in kaggle.read_text().splitlines()[1:]]
+    lines = [header, *([str(int(float(cell))) for cell in row] for row in rows)]
+    publisher.files["data.csv"] = "".join(",".join(line) + "\r\n" for line in lines).encode()
+    get("credit", base_url=publisher.url)
+    assert leftovers(no_places / "data") == ["data.csv"]
+    data = load("credit")
+    assert data.fingerprint == other.fingerprint
+    for party, twin in zip(data.parties, other.parties, strict=True):
+        assert (party.train == twin.train).all()
+        assert party.columns == twin.columns

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from securevfl.data import Scaling
+from securevfl.data.scaling import fill_and_clip
+from securevfl.errors import DataError
+
+
+def test_training_rows_come_out_with_mean_zero_and_deviation_one() -> None:
+    train = np.random.default_rng(0).normal(5, 3, (50, 4))
+    scaled = Scaling.fit(train).apply(train)
+    assert np.allclose(scaled.mean(axis=0), 0)
+    assert np.allclose(scaled.std(axis=0), 1)
+
+
+def test_other_rows_are_scaled_by_the_training_rows() -> None:
+    scaling = Scaling.fit(np.array([[0.0], [2.0]]))
+    assert scaling.apply(np.array([[5.0]])).tolist() == [[4.0]]
+
+
+def test_a_constant_column_has_scale_one_and_becomes_exactly_zero() -> None:
+    train = np.full((3, 1), 0.1)  # its mean rounds to something else
+    scaling = Scaling.fit(train)
+    assert scaling.scale.tolist() == [1.0]
+    assert scaling.apply(train).tolist() == [[0.0]] * 3
+
+
+def test_a_deviation_that_rounds_to_zero_counts_as_constant() -> None:
+    scaling = Scaling.fit(np.array([[0.0], [1e-200]]))
+    assert scaling.scale.tolist() == [1.0]
+
+
+def test_values_too_large_to_scale_are_refused() -> None:
+    with pytest.raises(DataError, match="column 1 has no finite mean"):
+        Scaling.fit(np.array([[0.0, 1e308], [1.0, -1e308]]))
+
+
+def test_no_rows_are_refused() -> None:
+    with pytest.raises(DataError, match="0 rows"):
+        Scaling.fit(np.empty((0, 2)))
+
+
+def test_another_number_of_columns_is_refused() -> None:
+    with pytest.raises(DataError, match="1 columns, expected 2"):
+        Scaling.fit(np.eye(2)).apply(np.eye(1))
+
+
+def test_missing_values_become_the_training_median() -> None:
+    train, test = fill_and_clip(
+        np.array([[1.0], [2.0], [np.nan], [3.0]]), np.array([[np.nan], [2.5]])
+    )
+    assert train[2].tolist() == [2.0]
+    assert test.tolist() == [[2.0], [2.5]]
+
+
+def test_a_column_never_measured_in_training_is_zero() -> None:
+    train, test = fill_and_clip(np.full((3, 1), np.nan), np.array([[7.0], [np.nan]]))
+    assert train.tolist() == [[0.0]] * 3
+    assert test.tolist() == [[0.0]] * 2
+
+
+def test_values_are_clipped_to_the_training_percentiles() -> None:
+    train, test = fill_and_clip(np.arange(1001.0)[:, None], np.array([[-9.0], [500.0], [1e9]]))
+    assert test.ravel().tolist() == [5.0, 500.0, 995.0]
+    assert (train.min(), train.max()) == (5.0, 995.0)

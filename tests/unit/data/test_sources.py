@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+
+from securevfl.data import load
+from securevfl.data.splits import block_sizes, stratified_fifth
+from securevfl.errors import ConfigError
+
+
+def test_breast_cancer_has_two_parties_of_fifteen_and_the_first_holds_the_labels() -> None:
+    data = load("breast_cancer")
+    assert [(party.name, party.train.shape) for party in data.parties] == [
+        ("party1", (456, 15)),
+        ("party2", (456, 15)),
+    ]
+    assert (data.label_party, data.standardize, data.classes) == ("party1", True, 2)
+
+
+def test_the_test_rows_are_the_first_fifth_of_the_documented_permutation() -> None:
+    order = np.random.default_rng(0).permutation(569)
+    data = load("breast_cancer")
+    everything = np.vstack([data.parties[0].train, data.parties[0].test])
+    assert len(data.parties[0].test) == 113
+    # Row 0 of the source has mean radius 17.99.
+    assert (0 in order[:113]) == (17.99 in data.parties[0].test[:, 0])
+    assert np.unique(everything, axis=0).shape[0] == 569
+
+
+def test_digits_part_into_the_left_and_right_half_of_the_image() -> None:
+    data = load("digits")
+    left, right = data.parties
+    assert (left.name, right.name, data.label_party) == ("left", "right", "right")
+    assert {name.partition("_column")[2] for name in left.columns} == set("0123")
+    assert {name.partition("_column")[2] for name in right.columns} == set("4567")
+    assert left.train.max() == 1.0
+    assert not data.standardize
+    # The outermost column of this set is empty on the left and nearly so on the right.
+    assert not left.train[:, left.columns.index("row3_column0")].any()
+
+
+@pytest.mark.parametrize(("parties", "sizes"), [(3, [10] * 3), (4, [7, 7, 8, 8]), (30, [1] * 30)])
+def test_columns_part_into_contiguous_nearly_equal_blocks(parties: int, sizes: list[int]) -> None:
+    data, two = load("breast_cancer", parties=parties), load("breast_cancer")
+    assert [party.train.shape[1] for party in data.parties] == sizes
+    assert [party.name for party in data.parties] == [f"party{k + 1}" for k in range(parties)]
+    for split in ("train", "test"):
+        blocks = [np.hstack([getattr(p, split) for p in d.parties]) for d in (data, two)]
+        assert np.array_equal(*blocks)
+    assert data.label_party == "party1"
+
+
+def test_the_last_party_keeps_the_labels_where_the_default_is_the_last() -> None:
+    assert load("digits", parties=4).label_party == "party4"
+
+
+def test_the_default_number_of_parties_gives_the_default_parties() -> None:
+    assert [party.name for party in load("digits", parties=2).parties] == ["left", "right"]
+
+
+@pytest.mark.parametrize("parties", [-1, 0, 1, 31])
+def test_a_number_of_parties_that_cannot_be_is_refused(parties: int) -> None:
+    with pytest.raises(ConfigError, match=f"parties: {parties}, expected 2 to 30"):
+        load("breast_cancer", parties=parties)
+
+
+def test_blocks_of_seventeen_variables_are_those_of_the_papers() -> None:
+    assert block_sizes(17, 2) == (8, 9)
+    assert block_sizes(17, 5) == (3, 3, 3, 4, 4)
+    assert block_sizes(17, 17) == (1,) * 17
+
+
+def test_the_partition_of_rows_does_not_depend_on_the_number_of_parties() -> None:
+    assert load("digits").fingerprint == load("digits", parties=5).fingerprint
+    assert load("digits").fingerprint != load("breast_cancer").fingerprint
+
+
+def test_an_unknown_name_names_the_nearest_and_the_known() -> None:
+    with pytest.raises(ConfigError, match="unknown 'brest_cancer'; did you mean breast_cancer") as e:
+        load("brest_cancer")
+    assert "icu2012-714" in str(e.value)
+    with pytest.raises(ConfigError, match=r"unknown 'mnist-8v3'; did you mean .*mnist-3v8"):
+        load("mnist-8v3")
+    with pytest.raises(ConfigError, match="unknown 'xyz'; known:"):
+        load("xyz")
+
+
+def test_a_variant_is_joined_to_the_name() -> None:
+    with pytest.raises(ConfigError, match="unknown 'digits-3v8'"):
+        load("digits", variant="3v8")
+
+
+def test_a_stratified_fifth_takes_a_fifth_of_every_class() -> None:
+    labels = np.array([0] * 50 + [1] * 13)
+    test = stratified_fifth(labels)
+    assert np.bincount(labels[test]).tolist() == [10, 3]

@@ -1,0 +1,101 @@
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.data import PartyTable, VerticalDataset, check, fingerprint, load
+from securevfl.errors import ConfigError, DataError
+
+COLUMN = load("breast_cancer").parties[1].columns[2]
+
+
+def dataset(**changes: Any) -> VerticalDataset:  # noqa: ANN401
+    return replace(load("breast_cancer"), **changes)
+
+
+def with_party(**changes: Any) -> VerticalDataset:  # noqa: ANN401
+    good = load("breast_cancer")
+    return replace(good, parties=(good.parties[0], replace(good.parties[1], **changes)))
+
+
+def test_a_good_data_set_passes() -> None:
+    check(dataset())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("split", "word"), [("train", "training"), ("test", "test")])
+def test_features_that_are_not_finite_are_counted_by_party_and_column(
+    split: str, word: str, value: float
+) -> None:
+    values = getattr(load("breast_cancer").parties[1], split).copy()
+    values[3:5, 2] = value
+    expected = f"party 'party2': column {COLUMN!r} has 2 NaN or infinite {word}"
+    with pytest.raises(DataError, match=re.escape(expected)):
+        check(with_party(**{split: values}))
+
+
+@pytest.mark.parametrize(("split", "rows"), [("train", 456), ("test", 113)])
+def test_parties_with_different_row_counts_are_refused(split: str, rows: int) -> None:
+    values = getattr(load("breast_cancer").parties[1], split)[:-1]
+    with pytest.raises(DataError, match=f"'party2': {rows - 1} .* rows, expected {rows}"):
+        check(with_party(**{split: values}))
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_one_class_only_is_refused(split: str) -> None:
+    labels = getattr(load("breast_cancer"), f"{split}_labels")
+    with pytest.raises(DataError, match="one class only"):
+        check(dataset(**{f"{split}_labels": np.zeros_like(labels)}))
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_labels_out_of_range_are_refused(shift: int) -> None:
+    labels = load("breast_cancer").train_labels + shift
+    with pytest.raises(DataError, match=r"training labels span .*, expected 0\.\.1"):
+        check(dataset(train_labels=labels))
+
+
+def test_a_table_without_rows_is_refused() -> None:
+    good = load("breast_cancer")
+    parties = tuple(replace(party, test=party.test[:0]) for party in good.parties)
+    with pytest.raises(DataError, match="no test rows"):
+        check(replace(good, parties=parties, test_labels=good.test_labels[:0]))
+
+
+def test_a_table_that_does_not_fit_its_columns_is_refused() -> None:
+    with pytest.raises(DataError, match="expected rows x 2 columns"):
+        check(with_party(columns=("a", "b")))
+
+
+def test_one_party_is_refused() -> None:
+    with pytest.raises(ConfigError, match="parties: 1 .* expected at least 2"):
+        check(dataset(parties=load("breast_cancer").parties[:1]))
+
+
+def test_two_parties_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="not all different"):
+        check(with_party(name="party1"))
+
+
+def test_a_label_party_that_is_none_of_the_parties_is_refused() -> None:
+    with pytest.raises(ConfigError, match="label_party: 'bank'"):
+        check(dataset(label_party="bank"))
+
+
+def test_a_party_without_columns_is_refused() -> None:
+    with pytest.raises(DataError, match="at least 1"):
+        check(with_party(columns=(), train=np.empty((456, 0)), test=np.empty((113, 0))))
+
+
+def test_the_fingerprint_follows_ids_and_order_but_not_the_name() -> None:
+    assert fingerprint(["1", "23"]) == fingerprint([1, 23])
+    others = (["12", "3"], ["23", "1"], ["1"], ["1", "23", ""])
+    assert len({fingerprint(ids) for ids in (["1", "23"], *others)}) == 5
+
+
+def test_party_tables_are_frozen() -> None:
+    party = PartyTable("a", ("x",), np.zeros((1, 1)), np.zeros((1, 1)))
+    with pytest.raises(AttributeError):
+        party.name = "b"  # type: ignore[misc]
