@@ -99,7 +99,8 @@ class ExchangeSettings(_Section):
         engine: implementation of the scheme; its default where not given.
         value_fraction_bits: fixed point of residuals and predictions.
         feature_fraction_bits: fixed point of features.
-        prediction_bound: public bound on |H_k| for losses whose residuals are unbounded.
+        prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
+            is beyond is clipped and counted where both sides are hidden, else refused.
     """
 
     scheme: str = "plain"
@@ -109,7 +110,7 @@ class ExchangeSettings(_Section):
     engine: str | None = None
     value_fraction_bits: Annotated[int, Field(ge=8, le=40)] = 24
     feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] = 16
-    prediction_bound: PositiveFloat = 32.0
+    prediction_bound: PositiveFloat = 6.0
 
 
 class NetworkSettings(_Section):

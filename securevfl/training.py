@@ -97,8 +97,8 @@ class TrainingResult:
     @property
     def key_bits(self) -> int | None:
         """Key size in force, where the scheme has a choice."""
-        sizes = {outcome.key_bits for outcome in self.outcomes.values()} - {None}
-        return max(sizes, default=None)
+        sizes = [outcome.key_bits for outcome in self.outcomes.values()]
+        return next((size for size in sizes if size is not None), None)
 
 
 def train(

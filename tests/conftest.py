@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ NOT_FOUND = "real data not found"
 
 
 @pytest.fixture(scope="session")
-def real_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., VerticalDataset]]:
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., VerticalDataset]:
     """`load` from $SECUREVFL_DATA alone, skipping the test where the data set is not there."""
     cache = tmp_path_factory.mktemp("cache")
 

@@ -19,6 +19,7 @@ from securevfl.crypto.schemes import make_evaluator, make_owner
 
 Row = dict[str, Any]
 PATIENCE_SECONDS = 60.0
+PHASES = ("encrypt", "evaluate", "decrypt")
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,7 @@ def _work(samples: int, features: int, seed: int) -> _Work:
     return _Work(values, matrix, product_format)
 
 
-def _measure(
-    scheme: str, engine: str | None, bits: int | None, work: _Work, repeats: int
-) -> Row:
+def _measure(scheme: str, engine: str | None, bits: int | None, work: _Work, repeats: int) -> Row:
     owner = make_owner(scheme, work.format, key_bits=bits, engine=engine)
     evaluator = make_evaluator(
         scheme, owner.public_bytes, work.format, key_bits=bits, engine=engine
@@ -93,12 +92,8 @@ def _measure(
     runs = [_run(owner, evaluator, part)]
     while len(runs) < repeats and runs[0]["total"] < 1.0:
         runs.append(_run(owner, evaluator, part))
-    scale = {
-        "encrypt": samples / rows,
-        "evaluate": samples * features / (rows * columns),
-        "decrypt": features / columns,
-    }
-    totals = [sum(run[phase] * factor for phase, factor in scale.items()) for run in runs]
+    whole = [_scaled(run, rows / samples, columns / features, samples) for run in runs]
+    totals = [sum(phases.values()) for phases in whole]
     return {
         "operation": "masked_product",
         "scheme": scheme,
@@ -109,13 +104,13 @@ def _measure(
         "seconds_median": statistics.median(totals),
         "seconds_min": min(totals),
         **{
-            f"seconds_{phase}": statistics.median(run[phase] for run in runs) * factor
-            for phase, factor in scale.items()
+            f"seconds_{phase}": statistics.median(phases[phase] for phases in whole)
+            for phase in PHASES
         },
         "extrapolated": (rows, columns) != (samples, features),
         "timed_part": [rows, columns],
-        "bytes_up": round(runs[0]["bytes_up"] * scale["encrypt"]),
-        "bytes_down": round(runs[0]["bytes_down"] * scale["decrypt"]),
+        "bytes_up": round(runs[0]["bytes_up"] * samples / rows),
+        "bytes_down": round(runs[0]["bytes_down"] * features / columns),
         "exact": runs[0]["exact"],
         "largest_error": runs[0]["largest_error"],
         "runs": len(runs),
@@ -125,12 +120,27 @@ def _measure(
 def _affordable(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> tuple[int, int]:
     """All of the work, or a part that fits the patience, judged from a probe."""
     samples, features = work.matrix.shape
-    probe = _run(owner, evaluator, work.part(min(samples, 8), min(features, 4)))
-    share = samples * features / (min(samples, 8) * min(features, 4))
-    expected = probe["encrypt"] * samples / min(samples, 8) + probe["evaluate"] * share
-    if expected <= PATIENCE_SECONDS:
-        return samples, features
-    return min(samples, 256), min(features, 32)
+    rows, columns = min(samples, 16), min(features, 2)
+    probe = _run(owner, evaluator, work.part(rows, columns))
+    if sum(_scaled(probe, rows / samples, columns / features, samples).values()) > PATIENCE_SECONDS:
+        return min(samples, 256), min(features, 16)
+    return samples, features
+
+
+def _scaled(
+    run: dict[str, Any], row_share: float, column_share: float, samples: int
+) -> dict[str, float]:
+    """Seconds of the whole work from those of a part.
+
+    Evaluating costs one encryption a column (the mask) besides the products.
+    """
+    rows = samples * row_share
+    masks = min(run["encrypt"] / rows * run["columns"], run["evaluate"])
+    return {
+        "encrypt": run["encrypt"] / row_share,
+        "evaluate": (run["evaluate"] - masks) / (row_share * column_share) + masks / column_share,
+        "decrypt": run["decrypt"] / column_share,
+    }
 
 
 def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
@@ -150,6 +160,7 @@ def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
         "evaluate": evaluated_at - encrypted_at,
         "decrypt": ended - evaluated_at,
         "total": ended - started,
+        "columns": features,
         "bytes_up": len(encrypted),
         "bytes_down": len(reply.ciphertext),
         "exact": bool((error == 0).all()),

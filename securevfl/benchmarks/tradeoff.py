@@ -104,18 +104,16 @@ def _learning_rates(
     return {q: tuned.get(q, tuned[qs[-1]]) for q in settings.local_steps}
 
 
-def _job(
-    settings: TradeoffSettings, exchange: str, local_steps: int, learning_rate: float
-) -> Job:
+def _job(settings: TradeoffSettings, exchange: str, local_steps: int, learning_rate: float) -> Job:
     encrypted = exchange not in IN_CLEAR
     on_phe = exchange == "paillier" and settings.engine in {None, "phe"}
-    limited = settings.phe_rounds is not None and on_phe
+    limit = settings.phe_rounds if on_phe else None
     return Job(
         job=JobSettings(
             name="tradeoff",
             dataset=None,
             algorithm=settings.algorithm,
-            rounds=settings.phe_rounds if limited else settings.max_rounds,
+            rounds=limit or settings.max_rounds,
             batch_size=settings.batch_size,
             local_steps=local_steps,
             learning_rate=learning_rate,

@@ -76,5 +76,5 @@ def tune(
         outcomes.append((rounds is None, rounds or 0, -best, learning_rate, rounds))
         progress()
     *_, learning_rate, rounds = min(outcomes)
-    how = f"tuned at Q = {job.local_steps} on a validation fifth, grid {min(grid)}-{max(grid)}"
+    how = f"tuned at Q = {job.local_steps} on a validation fifth ({min(grid):g} to {max(grid):g})"
     return Tuned(learning_rate, how, rounds)

@@ -137,7 +137,8 @@ class SlotLayout:
         """Sums of the blocks of (4096,) slots in quanta, modulo 2^64: shape (columns,)."""
         counted = to_ring(np.rint(np.ldexp(slots, QUANTUM_BITS)).astype(np.int64))
         blocks = counted[: self.columns * self.block].reshape(self.columns, self.block)
-        return np.add.reduce(blocks, axis=1, dtype=np.uint64)
+        sums: UInt64Array = np.add.reduce(blocks, axis=1, dtype=np.uint64)
+        return sums
 
     def integers(self, quanta: UInt64Array) -> UInt64Array:
         """Quanta as integers with the format's fraction bits, modulo 2^64."""

@@ -46,12 +46,12 @@ class ProductFormat:
     @property
     def largest_value(self) -> int:
         """Bound on |v_i| as an integer."""
-        return ceil(self.value_bound * 2**self.value_fraction_bits)
+        return ceil(self.value_bound * (1 << self.value_fraction_bits))
 
     @property
     def largest_entry(self) -> int:
         """Bound on |X_ip| as an integer."""
-        return ceil(self.matrix_bound * 2**self.matrix_fraction_bits)
+        return ceil(self.matrix_bound * (1 << self.matrix_fraction_bits))
 
     @property
     def largest_product(self) -> int:

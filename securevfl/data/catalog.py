@@ -238,6 +238,8 @@ def entry_of(name: str) -> CatalogEntry:
     """
     if name not in (known := names()):
         near = difflib.get_close_matches(name, known, n=3)
+        if (pair := pair_of(name)) and pair[0] > pair[1]:
+            near = [f"mnist-{pair[1]}v{pair[0]}"]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ConfigError(
             f"dataset: unknown {name!r}; {hint}known: {', '.join(CATALOG)}, mnist-even-odd, "

@@ -1,5 +1,6 @@
 """Fetching data sets from their publishers, verified before they are put in place."""
 
+import contextlib
 import http.client
 import os
 import secrets
@@ -73,13 +74,17 @@ def _get_file(
             # A damaged twin (plain or .gz) would hide the good file.
             present.unlink()
     except _NETWORK_ERRORS as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         raise DataError(f"{url}: download failed ({error}); {_advice(file, target)}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
     except DataError as error:
         raise DataError(f"{url}: {error}; nothing was kept; {_advice(file, target)}") from error
     finally:
-        part.unlink(missing_ok=True)
+        # What went wrong before is what to report.
+        with contextlib.suppress(OSError):
+            part.unlink()
     return path
 
 

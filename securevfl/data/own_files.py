@@ -5,7 +5,7 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +78,12 @@ def load_files(parties: Sequence[FileSource], *, name: str = "files") -> Vertica
         test_ids = [row_id for row_id, held in zip(train_ids, in_test, strict=True) if held]
         train_ids = [row_id for row_id, held in zip(train_ids, in_test, strict=True) if not held]
     else:
-        test = {source.name: read_party(source, test=True) for source in parties}
+        test = {
+            # By the training file's names, so that another order of columns swaps nothing.
+            source.name: read_party(replace(source, features=columns), test=True)
+            for source in parties
+            for columns in [train[source.name].columns]
+        }
         test_ids = _common_ids(test, dropped)
         if both := len(set(train_ids) & set(test_ids)):
             raise DataError(f"test_path: {both} ids are among the training rows too, expected 0")
@@ -258,9 +263,8 @@ def _features(rows: PartyRows, ids: list[str]) -> NDArray[np.float64]:
 
 
 def _labels(rows: PartyRows, ids: list[str]) -> list[str]:
-    if rows.labels is None:
-        raise DataError("labels: the label party's rows have none")
-    return [rows.labels[row] for row in _positions(rows, ids)]
+    labels = rows.labels or ()
+    return [labels[row] for row in _positions(rows, ids)]
 
 
 def _encode_labels(

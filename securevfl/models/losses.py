@@ -42,6 +42,10 @@ class Loss(Protocol):
 class QuadraticLoss(Loss, Protocol):
     """A loss whose residuals are affine in H: d = curvature·H + label_part(y)."""
 
+    @property
+    def label_bound(self) -> float:
+        """Bound on |label_part|."""
+
     def label_part(self, labels: IntArray) -> FloatArray:
         """What the labels add to d, shape (S, 1)."""
 
@@ -68,6 +72,7 @@ class Squared:
     """f = ½(H − y)² for y ∈ {0, 1}; d = H − y, f″ = 1."""
 
     name, outputs, curvature = "squared", 1, 1.0
+    label_bound = 1.0
 
     def label_part(self, labels: IntArray) -> FloatArray:
         """−y."""
@@ -88,7 +93,7 @@ class TaylorLogistic(Squared):
     f = log 2 − ½tH + ⅛H² for t = 2y − 1; d = ¼H − ½t.
     """
 
-    name, curvature = "taylor-logistic", 0.25
+    name, curvature, label_bound = "taylor-logistic", 0.25, 0.5
 
     @override
     def label_part(self, labels: IntArray) -> FloatArray:

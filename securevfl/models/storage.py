@@ -74,9 +74,8 @@ class SavedModel:
             )
         inputs = (features - self.mean) / self.scale
         weights = self.weights
-        if self.header.intercept:
-            return inputs @ weights[:-1] + weights[-1]
-        return inputs @ weights
+        predictions: NDArray[np.float64] = inputs @ weights[: len(self.header.columns)]
+        return predictions + weights[-1] if self.header.intercept else predictions
 
 
 def save_model(path: Path, model: SavedModel) -> None:

@@ -118,12 +118,18 @@ def product_format(
 ) -> ProductFormat:
     """Fixed point and bounds of a job's encrypted products.
 
-    Residuals of logistic losses stay within ±1; affine ones within c·prediction_bound + 1.
+    Residuals of logistic losses stay within ±1. Affine ones follow the predictions: of one party
+    where each encrypts its own, of all where the label party encrypts their sum.
     """
-    bounded = loss.name in {"logistic", "multinomial"}
+    value_bound = 1.0
+    if loss.name not in {"logistic", "multinomial"}:
+        affine = quadratic_loss(loss.name)
+        summed = 1 if settings.hide == "both" else parties
+        largest = settings.prediction_bound * summed
+        value_bound = affine.curvature * largest + affine.label_bound
     return ProductFormat(
         rows=rows,
-        value_bound=1.0 if bounded else loss.curvature * settings.prediction_bound + 1.0,
+        value_bound=value_bound,
         matrix_bound=feature_bound,
         value_fraction_bits=settings.value_fraction_bits,
         matrix_fraction_bits=settings.feature_fraction_bits,

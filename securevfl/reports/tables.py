@@ -13,21 +13,15 @@ KILOBYTE = 1000.0
 MINUTE = 60.0
 
 
-def seconds(value: float | None) -> str:
+def seconds(value: float) -> str:
     """Three significant digits with a unit that suits."""
-    if value is None:
-        return "-"
-    if value < 1e-3:  # noqa: PLR2004
-        return f"{value * 1e6:.3g} us"
     if value < 1:
         return f"{value * 1e3:.3g} ms"
     return f"{value:.3g} s" if value < 100 * MINUTE else f"{value / MINUTE:.0f} min"
 
 
-def size(value: float | None) -> str:
+def size(value: float) -> str:
     """Bytes with a unit that suits."""
-    if value is None:
-        return "-"
     for unit in ("B", "kB", "MB"):
         if value < KILOBYTE:
             return f"{value:.3g} {unit}"
@@ -48,7 +42,9 @@ def _exchange(row: Row) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}x"
+    if value is None:
+        return "-"
+    return f"{value:,.0f}x" if value >= 10 else f"{value:.2g}x"  # noqa: PLR2004
 
 
 TRADEOFF: tuple[Column, ...] = (
@@ -77,18 +73,25 @@ CRYPTO: tuple[Column, ...] = (
     ("scheme", lambda row: str(row["scheme"]) if row["scheme"] != "none" else "in clear"),
     ("engine", lambda row: str(row["engine"] or "-")),
     ("bits", lambda row: str(row["key_bits"] or "-")),
-    ("S x P", lambda row: f"{row['samples']}x{row['features']}"),
+    ("S", lambda row: str(row["samples"])),
+    ("P", lambda row: str(row["features"])),
     ("median", lambda row: seconds(row["seconds_median"]) + ("~" if row["extrapolated"] else "")),
-    ("vs phe-2048", lambda row: _ratio(row["ratio_to_phe_2048"])),
-    ("vs phe-3072", lambda row: _ratio(row["ratio_to_phe_3072"])),
+    ("phe-2048", lambda row: _ratio(row["ratio_to_phe_2048"])),
+    ("phe-3072", lambda row: _ratio(row["ratio_to_phe_3072"])),
     ("up", lambda row: size(row["bytes_up"])),
     ("down", lambda row: size(row["bytes_down"])),
 )
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> Table:
-    """A table of rows; the first column to the left, figures to the right."""
-    result = Table(title=title or None, box=box.SIMPLE, title_justify="left", pad_edge=False)
+    """A table of rows that fits 80 columns; the first column to the left, figures right."""
+    result = Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
     for index, (heading, _) in enumerate(columns):
         result.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
@@ -101,21 +104,22 @@ def tradeoff_notes(rows: Sequence[Row]) -> list[str]:
     notes = []
     if not all(row["reached_target"] for row in rows):
         notes.append("* target not reached in so many rounds")
-    rates = {row["local_steps"]: row for row in rows}
-    for steps, row in rates.items():
-        notes.append(
-            f"learning rate {row['learning_rate']:g} at Q = {steps}: {row['learning_rate_chosen']}"
-        )
-    keys = {
-        (row["exchange"], owner, fingerprint)
-        for row in rows
-        for owner, fingerprint in row["key_fingerprints"].items()
-    }
-    for exchange, owner, fingerprint in sorted(keys):
-        notes.append(f"{exchange} key of {owner}: {fingerprint}")
+    by_rate: dict[tuple[float, str], set[int]] = {}
+    for row in rows:
+        rate = (row["learning_rate"], row["learning_rate_chosen"])
+        by_rate.setdefault(rate, set()).add(row["local_steps"])
+    for (learning_rate, chosen), steps in by_rate.items():
+        values = ", ".join(map(str, sorted(steps)))
+        notes.append(f"learning rate {learning_rate:g} for Q = {values}: {chosen}")
+    by_exchange: dict[str, dict[str, None]] = {}
+    for row in rows:
+        keys = by_exchange.setdefault(_exchange(row), {})
+        keys.update((f"{key} ({owner})", None) for owner, key in row["key_fingerprints"].items())
+    for exchange, keys in by_exchange.items():
+        if keys:
+            more = f" and {len(keys) - 1} more in the JSON" if len(keys) > 1 else ""
+            notes.append(f"key of {exchange}: {next(iter(keys))}{more}")
     ratios = [row["label_guard_ratio"] for row in rows if row["label_guard_ratio"] is not None]
     if ratios:
-        notes.append(
-            f"label guard ratio {max(ratios):.3f} (train refuses above 0.125; benchmarks report it)"
-        )
+        notes.append(f"label guard ratio {max(ratios):.3f}; train refuses above 0.125")
     return notes

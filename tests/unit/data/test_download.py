@@ -1,18 +1,60 @@
 import gzip
 import hashlib
 import socket
-from collections.abc import Callable
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from securevfl.data import get, load
 from securevfl.data.catalog import CATALOG, SourceFile
 from securevfl.errors import ConfigError, DataError
-from tests.unit.data.conftest import Publisher
 
 TRAIN, TEST = b"-1 1:1\n+1 2:1\n" * 9000, b"-1 3:1\n+1 123:1\n"
+
+
+@dataclass
+class Publisher:
+    """A real HTTP server: what it serves, what it cuts short, and what it was asked for."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    state = Publisher()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.lstrip("/")
+            state.asked.append(name)
+            if name not in state.files:
+                self.send_error(404)
+                return
+            body = state.files[name]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2] if name in state.cut else body)
+
+        @override
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        state.url = f"http://127.0.0.1:{server.server_port}"
+        yield state
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
@@ -33,7 +75,9 @@ def leftovers(folder: Path) -> list[str]:
 
 def test_files_come_into_the_cache_and_load(small_a9a: Path, publisher: Publisher) -> None:
     seen: list[tuple[int, int | None]] = []
-    paths = get("a9a", base_url=publisher.url, progress=lambda done, all_: seen.append((done, all_)))
+    paths = get(
+        "a9a", base_url=publisher.url, progress=lambda done, all_: seen.append((done, all_))
+    )
     assert paths == [small_a9a / "a9a" / "a9a", small_a9a / "a9a" / "a9a.t"]
     assert paths[0].read_bytes() == TRAIN
     assert leftovers(small_a9a) == ["a9a", "a9a.t"]
@@ -106,7 +150,7 @@ def test_no_network_is_a_data_error() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(DataError, match="download failed .*refused.*; by hand"):
+        with pytest.raises(DataError, match=r"download failed .*refused.*; by hand"):
             get("a9a", base_url=url)
 
 

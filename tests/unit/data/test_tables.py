@@ -70,7 +70,7 @@ def test_a_table_that_does_not_fit_its_columns_is_refused() -> None:
 
 
 def test_one_party_is_refused() -> None:
-    with pytest.raises(ConfigError, match="parties: 1 .* expected at least 2"):
+    with pytest.raises(ConfigError, match=r"parties: 1 .* expected at least 2"):
         check(dataset(parties=load("breast_cancer").parties[:1]))
 
 

@@ -1,0 +1,73 @@
+"""Jobs, small keys and reference trainers for whole runs."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import ExchangeSettings, Job, JobSettings
+from securevfl.protocols.exchanges import SchemeKeys
+from securevfl.training import Environment, TrainingResult, train
+
+RunJob = Callable[..., TrainingResult]
+SMALL_KEY_BITS = 384
+
+
+class SmallKeys(SchemeKeys):
+    """Paillier keys that no job can ask for: real arithmetic, fast enough for tests."""
+
+    @override
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        if settings.scheme == "paillier":
+            return PaillierOwner.insecure_for_tests(product_format, SMALL_KEY_BITS)
+        return super().owner(settings, product_format)
+
+    @override
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        if settings.scheme == "paillier":
+            return PaillierEvaluator.insecure_for_tests(material, product_format)
+        return super().evaluator(settings, material, product_format)
+
+
+@pytest.fixture(scope="session")
+def breast_cancer() -> VerticalDataset:
+    return load("breast_cancer")
+
+
+@pytest.fixture(scope="session")
+def run_job() -> RunJob:
+    """Trains a job given by settings; views are recorded."""
+
+    def run(
+        dataset: VerticalDataset,
+        exchange: dict[str, object] | None = None,
+        environment: Environment | None = None,
+        **settings: object,
+    ) -> TrainingResult:
+        job = Job(
+            job=JobSettings.model_validate(settings),
+            exchange=ExchangeSettings.model_validate(exchange or {}),
+        )
+        environment = environment or Environment(keys=SmallKeys(), record_views=True)
+        return train(job, dataset, environment)
+
+    return run
+
+
+def all_weights(result: TrainingResult) -> NDArray[np.float64]:
+    """Every party's weights, one after another."""
+    return np.concatenate([o.model.weights.ravel() for o in result.outcomes.values()])
+
+
+def relative_difference(a: TrainingResult, b: TrainingResult) -> float:
+    """‖θ_a − θ_b‖ / ‖θ_b‖ over all parties."""
+    reference = all_weights(b)
+    return float(np.linalg.norm(all_weights(a) - reference) / np.linalg.norm(reference))

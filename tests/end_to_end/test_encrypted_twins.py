@@ -1,0 +1,100 @@
+"""Every protected run against its twin in clear: same batches, same start."""
+
+from collections.abc import Callable
+
+import pytest
+
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from tests.end_to_end.conftest import RunJob, relative_difference
+
+PARAMETERS = 1e-4
+AUC = 1e-3
+EXACT = 1e-9
+
+
+@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+@pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
+@pytest.mark.parametrize("parties", [2, 3])
+def test_hiding_residuals_changes_nothing(
+    run_job: RunJob, scheme: str, algorithm: str, parties: int
+) -> None:
+    dataset = load("breast_cancer", parties=parties)
+    settings = {"algorithm": algorithm, "rounds": 12, "batch_size": 64, "learning_rate": 0.3}
+    twin = run_job(dataset, **settings)
+    encrypted = run_job(dataset, {"scheme": scheme}, **settings)
+    assert relative_difference(encrypted, twin) <= PARAMETERS
+    assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
+
+
+@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+@pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
+@pytest.mark.parametrize("loss", ["taylor-logistic", "squared"])
+@pytest.mark.parametrize("parties", [2, 3])
+def test_hiding_both_sides_is_the_quadratic_loss_in_clear(
+    run_job: RunJob, scheme: str, algorithm: str, loss: str, parties: int
+) -> None:
+    dataset = load("breast_cancer", parties=parties)
+    settings = {
+        "algorithm": algorithm,
+        "rounds": 10,
+        "batch_size": 64,
+        "learning_rate": 0.05,
+        "loss": loss,
+    }
+    twin = run_job(dataset, **settings)
+    encrypted = run_job(dataset, {"scheme": scheme, "hide": "both"}, **settings)
+    assert relative_difference(encrypted, twin) <= PARAMETERS
+    assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
+    clipped = [ledger.operations["clipped_values"] for ledger in encrypted.ledgers.values()]
+    assert clipped == [0] * parties
+
+
+@pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
+def test_masking_predictions_changes_nothing(run_job: RunJob, algorithm: str) -> None:
+    dataset = load("breast_cancer", parties=4)
+    settings = {"algorithm": algorithm, "rounds": 30, "batch_size": 64, "learning_rate": 0.3}
+    twin = run_job(dataset, **settings)
+    masked = run_job(dataset, {"scheme": "masked"}, **settings)
+    assert relative_difference(masked, twin) <= EXACT
+    assert masked.scores[-1].auc == twin.scores[-1].auc
+
+
+def test_masked_predictions_go_with_encrypted_residuals(run_job: RunJob) -> None:
+    dataset = load("breast_cancer", parties=3)
+    settings = {"rounds": 6, "batch_size": 64, "learning_rate": 0.3}
+    twin = run_job(dataset, **settings)
+    exchange = {"scheme": "paillier", "predictions": "masked"}
+    encrypted = run_job(dataset, exchange, **settings)
+    assert relative_difference(encrypted, twin) <= PARAMETERS
+
+
+@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+def test_ten_classes_train_under_encryption(run_job: RunJob, scheme: str) -> None:
+    dataset = load("digits")
+    settings = {"rounds": 3, "batch_size": 32, "learning_rate": 0.3}
+    twin = run_job(dataset, **settings)
+    encrypted = run_job(dataset, {"scheme": scheme}, **settings)
+    assert relative_difference(encrypted, twin) <= PARAMETERS
+
+
+@pytest.mark.parametrize(("scheme", "rounds"), [("paillier", 2), ("ckks", 20)])
+def test_a9a_trains_alike_under_encryption(
+    run_job: RunJob,
+    real_data: Callable[[str], VerticalDataset],
+    scheme: str,
+    rounds: int,
+) -> None:
+    dataset = real_data("a9a")
+    settings = {"rounds": rounds, "batch_size": 256, "learning_rate": 0.5, "eval_every": 0}
+    twin = run_job(dataset, **settings)
+    encrypted = run_job(dataset, {"scheme": scheme}, **settings)
+    assert relative_difference(encrypted, twin) <= PARAMETERS
+    assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
+
+
+def test_values_beyond_the_prediction_bound_are_clipped_and_counted(run_job: RunJob) -> None:
+    dataset = load("breast_cancer")
+    exchange = {"scheme": "paillier", "hide": "both", "prediction_bound": 1.0}
+    result = run_job(dataset, exchange, rounds=1, batch_size=64, loss="squared")
+    assert sum(ledger.operations["clipped_values"] for ledger in result.ledgers.values()) > 0

@@ -1,0 +1,251 @@
+import gmpy2
+import numpy as np
+import phe.util
+import pytest
+from phe.paillier import generate_paillier_keypair
+
+from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
+from securevfl.crypto.scheme import Int64Array, ProductFormat
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
+
+KEY_BITS = 256  # breakable at once: for speed
+WIDTH = 2 * KEY_BITS // 8
+FORMAT = ProductFormat(rows=24, value_bound=1.0, matrix_bound=2.0)
+
+
+@pytest.fixture(scope="module")
+def owner() -> PaillierOwner:
+    return PaillierOwner.insecure_for_tests(FORMAT, KEY_BITS)
+
+
+@pytest.fixture(scope="module")
+def evaluator(owner: PaillierOwner) -> PaillierEvaluator:
+    return PaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+
+
+def product(
+    owner: PaillierOwner, evaluator: PaillierEvaluator, values: Int64Array, matrix: Int64Array
+) -> Int64Array:
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
+    return unmask(owner.decrypt(reply.ciphertext, matrix.shape[1]), reply.mask)
+
+
+def numbers(data: bytes) -> list[int]:
+    return [int.from_bytes(data[at : at + WIDTH], "big") for at in range(0, len(data), WIDTH)]
+
+
+def wire(*ciphertexts: int) -> bytes:
+    return b"".join(c.to_bytes(WIDTH, "big") for c in ciphertexts)
+
+
+def modulus(owner: PaillierOwner) -> int:
+    return int.from_bytes(owner.public_bytes, "big")
+
+
+def test_a_key_that_a_job_makes_works_end_to_end() -> None:
+    owner = PaillierOwner.generate(FORMAT, 2048)
+    evaluator = PaillierEvaluator(owner.public_bytes, FORMAT)
+    values, matrix = np.array([3, -5]), np.array([[1, 0, -1], [-1, 7, 2]])
+    np.testing.assert_array_equal(product(owner, evaluator, values, matrix), matrix.T @ values)
+    assert owner.key_bits == 2048
+    assert len(owner.public_bytes) == 256
+    assert len(owner.encrypt(values)) == 2 * 512
+    assert len(owner.fingerprint) == 16
+
+
+@pytest.mark.parametrize("bits", [0, 512, 1024, 2047, 4096])
+def test_other_key_sizes_are_refused(bits: int) -> None:
+    with pytest.raises(ConfigError, match="3072 or 2048"):
+        PaillierOwner.generate(FORMAT, bits)
+
+
+def test_a_small_key_of_phe_is_refused_by_the_owner() -> None:
+    with pytest.raises(ConfigError, match="256, 3072 or 2048"):
+        PaillierOwner(FORMAT, generate_paillier_keypair(n_length=256)[1])
+
+
+def test_public_keys_of_other_sizes_are_refused(owner: PaillierOwner) -> None:
+    with pytest.raises(KeyMismatch, match="256 bits, 3072 or 2048"):
+        PaillierEvaluator(owner.public_bytes, FORMAT)
+    with pytest.raises(KeyMismatch, match="2048 bits, 3072 expected"):
+        PaillierEvaluator(b"\xff" * 256, FORMAT, 3072)
+
+
+@pytest.mark.parametrize(
+    "n",
+    [
+        2**2047 + 2,  # even
+        int(gmpy2.next_prime(3 << 2046)),
+        int(gmpy2.next_prime(3 << 1022)) ** 2,
+        (2**2048 // 65521 - 1) * 65521,
+        (1 << 2000) + 1,  # short
+    ],
+)
+def test_public_keys_that_are_no_product_of_two_primes_are_refused(n: int) -> None:
+    with pytest.raises(KeyMismatch, match="modulus"):
+        PaillierEvaluator(n.to_bytes(256, "big"), FORMAT)
+
+
+def test_a_key_without_gmpy2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = PaillierOwner.insecure_for_tests(FORMAT, KEY_BITS).public_bytes
+    monkeypatch.setattr(phe.util, "HAVE_GMP", False)
+    with pytest.raises(ConfigError, match="gmpy2"):
+        PaillierOwner.generate(FORMAT)
+    with pytest.raises(ConfigError, match="gmpy2"):
+        PaillierEvaluator.insecure_for_tests(data, FORMAT)
+
+
+def test_a_format_that_overflows_64_bits_is_refused_at_both_ends(owner: PaillierOwner) -> None:
+    wide = ProductFormat(rows=1 << 20, value_bound=1.0, matrix_bound=16.0)
+    with pytest.raises(RangeExceeded, match="1048576 rows"):
+        PaillierOwner.insecure_for_tests(wide, KEY_BITS)
+    with pytest.raises(RangeExceeded, match="1048576 rows"):
+        PaillierEvaluator.insecure_for_tests(owner.public_bytes, wide)
+
+
+def test_a_format_whose_masks_do_not_fit_the_key_is_refused() -> None:
+    largest = 2 * FORMAT.largest_product + (1 << (FORMAT.largest_product.bit_length() + 64))
+    with pytest.raises(RangeExceeded, match="of the Paillier key"):
+        PaillierOwner.insecure_for_tests(FORMAT, largest.bit_length())
+    PaillierOwner.insecure_for_tests(FORMAT, largest.bit_length() + 2)
+
+
+def test_values_and_entries_beyond_the_format_are_refused(
+    owner: PaillierOwner, evaluator: PaillierEvaluator
+) -> None:
+    with pytest.raises(RangeExceeded):
+        owner.encrypt(np.array([FORMAT.largest_value + 1]))
+    with pytest.raises(RangeExceeded):
+        evaluator.prepare(np.array([[FORMAT.largest_entry + 1]]))
+
+
+def test_the_largest_products_of_both_signs_are_exact(
+    owner: PaillierOwner, evaluator: PaillierEvaluator
+) -> None:
+    values = np.full(FORMAT.rows, FORMAT.largest_value)
+    matrix = np.full((FORMAT.rows, 2), FORMAT.largest_entry) * np.array([1, -1])
+    assert product(owner, evaluator, values, matrix).tolist() == [
+        FORMAT.largest_product,
+        -FORMAT.largest_product,
+    ]
+
+
+def test_a_column_of_zeros_is_answered_with_a_masked_zero(
+    owner: PaillierOwner, evaluator: PaillierEvaluator
+) -> None:
+    assert product(owner, evaluator, np.array([5]), np.array([[0, 1]])).tolist() == [0, 5]
+
+
+def test_plain_phe_decrypts_ours_and_ours_decrypts_plain_phe() -> None:
+    public, private = generate_paillier_keypair(n_length=2048)
+    owner = PaillierOwner(FORMAT, private)
+    ours = int.from_bytes(owner.encrypt(np.array([-123456])), "big")
+    assert private.decrypt(phe.paillier.EncryptedNumber(public, ours)) == -123456
+    theirs = public.encrypt(987654321).ciphertext().to_bytes(512, "big")
+    assert owner.decrypt(theirs, 1).tolist() == [987654321]
+    evaluator = PaillierEvaluator(public.n.to_bytes(256, "big"), FORMAT)
+    reply = evaluator.masked_product(theirs, evaluator.prepare(np.array([[-2]])))
+    plain = private.raw_decrypt(int.from_bytes(reply.ciphertext, "big"))
+    assert (plain - int(reply.mask[0]) + 2 * 987654321) % 2**64 == 0
+
+
+def test_the_same_inputs_give_new_ciphertexts_and_masks(
+    owner: PaillierOwner, evaluator: PaillierEvaluator
+) -> None:
+    values, prepared = np.array([1, 2]), evaluator.prepare(np.array([[1, 1], [0, 2]]))
+    inputs = {owner.encrypt(values) for _ in range(3)}
+    assert len(inputs) == 3
+    replies = [evaluator.masked_product(inputs.copy().pop(), prepared) for _ in range(3)]
+    ciphertexts = {number for reply in replies for number in numbers(reply.ciphertext)}
+    masks = {mask for reply in replies for mask in reply.mask.tolist()}
+    assert len(ciphertexts) == len(masks) == 6  # a mask repeats once in 2^60
+
+
+def test_masked_products_are_uniform_to_whoever_misses_the_mask(
+    owner: PaillierOwner, evaluator: PaillierEvaluator
+) -> None:
+    columns = 1200
+    signs = np.where(np.arange(columns) % 2, 1, -1)
+    matrix = np.full((1, columns), FORMAT.largest_entry) * signs
+    encrypted = owner.encrypt(np.array([FORMAT.largest_value]))
+    reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix))
+    seen = owner.decrypt(reply.ciphertext, columns) / 2.0**64 - 0.5
+    spread = (1 / 12 / columns) ** 0.5
+    assert abs(seen.mean()) < 5.5 * spread  # false alarm 4e-8, each
+    assert abs((seen * signs).mean()) < 5.5 * spread
+    # modulo 2^64 alone hides nothing of the integer: that takes all 64 bits beyond a product's
+    private = owner._private_key
+    largest = max(private.raw_decrypt(number) for number in numbers(reply.ciphertext)[:200])
+    assert largest.bit_length() >= FORMAT.largest_product.bit_length() + 64  # false alarm 2^-200
+
+
+def test_replies_are_rerandomized(owner: PaillierOwner, evaluator: PaillierEvaluator) -> None:
+    """The Jacobi symbol of an unblinded product is a parity of X; of a reply it is a coin."""
+    n, rows, columns = modulus(owner), FORMAT.rows, 400
+    matrix = np.random.default_rng(7).integers(0, 2, (rows, columns))
+    encrypted = owner.encrypt(np.arange(1, rows + 1))
+    reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix))
+    inputs = numbers(encrypted)
+    symbols = np.array([gmpy2.jacobi(number, n) for number in inputs])
+    predicted = np.prod(np.where(matrix == 1, symbols[:, None], 1), axis=0)
+    bare = []
+    for column in matrix.T:
+        power = 1
+        for number, entry in zip(inputs, column.tolist(), strict=True):
+            power = power * pow(number, entry, n * n) % (n * n)
+        bare.append(power)
+    assert [gmpy2.jacobi(number, n) for number in bare] == predicted.tolist()  # it does leak
+    got = np.array([gmpy2.jacobi(number, n) for number in numbers(reply.ciphertext)])
+    assert abs((got * predicted).sum()) < 5.5 * columns**0.5  # false alarm 4e-8, each
+    assert abs(got.sum()) < 5.5 * columns**0.5
+    # without ρⁿ, taking the mask off in clear gives the deterministic product back
+    plain = [owner._private_key.raw_decrypt(number) for number in numbers(reply.ciphertext)]
+    for number, value, product in zip(numbers(reply.ciphertext), plain, bare, strict=True):
+        inner = owner._private_key.raw_decrypt(product)
+        assert number * (1 + n * (inner - value)) % (n * n) != product
+
+
+def test_damaged_and_foreign_ciphertexts_are_refused(
+    owner: PaillierOwner, evaluator: PaillierEvaluator
+) -> None:
+    n, p = modulus(owner), owner._private_key.p
+    good = owner.encrypt(np.array([1, 2]))
+    prepared = evaluator.prepare(np.array([[1], [2]]))
+    reply = evaluator.masked_product(good, prepared).ciphertext
+    first = good[:WIDTH]
+    for bad in (
+        b"",
+        good[:-1],
+        good + b"\0",
+        first,
+        first + wire(0),
+        first + wire(n),
+        first + wire(n * n),
+        first + wire(n * n + 1),
+        first + wire(p),
+        first + b"\xff" * WIDTH,
+    ):
+        with pytest.raises(CryptoError):
+            evaluator.masked_product(bad, prepared)
+    for bad in (b"", reply[:-1], reply + b"\0", reply * 2, wire(0), wire(n), wire(p * n)):
+        with pytest.raises(CryptoError):
+            owner.decrypt(bad, 1)
+    with pytest.raises(CryptoError):
+        owner.decrypt(b"", 0)
+
+
+def test_a_reply_under_another_key_is_refused(owner: PaillierOwner) -> None:
+    # the larger modulus cannot be told by size; false alarm 2^-100 (masked products are short)
+    other = PaillierOwner.insecure_for_tests(FORMAT, KEY_BITS)
+    foreign = min(numbers(other.encrypt(np.arange(16))))
+    foreign %= modulus(owner) ** 2
+    with pytest.raises(KeyMismatch):
+        owner.decrypt(wire(foreign), 1)
+
+
+def test_a_matrix_of_another_scheme_is_refused(
+    owner: PaillierOwner, evaluator: PaillierEvaluator
+) -> None:
+    with pytest.raises(CryptoError, match="not Paillier columns"):
+        evaluator.masked_product(owner.encrypt(np.array([1])), [[1]])

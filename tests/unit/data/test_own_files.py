@@ -1,0 +1,266 @@
+import gzip
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from securevfl.data import FileSource, VerticalDataset, load_files, read_party
+from securevfl.errors import ConfigError, DataError
+
+IDS = [f"p{number:03}" for number in range(60)]
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> FileSource:
+    path = tmp_path / "bank.csv"
+    rows = [f"{row_id},{n},{n % 7},{'yes' if n % 3 else 'no'}" for n, row_id in enumerate(IDS)]
+    path.write_text("\n".join(["id,age,income,default", *rows]) + "\n")
+    return FileSource("bank", path, "id", label_column="default")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> FileSource:
+    path = tmp_path / "shop.parquet"
+    spend = [float(n) / 2 for n in range(60)]
+    frame = pl.DataFrame(
+        {"customer": IDS, "spend": spend, "member": [n % 2 == 0 for n in range(60)]}
+    )
+    frame.sample(fraction=1, shuffle=True, seed=1).write_parquet(path)
+    return FileSource("shop", path, "customer")
+
+
+def edit(source: FileSource, old: str, new: str) -> FileSource:
+    text = Path(source.path).read_text()
+    assert old in text
+    Path(source.path).write_text(text.replace(old, new))
+    return source
+
+
+def joined(data: VerticalDataset) -> dict[tuple[float, ...], int]:
+    """Every row's features of all parties, and its label."""
+    rows = [np.hstack([getattr(p, s) for p in data.parties]) for s in ("train", "test")]
+    labels = np.concatenate([data.train_labels, data.test_labels])
+    return {tuple(x.tolist()): int(y) for x, y in zip(np.vstack(rows), labels, strict=True)}
+
+
+def test_rows_join_by_id_whatever_their_order(bank: FileSource, shop: FileSource) -> None:
+    data = load_files([bank, shop])
+    assert joined(data) == {(n, n % 7, n / 2, float(n % 2 == 0)): int(n % 3 > 0) for n in range(60)}
+    assert [party.columns for party in data.parties] == [("age", "income"), ("spend", "member")]
+    assert (data.label_party, data.label_names, data.classes) == ("bank", ("no", "yes"), 2)
+    assert data.dropped == {"bank": 0, "shop": 0}
+    assert (np.diff(data.parties[0].train[:, 0]) > 0).all()
+
+
+def test_rows_that_not_every_party_holds_are_dropped_and_counted(
+    bank: FileSource, shop: FileSource
+) -> None:
+    frame = pl.read_parquet(shop.path)
+    other = pl.DataFrame({"customer": ["z1", "z2"], "spend": [1.0, 2.0], "member": [True, False]})
+    pl.concat([frame.filter(pl.col("customer") > "p004"), other]).write_parquet(shop.path)
+    data = load_files([bank, shop])
+    assert data.dropped == {"bank": 5, "shop": 2}
+    assert len(joined(data)) == 55
+
+
+def test_about_a_fifth_of_the_rows_are_test_rows_and_stay_so(
+    bank: FileSource, shop: FileSource
+) -> None:
+    data = load_files([bank, shop])
+    held_out = set(data.parties[0].test[:, 0].tolist())
+    assert 4 <= len(held_out) <= 22
+    edit(bank, "p000,0,0,no\n", "")
+    fewer = set(load_files([bank, shop]).parties[0].test[:, 0].tolist())
+    assert fewer == held_out - {0.0}
+
+
+def test_the_fingerprint_is_that_of_the_training_ids(bank: FileSource, shop: FileSource) -> None:
+    before = load_files([bank, shop]).fingerprint
+    assert load_files([bank, shop], name="other").fingerprint == before
+    edit(bank, "p000,0,0,no\np001,1,1,yes\np002,2,2,yes\np003,3,3,no\np004,4,4,yes\n", "")
+    assert load_files([bank, shop]).fingerprint != before
+
+
+def test_a_test_file_at_every_party_is_the_test_set(bank: FileSource, shop: FileSource) -> None:
+    folder = Path(bank.path).parent
+    (folder / "b.csv").write_text("id,age,income,default\nq1,1,2,yes\nq2,3,4,no\nq3,1,1,no\n")
+    (folder / "s.csv").write_text("customer,member,spend\nq2,0,9\nq1,1,8\n")
+    sources = [replace(bank, test_path=folder / "b.csv"), replace(shop, test_path=folder / "s.csv")]
+    data = load_files(sources)
+    assert data.parties[0].test.tolist() == [[1, 2], [3, 4]]
+    assert data.parties[1].test.tolist() == [[8, 1], [9, 0]]
+    assert data.test_labels.tolist() == [1, 0]
+    assert data.train_labels.size == 60
+    assert data.dropped == {"bank": 1, "shop": 0}
+    (folder / "s.csv").write_text("customer,spend,member\np001,9,0\nq1,8,1\n")
+    edit(sources[0], "p000,0,0,no\n", "")
+    (folder / "b.csv").write_text("id,age,income,default\nq1,1,2,yes\np001,3,4,no\n")
+    with pytest.raises(DataError, match="test_path: 1 ids are among the training rows too"):
+        load_files(sources)
+
+
+def test_a_test_file_at_one_party_only_is_refused(bank: FileSource, shop: FileSource) -> None:
+    with pytest.raises(ConfigError, match=r"test_path: missing at \['shop'\]"):
+        load_files([replace(bank, test_path=bank.path), shop])
+
+
+def test_labels_are_numbered_in_the_order_of_numbers(bank: FileSource, shop: FileSource) -> None:
+    edit(edit(bank, "yes", "10"), "no", "9.0")
+    data = load_files([bank, shop])
+    assert data.label_names == ("9", "10")
+    assert joined(data)[(0.0, 0.0, 0.0, 1.0)] == 0
+
+
+def test_chosen_features_keep_their_order(bank: FileSource, shop: FileSource) -> None:
+    data = load_files([replace(bank, features=["income", "age"]), shop])
+    assert data.parties[0].columns == ("income", "age")
+    assert (data.parties[0].train[:, 0] <= 6).all()
+
+
+def test_gzipped_csv_and_a_byte_order_mark_are_read(bank: FileSource, shop: FileSource) -> None:
+    path = Path(str(bank.path) + ".gz")
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + Path(bank.path).read_bytes()))
+    assert joined(load_files([replace(bank, path=path), shop])) == joined(load_files([bank, shop]))
+
+
+def test_integer_ids_of_parquet_meet_text_ids_of_csv(tmp_path: Path) -> None:
+    numbers = list(range(50))
+    pl.DataFrame({"id": numbers, "x": numbers, "y": [n % 2 for n in numbers]}).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    (tmp_path / "b.csv").write_text("id,z\n" + "".join(f"{n},{n}\n" for n in numbers))
+    a = FileSource("a", tmp_path / "a.parquet", "id", label_column="y")
+    data = load_files([a, FileSource("b", tmp_path / "b.csv", "id")])
+    assert data.dropped == {"a": 0, "b": 0}
+    assert np.array_equal(data.parties[0].train, data.parties[1].train)
+
+
+def test_one_party_can_read_its_own_file_alone(shop: FileSource) -> None:
+    rows = read_party(shop)
+    assert rows.ids == tuple(IDS)
+    assert rows.labels is None
+    assert rows.features[:3, 0].tolist() == [0, 0.5, 1]
+    with pytest.raises(ConfigError, match="test_path: party 'shop' has none"):
+        read_party(shop, test=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("p003,3,3", "p003,,3", "party 'bank': column 'age' has 1 missing values"),
+        ("p003,3,3", "p003,x,3", "party 'bank': column 'age' has 1 values that are not numbers"),
+        ("p003,3,3", "p003,nan,3", "party 'bank': column 'age' has 1 NaN or infinite values"),
+        ("p003,3,3", "p003,-inf,3", "party 'bank': column 'age' has 1 NaN or infinite values"),
+        ("p003,", ",", "party 'bank': column 'id' has 1 missing values"),
+        ("p003,", '"",', "party 'bank': column 'id' has 1 missing values"),
+        ("p003,", "p004,", "party 'bank': 1 duplicate ids in 'id', the first is 'p004'"),
+        ("3,3,no", "3,3,", "party 'bank': column 'default' has 1 missing values"),
+        ("yes", "no", "one class only"),
+        ("id,age", "key,age", "party 'bank': 1 columns missing, the first is 'id'"),
+        (",default", ",churn", "party 'bank': 1 columns missing, the first is 'default'"),
+        ("age,income", "age,age", "party 'bank': column 'age' stands twice"),
+        ("p003,3,3", "p003,3,3,3", "is empty or malformed"),
+        ("\np", "\nq", r"no common ids among the parties ('bank' 60, 'shop' 60 ids)"),
+    ],
+)
+def test_bad_files_are_refused_by_party_column_and_count(
+    bank: FileSource, shop: FileSource, old: str, new: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        load_files([edit(bank, old, new), shop])
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_that_are_not_finite_are_refused(bank: FileSource, shop: FileSource) -> None:
+    edit(edit(edit(bank, "yes", "1"), "no", "0"), "3,3,0", "3,3,nan")
+    with pytest.raises(DataError, match="column 'default' has 1 NaN or infinite labels"):
+        load_files([bank, shop])
+
+
+def test_a_class_among_the_test_rows_only_is_refused(bank: FileSource, shop: FileSource) -> None:
+    held_out = int(load_files([bank, shop]).parties[0].test[0, 0])
+    text = Path(bank.path).read_text()
+    Path(bank.path).write_text(re.sub(rf"(p{held_out:03},.*),\w+", r"\1,maybe", text))
+    with pytest.raises(DataError, match="1 classes of 'default' occur among the test rows only"):
+        load_files([bank, shop])
+
+
+@pytest.mark.parametrize("text", ["", "id,age,income,default\n"])
+def test_an_empty_file_is_refused(bank: FileSource, shop: FileSource, text: str) -> None:
+    Path(bank.path).write_text(text)
+    with pytest.raises(DataError, match=r"party 'bank': .* (is empty|has no rows)"):
+        load_files([bank, shop])
+
+
+def test_a_damaged_parquet_file_is_refused(bank: FileSource, shop: FileSource) -> None:
+    Path(shop.path).write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"party 'shop': .* malformed"):
+        load_files([bank, shop])
+
+
+def test_a_missing_file_is_named(bank: FileSource, shop: FileSource) -> None:
+    with pytest.raises(DataError, match=r"none\.csv: cannot be read"):
+        load_files([replace(bank, path=Path("none.csv")), shop])
+
+
+def test_another_suffix_is_refused(bank: FileSource, shop: FileSource) -> None:
+    path = Path(bank.path).rename(Path(bank.path).with_suffix(".xls"))
+    with pytest.raises(ConfigError, match=r"expected \.csv, \.csv\.gz or \.parquet"):
+        load_files([replace(bank, path=path), shop])
+
+
+@pytest.mark.parametrize("values", [["2020-01-01"], [[1, 2]]])
+def test_columns_that_are_not_numeric_are_refused(
+    bank: FileSource, shop: FileSource, values: list[object]
+) -> None:
+    column = pl.Series("when", values * 60)
+    if column.dtype == pl.String:
+        column = column.str.to_date()
+    pl.read_parquet(shop.path).with_columns(column).write_parquet(shop.path)
+    with pytest.raises(DataError, match=r"party 'shop': column 'when' is \S+, expected numbers"):
+        load_files([bank, shop])
+
+
+def test_fractions_are_no_ids(bank: FileSource, shop: FileSource) -> None:
+    with pytest.raises(DataError, match="ids in 'spend' are Float64, expected text or integers"):
+        load_files([bank, replace(shop, id_column="spend")])
+
+
+@pytest.mark.parametrize("features", [["age", "id"], ["age", "default"], ["age", "age"]])
+def test_a_column_used_twice_is_refused(
+    bank: FileSource, shop: FileSource, features: list[str]
+) -> None:
+    with pytest.raises(ConfigError, match=f"column '{features[1]}' of party 'bank' is used twice"):
+        load_files([replace(bank, features=features), shop])
+
+
+def test_no_feature_columns_are_refused(bank: FileSource, shop: FileSource) -> None:
+    with pytest.raises(DataError, match="party 'bank': no feature columns"):
+        load_files([replace(bank, features=[]), shop])
+
+
+def test_two_label_parties_or_none_are_refused(bank: FileSource, shop: FileSource) -> None:
+    with pytest.raises(ConfigError, match=r"label_column: given at \['bank', 'shop'\]"):
+        load_files([bank, replace(shop, label_column="member")])
+    with pytest.raises(ConfigError, match="label_column: given at no party"):
+        load_files([replace(bank, label_column=None), shop])
+
+
+def test_one_party_or_two_of_one_name_are_refused(bank: FileSource, shop: FileSource) -> None:
+    with pytest.raises(ConfigError, match="parties: 1, expected at least 2"):
+        load_files([bank])
+    with pytest.raises(ConfigError, match="not all different"):
+        load_files([bank, replace(shop, name="bank")])
+
+
+def test_real_files_of_two_parties_join(real_file: Callable[[str], Path]) -> None:
+    guest = FileSource("guest", real_file("fate/breast_hetero_guest.csv.gz"), "id", "y")
+    host = FileSource("host", real_file("fate/breast_hetero_host.csv.gz"), "id")
+    data = load_files([guest, host])
+    assert [len(party.columns) for party in data.parties] == [10, 20]
+    assert data.train_labels.size + data.test_labels.size == 569
+    assert data.label_names == ("0", "1")
