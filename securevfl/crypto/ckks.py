@@ -356,7 +356,7 @@ def _load(piece: bytes, scale_bits: int) -> seal.Ciphertext:
     """A peer's ciphertext: fresh level, two polynomials, the scale that is due."""
     ciphertext = from_bytes(_context()[0], seal.Ciphertext(), piece)
     shape = (ciphertext.size(), ciphertext.coeff_modulus_size(), ciphertext.is_ntt_form())
-    if shape != (2, _DATA_PRIMES, True) or ciphertext.is_transparent():
+    if shape != (2, _DATA_PRIMES, True):
         raise KeyMismatch("a CKKS ciphertext of another form than this job's")
     if ciphertext.scale != 2.0**scale_bits:
         raise KeyMismatch(f"CKKS scale {ciphertext.scale:g}, 2^{scale_bits} expected")

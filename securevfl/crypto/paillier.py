@@ -258,7 +258,7 @@ def _from_bytes(public_key: PaillierPublicKey, data: bytes, count: int) -> list[
         )
     numbers = [int.from_bytes(data[at : at + width], "big") for at in range(0, len(data), width)]
     for number in numbers:
-        if not 0 < number < public_key.nsquare or gcd(number, public_key.n) != 1:
+        if number >= public_key.nsquare or gcd(number, public_key.n) != 1:  # gcd(0, n) = n
             raise KeyMismatch("a Paillier ciphertext is no unit modulo n^2")
     return [EncryptedNumber(public_key, number, 0) for number in numbers]
 

@@ -24,7 +24,6 @@ from securevfl.data.locations import Content, open_files
 from securevfl.data.scaling import fill_and_clip
 from securevfl.data.splits import JointTable, block_sizes, first_fifth, part, stratified_fifth
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import DataError
 
 A9A_COLUMNS = 123
 A9A_FIRST_PARTY = 67
@@ -35,10 +34,6 @@ CREDIT_NAMES = (
     *(f"PAY_{month}" for month in (0, 2, 3, 4, 5, 6)),
     *(f"BILL_AMT{month}" for month in range(1, 7)),
     *(f"PAY_AMT{month}" for month in range(1, 7)),
-)
-CREDIT_HEADERS = (
-    (*CREDIT_NAMES, "default.payment.next.month"),
-    ("ID", *(f"X{number}" for number in range(1, 24)), "Y"),
 )
 CREDIT_CATEGORIES = {"SEX": range(1, 3), "EDUCATION": range(7), "MARRIAGE": range(4)}
 
@@ -129,10 +124,9 @@ def _a9a(_name: str, files: Mapping[str, Content]) -> JointTable:
 
 def _credit(_name: str, files: Mapping[str, Content]) -> JointTable:
     (file,) = files.values()
-    header, values = parse_csv(file.data, file.path)
-    if header not in CREDIT_HEADERS:
-        raise DataError(f"{file.path}, line 1: expected the header {','.join(CREDIT_HEADERS[0])}")
-    column = dict(zip(CREDIT_NAMES, values.T, strict=False))
+    _, values = parse_csv(file.data, file.path)
+    # Two pinned files, the same columns in the same order under two headers; the label is last.
+    column = dict(zip(CREDIT_NAMES, values.T[:-1], strict=True))
     blocks = {name: column[name] for name in CREDIT_NAMES[6:]}
     first = len(blocks)
     blocks |= {"LIMIT_BAL": column["LIMIT_BAL"], "AGE": column["AGE"]}

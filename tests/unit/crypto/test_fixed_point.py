@@ -1,5 +1,8 @@
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from securevfl.crypto.fixed_point import (
     decode,
@@ -61,7 +64,7 @@ def test_masks_come_off_modulo_2_64_without_a_warning() -> None:
 def test_a_vector_is_checked_against_the_format() -> None:
     largest = FORMAT.largest_value
     require_values(np.array([largest, -largest, 0]), FORMAT)
-    for bad in (
+    refused: list[NDArray[Any]] = [
         np.array([largest + 1]),
         np.array([-largest - 1]),
         np.array([-(2**63)]),
@@ -69,7 +72,8 @@ def test_a_vector_is_checked_against_the_format() -> None:
         np.zeros(0, np.int64),
         np.zeros((2, 2), np.int64),
         np.zeros(2, np.int32),
-    ):
+    ]
+    for bad in refused:
         with pytest.raises(RangeExceeded):
             require_values(bad, FORMAT)
 
@@ -77,7 +81,7 @@ def test_a_vector_is_checked_against_the_format() -> None:
 def test_a_matrix_is_checked_against_the_format() -> None:
     largest = FORMAT.largest_entry
     require_matrix(np.full((3, 2), largest), FORMAT)
-    for bad in (
+    refused: list[NDArray[Any]] = [
         np.full((3, 2), largest + 1),
         np.full((3, 2), -(2**63)),
         np.zeros((4, 1), np.int64),
@@ -85,6 +89,7 @@ def test_a_matrix_is_checked_against_the_format() -> None:
         np.zeros((2, 0), np.int64),
         np.zeros(2, np.int64),
         np.zeros((2, 2), np.float64),
-    ):
+    ]
+    for bad in refused:
         with pytest.raises(RangeExceeded):
             require_matrix(bad, FORMAT)

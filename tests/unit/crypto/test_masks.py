@@ -1,8 +1,14 @@
+import hmac
+from hashlib import sha256
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from securevfl.crypto.masks import MaskKey, PairwiseMasks
+from securevfl.crypto.scheme import UInt64Array
 from securevfl.errors import CryptoError, KeyMismatch
 
 NAMES = ("bank", "clinic", "shop")
@@ -24,9 +30,10 @@ def agreed(
     }
 
 
-def total(parties: dict[str, PairwiseMasks], members: tuple[str, ...]) -> np.ndarray:
+def total(parties: dict[str, PairwiseMasks], members: tuple[str, ...]) -> UInt64Array:
     shares = [parties[name].zero_share(members, "round 1", (2, 3)) for name in members]
-    return np.add.reduce(shares, axis=0, dtype=np.uint64)
+    summed: UInt64Array = np.add.reduce(shares, axis=0, dtype=np.uint64)
+    return summed
 
 
 @pytest.mark.parametrize("members", [NAMES, NAMES[:2], NAMES[::2]])
@@ -88,12 +95,6 @@ def test_the_same_agreement_gives_both_ends_the_same_stream() -> None:
 
 def test_the_stream_is_hkdf_and_chacha20_as_documented() -> None:
     # Recomputed with the standard library's HMAC (RFC 5869) and OpenSSL's ChaCha20 keystream.
-    import hmac
-    from hashlib import sha256
-
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-
     secrets = [bytes([value]) * 32 for value in (1, 2)]
     private = [X25519PrivateKey.from_private_bytes(secret) for secret in secrets]
     public = [key.public_key().public_bytes_raw() for key in private]

@@ -105,10 +105,12 @@ def test_a_format_that_overflows_64_bits_is_refused_at_both_ends(owner: Paillier
 
 
 def test_a_format_whose_masks_do_not_fit_the_key_is_refused() -> None:
-    largest = 2 * FORMAT.largest_product + (1 << (FORMAT.largest_product.bit_length() + 64))
-    with pytest.raises(RangeExceeded, match="of the Paillier key"):
-        PaillierOwner.insecure_for_tests(FORMAT, largest.bit_length())
-    PaillierOwner.insecure_for_tests(FORMAT, largest.bit_length() + 2)
+    # masks of 46 + 64 bits: n must stay above 2^111 + 4L; a key of 112 bits does (p, q random)
+    assert FORMAT.largest_product.bit_length() == 46
+    for bits in (96, 110):
+        with pytest.raises(RangeExceeded, match=f"more than the {bits} of the Paillier key"):
+            PaillierOwner.insecure_for_tests(FORMAT, bits)
+    PaillierOwner.insecure_for_tests(FORMAT, 112)
 
 
 def test_values_and_entries_beyond_the_format_are_refused(
@@ -129,6 +131,16 @@ def test_the_largest_products_of_both_signs_are_exact(
         FORMAT.largest_product,
         -FORMAT.largest_product,
     ]
+
+
+def test_masked_products_never_fall_below_zero_and_wrap(
+    owner: PaillierOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = PaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    monkeypatch.setattr(evaluator, "_largest_mask", 0)  # the least mask there is, always
+    values = np.full(FORMAT.rows, FORMAT.largest_value)
+    matrix = np.full((FORMAT.rows, 1), -FORMAT.largest_entry)
+    assert product(owner, evaluator, values, matrix).tolist() == [-FORMAT.largest_product]
 
 
 def test_a_column_of_zeros_is_answered_with_a_masked_zero(

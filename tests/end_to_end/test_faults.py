@@ -1,0 +1,186 @@
+"""Bytes that a peer should not have sent: the round ends, the peer is named, nothing changes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securevfl.data.sources import load
+from securevfl.errors import (
+    ConfigError,
+    MalformedMessage,
+    PeerTimeout,
+    PeerViolation,
+    RangeExceeded,
+    UnexpectedMessage,
+)
+from securevfl.job import ExchangeSettings, Job, JobSettings
+from securevfl.messages import (
+    DecryptedProducts,
+    EncryptedProducts,
+    EncryptedValues,
+    Hello,
+    Message,
+    Predictions,
+    PublicKey,
+    Residuals,
+    decode,
+    encode,
+)
+from securevfl.training import Environment, train
+from tests.end_to_end.conftest import RunJob, SmallKeys
+
+Change = Callable[[Message], Message | None]
+
+
+def tampering(kind: type[Message], change: Change, step: int = 1) -> Environment:
+    """A network that changes messages of one kind at one step (set-up messages: always)."""
+
+    def tamper(sender: str, receiver: str, data: bytes) -> bytes | None:
+        del sender, receiver
+        message = decode(data)
+        if not isinstance(message, kind) or getattr(message, "step", step) != step:
+            return data
+        changed = change(message)
+        return None if changed is None else encode(changed)
+
+    return Environment(keys=SmallKeys(), tamper=tamper)
+
+
+def run(exchange: dict[str, object], environment: Environment, parties: int = 2) -> None:
+    both = exchange.get("hide") == "both"
+    job = Job(
+        job=JobSettings(
+            rounds=3,
+            batch_size=64,
+            loss="taylor-logistic" if both else "logistic",
+            eval_every=0,
+        ),
+        exchange=ExchangeSettings.model_validate(exchange),
+    )
+    train(job, load("breast_cancer", parties=parties), environment)
+
+
+def damaged_first(message: Message) -> Message:
+    """The first ciphertext with its last byte changed and one byte less."""
+    field = "vectors" if isinstance(message, EncryptedValues) else "products"
+    first, *others = vars(message)[field]
+    return replace(message, **{field: (first[:-1], *others)})
+
+
+def zeroed_first(message: Message) -> Message:
+    field = "vectors" if isinstance(message, EncryptedValues) else "products"
+    first, *others = vars(message)[field]
+    return replace(message, **{field: (bytes(len(first)), *others)})
+
+
+def fewer(message: Message) -> Message:
+    field = "vectors" if isinstance(message, EncryptedValues) else "products"
+    return replace(message, **{field: ()})
+
+
+def shorter(message: Message) -> Message:
+    return replace(message, values=vars(message)["values"][1:])  # type: ignore[call-arg]
+
+
+def replayed(message: Message) -> Message:
+    return replace(message, step=0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+@pytest.mark.parametrize("hide", ["residuals", "both"])
+@pytest.mark.parametrize("kind", [EncryptedValues, EncryptedProducts])
+@pytest.mark.parametrize("change", [damaged_first, zeroed_first])
+def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
+    scheme: str, hide: str, kind: type[Message], change: Change
+) -> None:
+    sender = "party[12]" if hide == "both" else ("party1" if kind is EncryptedValues else "party2")
+    with pytest.raises(MalformedMessage, match=f"from {sender}"):
+        run({"scheme": scheme, "hide": hide}, tampering(kind, change))
+
+
+@pytest.mark.parametrize("kind", [EncryptedValues, EncryptedProducts])
+def test_another_number_of_ciphertexts_than_due_is_refused(kind: type[Message]) -> None:
+    with pytest.raises(UnexpectedMessage, match=r"0 (vectors|products).* due"):
+        run({"scheme": "paillier"}, tampering(kind, fewer))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "kind"),
+    [
+        ({"scheme": "plain"}, Predictions),
+        ({"scheme": "plain"}, Residuals),
+        ({"scheme": "paillier"}, DecryptedProducts),
+    ],
+)
+@pytest.mark.parametrize(("change", "told"), [(shorter, "array of"), (replayed, "step 0")])
+def test_an_array_of_another_shape_or_step_is_refused(
+    exchange: dict[str, object], kind: type[Message], change: Change, told: str
+) -> None:
+    with pytest.raises(UnexpectedMessage, match=told):
+        run(exchange, tampering(kind, change))
+
+
+def test_a_lost_message_stalls_the_job_and_says_who_waits() -> None:
+    with pytest.raises(PeerTimeout, match="party1 for Predictions from party2"):
+        run({"scheme": "plain"}, tampering(Predictions, lambda _: None))
+
+
+def test_a_key_of_another_scheme_is_refused() -> None:
+    environment = tampering(PublicKey, lambda m: replace(m, scheme="ckks"))  # type: ignore[call-arg]
+    with pytest.raises(PeerViolation, match="party1 sent a key of 'ckks'"):
+        run({"scheme": "paillier"}, environment)
+
+
+def test_a_peer_with_another_job_is_refused() -> None:
+    environment = tampering(Hello, lambda m: replace(m, job_hash=bytes(32)))  # type: ignore[call-arg]
+    with pytest.raises(PeerViolation, match=r"party\d runs another job"):
+        run({"scheme": "plain"}, environment)
+
+
+def test_a_peer_with_another_number_of_rows_is_refused() -> None:
+    environment = tampering(Hello, lambda m: replace(m, rows=7))  # type: ignore[call-arg]
+    with pytest.raises(PeerViolation, match="holds 7 training rows"):
+        run({"scheme": "plain"}, environment)
+
+
+@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(
+    scheme: str,
+) -> None:
+    sent: list[type[Message]] = []
+
+    def watch(sender: str, receiver: str, data: bytes) -> bytes:
+        del sender, receiver
+        sent.append(type(decode(data)))
+        return data
+
+    exchange = {"scheme": scheme, "value_fraction_bits": 40, "feature_fraction_bits": 32}
+    with pytest.raises(RangeExceeded, match="bits"):
+        run(exchange, Environment(tamper=watch))
+    assert set(sent) == {Hello}
+
+
+def test_residuals_beyond_the_agreed_bound_are_refused_not_wrapped(run_job: RunJob) -> None:
+    exchange: dict[str, object] = {"scheme": "paillier", "prediction_bound": 0.25}
+    with pytest.raises(RangeExceeded, match="residuals"):
+        run_job(load("breast_cancer"), exchange, rounds=1, batch_size=64, loss="squared")
+
+
+@pytest.mark.parametrize("bits", [512, 1024, 4096])
+def test_no_job_gets_a_key_of_another_size(bits: int) -> None:
+    with pytest.raises(ConfigError, match="3072"):
+        run({"scheme": "paillier", "key_bits": bits}, Environment())
+
+
+def test_predictions_that_explode_are_refused(run_job: RunJob) -> None:
+    with np.errstate(all="ignore"), pytest.raises((RangeExceeded, MalformedMessage)):
+        run_job(
+            load("breast_cancer", parties=3),
+            {"scheme": "masked"},
+            rounds=60,
+            batch_size=64,
+            learning_rate=1e6,
+            loss="squared",
+        )

@@ -1,0 +1,63 @@
+"""What local steps buy on real data, as rounds (figures: docs and README say more)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from securevfl.benchmarks.tradeoff import rounds_to
+from securevfl.data.tables import VerticalDataset
+from tests.end_to_end.conftest import RunJob
+
+LoadReal = Callable[..., VerticalDataset]
+
+
+def test_five_local_steps_need_at_most_a_quarter_of_the_rounds_on_a9a(
+    run_job: RunJob, real_data: LoadReal
+) -> None:
+    dataset = real_data("a9a")
+    common: dict[str, object] = {
+        "batch_size": 256,
+        "learning_rate": 0.1,
+        "start": "zero",
+        "target_auc": 0.9,
+        "eval_every": 5,
+    }
+    bcd = run_job(dataset, local_steps=5, rounds=400, **common)
+    sgd = run_job(dataset, algorithm="fedsgd", rounds=1500, **common)
+    bcd_rounds, sgd_rounds = rounds_to(bcd, 0.9), rounds_to(sgd, 0.9)
+    assert bcd_rounds is not None
+    assert sgd_rounds is not None
+    assert bcd_rounds <= sgd_rounds / 4
+
+
+def test_a9a_ends_near_the_centralized_auc(run_job: RunJob, real_data: LoadReal) -> None:
+    """Centralized logistic regression reaches 0.9022, the best party alone 0.8856."""
+    result = run_job(
+        real_data("a9a"),
+        rounds=1500,
+        batch_size=256,
+        local_steps=5,
+        learning_rate=0.3,
+        schedule="inverse-sqrt",
+        eval_every=0,
+        start="zero",
+    )
+    assert 0.901 <= result.scores[-1].auc <= 0.903
+
+
+@pytest.mark.parametrize("parties", [5, 17])
+def test_more_parties_need_hardly_more_rounds_on_intensive_care_data(
+    run_job: RunJob, real_data: LoadReal, parties: int
+) -> None:
+    common: dict[str, object] = {
+        "batch_size": 256,
+        "local_steps": 5,
+        "learning_rate": 0.003,
+        "rounds": 300,
+        "target_auc": 0.82,
+    }
+    two = rounds_to(run_job(real_data("icu2012-714"), **common), 0.82)
+    many = rounds_to(run_job(real_data("icu2012-714", parties), **common), 0.82)
+    assert two is not None
+    assert many is not None
+    assert many <= 1.5 * two

@@ -1,0 +1,113 @@
+"""The codec on arbitrary messages and on arbitrary bytes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
+
+from securevfl.errors import MalformedMessage
+from securevfl.messages import (
+    KINDS,
+    DecryptedProducts,
+    EncryptedProducts,
+    EncryptedValues,
+    HeldOutPredictions,
+    Hello,
+    MaskedHeldOutPredictions,
+    MaskedPredictions,
+    Message,
+    Predictions,
+    PublicKey,
+    Residuals,
+    Verdict,
+    decode,
+    encode,
+)
+
+u64 = st.integers(0, 2**64 - 1)
+blob = st.binary(max_size=40)
+blobs = st.lists(blob, max_size=4).map(tuple)
+shapes = array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=4)
+floats: st.SearchStrategy[NDArray[Any]] = arrays(
+    np.float64, shapes, elements=st.floats(allow_nan=False, allow_infinity=False)
+)
+ring: st.SearchStrategy[NDArray[Any]] = arrays(np.uint64, shapes)
+
+BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
+    Hello: st.builds(
+        Hello,
+        job_hash=blob,
+        rows=u64,
+        test_rows=u64,
+        columns=u64,
+        feature_bound_bits=u64,
+        mask_key=blob,
+    ),
+    PublicKey: st.builds(PublicKey, scheme=st.text(max_size=20), material=blob),
+    Predictions: st.builds(Predictions, u64, floats),
+    MaskedPredictions: st.builds(MaskedPredictions, u64, ring),
+    Residuals: st.builds(Residuals, u64, floats),
+    EncryptedValues: st.builds(EncryptedValues, u64, blobs),
+    EncryptedProducts: st.builds(EncryptedProducts, u64, blobs),
+    DecryptedProducts: st.builds(DecryptedProducts, u64, ring),
+    HeldOutPredictions: st.builds(HeldOutPredictions, u64, floats),
+    MaskedHeldOutPredictions: st.builds(MaskedHeldOutPredictions, u64, ring),
+    Verdict: st.builds(Verdict, u64, st.booleans()),
+}
+messages = st.one_of([BY_KIND[kind] for kind in KINDS])
+
+
+def refused_or_the_same(data: bytes) -> None:
+    try:
+        message = decode(data)
+    except MalformedMessage:
+        return
+    assert encode(message) == data
+
+
+@given(messages)
+def test_what_was_decoded_encodes_to_the_same_bytes(message: Message) -> None:
+    data = encode(message)
+    back = decode(data)
+    assert type(back) is type(message)
+    assert encode(back) == data
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_or_encode_to_themselves(data: bytes) -> None:
+    refused_or_the_same(data)
+
+
+@given(st.integers(0, len(KINDS) + 1), st.binary(max_size=200))
+def test_any_fields_are_refused_or_encode_to_themselves(kind: int, body: bytes) -> None:
+    refused_or_the_same(b"SVFL\1" + bytes([kind]) + body)
+
+
+@given(messages, st.data())
+@settings(max_examples=300)
+def test_a_changed_message_is_refused_or_encodes_to_itself(
+    message: Message, data: st.DataObject
+) -> None:
+    changed = bytearray(encode(message))
+    places = st.integers(0, len(changed) - 1)
+    for place in data.draw(st.lists(places, min_size=1, max_size=4)):
+        changed[place] = data.draw(st.integers(0, 255))
+    refused_or_the_same(bytes(changed))
+
+
+@given(messages, st.data())
+def test_a_truncated_message_is_refused(message: Message, data: st.DataObject) -> None:
+    whole = encode(message)
+    piece = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    with pytest.raises(MalformedMessage):
+        decode(piece)
+
+
+@given(messages, st.binary(min_size=1, max_size=16))
+def test_a_message_with_bytes_behind_it_is_refused(message: Message, more: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode(encode(message) + more)

@@ -1,0 +1,188 @@
+import numpy as np
+import pytest
+import tenseal as ts
+import tenseal.sealapi as seal
+
+from securevfl.crypto import ckks
+from securevfl.crypto.ckks import CkksEvaluator, CkksOwner, SlotLayout
+from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.scheme import ProductFormat
+from securevfl.crypto.seal_codec import to_bytes
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
+
+ROWS = 100
+FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
+VALUES = np.linspace(-FORMAT.largest_value, FORMAT.largest_value, ROWS).astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def owner() -> CkksOwner:
+    return CkksOwner(FORMAT)
+
+
+@pytest.fixture(scope="module")
+def evaluator(owner: CkksOwner) -> CkksEvaluator:
+    return CkksEvaluator(owner.public_bytes, FORMAT)
+
+
+def test_parameters_are_at_128_bits() -> None:
+    assert sum(ckks.PRIME_BITS) <= seal.CoeffModulus.MaxBitCount(
+        ckks.DEGREE, seal.SEC_LEVEL_TYPE.TC128
+    )
+    assert ckks._context()[0].parameters_set()
+
+
+def test_masked_products_stay_within_the_modulus() -> None:
+    # mask, product (at most 2^87 a coefficient) and flooding below q/2 of 2^118.99
+    assert 2 * (ckks._MASK_WIDTH + 2**88) < 2**119
+
+
+def test_results_agree_with_plain_within_1e_4(owner: CkksOwner, evaluator: CkksEvaluator) -> None:
+    matrix = np.random.default_rng(3).integers(
+        -FORMAT.largest_entry, FORMAT.largest_entry, (ROWS, 9)
+    )
+    reply = evaluator.masked_product(owner.encrypt(VALUES), evaluator.prepare(matrix))
+    error = unmask(owner.decrypt(reply.ciphertext, 9), reply.mask) - matrix.T @ VALUES
+    spread = FORMAT.largest_value * FORMAT.largest_entry * ROWS**0.5
+    assert np.max(np.abs(error)) < 1e-5 * spread
+
+
+def test_fewer_rows_than_the_format_allows_are_padded(
+    owner: CkksOwner, evaluator: CkksEvaluator
+) -> None:
+    reply = evaluator.masked_product(
+        owner.encrypt(np.array([FORMAT.largest_value])),
+        evaluator.prepare(np.array([[FORMAT.largest_entry, 0]])),
+    )
+    product = unmask(owner.decrypt(reply.ciphertext, 2), reply.mask) / FORMAT.largest_product
+    np.testing.assert_allclose(product, [1 / ROWS, 0], atol=1e-6)
+
+
+def test_a_format_that_overflows_64_bits_is_refused_at_both_ends(owner: CkksOwner) -> None:
+    wide = ProductFormat(1 << 20, value_bound=1.0, matrix_bound=16.0)
+    with pytest.raises(RangeExceeded, match="1048576 rows"):
+        CkksOwner(wide)
+    with pytest.raises(RangeExceeded, match="1048576 rows"):
+        CkksEvaluator(owner.public_bytes, wide)
+
+
+def test_a_format_finer_than_ckks_needs_is_refused() -> None:
+    with pytest.raises(ConfigError, match="25 bits, at least 26"):
+        SlotLayout.of(ProductFormat(9, 1.0, 1.0, value_fraction_bits=15, matrix_fraction_bits=10))
+
+
+def test_values_and_entries_beyond_the_format_are_refused(
+    owner: CkksOwner, evaluator: CkksEvaluator
+) -> None:
+    with pytest.raises(RangeExceeded):
+        owner.encrypt(np.array([FORMAT.largest_value + 1]))
+    with pytest.raises(RangeExceeded):
+        evaluator.prepare(np.array([[FORMAT.largest_entry + 1]]))
+
+
+def test_the_same_inputs_give_new_ciphertexts_and_masks(
+    owner: CkksOwner, evaluator: CkksEvaluator
+) -> None:
+    prepared = evaluator.prepare(np.ones((ROWS, 3), np.int64))
+    inputs = [owner.encrypt(VALUES) for _ in range(2)]
+    assert inputs[0] != inputs[1]
+    assert owner.fingerprint != CkksOwner(FORMAT).fingerprint
+    replies = [evaluator.masked_product(inputs[0], prepared) for _ in range(2)]
+    assert replies[0].ciphertext != replies[1].ciphertext
+    assert (replies[0].mask != replies[1].mask).all()  # equal once in about 2^60
+
+
+def test_public_material_that_is_no_public_key_is_refused(
+    owner: CkksOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = seal.KeyGenerator(ckks._context()[0])
+    secret = to_bytes(generator.secret_key())
+    context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 60])
+    bits = list(ckks.PRIME_BITS)[::-1]
+    for bad in (
+        b"",
+        owner.public_bytes[:-1],
+        owner.public_bytes + b"\0",
+        owner.public_bytes * 2,
+        secret,
+        context.serialize(save_secret_key=True),
+        context.serialize(),
+        other_parameters(bits),
+    ):
+        with pytest.raises(CryptoError):
+            CkksEvaluator(bad, FORMAT)
+    monkeypatch.setattr(seal.Ciphertext, "is_transparent", lambda _: True)
+    with pytest.raises(KeyMismatch, match="encrypt nothing"):
+        CkksEvaluator(owner.public_bytes, FORMAT)
+
+
+def other_parameters(prime_bits: list[int]) -> bytes:
+    parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
+    parameters.set_poly_modulus_degree(ckks.DEGREE)
+    parameters.set_coeff_modulus(seal.CoeffModulus.Create(ckks.DEGREE, prime_bits))
+    context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
+    public_key = seal.PublicKey()
+    seal.KeyGenerator(context).create_public_key(public_key)
+    return to_bytes(public_key)
+
+
+def test_damaged_and_foreign_ciphertexts_are_refused(
+    owner: CkksOwner, evaluator: CkksEvaluator
+) -> None:
+    good = owner.encrypt(VALUES)
+    prepared = evaluator.prepare(np.ones((ROWS, 41), np.int64))
+    reply = evaluator.masked_product(good, prepared).ciphertext
+    half = len(reply) // 2
+    for bad in (
+        b"",
+        good[:-1],
+        good + b"\0",
+        good * 2,
+        good[:100] + b"\xff" * 50 + good[150:],
+        good[:8] + b"\xff" * 8 + good[16:],
+        reply,  # another scale
+        reply[:half],
+        owner.public_bytes,
+    ):
+        with pytest.raises(CryptoError):
+            evaluator.masked_product(bad, prepared)
+    for bad in (b"", reply[:-1], reply + b"\0", reply[:half], good, good * 2):
+        with pytest.raises(CryptoError):
+            owner.decrypt(bad, 41)
+    for columns in (0, 1, 40, 81):  # 40 to a ciphertext: these take another number of them
+        with pytest.raises(CryptoError):
+            owner.decrypt(reply, columns)
+    with pytest.raises(CryptoError):
+        owner.decrypt(b"", 0)
+
+
+def test_ciphertexts_at_another_level_or_in_another_form_are_refused(
+    owner: CkksOwner, evaluator: CkksEvaluator
+) -> None:
+    good = owner.encrypt(VALUES)
+    prepared = evaluator.prepare(np.ones((ROWS, 1), np.int64))
+    operations = seal.Evaluator(ckks._context()[0])
+    for change, message in (
+        ("mod_switch_to_next_inplace", "another form"),
+        ("transform_from_ntt_inplace", "another form"),
+        ("square_inplace", "no valid size"),  # three polynomials
+    ):
+        changed = ckks._load(good, ckks.VALUE_SCALE_BITS)
+        getattr(operations, change)(changed)
+        changed.scale = 2.0**ckks.VALUE_SCALE_BITS
+        with pytest.raises(CryptoError, match=message):
+            evaluator.masked_product(to_bytes(changed), prepared)
+
+
+def test_a_reply_under_another_key_is_refused(evaluator: CkksEvaluator) -> None:
+    # false alarm: all 4096 slots small, 10^-4000
+    other = CkksOwner(FORMAT)
+    prepared = evaluator.prepare(np.ones((ROWS, 1), np.int64))
+    reply = evaluator.masked_product(other.encrypt(VALUES), prepared)
+    with pytest.raises(KeyMismatch, match="more than any masked product"):
+        other.decrypt(reply.ciphertext, 1)
+
+
+def test_a_matrix_of_another_scheme_is_refused(owner: CkksOwner, evaluator: CkksEvaluator) -> None:
+    with pytest.raises(CryptoError, match="not CKKS slots"):
+        evaluator.masked_product(owner.encrypt(VALUES), [[1]])

@@ -1,0 +1,196 @@
+"""What a ckks reply and a released result would give away without each protection, and do not."""
+
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+
+from securevfl.crypto import ckks
+from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
+from securevfl.crypto.fixed_point import from_ring, unmask
+from securevfl.crypto.scheme import ProductFormat
+from securevfl.crypto.seal_codec import coefficient_ciphertext, from_bytes
+
+ROWS = 64
+CHECKED = 200
+FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
+VALUES = np.linspace(-FORMAT.largest_value, FORMAT.largest_value, ROWS).astype(np.int64)
+# 64 columns fill every slot with its largest product
+MATRIX = np.full((ROWS, 64), FORMAT.largest_entry)
+PRODUCT_SCALE_BITS = ckks.VALUE_SCALE_BITS + ckks.MATRIX_SCALE_BITS
+
+
+@pytest.fixture(scope="module")
+def owner() -> CkksOwner:
+    return CkksOwner(FORMAT)
+
+
+@pytest.fixture(scope="module")
+def evaluator(owner: CkksOwner) -> CkksEvaluator:
+    return CkksEvaluator(owner.public_bytes, FORMAT)
+
+
+def first_prime() -> int:
+    return int(ckks._parameters().coeff_modulus()[0].value())
+
+
+def polynomial(ciphertext: seal.Ciphertext, index: int) -> list[int]:
+    """The first coefficients, transformed and modulo the first prime."""
+    start = index * ckks._DATA_PRIMES * ckks.DEGREE
+    return [ciphertext[start + at] for at in range(CHECKED)]
+
+
+def ratios(numerator: list[int], denominator: list[int]) -> list[int]:
+    q = first_prime()
+    return [a * pow(b, -1, q) % q for a, b in zip(numerator, denominator, strict=True)]
+
+
+def decrypted(owner: CkksOwner, reply: bytes) -> np.ndarray:
+    plain = seal.Plaintext()
+    owner._decryptor.decrypt(from_bytes(ckks._context()[0], seal.Ciphertext(), reply), plain)
+    return np.array(ckks._context()[1].decode_complex(plain))
+
+
+def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
+    owner: CkksOwner, evaluator: CkksEvaluator
+) -> None:
+    encrypted = owner.encrypt(VALUES)
+    prepared = evaluator.prepare(MATRIX)
+    (plaintext,) = prepared.plaintexts[0]
+    assert plaintext is not None
+    secret = [plaintext[at] for at in range(CHECKED)]
+    vector = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
+    known = polynomial(vector, 1)
+
+    # masked, but without a fresh encryption: everybody reads X
+    bare = seal.Ciphertext()
+    operations = seal.Evaluator(ckks._context()[0])
+    operations.multiply_plain(vector, plaintext, bare)
+    primes = [m.value() for m in ckks._parameters().coeff_modulus()][: ckks._DATA_PRIMES]
+    mask = ckks._mask_coefficients()
+    residues = np.stack([(mask % prime).astype(np.uint64) for prime in primes])
+    operations.transform_from_ntt_inplace(bare)
+    bare.scale = 1.0
+    operations.add_inplace(bare, coefficient_ciphertext(ckks._context()[0], residues))
+    operations.transform_to_ntt_inplace(bare)
+    assert ratios(polynomial(bare, 1), known) == secret
+
+    # the product's reply: a coincidence once in 2^52
+    reply = evaluator.masked_product(encrypted, prepared).ciphertext
+    got = ratios(polynomial(ckks._load(reply, PRODUCT_SCALE_BITS), 1), known)
+    assert not any(a == b for a, b in zip(got, secret, strict=True))
+    # nor does a second reply cancel the first's encryption of zero
+    reply = evaluator.masked_product(encrypted, prepared).ciphertext
+    again = ratios(polynomial(ckks._load(reply, PRODUCT_SCALE_BITS), 1), known)
+    assert not any(a == b for a, b in zip(got, again, strict=True))
+
+
+def test_every_coefficient_of_a_mask_is_uniform_to_its_last_bit() -> None:
+    low = ckks._mask_coefficients() + ckks._MASK_WIDTH
+    bits = (2 * ckks._MASK_WIDTH - 1).bit_length()
+    shares = [float(np.mean((low >> bit & 1).astype(np.float64))) for bit in range(bits)]
+    assert bits == 113
+    # 8192 flips for each of 113 bits, 6 standard deviations: false alarm 2.3e-7
+    assert np.max(np.abs(np.array(shares) - 0.5)) < 6 * 0.5 / ckks.DEGREE**0.5
+
+
+@pytest.mark.parametrize("columns", [1, 64])
+@pytest.mark.parametrize("entry", [0, FORMAT.largest_entry])
+def test_every_slot_of_a_reply_is_masked_whatever_it_holds(
+    owner: CkksOwner, evaluator: CkksEvaluator, columns: int, entry: int
+) -> None:
+    matrix = np.full((ROWS, columns), entry)
+    encrypted = owner.encrypt(VALUES)
+    reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
+    slots = decrypted(owner, reply)
+    expected = 2.0**ckks.MASK_BITS * (ckks.DEGREE / 2 / 3) ** 0.5
+    for part in (slots.real, slots.imag):
+        for half in (part[:2048], part[2048:]):
+            # 6 standard deviations of each statistic, 4 x 2 x 4 of them: false alarm 7e-8
+            assert abs(half.std() / expected - 1) < 6 / (2 * 2048) ** 0.5
+            products = np.resize(VALUES / FORMAT.largest_value, 2048)
+            correlation = np.corrcoef(half, products)[0, 1]
+            assert abs(correlation) < 6 / 2048**0.5
+
+
+def test_a_reply_says_nothing_about_the_sums_without_its_mask(
+    owner: CkksOwner, evaluator: CkksEvaluator
+) -> None:
+    signs = np.where(np.arange(64) % 2, 1, -1)
+    prepared = evaluator.prepare(MATRIX * signs)
+    encrypted = owner.encrypt(np.full(ROWS, FORMAT.largest_value))
+    seen = (
+        np.concatenate(
+            [
+                from_ring(
+                    owner.decrypt(evaluator.masked_product(encrypted, prepared).ciphertext, 64)
+                )
+                for _ in range(8)
+            ]
+        )
+        / 2.0**64
+    )
+    # the masks' sums are 2^73 wide, so modulo 2^64 all is uniform (standard deviation √(1/12));
+    # 512 values, 5.5 standard deviations of each statistic: false alarm 4e-8, each
+    assert abs((seen * np.tile(signs, 8)).mean()) < 5.5 * (1 / 12 / 512) ** 0.5
+    assert abs(seen.mean()) < 5.5 * (1 / 12 / 512) ** 0.5
+    assert abs(np.mean(seen**2) - 1 / 12) < 5.5 * (1 / 180 / 512) ** 0.5
+
+
+def test_released_sums_are_flooded_afresh_and_rounded(
+    owner: CkksOwner, evaluator: CkksEvaluator
+) -> None:
+    reply = evaluator.masked_product(owner.encrypt(VALUES), evaluator.prepare(MATRIX))
+    released = [owner.decrypt(reply.ciphertext, 64) for _ in range(20)]
+    layout = owner._layout
+    assert layout.flood_bits == 8
+    grid = 1 << (layout.flood_bits + layout.exponent - ckks.QUANTUM_BITS)
+    assert not np.any(np.stack(released) % np.uint64(grid))
+    changes = [unmask(again, released[0]) / grid for again in released[1:]]
+    # flooding of ±1 grid steps, then rounding: steps of −2 to 2, of variance 2/3 + 1/6
+    assert set(np.unique(changes)) <= {-2.0, -1.0, 0.0, 1.0, 2.0}
+    # 1216 changes; the reply decides how each sum sits on the grid: a wide margin
+    assert 0.5 < np.std(changes) < 1.2
+
+
+def test_the_reencoded_decryption_is_the_key_and_what_is_released_is_not() -> None:
+    """Li and Micciancio, EUROCRYPT 2021: m + e gives s = (m + e − c₀) / c₁."""
+    context, encoder = ckks._context()
+    q = first_prime()
+
+    # the textbook: 2^40, and all decrypted slots handed back in float64
+    generator = seal.KeyGenerator(context)
+    secret_key = generator.secret_key()
+    plain = seal.Plaintext()
+    values = np.random.default_rng(5).uniform(-1, 1, ckks.SLOTS)
+    encoder.encode(values.tolist(), 2.0**40, plain)
+    ciphertext, back, again = seal.Ciphertext(), seal.Plaintext(), seal.Plaintext()
+    seal.Encryptor(context, secret_key).encrypt_symmetric(plain, ciphertext)
+    seal.Decryptor(context, secret_key).decrypt(ciphertext, back)
+    encoder.encode(encoder.decode_complex(back), 2.0**40, again)
+    key = [secret_key.data()[at] for at in range(CHECKED)]
+    assert guess(ciphertext, again, q) == key
+
+    # what we release, at its most generous: one row, so that every slot is a result
+    one_row = ProductFormat(1, value_bound=1.0, matrix_bound=1.0)
+    owner = CkksOwner(one_row)
+    evaluator = CkksEvaluator(owner.public_bytes, one_row)
+    encrypted = owner.encrypt(np.array([one_row.largest_value // 3]))
+    ones = np.full((1, ckks.SLOTS), one_row.largest_entry)
+    reply = evaluator.masked_product(encrypted, evaluator.prepare(ones))
+    sums = unmask(owner.decrypt(reply.ciphertext, ckks.SLOTS), reply.mask)
+    slots = sums / (one_row.largest_value * one_row.largest_entry)
+    np.testing.assert_allclose(slots, 1 / 3, atol=1e-5)
+    encoder.encode(slots.tolist(), 2.0**ckks.VALUE_SCALE_BITS, again)
+    vector = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
+    # the key itself, from the exact decryption; float64 at 2^56 alone would spoil the guess too,
+    # so the flooding has a test of its own
+    plain = seal.Plaintext()
+    owner._decryptor.decrypt(vector, plain)
+    key = guess(vector, plain, q)
+    assert not any(a == b for a, b in zip(guess(vector, again, q), key, strict=True))
+
+
+def guess(ciphertext: seal.Ciphertext, message: seal.Plaintext, q: int) -> list[int]:
+    """The secret key's coefficients, were the message the exact decryption."""
+    c0, c1 = polynomial(ciphertext, 0), polynomial(ciphertext, 1)
+    return ratios([(message[at] - c0[at]) % q for at in range(CHECKED)], c1)
