@@ -61,5 +61,9 @@ class LabelLeakRefused(ConfigError):
     """The aggregated gradients of this job would carry too much about the labels."""
 
 
+class TrainingDiverged(SecureVFLError):
+    """Weights are no longer finite: the learning rate is too large for the data."""
+
+
 class BudgetExhausted(SecureVFLError):
     """A job would pass its privacy budget."""

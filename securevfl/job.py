@@ -137,6 +137,26 @@ class Job(_Section):
     network: NetworkSettings = NetworkSettings(preset="lan")
     output: OutputSettings = OutputSettings()
 
+    @classmethod
+    def of(cls, **sections: object) -> "Job":
+        """A job from its sections, each a mapping of keys to values.
+
+        Raises:
+            ConfigError: an unknown key or a value out of range; the first one is named.
+        """
+        try:
+            return cls.model_validate(sections)
+        except ValidationError as error:
+            raise ConfigError(_first_problem(error)) from error
+
+    def with_settings(self, **changes: object) -> "Job":
+        """The same job with other values in `[job]`, validated.
+
+        Raises:
+            ConfigError: see `of`.
+        """
+        return Job.of(**{**dict(self), "job": {**dict(self.job), **changes}})
+
     @property
     def local_steps(self) -> int:
         """Q in force: 1 under fedsgd."""
@@ -160,12 +180,12 @@ def parse_job(text: str, where: str = "job") -> Job:
             make no job; one line that names the first problem.
     """
     try:
-        job = Job.model_validate(tomllib.loads(text))
+        job = Job.of(**tomllib.loads(text))
+        check_job(job)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not TOML: {error}") from error
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {_first_problem(error)}") from error
-    check_job(job)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
     return job
 
 

@@ -188,9 +188,7 @@ class _Reader:
         # A count is bounded by the bytes that follow: every blob has an 8-byte length.
         count = self.integer()
         if count * 8 > len(self.data) - self.position:
-            raise MalformedMessage(
-                f"{count} parts announced, the message is too short for them"
-            )
+            raise MalformedMessage(f"{count} parts announced, the message is too short for them")
         return tuple(self.blob() for _ in range(count))
 
     def text(self) -> str:
@@ -208,9 +206,7 @@ class _Reader:
     def array(self, dtype: str) -> NDArray[Any]:
         dimensions = self.take(1)[0]
         if dimensions > MAX_DIMENSIONS:
-            raise MalformedMessage(
-                f"array of {dimensions} dimensions, at most {MAX_DIMENSIONS}"
-            )
+            raise MalformedMessage(f"array of {dimensions} dimensions, at most {MAX_DIMENSIONS}")
         shape = tuple(self.integer() for _ in range(dimensions))
         count = 1
         for extent in shape:
@@ -263,8 +259,7 @@ _FIELD_CODECS: dict[Any, _FieldCodec] = {
     RingArray: _FieldCodec(lambda value: _array(value, "<u8"), _Reader.ring),
 }
 _LAYOUTS = {
-    kind: tuple((field.name, _FIELD_CODECS[field.type]) for field in fields(kind))
-    for kind in KINDS
+    kind: tuple((field.name, _FIELD_CODECS[field.type]) for field in fields(kind)) for kind in KINDS
 }
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
@@ -298,7 +293,5 @@ def decode(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Message:
     kind = KINDS[number]
     message: Message = kind(**{name: codec.decode(reader) for name, codec in _LAYOUTS[kind]})
     if reader.position != len(data):
-        raise MalformedMessage(
-            f"{len(data) - reader.position} bytes after the end of a message"
-        )
+        raise MalformedMessage(f"{len(data) - reader.position} bytes after the end of a message")
     return message

@@ -112,9 +112,8 @@ def train(
         PeerError: a party broke the protocol (with fault injection).
     """
     environment = environment or Environment()
+    check(job, dataset)
     loss = loss_for(job.job.loss, dataset.classes)
-    check_exchange(job.exchange, loss, len(dataset.parties))
-    network = network_of(job)
     schedule = _schedule(job, dataset)
     guarded = reveals_gradients(job.exchange)
     if guarded and environment.guard_directory is not None:
@@ -128,7 +127,7 @@ def train(
     started = time.perf_counter()
     simulated = simulate(
         programs,
-        network,
+        network_of(job),
         stopwatch=environment.stopwatch,
         record_views=environment.record_views,
         tamper=environment.tamper,
@@ -146,6 +145,18 @@ def train(
         label_guard_ratio=max(ratios) if guarded else None,
         wall_s=wall,
     )
+
+
+def check(job: Job, dataset: VerticalDataset) -> None:
+    """Check that a job fits the data, before any work.
+
+    Raises:
+        ConfigError: a loss, exchange, network or batch size that does not.
+    """
+    loss = loss_for(job.job.loss, dataset.classes)
+    check_exchange(job.exchange, loss, len(dataset.parties))
+    network_of(job)
+    _schedule(job, dataset)
 
 
 def save_models(result: TrainingResult, directory: Path) -> list[Path]:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from securevfl.benchmarks.tradeoff import rounds_to
 from securevfl.benchmarks.tuning import GRID, Tuned, tune
 from securevfl.data.tables import VerticalDataset
-from securevfl.job import Algorithm, Job, JobSettings
-from securevfl.training import train
+from securevfl.job import Algorithm, Job
+from securevfl.training import check, train
 
 Row = dict[str, Any]
 
@@ -33,7 +33,7 @@ class RoundsSettings:
         schedule: constant, or inverse-sqrt.
         local_rule: curvature or frozen.
         l2: λ.
-        start: random or zero θ⁰.
+        start: random or zero θ⁰; zero as in the papers, since no gradients are revealed here.
         eval_every: rounds between scorings.
         repeats: seeds seed, seed + 1, …
     """
@@ -49,7 +49,7 @@ class RoundsSettings:
     divide_by_sqrt_parties: bool = False
     local_rule: Literal["curvature", "frozen"] = "curvature"
     l2: float = 0.0
-    start: Literal["random", "zero"] = "random"
+    start: Literal["random", "zero"] = "zero"
     eval_every: int = 1
     repeats: int = 3
     seed: int = 0
@@ -72,43 +72,45 @@ def rounds(
     ):
         if algorithm == "fedsgd" and local_steps != settings.local_steps[0]:
             continue
-        job = Job(
-            job=JobSettings(
-                name="rounds",
-                algorithm=algorithm,
-                rounds=settings.max_rounds,
-                batch_size=settings.batch_size,
-                local_steps=local_steps,
-                learning_rate=settings.learning_rate or GRID[0],
-                schedule=settings.schedule,
-                divide_by_sqrt_parties=settings.divide_by_sqrt_parties,
-                l2=settings.l2,
-                proximal=proximal,
-                local_rule=settings.local_rule,
-                start=settings.start,
-                target_auc=settings.target_auc,
-                eval_every=settings.eval_every,
-                seed=settings.seed,
-            )
+        job = Job.of(
+            job={
+                "name": "rounds",
+                "algorithm": algorithm,
+                "rounds": settings.max_rounds,
+                "batch_size": settings.batch_size,
+                "local_steps": local_steps,
+                "learning_rate": GRID[0]
+                if settings.learning_rate is None
+                else settings.learning_rate,
+                "schedule": settings.schedule,
+                "divide_by_sqrt_parties": settings.divide_by_sqrt_parties,
+                "l2": settings.l2,
+                "proximal": proximal,
+                "local_rule": settings.local_rule,
+                "start": settings.start,
+                "target_auc": settings.target_auc,
+                "eval_every": settings.eval_every,
+                "seed": settings.seed,
+            }
         )
+        check(job, dataset)
         what = f"{algorithm}, Q = {job.local_steps}, K = {parties}, proximal {proximal:g}"
         report(what)
-        tuned = Tuned(settings.learning_rate or 0.0, "given", None)
-        if settings.learning_rate is None:
-            tuned = tune(job, dataset)
+        given = settings.learning_rate
+        tuned = tune(job, dataset) if given is None else Tuned(given, "given", None)
         yield _row(settings, dataset, job, tuned)
 
 
 def _row(settings: RoundsSettings, dataset: VerticalDataset, job: Job, tuned: Tuned) -> Row:
     runs = []
     for repeat in range(settings.repeats):
-        update = {"learning_rate": tuned.learning_rate, "seed": settings.seed + repeat}
-        seeded = job.model_copy(update={"job": job.job.model_copy(update=update)})
+        seed = settings.seed + repeat
+        seeded = job.with_settings(learning_rate=tuned.learning_rate, seed=seed)
         result = train(seeded, dataset)
         reached = rounds_to(result, settings.target_auc)
         runs.append(
             {
-                "seed": update["seed"],
+                "seed": seed,
                 "reached": reached is not None,
                 "rounds": reached or result.rounds,
                 "auc": result.scores[-1].auc,

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from securevfl.benchmarks.tuning import Tuned, tune
 from securevfl.data.tables import VerticalDataset
-from securevfl.job import Algorithm, ExchangeSettings, Hide, Job, JobSettings, NetworkSettings
+from securevfl.job import Algorithm, Hide, Job, NetworkSettings
 from securevfl.protocols.exchanges import IN_CLEAR
-from securevfl.training import Environment, TrainingResult, train
+from securevfl.training import Environment, TrainingResult, check, train
 
 Row = dict[str, Any]
 Tuning = Literal["shared", "per-q"]
@@ -76,6 +76,8 @@ def tradeoff(
         report: told what runs now.
 
     """
+    for exchange in settings.exchanges:
+        check(_job(settings, exchange, max(settings.local_steps), 1.0), dataset)
     rates = _learning_rates(settings, dataset, report)
     for exchange in settings.exchanges:
         for local_steps in settings.local_steps:
@@ -83,9 +85,8 @@ def tradeoff(
             for repeat in range(settings.repeats):
                 report(f"{exchange}, Q = {local_steps}, run {repeat + 1}/{settings.repeats}")
                 job = _job(settings, exchange, local_steps, rates[local_steps].learning_rate)
-                seeded = job.job.model_copy(update={"seed": settings.seed + repeat})
-                job = job.model_copy(update={"job": seeded})
-                results.append(train(job, dataset, settings.environment))
+                seeded = job.with_settings(seed=settings.seed + repeat)
+                results.append(train(seeded, dataset, settings.environment))
             for target in settings.target_aucs:
                 yield _row(settings, dataset, results, target, rates[local_steps])
 
@@ -108,26 +109,25 @@ def _job(settings: TradeoffSettings, exchange: str, local_steps: int, learning_r
     encrypted = exchange not in IN_CLEAR
     on_phe = exchange == "paillier" and settings.engine in {None, "phe"}
     limit = settings.phe_rounds if on_phe else None
-    return Job(
-        job=JobSettings(
-            name="tradeoff",
-            dataset=None,
-            algorithm=settings.algorithm,
-            rounds=limit or settings.max_rounds,
-            batch_size=settings.batch_size,
-            local_steps=local_steps,
-            learning_rate=learning_rate,
-            loss=settings.loss,
-            seed=settings.seed,
-            target_auc=max(settings.target_aucs),
-            eval_every=settings.eval_every,
-        ),
-        exchange=ExchangeSettings(
-            scheme=exchange,
-            hide=settings.hide if encrypted else "residuals",
-            key_bits=settings.key_bits if exchange == "paillier" else None,
-            engine=settings.engine if encrypted else None,
-        ),
+    return Job.of(
+        job={
+            "name": "tradeoff",
+            "algorithm": settings.algorithm,
+            "rounds": limit or settings.max_rounds,
+            "batch_size": settings.batch_size,
+            "local_steps": local_steps,
+            "learning_rate": learning_rate,
+            "loss": settings.loss,
+            "seed": settings.seed,
+            "target_auc": max(settings.target_aucs),
+            "eval_every": settings.eval_every,
+        },
+        exchange={
+            "scheme": exchange,
+            "hide": settings.hide if encrypted else "residuals",
+            "key_bits": settings.key_bits if exchange == "paillier" else None,
+            "engine": settings.engine if encrypted else None,
+        },
         network=settings.network,
     )
 

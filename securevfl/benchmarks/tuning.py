@@ -4,14 +4,15 @@ Encrypted runs equal their plain twin, so what is best in clear is best under en
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.errors import TrainingDiverged
 from securevfl.job import ExchangeSettings, Job
-from securevfl.training import Environment, train
+from securevfl.training import train
 
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -53,28 +54,28 @@ def validation_split(dataset: VerticalDataset) -> VerticalDataset:
     )
 
 
-def tune(
-    job: Job,
-    dataset: VerticalDataset,
-    grid: Sequence[float] = GRID,
-    progress: Callable[[], None] = lambda: None,
-) -> Tuned:
+def tune(job: Job, dataset: VerticalDataset, grid: Sequence[float] = GRID) -> Tuned:
     """The η0 of the grid that reaches the job's target in the fewest rounds on validation rows.
 
     Where none reaches it, the one with the best AUC on the way.
+
+    Raises:
+        TrainingDiverged: at every learning rate.
     """
     held_out = validation_split(dataset)
     plain = job.model_copy(update={"exchange": ExchangeSettings()})
     outcomes = []
     for learning_rate in grid:
-        settings = plain.job.model_copy(update={"learning_rate": learning_rate})
-        result = train(plain.model_copy(update={"job": settings}), held_out, Environment())
+        try:
+            result = train(plain.with_settings(learning_rate=learning_rate), held_out)
+        except TrainingDiverged:
+            continue
         best = max(score.auc for score in result.scores)
-        target = settings.target_auc
-        reached = target is not None and best >= target
+        reached = job.job.target_auc is not None and best >= job.job.target_auc
         rounds = result.rounds if reached else None
         outcomes.append((rounds is None, rounds or 0, -best, learning_rate, rounds))
-        progress()
+    if not outcomes:
+        raise TrainingDiverged(f"training diverged at every learning rate of {tuple(grid)}")
     *_, learning_rate, rounds = min(outcomes)
     how = f"tuned at Q = {job.local_steps} on a validation fifth ({min(grid):g} to {max(grid):g})"
     return Tuned(learning_rate, how, rounds)

@@ -1,7 +1,7 @@
 """The `securevfl` command and how it ends: one line and exit status 2 for every known error."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from typer.exceptions import Abort, TyperException
@@ -51,17 +51,17 @@ def main() -> None:
         if not error.format_message():  # no command was given: help has been printed
             sys.exit(2)
         _fail(error.format_message())
-    except (KeyboardInterrupt, Abort):
-        sys.stderr.write("securevfl: interrupted\n")
-        sys.exit(INTERRUPTED)
+    except Abort:
+        status = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    else:
-        sys.exit(status if isinstance(status, int) else 0)
+    if status == INTERRUPTED:  # what Typer makes of KeyboardInterrupt
+        sys.stderr.write("securevfl: interrupted; the last checkpoint can be loaded\n")
+    sys.exit(status if isinstance(status, int) else 0)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     line = " ".join(message.split())
     sys.stderr.write(f"securevfl: error: {line}\n")
     sys.exit(2)

@@ -131,9 +131,9 @@ def rounds(
         Literal["curvature", "frozen"], typer.Option(help="What local steps take for residuals.")
     ] = "curvature",
     l2: Annotated[float, typer.Option(min=0, help="L2 regularization.")] = 0.0,
-    start: Annotated[Literal["random", "zero"], typer.Option(help="Where training starts.")] = (
-        "random"
-    ),
+    start: Annotated[
+        Literal["random", "zero"], typer.Option(help="Where training starts; papers: zero.")
+    ] = "zero",
     repeats: Repeats = 3,
     data_dir: options.DataDir = None,
     seed: options.Seed = 0,

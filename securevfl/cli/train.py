@@ -77,9 +77,7 @@ def train(
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
     if seed is not None:
-        described = described.model_copy(
-            update={"job": described.job.model_copy(update={"seed": seed})}
-        )
+        described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
     directory = described.output.directory
     with options.progress(quiet) as report:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.errors import TrainingDiverged
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Loss
 
@@ -117,11 +118,19 @@ class LocalRule:
             predictions: H⁰ = Xθ⁰, shape (S, C), as it was exchanged.
             signal: what the exchange gave.
             step_size: η of this round.
+
+        Raises:
+            TrainingDiverged: the new weights are not finite.
         """
         start = model.weights
         curvature = 0.0 if self.frozen else self.loss.curvature
         block = Block(inputs, start, predictions, self.loss, curvature)
-        for _ in range(self.local_steps):
-            step = signal.gradient(block, model.weights) + model.penalty_gradient(self.l2)
-            step += self.proximal * (model.weights - start)
-            model.weights = model.weights - step_size * step
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(self.local_steps):
+                step = signal.gradient(block, model.weights) + model.penalty_gradient(self.l2)
+                step += self.proximal * (model.weights - start)
+                model.weights = model.weights - step_size * step
+        if not np.isfinite(model.weights).all():
+            raise TrainingDiverged(
+                f"training diverged at learning rate {step_size:g}: use a smaller one"
+            )

@@ -72,9 +72,7 @@ def expect_shape(sender: str, values: NDArray[Any], shape: tuple[int, ...]) -> N
         UnexpectedMessage: another shape than the protocol has now.
     """
     if values.shape != shape:
-        raise UnexpectedMessage(
-            f"{sender} sent an array of {values.shape} where {shape} is due"
-        )
+        raise UnexpectedMessage(f"{sender} sent an array of {values.shape} where {shape} is due")
 
 
 async def collect(

@@ -179,9 +179,7 @@ class _Wire:
         delivered = data if self.tamper is None else self.tamper(sender.name, to, data)
         if delivered is None:
             return
-        envelope = _Envelope(
-            delivered, sent, arrival, dict(sender.costs.path), sender.costs.hops
-        )
+        envelope = _Envelope(delivered, sent, arrival, dict(sender.costs.path), sender.costs.hops)
         inbox = self.endpoints[to].inbox(stage)
         asyncio.get_running_loop().call_at(arrival, inbox.put, sender.name, envelope)
 
@@ -189,9 +187,7 @@ class _Wire:
         transfer = self.network.transfer_seconds(len(data))
         departure = max(sent, self._outgoing_free.get(sender, 0.0))
         self._outgoing_free[sender] = departure + transfer
-        first_bit = max(
-            departure + self.network.latency_seconds, self._incoming_free.get(to, 0.0)
-        )
+        first_bit = max(departure + self.network.latency_seconds, self._incoming_free.get(to, 0.0))
         self._incoming_free[to] = first_bit + transfer
         return first_bit + transfer
 
@@ -248,12 +244,8 @@ def simulate(
         try:
             results = runner.run(_run_together(programs, wire.endpoints))
         except _Stalled:
-            waits = [
-                f"{e.name} for {e.waits_for}" for e in wire.endpoints.values() if e.waits_for
-            ]
-            raise PeerTimeout(
-                "no message is under way, yet waiting: " + "; ".join(waits)
-            ) from None
+            waits = [f"{e.name} for {e.waits_for}" for e in wire.endpoints.values() if e.waits_for]
+            raise PeerTimeout("no message is under way, yet waiting: " + "; ".join(waits)) from None
     ends = wire.endpoints.values()
     return Simulated(
         results,

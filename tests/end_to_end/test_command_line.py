@@ -1,0 +1,301 @@
+"""The commands as a person runs them: what they print, write and refuse."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.cli.app import main
+from securevfl.models.storage import load_model
+
+Capture = pytest.CaptureFixture[str]
+
+TRADEOFF_KEYS = {
+    "dataset", "exchange", "hide", "algorithm", "local_steps", "parties", "batch_size", "rounds",
+    "reached_target", "auc", "compute_s", "communication_s", "total_s", "compute_by_phase_s",
+    "round_trips", "bytes_sent", "messages", "label_guard_ratio", "wall_s", "learning_rate",
+    "learning_rate_chosen", "key_fingerprints", "ciphertext_bytes",
+}  # fmt: skip
+CRYPTO_KEYS = {
+    "operation", "scheme", "engine", "key_bits", "samples", "features", "seconds_median",
+    "seconds_min", "ratio_to_phe_2048", "ratio_to_phe_3072", "extrapolated", "bytes_up",
+    "bytes_down", "exact",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, an empty cache and an empty memory of earlier jobs."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    monkeypatch.delenv("SECUREVFL_DATA", raising=False)
+
+
+def run(*arguments: str) -> int:
+    """The exit status of a command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["securevfl", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0)
+
+
+def rows_of(path: str, command: str) -> list[dict[str, Any]]:
+    """The rows of a result file that has everything a result file has."""
+    result = json.loads(Path(path).read_text(encoding="utf-8"))
+    assert set(result) == {"command", "version", "seed", "settings", "machine", "rows"}
+    assert result["command"] == command
+    rows: list[dict[str, Any]] = result["rows"]
+    return rows
+
+
+def example(*changes: tuple[str, str]) -> str:
+    """The path of the example job with some text replaced."""
+    capture = subprocess.run(
+        [sys.executable, "-m", "securevfl", "train", "--example"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    text = capture.stdout
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    Path("job.toml").write_text(text, encoding="utf-8")
+    return "job.toml"
+
+
+def test_tradeoff_prints_a_table_of_80_columns_and_writes_its_rows(capsys: Capture) -> None:
+    arguments = ["--exchange", "plain,ckks", "--local-steps", "1,5", "--json", "out.json"]
+    assert run("bench", "tradeoff", *arguments) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 100
+    assert "ckks" in printed
+    assert "learning rate" in printed
+    rows = rows_of("out.json", "bench tradeoff")
+    assert [(row["exchange"], row["local_steps"]) for row in rows] == [
+        ("plain", 1),
+        ("plain", 5),
+        ("ckks", 1),
+        ("ckks", 5),
+    ]
+    for row in rows:
+        assert set(row) >= TRADEOFF_KEYS
+        assert row["compute_s"] + row["communication_s"] == pytest.approx(row["total_s"])
+        assert set(row["compute_by_phase_s"]) == {
+            "local", "encrypt", "evaluate", "decrypt", "offline",
+        }  # fmt: skip
+    assert rows[0]["ciphertext_bytes"] == 0 < rows[2]["ciphertext_bytes"]
+
+
+def test_a_target_that_is_not_reached_is_a_row_and_no_error(capsys: Capture) -> None:
+    arguments = ["--exchange", "plain", "--target-auc", "0.9999", "--max-rounds", "3"]
+    assert run("bench", "tradeoff", *arguments, "--json", "out.json") == 0
+    assert all(not row["reached_target"] for row in rows_of("out.json", "bench tradeoff"))
+    assert "* target not reached" in capsys.readouterr().out
+
+
+def test_repeats_have_seeds_of_their_own_and_rows_hold_medians() -> None:
+    arguments = ["--exchange", "plain", "--repeats", "3", "--local-steps", "5", "--seed", "7"]
+    assert run("bench", "tradeoff", *arguments, "--json", "out.json", "--quiet") == 0
+    (row,) = rows_of("out.json", "bench tradeoff")
+    assert [each["seed"] for each in row["runs"]] == [7, 8, 9]
+    assert row["rounds"] == np.median([each["rounds"] for each in row["runs"]])
+
+
+def test_phe_rounds_limit_phe_only() -> None:
+    arguments = ["--exchange", "plain,paillier", "--local-steps", "1", "--key-bits", "2048"]
+    limits = ["--phe-rounds", "1", "--target-auc", "0.999", "--max-rounds", "4"]
+    assert run("bench", "tradeoff", *arguments, *limits, "--json", "out.json", "--quiet") == 0
+    plain, phe = rows_of("out.json", "bench tradeoff")
+    assert (plain["rounds"], phe["rounds"]) == (4, 1)
+    assert (plain["key_bits"], phe["key_bits"]) == (None, 2048)
+
+
+def test_rounds_compares_algorithms(capsys: Capture) -> None:
+    arguments = ["--local-steps", "5", "--learning-rate", "0.1", "--proximal", "0,0.1"]
+    assert run("bench", "rounds", *arguments, "--repeats", "1", "--json", "out.json") == 0
+    rows = rows_of("out.json", "bench rounds")
+    assert len(rows) == 6
+    assert {row["algorithm"] for row in rows} == {"fedsgd", "fedbcd-p", "fedbcd-s"}
+    assert "fedbcd-s" in capsys.readouterr().out
+
+
+def test_crypto_measures_every_engine_in_one_process(capsys: Capture) -> None:
+    arguments = ["--samples", "8", "--features", "2", "--repeats", "1", "--json", "out.json"]
+    assert run("bench", "crypto", *arguments) == 0
+    rows = rows_of("out.json", "bench crypto")
+    assert [(row["scheme"], row["key_bits"]) for row in rows] == [
+        ("paillier", 2048),
+        ("paillier", 3072),
+        ("ckks", None),
+        ("none", None),
+    ]
+    assert all(set(row) >= CRYPTO_KEYS for row in rows)
+    assert [row["exact"] for row in rows] == [True, True, False, True]
+    assert rows[0]["ratio_to_phe_2048"] == 1
+    assert "phe" in capsys.readouterr().out
+
+
+def test_the_example_job_runs_as_it_is_and_its_models_load_again(capsys: Capture) -> None:
+    assert run("train", example(), "--json", "out.json") == 0
+    (row,) = rows_of("out.json", "train")
+    assert row["reached_target"]
+    assert row["key_fingerprints"].keys() == {"party1"}
+    assert "models/party2.safetensors" in capsys.readouterr().out
+    model = load_model(Path("models/party2.safetensors"))
+    assert model.header.job_hash == row["job_hash"]
+    assert len(model.header.columns) == len(model.mean) == 15
+
+
+def test_a_seed_on_the_command_line_replaces_the_jobs() -> None:
+    job = example(("rounds = 40", "rounds = 2"))
+    for seed in ("1", "2"):
+        assert run("train", job, "--seed", seed, "--quiet", "--json", f"{seed}.json") == 0
+    first, second = (rows_of(f"{seed}.json", "train")[0] for seed in ("1", "2"))
+    assert first["job_hash"] != second["job_hash"]
+
+
+def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
+    generator = np.random.default_rng(0)
+    ids = np.arange(400)
+    values = generator.standard_normal((400, 4))
+    labels = (values.sum(axis=1) > 0).astype(int)
+    bank = ["id,income,debt,default"]
+    bank += [f"{i},{values[i, 0]},{values[i, 1]},{labels[i]}" for i in ids]
+    shop = ["customer,visits,spent"]
+    shop += [f"{i},{values[i, 2]},{values[i, 3]}" for i in generator.permutation(ids)[:380]]
+    Path("bank.csv").write_text("\n".join(bank), encoding="utf-8")
+    Path("shop.csv").write_text("\n".join(shop), encoding="utf-8")
+    Path("job.toml").write_text(
+        """
+        [job]
+        rounds = 30
+        batch_size = 64
+        learning_rate = 0.5
+        [[party]]
+        name = "bank"
+        role = "label"
+        data = "bank.csv"
+        label_column = "default"
+        [[party]]
+        name = "shop"
+        role = "feature"
+        data = "shop.csv"
+        id_column = "customer"
+        [exchange]
+        scheme = "ckks"
+        """,
+        encoding="utf-8",
+    )
+    assert run("train", "job.toml", "--json", "out.json") == 0
+    (row,) = rows_of("out.json", "train")
+    assert row["auc"] > 0.97
+    assert row["dropped_rows"] == {"bank": 20, "shop": 0}
+    assert "bank: 20 rows" in capsys.readouterr().out
+
+
+def test_data_list_and_where_say_what_is_here(capsys: Capture) -> None:
+    assert run("data", "list") == 0
+    assert "breast_cancer" in capsys.readouterr().out
+    assert run("data", "where", "a9a", "--json", "out.json") == 0
+    assert "securevfl data get a9a" in capsys.readouterr().out
+    (row,) = rows_of("out.json", "data where")
+    assert row["present"] is False
+
+
+MISTAKES = [
+    (["bench", "tradeof"], "tradeoff"),
+    (["bench", "tradeoff", "--exchang", "plain"], "--exchange"),
+    (["bench", "tradeoff", "--dataset", "breast_cancr"], "breast_cancer"),
+    (["bench", "tradeoff", "--exchange", "plian"], "nearest is 'plain'"),
+    (["bench", "tradeoff", "--exchange", "masked"], "at least 3 parties"),
+    (["bench", "tradeoff", "--local-steps", "0"], "local_steps = 0"),
+    (["bench", "tradeoff", "--local-steps", "1,two"], "--local-steps"),
+    (["bench", "tradeoff", "--batch-size", "-5"], "--batch-size"),
+    (["bench", "tradeoff", "--batch-size", "100000"], "456"),
+    (["bench", "tradeoff", "--target-auc", "1.5"], "target_auc"),
+    (["bench", "tradeoff", "--learning-rate", "nan"], "learning_rate"),
+    (["bench", "tradeoff", "--parties", "1"], "parties"),
+    (["bench", "tradeoff", "--network", "mars"], "lan"),
+    (["bench", "tradeoff", "--exchange", "paillier", "--key-bits", "1024"], "3072"),
+    (["bench", "tradeoff", "--exchange", "ckks", "--hide", "both"], "taylor-logistic"),
+    (["bench", "tradeoff", "--exchange", "ckks", "--engine", "gpu"], "gpu"),
+    (["bench", "tradeoff", "--dataset", "a9a"], "securevfl data get a9a"),
+    (["bench", "rounds", "--algorithm", "fedavg"], "fedavg"),
+    (["bench", "rounds", "--learning-rate", "0"], "learning_rate"),
+    (["bench", "crypto", "--samples", "8"], "--features"),
+    (["bench", "crypto", "--samples", "0", "--features", "1"], "from 1 on"),
+    (["data", "where", "a9b"], "a9a"),
+    (["train"], "--example"),
+    (["train", "nowhere.toml"], "nowhere.toml"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
+def test_a_mistake_gets_one_line_and_exit_status_2(
+    capsys: Capture, arguments: list[str], told: str
+) -> None:
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("securevfl: error: ")
+    assert error.count("\n") == 1
+    assert told in error
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("local_steps", "local_step"), "nearest known key is 'local_steps'"),
+        (("rounds = 40", "rounds = 0"), "job.rounds = 0"),
+        (('"ckks"', '"cks"'), "nearest is 'ckks'"),
+        (("batch_size = 128", "batch_size = 32"), "label guard"),
+        (('preset = "wan"', "latency_ms = 5"), "both latency_ms and bandwidth_mbit"),
+        (("[exchange]", "[exchange"), "not TOML"),
+        (("learning_rate = 0.3", "learning_rate = 1e200\nloss = 'squared'"), "diverged"),
+    ],
+)
+def test_a_mistake_in_a_job_file_names_the_key(
+    capsys: Capture, change: tuple[str, str], told: str
+) -> None:
+    assert run("train", example(change), "--quiet") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert told in error
+
+
+def test_a_full_disk_or_forbidden_place_is_told(capsys: Capture) -> None:
+    job = example(('directory = "models"', 'directory = "/proc/nowhere"'))
+    assert run("train", job, "--quiet") == 2
+    assert "/proc/nowhere" in capsys.readouterr().err
+
+
+def test_an_interrupt_leaves_the_last_checkpoint_usable() -> None:
+    job = example(
+        ("rounds = 40", "rounds = 100000"),
+        ("target_auc = 0.99\n", ""),
+        ('"ckks"', '"plain"'),
+        ("checkpoint_every = 10", "checkpoint_every = 3"),
+    )
+    command = [sys.executable, "-m", "securevfl", "train", job]
+    with subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not Path("models/party2.safetensors").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.decode() == "securevfl: interrupted; the last checkpoint can be loaded\n"
+    for party in ("party1", "party2"):
+        assert load_model(Path(f"models/{party}.safetensors")).header.rounds % 3 == 0
+    assert not list(Path("models").glob(".*"))
