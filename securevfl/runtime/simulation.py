@@ -7,7 +7,8 @@ many cores there are, and neither distance nor the number of parties costs real 
 
 import asyncio
 import selectors
-from collections import deque
+from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -57,6 +58,7 @@ class _VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 @dataclass(frozen=True)
 class _Envelope:
+    number: int
     data: bytes
     sent: float
     arrival: float
@@ -91,11 +93,12 @@ class _Inbox:
     """Envelopes of one stage, by sender."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, deque[_Envelope]] = {}
+        self._queues: dict[str, list[_Envelope]] = {}
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, sender: str, envelope: _Envelope) -> None:
-        self._queues.setdefault(sender, deque()).append(envelope)
+        # The loop runs what is due at one moment in any order; a line keeps the order of sending.
+        insort(self._queues.setdefault(sender, []), envelope, key=lambda each: each.number)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -104,7 +107,7 @@ class _Inbox:
             heads = [(self._queues[s][0].arrival, s) for s in senders if self._queues.get(s)]
             if heads:
                 _, sender = min(heads)
-                return sender, self._queues[sender].popleft()
+                return sender, self._queues[sender].pop(0)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
@@ -160,6 +163,30 @@ class _Endpoint:
             self.view.entries.append(Decrypted(sender, step, values))
 
 
+class _Line:
+    """What one party sends, or receives, one message after another.
+
+    Kept as busy intervals: a party that resumes at an earlier time of its own after scoring finds
+    the gaps that were free then.
+    """
+
+    REMEMBERED = 64
+
+    def __init__(self) -> None:
+        self._busy: list[tuple[float, float]] = []
+
+    def reserve(self, earliest: float, seconds: float) -> float:
+        """Occupy the first gap of so many seconds from `earliest` on; returns its start."""
+        start = earliest
+        for begin, end in self._busy:
+            if start + seconds <= begin:
+                break
+            start = max(start, end)
+        insort(self._busy, (start, start + seconds))
+        del self._busy[: -self.REMEMBERED]
+        return start
+
+
 class _Wire:
     """Carries bytes between endpoints after latency + bytes / bandwidth; lines serialize."""
 
@@ -168,8 +195,9 @@ class _Wire:
         self.tamper = tamper
         self.max_bytes = max_bytes
         self.endpoints: dict[str, _Endpoint] = {}
-        self._outgoing_free: dict[str, float] = {}
-        self._incoming_free: dict[str, float] = {}
+        self._outgoing: defaultdict[str, _Line] = defaultdict(_Line)
+        self._incoming: defaultdict[str, _Line] = defaultdict(_Line)
+        self._sent = 0
 
     def carry(self, sender: _Endpoint, to: str, data: bytes, stage: Stage) -> None:
         if to not in self.endpoints or to == sender.name:
@@ -179,17 +207,17 @@ class _Wire:
         delivered = data if self.tamper is None else self.tamper(sender.name, to, data)
         if delivered is None:
             return
-        envelope = _Envelope(delivered, sent, arrival, dict(sender.costs.path), sender.costs.hops)
+        self._sent += 1
+        path = dict(sender.costs.path)
+        envelope = _Envelope(self._sent, delivered, sent, arrival, path, sender.costs.hops)
         inbox = self.endpoints[to].inbox(stage)
         asyncio.get_running_loop().call_at(arrival, inbox.put, sender.name, envelope)
 
     def _arrival(self, sender: str, to: str, data: bytes, sent: float) -> float:
         transfer = self.network.transfer_seconds(len(data))
-        departure = max(sent, self._outgoing_free.get(sender, 0.0))
-        self._outgoing_free[sender] = departure + transfer
-        first_bit = max(departure + self.network.latency_seconds, self._incoming_free.get(to, 0.0))
-        self._incoming_free[to] = first_bit + transfer
-        return first_bit + transfer
+        departure = self._outgoing[sender].reserve(sent, transfer)
+        first_bit = departure + self.network.latency_seconds
+        return self._incoming[to].reserve(first_bit, transfer) + transfer
 
 
 Program = Callable[[Channel, Costs], Coroutine[Any, Any, T]]
