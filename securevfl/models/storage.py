@@ -4,8 +4,6 @@ A party's file holds its own weights, columns and scaling and nothing of the oth
 """
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from securevfl.errors import DataError
+from securevfl.files import replace_file
 
 FORMAT = 1
 _HEADER = "securevfl"
@@ -87,17 +86,7 @@ def save_model(path: Path, model: SavedModel) -> None:
     tensors = {"weights": model.weights, "mean": model.mean, "scale": model.scale}
     contiguous = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
     data = save(contiguous, metadata={_HEADER: json.dumps(asdict(model.header))})
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise DataError(f"model file {path} cannot be written: {error.strerror}") from error
+    replace_file(path, data, "model file")
 
 
 def load_model(path: Path) -> SavedModel:
@@ -118,7 +107,15 @@ def load_model(path: Path) -> SavedModel:
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
     columns = len(header.columns)
-    expected = columns + header.intercept
-    if len(tensors["weights"]) != expected or len(tensors["mean"]) != columns:
-        raise DataError(f"model file {path}: {columns} columns do not fit its weights")
+    outputs = 1 if header.classes == 2 else header.classes  # noqa: PLR2004
+    expected = {
+        "weights": (columns + header.intercept, outputs),
+        "mean": (columns,),
+        "scale": (columns,),
+    }
+    for name, shape in expected.items():
+        if tensors[name].shape != shape:
+            raise DataError(
+                f"model file {path}: {name} of {tensors[name].shape} do not fit {columns} columns"
+            )
     return SavedModel(header, tensors["weights"], tensors["mean"], tensors["scale"])

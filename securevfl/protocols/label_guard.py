@@ -10,8 +10,6 @@ ratio.
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.errors import DataError, LabelLeakRefused
+from securevfl.files import replace_file
 from securevfl.protocols.exchange import Batch
 
 LIMIT = 1 / 8
@@ -131,9 +130,9 @@ class GuardRecord:
             raise DataError(f"label guard record {self._path} is damaged: {error}") from error
 
     def save(self, revealed: Revealed) -> None:
-        """Replace the record, in one step."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self._path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(revealed, file)
-        Path(name).replace(self._path)
+        """Replace the record, in one step.
+
+        Raises:
+            DataError: it cannot be written; then the job must not run.
+        """
+        replace_file(self._path, json.dumps(revealed).encode(), "label guard record")

@@ -4,14 +4,13 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from securevfl import __version__
-from securevfl.errors import DataError
+from securevfl.files import replace_file
 
 LIBRARIES = ("numpy", "phe", "gmpy2", "tenseal", "scikit-learn")
 
@@ -49,17 +48,7 @@ def write_results(
         "rows": rows,
     }
     text = json.dumps(result, indent=2, allow_nan=False, default=str) + "\n"
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise DataError(f"result file {path} cannot be written: {error.strerror}") from error
+    replace_file(path, text.encode(), "result file")
 
 
 def _processor() -> str:

@@ -23,13 +23,13 @@ def test_the_presets_are_the_documented_ones() -> None:
 
 @pytest.mark.parametrize("latency", [-1.0, -1e-9, math.nan])
 def test_a_latency_that_is_no_time_is_refused(latency: float) -> None:
-    with pytest.raises(ConfigError, match="latency_ms = .*: expected 0 or more"):
+    with pytest.raises(ConfigError, match=r"latency_ms = .*: expected 0 or more"):
         Network(latency_ms=latency, bandwidth_mbit=1)
 
 
 @pytest.mark.parametrize("bandwidth", [0.0, -5.0, math.nan])
 def test_a_bandwidth_that_carries_nothing_is_refused(bandwidth: float) -> None:
-    with pytest.raises(ConfigError, match="bandwidth_mbit = .*: expected more than 0"):
+    with pytest.raises(ConfigError, match=r"bandwidth_mbit = .*: expected more than 0"):
         Network(latency_ms=0, bandwidth_mbit=bandwidth)
 
 

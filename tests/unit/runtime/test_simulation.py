@@ -1,8 +1,7 @@
 """The simulated network: virtual time, order, faults and recorded views."""
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,14 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.errors import (
-    MalformedMessage,
-    PeerTimeout,
-    PeerUnreachable,
-    UnexpectedMessage,
-)
 from securevfl.messages import (
-    EncryptedValues,
     HeldOutPredictions,
     Message,
     Predictions,
@@ -28,19 +20,17 @@ from securevfl.messages import (
     Verdict,
     encode,
 )
-from securevfl.runtime.channel import Channel, collect, expect_shape
+from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import (
     COMMUNICATION,
     SCORING,
     SETUP,
     Costs,
     FixedCosts,
-    Stopwatch,
     job_costs,
 )
 from securevfl.runtime.network import Network
 from securevfl.runtime.simulation import Program, Simulated, simulate
-from securevfl.runtime.views import Decrypted, Received
 
 LATENCY, BANDWIDTH = 0.25, 1000.0
 # One second of latency-free transfer is 1000 bytes; every figure below is exact in binary.
@@ -61,10 +51,8 @@ def now(costs: Costs) -> float:
     return costs.clock.now()
 
 
-def run(
-    programs: dict[str, Program[Any]], network: Network = SLOW, **options: Any
-) -> Simulated[Any]:
-    return simulate(programs, network, stopwatch=FixedCosts({**ONE_EACH._seconds}), **options)
+def run(programs: dict[str, Program[Any]], network: Network = SLOW) -> Simulated[Any]:
+    return simulate(programs, network, stopwatch=FixedCosts({**ONE_EACH._seconds}))
 
 
 async def idle(channel: Channel, costs: Costs) -> None:

@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from securevfl.errors import ConfigError
+from securevfl.models.losses import (
+    Logistic,
+    Loss,
+    Multinomial,
+    Squared,
+    TaylorLogistic,
+    loss_for,
+    quadratic_loss,
+)
+
+ALL: list[Loss] = [Logistic(), Squared(), TaylorLogistic(), Multinomial(4)]
+
+
+def named(loss: Loss) -> str:
+    return loss.name
+
+
+def sample(loss: Loss) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    generator = np.random.default_rng(0)
+    predictions = 3 * generator.standard_normal((50, loss.outputs))
+    return predictions, generator.integers(0, max(loss.outputs, 2), 50)
+
+
+def torch_value(name: str, predictions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean losses from torch's own formulas."""
+    functional = torch.nn.functional
+    if name == "multinomial":
+        return functional.cross_entropy(predictions, labels)
+    single, targets = predictions[:, 0], labels.to(torch.float64)
+    if name == "logistic":
+        return functional.binary_cross_entropy_with_logits(single, targets)
+    if name == "squared":
+        return functional.mse_loss(single, targets) / 2
+    at_zero = torch.zeros_like(single, requires_grad=True)
+    sign = 2 * targets - 1
+    loss = functional.softplus(-sign * at_zero)
+    (first,) = torch.autograd.grad(loss.sum(), at_zero, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), at_zero)
+    at_zero_value, slope, curvature = loss.detach(), first.detach(), second.detach()
+    return (at_zero_value + slope * single + curvature * single**2 / 2).mean()
+
+
+@pytest.mark.parametrize("loss", ALL, ids=named)
+def test_values_and_residuals_are_those_of_autograd(loss: Loss) -> None:
+    predictions, labels = sample(loss)
+    tensor = torch.tensor(predictions, requires_grad=True)
+    value = torch_value(loss.name, tensor, torch.tensor(labels))
+    (gradient,) = torch.autograd.grad(value, tensor)
+    assert loss.value(predictions, labels) == pytest.approx(value.item(), rel=1e-12)
+    expected = gradient.numpy() * len(labels)
+    assert np.allclose(loss.residuals(predictions, labels), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ALL, ids=named)
+def test_curvature_bounds_the_second_derivative(loss: Loss) -> None:
+    predictions, labels = sample(loss)
+    for row, label in zip(predictions, labels, strict=True):
+        hessian = torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
+            lambda h, y=label: torch_value(loss.name, h[None, :], torch.tensor([y])),
+            torch.tensor(row),
+        )
+        assert torch.linalg.eigvalsh(hessian).max() <= loss.curvature + 1e-12
+
+
+def test_the_curvature_of_the_logistic_loss_is_reached_at_zero() -> None:
+    step = 1e-6
+    low, high = (Logistic().residuals(np.array([[h]]), np.array([1]))[0, 0] for h in (-step, step))
+    assert (high - low) / (2 * step) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Multinomial(3)], ids=named)
+@pytest.mark.parametrize("size", [1e4, 1e300])
+def test_extreme_predictions_do_not_overflow(loss: Loss, size: float) -> None:
+    predictions = np.full((2, loss.outputs), size)
+    predictions[1] = -size
+    labels = np.array([0, 1])
+    assert np.abs(loss.residuals(predictions, labels)).max() <= 1
+    assert np.isfinite(loss.value(predictions, labels))
+
+
+def test_the_sign_of_a_logistic_residual_is_the_label_even_where_it_underflows() -> None:
+    predictions = np.array([[800.0], [800.0], [-800.0], [-800.0]])
+    residuals = Logistic().residuals(predictions, np.array([0, 1, 0, 1]))
+    assert np.abs(residuals).max() == 1
+
+
+@pytest.mark.parametrize("loss", [Squared(), TaylorLogistic()], ids=named)
+def test_quadratic_residuals_are_affine_with_a_bounded_label_part(loss: Squared) -> None:
+    predictions, labels = sample(loss)
+    part = loss.label_part(labels)
+    affine = loss.curvature * predictions + part
+    assert np.array_equal(loss.residuals(predictions, labels), affine)
+    assert np.abs(part).max() == loss.label_bound
+
+
+def test_logistic_means_multinomial_beyond_two_classes() -> None:
+    assert loss_for("logistic", 2).name == "logistic"
+    assert loss_for("logistic", 5).outputs == loss_for("multinomial", 5).outputs == 5
+
+
+def test_quadratic_losses_take_two_classes() -> None:
+    assert loss_for("squared", 2).name == "squared"
+    with pytest.raises(ConfigError, match="'squared' takes two classes, the data have 3"):
+        loss_for("squared", 3)
+
+
+def test_hiding_both_sides_asks_for_a_quadratic_loss() -> None:
+    with pytest.raises(ConfigError, match="'squared' or 'taylor-logistic'"):
+        quadratic_loss("logistic")

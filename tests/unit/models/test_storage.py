@@ -1,0 +1,131 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from securevfl.errors import DataError
+from securevfl.models.linear import LinearModel
+from securevfl.models.storage import ModelHeader, SavedModel, load_model, save_model
+
+HEADER = ModelHeader(
+    party="bank",
+    columns=("income", "debt"),
+    intercept=True,
+    classes=2,
+    loss="logistic",
+    job_hash="ab" * 32,
+    rounds=7,
+)
+MODEL = SavedModel(
+    HEADER, np.array([[1.5], [-2.0], [0.25]]), np.array([10.0, 20.0]), np.array([2.0, 4.0])
+)
+
+
+def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
+    save_model(tmp_path / "new" / "bank.safetensors", MODEL)
+    loaded = load_model(tmp_path / "new" / "bank.safetensors")
+    assert loaded.header == HEADER
+    for name in ("weights", "mean", "scale"):
+        assert np.array_equal(getattr(loaded, name), getattr(MODEL, name))
+
+
+def test_predictions_of_raw_features_are_the_trained_models() -> None:
+    raw = np.array([[12.0, 24.0], [8.0, 20.0]])
+    linear = LinearModel(MODEL.weights, intercept=True)
+    scaled = linear.inputs((raw - MODEL.mean) / MODEL.scale)
+    assert np.array_equal(MODEL.predict(raw), linear.predict(scaled))
+
+
+def test_predictions_without_an_intercept() -> None:
+    model = replace(MODEL, header=replace(HEADER, intercept=False), weights=MODEL.weights[:2])
+    assert model.predict(np.array([[12.0, 20.0]])) == 1.5
+
+
+@pytest.mark.parametrize("features", [np.zeros((3, 1)), np.zeros((3, 3)), np.zeros(2)])
+def test_features_of_another_shape_are_refused(features: np.ndarray) -> None:
+    with pytest.raises(DataError, match=r"bank: features of shape .* expected 2 columns"):
+        MODEL.predict(features)
+
+
+def test_a_write_that_fails_leaves_the_old_model_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bank.safetensors"
+    save_model(path, MODEL)
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    newer = replace(MODEL, header=replace(HEADER, rounds=8))
+    with pytest.raises(DataError, match="No space left on device"):
+        save_model(path, newer)
+    assert load_model(path).header.rounds == 7
+    assert [each.name for each in tmp_path.iterdir()] == ["bank.safetensors"]
+
+
+def test_a_place_where_no_folder_can_be_made_is_told() -> None:
+    with pytest.raises(DataError, match="cannot be written"):
+        save_model(Path("/proc/nowhere/bank.safetensors"), MODEL)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nothing.safetensors"):
+        load_model(tmp_path / "nothing.safetensors")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_a_damaged_file_is_refused(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "bank.safetensors"
+    save_model(path, MODEL)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DataError, match="not a securevfl model"):
+        load_model(path)
+
+
+def written(path: Path, header: dict[str, object], **tensors: np.ndarray) -> Path:
+    """A safetensors file with any header and tensors."""
+    arrays = {"weights": MODEL.weights, "mean": MODEL.mean, "scale": MODEL.scale, **tensors}
+    save_file(arrays, path, metadata={"securevfl": json.dumps(header)})
+    return path
+
+
+def fields(**changes: object) -> dict[str, object]:
+    return {**vars(HEADER), **changes}
+
+
+def test_somebody_elses_safetensors_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    save_file({"weights": MODEL.weights}, path)
+    with pytest.raises(DataError, match="not a securevfl model"):
+        load_model(path)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="format 2, this reads 1"):
+        load_model(written(tmp_path / "m", fields(format=2)))
+
+
+def test_an_unknown_header_field_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a securevfl model"):
+        load_model(written(tmp_path / "m", fields(colour="red")))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"weights": np.zeros((2, 1))},
+        {"mean": np.zeros(3)},
+        {"scale": np.zeros(1)},
+        {"weights": np.zeros(3)},
+    ],
+    ids=["weights", "mean", "scale", "flat weights"],
+)
+def test_tensors_that_do_not_fit_the_columns_are_refused(
+    tmp_path: Path, tensors: dict[str, np.ndarray]
+) -> None:
+    with pytest.raises(DataError, match="do not fit"):
+        load_model(written(tmp_path / "m", fields(), **tensors))

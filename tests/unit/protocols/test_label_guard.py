@@ -1,0 +1,100 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.errors import DataError, LabelLeakRefused
+from securevfl.protocols.label_guard import (
+    LIMIT,
+    GuardRecord,
+    LeakageCount,
+    batch_digest,
+    planned,
+)
+
+
+def rows(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+def count(total: int = 160, outputs: int = 1) -> LeakageCount:
+    return LeakageCount(total, outputs, {"shop": 10, "bank": 5})
+
+
+def test_every_distinct_batch_counts_once_whatever_the_order_of_its_rows() -> None:
+    leakage = count()
+    for batch in (rows(0, 1, 2), rows(2, 0, 1), rows(0, 1, 2)):
+        leakage.add_rows("shop", batch)
+    assert leakage.ratio == 10 / 160
+    leakage.add_rows("shop", rows(3, 4, 5))
+    assert leakage.ratio == 20 / 160
+
+
+def test_peers_may_collude_and_are_added_up() -> None:
+    leakage = count()
+    leakage.add_rows("shop", rows(0, 1))
+    leakage.add_rows("bank", rows(0, 1))
+    assert leakage.ratio == 15 / 160
+
+
+def test_class_probabilities_sum_to_one_so_ten_outputs_hold_nine_unknowns() -> None:
+    leakage = count(outputs=10)
+    leakage.add_rows("shop", rows(0))
+    assert leakage.ratio == 10 * 10 / (160 * 9)
+
+
+def test_the_limit_is_allowed_and_what_is_above_is_refused() -> None:
+    leakage = count(total=80)
+    leakage.add_rows("shop", rows(0))
+    assert leakage.ratio == LIMIT
+    leakage.require_below_limit()
+    leakage.add_rows("bank", rows(0))
+    with pytest.raises(LabelLeakRefused, match=r"ratio of 0\.188, above 0\.125"):
+        leakage.require_below_limit()
+
+
+def test_planning_leaves_the_count_as_it_is() -> None:
+    leakage = count()
+    leakage.add_rows("shop", rows(0))
+    after = planned(leakage, ["shop", "bank"], [rows(0), rows(1), rows(1)])
+    assert after.ratio == (20 + 10) / 160
+    assert leakage.ratio == 10 / 160
+
+
+def test_different_rows_have_different_names() -> None:
+    names = {batch_digest(rows(*numbers)) for numbers in [(0,), (1,), (0, 1), (0, 256), ()]}
+    assert len(names) == 5
+
+
+def test_a_record_comes_back_after_a_restart(tmp_path: Path) -> None:
+    leakage = count()
+    leakage.add_rows("shop", rows(0, 1))
+    GuardRecord(tmp_path / "new", "f" * 64).save(leakage.revealed)
+    assert GuardRecord(tmp_path / "new", "f" * 64).load() == leakage.revealed
+    assert GuardRecord(tmp_path / "new", "e" * 64).load() == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", '{"shop": []}', '{"shop": {"a": "many"}}', '{"shop": {"a": null}}']
+)
+def test_a_damaged_record_is_refused_and_never_taken_as_empty(tmp_path: Path, text: str) -> None:
+    record = GuardRecord(tmp_path, "f" * 64)
+    record.path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match="damaged"):
+        record.load()
+
+
+def test_a_failed_write_leaves_the_old_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = GuardRecord(tmp_path, "f" * 64)
+    record.save({"shop": {"a": 1}})
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(DataError, match="No space left"):
+        record.save({"shop": {"a": 1, "b": 2}})
+    assert json.loads(record.path.read_text(encoding="utf-8")) == {"shop": {"a": 1}}

@@ -1,0 +1,196 @@
+"""What the network refuses, and how a stalled or failing job ends."""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from securevfl.errors import (
+    MalformedMessage,
+    PeerTimeout,
+    PeerUnreachable,
+    UnexpectedMessage,
+)
+from securevfl.messages import Message, Predictions, Residuals, encode
+from securevfl.runtime.channel import Channel, collect, expect_shape
+from securevfl.runtime.costs import Costs, FixedCosts, Stopwatch
+from securevfl.runtime.network import PRESETS
+from securevfl.runtime.simulation import Program, simulate
+from securevfl.runtime.views import Decrypted, Received
+
+LAN = PRESETS["lan"]
+
+
+def sends(*messages: Message, to: str = "b") -> Program[None]:
+    async def program(channel: Channel, costs: Costs) -> None:
+        for message in messages:
+            await channel.send(to, message)
+
+    return program
+
+
+def receives(
+    kind: type[Message] = Predictions, step: int | None = None, sender: str = "a"
+) -> Program[Message]:
+    async def program(channel: Channel, costs: Costs) -> Message:
+        return (await channel.receive([sender], kind, step))[1]
+
+    return program
+
+
+def predictions(step: int = 0, rows: int = 3) -> Predictions:
+    return Predictions(step, np.ones((rows, 1)))
+
+
+def test_an_unknown_peer_is_unreachable() -> None:
+    with pytest.raises(PeerUnreachable, match="a has no peer 'c'"):
+        simulate({"a": sends(predictions(), to="c")}, LAN)
+
+
+def test_nobody_reaches_itself() -> None:
+    with pytest.raises(PeerUnreachable):
+        simulate({"a": sends(predictions(), to="a")}, LAN)
+
+
+def test_a_stalled_job_says_who_waits_for_what() -> None:
+    programs = {"a": receives(Residuals, sender="b"), "b": receives(Predictions)}
+    with pytest.raises(PeerTimeout) as told:
+        simulate(programs, LAN)
+    assert "a for Residuals from b; b for Predictions from a" in str(told.value)
+
+
+def test_another_kind_than_due_is_refused() -> None:
+    programs: dict[str, Program[Message | None]] = {
+        "a": sends(predictions()),
+        "b": receives(Residuals),
+    }
+    with pytest.raises(UnexpectedMessage, match="a sent Predictions where Residuals is due"):
+        simulate(programs, LAN)
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_another_step_than_due_is_refused(step: int) -> None:
+    programs: dict[str, Program[Message | None]] = {
+        "a": sends(predictions(step)),
+        "b": receives(step=3),
+    }
+    with pytest.raises(UnexpectedMessage, match=f"step {step} where step 3 is due"):
+        simulate(programs, LAN)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-1], lambda data: b"?" + data, lambda data: b""]
+)
+def test_damaged_bytes_are_refused_with_the_senders_name(change: Callable[[bytes], bytes]) -> None:
+    programs: dict[str, Program[Message | None]] = {"a": sends(predictions()), "b": receives()}
+    with pytest.raises(MalformedMessage, match="from a: "):
+        simulate(programs, LAN, tamper=lambda sender, receiver, data: change(data))
+
+
+def test_a_message_longer_than_accepted_is_refused() -> None:
+    size = len(encode(predictions()))
+    programs: dict[str, Program[Message | None]] = {"a": sends(predictions()), "b": receives()}
+    assert simulate(programs, LAN, max_message_bytes=size).results["b"] is not None
+    with pytest.raises(MalformedMessage, match=f"at most {size - 1}"):
+        simulate(programs, LAN, max_message_bytes=size - 1)
+
+
+def test_a_shape_that_is_not_due_is_refused() -> None:
+    expect_shape("a", np.ones((2, 1)), (2, 1))
+    with pytest.raises(UnexpectedMessage, match="a sent an array of"):
+        expect_shape("a", np.ones((2, 1)), (3, 1))
+
+
+def test_one_partys_error_reaches_the_caller_and_ends_the_others() -> None:
+    ended = []
+
+    async def fails(channel: Channel, costs: Costs) -> None:
+        await asyncio.sleep(1)
+        raise MalformedMessage("this one")
+
+    async def waits(channel: Channel, costs: Costs) -> None:
+        try:
+            await channel.receive(["a"], Predictions)
+        finally:
+            ended.append(channel.name)
+
+    with pytest.raises(MalformedMessage, match="this one"):
+        simulate({"a": fails, "b": waits, "c": waits}, LAN)
+    assert sorted(ended) == ["b", "c"]
+
+
+def test_a_section_inside_a_section_is_an_error() -> None:
+    async def program(channel: Channel, costs: Costs) -> None:
+        async with costs.compute("local"), costs.compute("encrypt"):
+            pass
+
+    with pytest.raises(RuntimeError, match="must not wait"):
+        simulate({"a": program}, LAN)
+
+
+def test_a_section_that_waits_while_another_party_computes_is_an_error() -> None:
+    async def careless(channel: Channel, costs: Costs) -> None:
+        async with costs.compute("local"):
+            await asyncio.sleep(1)
+
+    async def other(channel: Channel, costs: Costs) -> None:
+        await asyncio.sleep(0.5)
+        async with costs.compute("local"):
+            pass
+
+    with pytest.raises(RuntimeError, match="must not wait"):
+        simulate({"a": careless, "b": other}, LAN)
+
+
+def test_a_stopwatch_that_was_not_started_cannot_be_stopped() -> None:
+    with pytest.raises(RuntimeError, match="'local'"):
+        Stopwatch().stop("local")
+
+
+def test_a_section_that_fails_is_no_part_of_the_path() -> None:
+    async def program(channel: Channel, costs: Costs) -> None:
+        with pytest.raises(ValueError, match="inside"):
+            async with costs.compute("local"):
+                raise ValueError("inside")
+
+    done = simulate({"a": program}, LAN, stopwatch=FixedCosts({"local": 1.0}))
+    assert done.costs["a"].path == {}
+
+
+def test_a_view_holds_what_was_received_and_decrypted_in_order() -> None:
+    async def watched(channel: Channel, costs: Costs) -> None:
+        await channel.receive(["a"], Predictions, 0)
+        channel.record_decrypted("a", 0, np.array([7]))
+        await channel.receive(["a"], Predictions, 1)
+
+    programs: dict[str, Program[None]] = {
+        "a": sends(predictions(0), predictions(1)),
+        "b": watched,
+    }
+    done = simulate(programs, LAN, record_views=True)
+    first, second, third = done.views["b"].entries
+    assert isinstance(first, Received)
+    assert isinstance(second, Decrypted)
+    assert isinstance(third, Received)
+    assert (first.sender, second.sender, second.step, int(second.values[0])) == ("a", "a", 0, 7)
+    assert encode(third.message) == encode(predictions(1))
+    assert done.views["a"].entries == []
+    assert simulate(programs, LAN).views == {}
+
+
+def test_collecting_takes_one_message_of_each_in_the_order_asked_for() -> None:
+    async def late(channel: Channel, costs: Costs) -> None:
+        await asyncio.sleep(1)
+        await channel.send("b", predictions(rows=2))
+
+    async def gathers(channel: Channel, costs: Costs) -> list[tuple[str, int]]:
+        messages = await collect(channel, ["a", "c"], Predictions, 0)
+        return [(name, len(message.values)) for name, message in messages.items()]
+
+    programs: dict[str, Program[list[tuple[str, int]] | None]] = {
+        "a": late,
+        "b": gathers,
+        "c": sends(predictions(rows=5)),
+    }
+    assert simulate(programs, LAN).results["b"] == [("a", 2), ("c", 5)]

@@ -1,0 +1,144 @@
+from pathlib import Path
+
+import pytest
+
+from securevfl.cli.train import EXAMPLE
+from securevfl.errors import ConfigError, DataError
+from securevfl.job import Job, parse_job, read_job
+
+TWO_PARTIES = """
+[[party]]
+name = "bank"
+role = "label"
+data = "bank.csv"
+label_column = "default"
+[[party]]
+name = "shop"
+role = "feature"
+data = "shop.csv"
+"""
+
+
+def test_the_example_is_a_job() -> None:
+    job = parse_job(EXAMPLE)
+    assert job.job.dataset == "breast_cancer"
+    assert job.exchange.scheme == "ckks"
+
+
+def test_a_job_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(TWO_PARTIES, encoding="utf-8")
+    assert [party.name for party in read_job(path).party] == ["bank", "shop"]
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.toml"):
+        read_job(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"binary\.toml"):
+        read_job(tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[job]\nlocal_step = 3", "unknown key 'job.local_step': nearest known key is 'local_st"),
+        ("[jobs]", "unknown key 'jobs': nearest known key is 'job'"),
+        ("[[party]]\nname='a'\nrole='label'\ndat='x'", "nearest known key is 'data'"),
+        ("[exchange]\nshceme='x'", "nearest known key is 'scheme'"),
+        ("[network]\nlatency=3", "nearest known key is 'latency_ms'"),
+        ("[output]\ndir='x'", "nearest known key is 'directory'"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse_job(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "local_steps = 0",
+        "rounds = 0",
+        "batch_size = 0",
+        'batch_size = "half"',
+        "parties = 1",
+        "learning_rate = 0",
+        "learning_rate = nan",
+        "learning_rate = inf",
+        "l2 = -1",
+        "proximal = -0.1",
+        "seed = -1",
+        "target_auc = 1.01",
+        "eval_every = -1",
+        'algorithm = "fedavg"',
+        'loss = "hinge"',
+        'sampling = "bootstrap"',
+    ],
+)
+def test_a_value_out_of_range_names_its_key(line: str) -> None:
+    with pytest.raises(ConfigError, match=r"job\." + line.split(" ", maxsplit=1)[0]):
+        parse_job(f'[job]\ndataset = "digits"\n{line}')
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no data"),
+        ('[job]\ndataset = "digits"\n' + TWO_PARTIES, "not both"),
+        (TWO_PARTIES.replace('"feature"', '"label"'), "2 label parties"),
+        (TWO_PARTIES.replace('"label"\n', '"feature"\n'), "0 label parties"),
+        (TWO_PARTIES.replace('"shop"', '"bank"'), "not unique"),
+        (TWO_PARTIES[: TWO_PARTIES.rindex("[[party]]")], "1 party: expected at least 2"),
+        (TWO_PARTIES + "[network]\nlatency_ms = 3", "both latency_ms and bandwidth_mbit"),
+        (TWO_PARTIES + "[network]", "both latency_ms and bandwidth_mbit"),
+        (
+            TWO_PARTIES + '[network]\npreset = "lan"\nlatency_ms = 3\nbandwidth_mbit = 3',
+            "both latency_ms and bandwidth_mbit",
+        ),
+        ("[job", "not TOML"),
+    ],
+)
+def test_sections_that_make_no_job_are_refused(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"^here: .*{told}"):
+        parse_job(text, "here")
+
+
+def test_a_network_of_ones_own_is_two_numbers() -> None:
+    job = parse_job(TWO_PARTIES + "[network]\nlatency_ms = 3\nbandwidth_mbit = 7")
+    assert (job.network.latency_ms, job.network.bandwidth_mbit) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        TWO_PARTIES + "[job]\nseed = 1",
+        TWO_PARTIES + "[job]\nlocal_steps = 6",
+        TWO_PARTIES + '[exchange]\nscheme = "ckks"',
+        TWO_PARTIES + "[exchange]\nvalue_fraction_bits = 20",
+        TWO_PARTIES.replace('"shop"', '"store"'),
+    ],
+)
+def test_the_hash_covers_what_the_parties_agree_on(changed: str) -> None:
+    assert parse_job(changed).hash() != parse_job(TWO_PARTIES).hash()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        TWO_PARTIES.replace("shop.csv", "elsewhere/shop.parquet"),
+        TWO_PARTIES + 'address = "shop.example:5000"',
+        TWO_PARTIES + '[network]\npreset = "wan"',
+        TWO_PARTIES + '[output]\ndirectory = "elsewhere"',
+    ],
+)
+def test_the_hash_leaves_each_partys_own_affairs_alone(changed: str) -> None:
+    assert parse_job(changed).hash() == parse_job(TWO_PARTIES).hash()
+
+
+def test_changed_settings_are_validated() -> None:
+    job = Job.of(job={"local_steps": 5})
+    assert job.with_settings(seed=3).job.seed == 3
+    assert job.with_settings(algorithm="fedsgd").local_steps == 1
+    with pytest.raises(ConfigError, match=r"job\.local_steps = 0"):
+        job.with_settings(local_steps=0)
