@@ -14,9 +14,10 @@ import numpy as np
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import check as check_dataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.models.losses import Loss, loss_for
+from securevfl.models.losses import loss_for
 from securevfl.models.storage import save_model
 from securevfl.protocols.exchanges import (
     KeyMaker,
@@ -24,7 +25,6 @@ from securevfl.protocols.exchanges import (
     check_exchange,
     reveals_gradients,
 )
-from securevfl.protocols.label_guard import GuardRecord, LeakageCount, planned
 from securevfl.protocols.program import PartyData, PartyOutcome, Workplace, run_party
 from securevfl.protocols.scoring import Score
 from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
@@ -113,11 +113,7 @@ def train(
     """
     environment = environment or Environment()
     check(job, dataset)
-    loss = loss_for(job.job.loss, dataset.classes)
     schedule = _schedule(job, dataset)
-    guarded = reveals_gradients(job.exchange)
-    if guarded and environment.guard_directory is not None:
-        _guard_labels(job, dataset, loss, schedule, environment.guard_directory)
     programs = {
         data.table.name: partial(
             run_party, job=job, data=data, workplace=_workplace(job, data, environment)
@@ -142,7 +138,7 @@ def train(
         rounds=label.rounds,
         ledgers=simulated.costs,
         views=simulated.views,
-        label_guard_ratio=max(ratios) if guarded else None,
+        label_guard_ratio=max(ratios) if reveals_gradients(job.exchange) else None,
         wall_s=wall,
     )
 
@@ -152,7 +148,9 @@ def check(job: Job, dataset: VerticalDataset) -> None:
 
     Raises:
         ConfigError: a loss, exchange, network or batch size that does not.
+        DataError: data that no job could train on.
     """
+    check_dataset(dataset)
     loss = loss_for(job.job.loss, dataset.classes)
     check_exchange(job.exchange, loss, len(dataset.parties))
     network_of(job)
@@ -218,19 +216,7 @@ def _workplace(job: Job, data: PartyData, environment: Environment) -> Workplace
     return Workplace(
         keys=environment.keys,
         start=np.random.default_rng([job.job.seed, data.names.index(data.table.name)]),
+        guard_directory=environment.guard_directory,
         checkpoints=environment.checkpoints,
         progress=environment.progress if is_label_party else None,
     )
-
-
-def _guard_labels(
-    job: Job, dataset: VerticalDataset, loss: Loss, schedule: BatchSchedule, directory: Path
-) -> None:
-    record = GuardRecord(directory, dataset.fingerprint)
-    peers = {t.name: len(t.columns) for t in dataset.parties if t.name != dataset.label_party}
-    count = LeakageCount(len(dataset.train_labels), loss.outputs, peers, record.load())
-    batches = (schedule.batch(round_index) for round_index in range(job.job.rounds))
-    after = planned(count, peers, batches)
-    if not job.job.allow_label_leak:
-        after.require_below_limit()
-    record.save(after.revealed)

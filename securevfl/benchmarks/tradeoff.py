@@ -181,7 +181,6 @@ def _row(
 def _run(result: TrainingResult, target: float) -> Row:
     reached = rounds_to(result, target)
     rounds = reached or result.rounds
-    costs = result.costs(rounds)
     score = next(s for s in reversed(result.scores) if s.rounds <= rounds)
     return {
         "seed": result.job.job.seed,
@@ -189,15 +188,7 @@ def _run(result: TrainingResult, target: float) -> Row:
         "rounds": rounds,
         "auc": score.auc,
         "accuracy": score.accuracy,
-        "compute_s": costs.compute_s,
-        "communication_s": costs.communication_s,
-        "total_s": costs.total_s,
-        "setup_s": costs.setup_s,
-        "compute_by_phase_s": costs.compute_by_phase_s,
-        "round_trips": costs.round_trips,
-        "bytes_sent": costs.bytes_sent,
-        "messages": costs.messages,
-        "ciphertext_bytes": costs.ciphertext_bytes,
+        **result.costs(rounds).row(),
         "wall_s": result.wall_s,
         "key_fingerprints": result.key_fingerprints,
     }

@@ -137,7 +137,6 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset:
 
 def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, Any]:
     """What a finished job reports."""
-    costs = result.costs()
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
     target = job.target_auc
@@ -153,15 +152,7 @@ def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, 
         "reached_target": target is None or (score is not None and score.auc >= target),
         "auc": score.auc if score else None,
         "accuracy": score.accuracy if score else None,
-        "compute_s": costs.compute_s,
-        "communication_s": costs.communication_s,
-        "total_s": costs.total_s,
-        "setup_s": costs.setup_s,
-        "compute_by_phase_s": costs.compute_by_phase_s,
-        "round_trips": costs.round_trips,
-        "bytes_sent": costs.bytes_sent,
-        "ciphertext_bytes": costs.ciphertext_bytes,
-        "messages": costs.messages,
+        **result.costs().row(),
         "label_guard_ratio": result.label_guard_ratio,
         "learning_rate": job.learning_rate,
         "learning_rate_chosen": "given",

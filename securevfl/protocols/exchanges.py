@@ -113,6 +113,13 @@ def reveals_gradients(settings: ExchangeSettings) -> bool:
     return settings.scheme not in IN_CLEAR
 
 
+def key_owners(party: Party, settings: ExchangeSettings) -> tuple[str, ...]:
+    """Who owns a homomorphic key: nobody, the label party, or everyone."""
+    if settings.scheme in IN_CLEAR:
+        return ()
+    return party.names if settings.hide == "both" else (party.label_party,)
+
+
 def product_format(
     settings: ExchangeSettings, loss: Loss, parties: int, *, rows: int, feature_bound: float
 ) -> ProductFormat:
@@ -172,8 +179,7 @@ async def establish(
         rows=batch_rows,
         feature_bound=agreement.feature_bound,
     )
-    owners = party.names if settings.hide == "both" else (party.label_party,)
-    own, peers = await _exchange_keys(party, settings, fmt, owners, keys)
+    own, peers = await _exchange_keys(party, settings, fmt, keys)
     own_key = None
     if own is not None:
         own_key = OwnKey(party, own, dict(agreement.columns), fmt, leakage)
@@ -209,9 +215,9 @@ async def _exchange_keys(
     party: Party,
     settings: ExchangeSettings,
     fmt: ProductFormat,
-    owners: tuple[str, ...],
     keys: KeyMaker,
 ) -> tuple[KeyOwner | None, dict[str, PeerKey]]:
+    owners = key_owners(party, settings)
     own = None
     if party.name in owners:
         async with party.costs.compute(SETUP):

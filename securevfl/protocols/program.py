@@ -18,11 +18,11 @@ from securevfl.job import Job
 from securevfl.models.linear import random_start, zero_start
 from securevfl.models.losses import Loss, loss_for
 from securevfl.models.storage import ModelHeader, SavedModel, save_model
-from securevfl.protocols.agreement import agree
+from securevfl.protocols.agreement import Agreement, agree
 from securevfl.protocols.exchange import Batch, Party
-from securevfl.protocols.exchanges import Established, KeyMaker, establish
+from securevfl.protocols.exchanges import Established, KeyMaker, establish, key_owners
 from securevfl.protocols.fedbcd import Plan, StepSize, train
-from securevfl.protocols.label_guard import LeakageCount
+from securevfl.protocols.label_guard import GuardRecord, LeakageCount, planned
 from securevfl.protocols.scoring import FeatureScoring, LabelScoring, Score, Timetable
 from securevfl.protocols.signals import LocalRule
 from securevfl.runtime.channel import Channel
@@ -65,12 +65,15 @@ class Workplace:
         keys: makes homomorphic keys.
         start: draws θ⁰. In a simulation it is seeded, so that runs repeat; between real parties
             it must not be, as θ⁰ is private.
+        guard_directory: where a key owner remembers what its jobs revealed, and refuses or notes
+            this one; None only counts, as benchmarks do.
         checkpoints: where the model is written as training goes on; None writes none.
         progress: called with rounds done.
     """
 
     keys: KeyMaker
     start: np.random.Generator
+    guard_directory: Path | None = None
     checkpoints: Path | None = None
     progress: Callable[[int], None] | None = None
 
@@ -104,11 +107,14 @@ async def run_party(
     Raises:
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
+        LabelLeakRefused: this party owns a key and its gradients would tell too much.
     """
     loss = loss_for(job.job.loss, data.classes)
     party = Party(channel, costs, data.names, data.label_party, loss)
     part = _LocalPart(job, data, loss, party.holds_labels, workplace.start)
     agreement = await agree(party, job.hash(), part.inputs, len(part.held_out))
+    if party.name in key_owners(party, job.exchange):
+        _require_guard(party, job, agreement, data, workplace.guard_directory)
     ready = await establish(
         party,
         job.exchange,
@@ -144,6 +150,22 @@ async def run_party(
         key_bits=ready.key.key_bits if ready.key is not None else None,
         leakage=ready.leakage,
     )
+
+
+def _require_guard(
+    party: Party, job: Job, agreement: Agreement, data: PartyData, directory: Path | None
+) -> None:
+    """Refuse a job whose gradients would tell too much, or write it down before it starts."""
+    if directory is None:
+        return
+    record = GuardRecord(directory / party.name, data.schedule.fingerprint)
+    rows = len(data.table.train)
+    count = LeakageCount(rows, party.loss.outputs, agreement.columns, record.load())
+    batches = (data.schedule.batch(index) for index in range(job.job.rounds))
+    after = planned(count, party.others, batches)
+    if not job.job.allow_label_leak:
+        after.require_below_limit()
+    record.save(after.revealed)
 
 
 def plan_of(job: Job, loss: Loss, parties: int) -> Plan:

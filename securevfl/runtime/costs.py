@@ -9,9 +9,9 @@ up to the party's clock, and the job's totals are those of the party that finish
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from typing_extensions import override
 
@@ -192,6 +192,10 @@ class JobCosts:
     bytes_sent: int
     ciphertext_bytes: int
     messages: int
+
+    def row(self) -> dict[str, Any]:
+        """The costs as fields of a result row."""
+        return {**asdict(self), "total_s": self.total_s}
 
     @property
     def total_s(self) -> float:

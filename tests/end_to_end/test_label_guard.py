@@ -1,10 +1,13 @@
 """A job whose gradients would tell the labels is refused, across jobs and restarts."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from securevfl.data.sources import load
+from securevfl.data.tables import PartyTable
 from securevfl.errors import LabelLeakRefused
 from securevfl.job import ExchangeSettings, Job, JobSettings
 from securevfl.training import Environment, TrainingResult, train
@@ -80,3 +83,32 @@ def test_residuals_in_clear_have_no_ratio(tmp_path: Path) -> None:
 def test_benchmarks_report_the_ratio_without_refusing() -> None:
     ratio = run(None, batch_size=64, rounds=60).label_guard_ratio
     assert ratio == pytest.approx(7 * 15 / 456)
+
+
+def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Path) -> None:
+    """Two columns at the label party: few equations for it, 28 for the other's predictions."""
+    whole = load("breast_cancer")
+    label, feature = whole.parties
+    columns = np.hstack([label.train, feature.train]), np.hstack([label.test, feature.test])
+    names = label.columns + feature.columns
+    lopsided = replace(
+        whole,
+        parties=(
+            PartyTable("label", names[2:], columns[0][:, 2:], columns[1][:, 2:]),
+            PartyTable("feature", names[:2], columns[0][:, :2], columns[1][:, :2]),
+        ),
+        label_party="label",
+    )
+    job = Job(
+        job=JobSettings(rounds=12, batch_size=128, eval_every=0, loss="taylor-logistic"),
+        exchange=ExchangeSettings(scheme="paillier", hide="both"),
+    )
+    environment = Environment(keys=SmallKeys(), guard_directory=tmp_path)
+    # The label party's own guard passes: 3 batches x 2 columns. The other's does not: 3 x 29.
+    with pytest.raises(LabelLeakRefused, match="x 29 peer columns"):
+        train(job, lopsided, environment)
+
+
+def test_every_party_remembers_for_itself(tmp_path: Path) -> None:
+    run(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["party1"]
