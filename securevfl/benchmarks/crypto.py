@@ -6,13 +6,14 @@ longer than `PATIENCE_SECONDS` is timed on a stated part of the work and scaled 
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.benchmarks.progress import Report, silent
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import make_evaluator, make_owner
@@ -49,9 +50,7 @@ class _Work:
         return _Work(self.values[:rows], self.matrix[:rows, :columns], self.format)
 
 
-def crypto(
-    settings: CryptoSettings, report: Callable[[str], None] = lambda text: None
-) -> Iterator[Row]:
+def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[Row]:
     """Measure; yields rows shape by shape, with their ratios to phe."""
     for samples, features in settings.shapes:
         work = _work(samples, features, settings.seed)

@@ -4,11 +4,12 @@ Under `plain`: how many rounds a job takes does not depend on how its exchanges 
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
+from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.tradeoff import rounds_to
 from securevfl.benchmarks.tuning import GRID, Tuned, tune
 from securevfl.data.tables import VerticalDataset
@@ -58,7 +59,7 @@ class RoundsSettings:
 def rounds(
     settings: RoundsSettings,
     datasets: Mapping[int, VerticalDataset],
-    report: Callable[[str], None] = lambda text: None,
+    report: Report = silent,
 ) -> Iterator[Row]:
     """Train every combination; yields rows as they are done.
 
@@ -97,7 +98,7 @@ def rounds(
         what = f"{algorithm}, Q = {job.local_steps}, K = {parties}, proximal {proximal:g}"
         report(what)
         given = settings.learning_rate
-        tuned = tune(job, dataset) if given is None else Tuned(given, "given", None)
+        tuned = tune(job, dataset, report=report) if given is None else Tuned(given, "given", None)
         yield _row(settings, dataset, job, tuned)
 
 

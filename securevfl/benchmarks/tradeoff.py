@@ -5,10 +5,12 @@ figures are medians over repeats with seeds of their own.
 """
 
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
+from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.tuning import Tuned, tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Algorithm, Hide, Job, NetworkSettings
@@ -66,7 +68,7 @@ class TradeoffSettings:
 def tradeoff(
     settings: TradeoffSettings,
     dataset: VerticalDataset,
-    report: Callable[[str], None] = lambda text: None,
+    report: Report = silent,
 ) -> Iterator[Row]:
     """Run every exchange at every Q; yields rows as they are done.
 
@@ -83,16 +85,22 @@ def tradeoff(
         for local_steps in settings.local_steps:
             results = []
             for repeat in range(settings.repeats):
-                report(f"{exchange}, Q = {local_steps}, run {repeat + 1}/{settings.repeats}")
+                what = f"{exchange}, Q = {local_steps}, run {repeat + 1} of {settings.repeats}"
                 job = _job(settings, exchange, local_steps, rates[local_steps].learning_rate)
                 seeded = job.with_settings(seed=settings.seed + repeat)
-                results.append(train(seeded, dataset, settings.environment))
+                progress = partial(_rounds_done, report, what, job.job.rounds)
+                environment = replace(settings.environment, progress=progress)
+                results.append(train(seeded, dataset, environment))
             for target in settings.target_aucs:
                 yield _row(settings, dataset, results, target, rates[local_steps])
 
 
+def _rounds_done(report: Report, what: str, rounds: int, done: int) -> None:
+    report(what, done, rounds)
+
+
 def _learning_rates(
-    settings: TradeoffSettings, dataset: VerticalDataset, report: Callable[[str], None]
+    settings: TradeoffSettings, dataset: VerticalDataset, report: Report
 ) -> dict[int, Tuned]:
     if settings.learning_rate is not None:
         given = Tuned(settings.learning_rate, "given", None)
@@ -100,8 +108,8 @@ def _learning_rates(
     qs = settings.local_steps if settings.tuning == "per-q" else (max(settings.local_steps),)
     tuned = {}
     for local_steps in qs:
-        report(f"tuning the learning rate at Q = {local_steps}")
-        tuned[local_steps] = tune(_job(settings, "plain", local_steps, 1.0), dataset)
+        job = _job(settings, "plain", local_steps, 1.0)
+        tuned[local_steps] = tune(job, dataset, report=report)
     return {q: tuned.get(q, tuned[qs[-1]]) for q in settings.local_steps}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
 from securevfl.job import ExchangeSettings, Job
@@ -54,7 +55,9 @@ def validation_split(dataset: VerticalDataset) -> VerticalDataset:
     )
 
 
-def tune(job: Job, dataset: VerticalDataset, grid: Sequence[float] = GRID) -> Tuned:
+def tune(
+    job: Job, dataset: VerticalDataset, grid: Sequence[float] = GRID, report: Report = silent
+) -> Tuned:
     """The η0 of the grid that reaches the job's target in the fewest rounds on validation rows.
 
     Where none reaches it, the one with the best AUC on the way.
@@ -65,7 +68,8 @@ def tune(job: Job, dataset: VerticalDataset, grid: Sequence[float] = GRID) -> Tu
     held_out = validation_split(dataset)
     plain = job.model_copy(update={"exchange": ExchangeSettings()})
     outcomes = []
-    for learning_rate in grid:
+    for done, learning_rate in enumerate(grid):
+        report(f"tuning the learning rate at Q = {job.local_steps}", done, len(grid))
         try:
             result = train(plain.with_settings(learning_rate=learning_rate), held_out)
         except TrainingDiverged:

@@ -7,8 +7,15 @@ from typing import Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
+from securevfl.benchmarks.progress import Report
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -83,11 +90,20 @@ def dataset(name: str, parties: int | None, data_dir: Path | None) -> VerticalDa
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Shows what runs now, on a terminal; yields a function that is told."""
+def progress(quiet: bool) -> Iterator[Report]:
+    """A bar that shows what runs now, on a terminal; yields a function that is told."""
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     hidden = quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("starting", total=None)
-        yield lambda text: bar.update(task, description=text)
+
+        def report(what: str, done: int = 0, total: int | None = None) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield report

@@ -87,7 +87,7 @@ def train(
             Environment(
                 guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
                 checkpoints=directory,
-                progress=lambda done: report(f"round {done} of at most {described.job.rounds}"),
+                progress=lambda done: report("rounds", done, described.job.rounds),
             ),
         )
         paths = save_models(result, directory)

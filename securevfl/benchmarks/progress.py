@@ -1,0 +1,20 @@
+"""How a benchmark says what it is doing."""
+
+from typing import Protocol
+
+
+class Report(Protocol):
+    """Told what runs now."""
+
+    def __call__(self, what: str, done: int = 0, total: int | None = None) -> None:
+        """Take note.
+
+        Args:
+            what: in a few words.
+            done: rounds done, or whatever else there are `total` of.
+            total: None where it is not known.
+        """
+
+
+def silent(what: str, done: int = 0, total: int | None = None) -> None:
+    """The report that nobody reads."""
