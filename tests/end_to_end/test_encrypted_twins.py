@@ -6,6 +6,7 @@ import pytest
 
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
+from securevfl.training import Environment
 from tests.end_to_end.conftest import RunJob, relative_difference
 
 PARAMETERS = 1e-4
@@ -98,3 +99,14 @@ def test_values_beyond_the_prediction_bound_are_clipped_and_counted(run_job: Run
     exchange = {"scheme": "paillier", "hide": "both", "prediction_bound": 1.0}
     result = run_job(dataset, exchange, rounds=1, batch_size=64, loss="squared")
     assert sum(ledger.operations["clipped_values"] for ledger in result.ledgers.values()) > 0
+
+
+@pytest.mark.slow
+def test_keys_of_full_size_change_nothing(run_job: RunJob) -> None:
+    dataset = load("breast_cancer")
+    settings = {"rounds": 3, "batch_size": 64, "learning_rate": 0.3}
+    twin = run_job(dataset, **settings)
+    encrypted = run_job(dataset, {"scheme": "paillier"}, Environment(), **settings)
+    assert encrypted.key_bits == 3072
+    assert relative_difference(encrypted, twin) <= PARAMETERS
+    assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
