@@ -4,7 +4,7 @@ import pytest
 
 from securevfl.cli.train import EXAMPLE
 from securevfl.errors import ConfigError, DataError
-from securevfl.job import Job, parse_job, read_job
+from securevfl.job import ExchangeSettings, Job, JobSettings, parse_job, read_job
 
 TWO_PARTIES = """
 [[party]]
@@ -121,6 +121,55 @@ def test_a_network_of_ones_own_is_two_numbers() -> None:
 )
 def test_the_hash_covers_what_the_parties_agree_on(changed: str) -> None:
     assert parse_job(changed).hash() != parse_job(TWO_PARTIES).hash()
+
+
+OTHER_VALUES: dict[str, dict[str, object]] = {
+    "job": {
+        "name": "other",
+        "dataset": "digits",
+        "parties": 3,
+        "algorithm": "fedbcd-s",
+        "rounds": 7,
+        "batch_size": "full",
+        "local_steps": 7,
+        "learning_rate": 0.7,
+        "schedule": "inverse-sqrt",
+        "divide_by_sqrt_parties": True,
+        "loss": "squared",
+        "l2": 0.7,
+        "proximal": 0.7,
+        "local_rule": "frozen",
+        "sampling": "shuffle",
+        "start": "zero",
+        "intercept": False,
+        "standardize": False,
+        "seed": 7,
+        "target_auc": 0.7,
+        "eval_every": 7,
+        "allow_label_leak": True,
+    },
+    "exchange": {
+        "scheme": "ckks",
+        "hide": "both",
+        "predictions": "masked",
+        "key_bits": 2048,
+        "engine": "phe",
+        "value_fraction_bits": 20,
+        "feature_fraction_bits": 12,
+        "prediction_bound": 7.0,
+    },
+}
+
+
+def test_every_setting_of_job_and_exchange_changes_the_hash() -> None:
+    assert OTHER_VALUES["job"].keys() == JobSettings.model_fields.keys()
+    assert OTHER_VALUES["exchange"].keys() == ExchangeSettings.model_fields.keys()
+    hashes = {
+        Job.of(**{section: {key: value}}).hash()
+        for section, keys in OTHER_VALUES.items()
+        for key, value in keys.items()
+    }
+    assert len(hashes | {Job().hash()}) == 1 + sum(map(len, OTHER_VALUES.values()))
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,15 @@ def test_the_curvature_of_the_logistic_loss_is_reached_at_zero() -> None:
     assert (high - low) / (2 * step) == pytest.approx(0.25)
 
 
+def test_the_curvature_of_the_multinomial_loss_is_reached_between_two_equal_classes() -> None:
+    def along(h: float) -> float:
+        residuals = Multinomial(3).residuals(np.array([[h, -h, -50.0]]), np.array([0]))
+        return float(residuals[0, 0] - residuals[0, 1])
+
+    # The direction (1, -1, 0) is of squared length 2.
+    assert (along(1e-6) - along(-1e-6)) / (2e-6 * 2) == pytest.approx(Multinomial(3).curvature)
+
+
 @pytest.mark.parametrize("loss", [Logistic(), Multinomial(3)], ids=named)
 @pytest.mark.parametrize("size", [1e4, 1e300])
 def test_extreme_predictions_do_not_overflow(loss: Loss, size: float) -> None:

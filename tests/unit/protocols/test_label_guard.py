@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import DataError, LabelLeakRefused
+from securevfl.protocols.exchange import Batch
 from securevfl.protocols.label_guard import (
     LIMIT,
     GuardRecord,
@@ -29,6 +30,13 @@ def test_every_distinct_batch_counts_once_whatever_the_order_of_its_rows() -> No
     assert leakage.ratio == 10 / 160
     leakage.add_rows("shop", rows(3, 4, 5))
     assert leakage.ratio == 20 / 160
+
+
+def test_a_batch_is_counted_by_its_rows_whatever_its_key() -> None:
+    leakage = count()
+    for key in (0, 1):
+        leakage.add("shop", Batch(key, False, rows(0, 1), np.zeros((2, 1)), None))
+    assert leakage.revealed == {"shop": {batch_digest(rows(0, 1)): 10}}
 
 
 def test_peers_may_collude_and_are_added_up() -> None:

@@ -175,6 +175,9 @@ def test_a_view_holds_what_was_received_and_decrypted_in_order() -> None:
     assert isinstance(third, Received)
     assert (first.sender, second.sender, second.step, int(second.values[0])) == ("a", "a", 0, 7)
     assert encode(third.message) == encode(predictions(1))
+    assert done.views["b"].received() == done.views["b"].received(Predictions) == [first, third]
+    assert done.views["b"].received(Residuals) == []
+    assert done.views["b"].decrypted() == [second]
     assert done.views["a"].entries == []
     assert simulate(programs, LAN).views == {}
 

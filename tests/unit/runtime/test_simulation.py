@@ -1,15 +1,11 @@
-"""The simulated network: virtual time, order, faults and recorded views."""
+"""The simulated network: when messages arrive, whose path a party is on, what scoring costs."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from securevfl.messages import (
     HeldOutPredictions,
@@ -20,23 +16,22 @@ from securevfl.messages import (
     Verdict,
     encode,
 )
-from securevfl.runtime.channel import Channel, collect
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import (
     COMMUNICATION,
     SCORING,
     SETUP,
     Costs,
     FixedCosts,
-    job_costs,
 )
 from securevfl.runtime.network import Network
 from securevfl.runtime.simulation import Program, Simulated, simulate
 
 LATENCY, BANDWIDTH = 0.25, 1000.0
-# One second of latency-free transfer is 1000 bytes; every figure below is exact in binary.
+# Seconds of latency, bytes a second.
 SLOW = Network(latency_ms=LATENCY * 1e3, bandwidth_mbit=BANDWIDTH * 8 / 1e6)
 INSTANT = Network(latency_ms=0, bandwidth_mbit=1e12)
-ONE_EACH = FixedCosts({"local": 1.0, "encrypt": 2.0, "evaluate": 4.0, SETUP: 8.0, SCORING: 64.0})
+SECONDS = {"local": 1.0, "encrypt": 2.0, "evaluate": 4.0, SETUP: 8.0, SCORING: 64.0}
 
 
 def predictions(step: int = 0, rows: int = 1) -> Predictions:
@@ -52,11 +47,7 @@ def now(costs: Costs) -> float:
 
 
 def run(programs: dict[str, Program[Any]], network: Network = SLOW) -> Simulated[Any]:
-    return simulate(programs, network, stopwatch=FixedCosts({**ONE_EACH._seconds}))
-
-
-async def idle(channel: Channel, costs: Costs) -> None:
-    """A party that does nothing."""
+    return simulate(programs, network, stopwatch=FixedCosts(SECONDS))
 
 
 # Time of messages
@@ -88,6 +79,29 @@ def test_distance_costs_no_real_time() -> None:
     done = run({"a": sender, "b": receiver}, Network(latency_ms=4e8, bandwidth_mbit=1))
     assert done.results["b"] == pytest.approx(4e5, rel=1e-6)
     assert time.perf_counter() - started < 10
+
+
+def test_the_senders_ledger_counts_the_bytes_that_travel() -> None:
+    sizes = []
+
+    async def sender(channel: Channel, costs: Costs) -> None:
+        await channel.send("b", predictions(rows=3))
+        await channel.send("b", PublicKey("bfv", b"key"))
+
+    def watch(sender: str, receiver: str, data: bytes) -> bytes:
+        sizes.append(len(data))
+        return data
+
+    async def idle(channel: Channel, costs: Costs) -> None:
+        """Receives nothing."""
+
+    done = simulate({"a": sender, "b": idle}, SLOW, tamper=watch)
+    assert list(done.costs["a"].bytes_sent.items()) == [
+        ("Predictions", sizes[0]),
+        ("PublicKey", sizes[1]),
+    ]
+    assert done.costs["a"].messages.total() == 2
+    assert done.costs["b"].messages == {}
 
 
 def test_messages_of_one_sender_share_its_line() -> None:
@@ -299,170 +313,59 @@ def test_a_short_chain_that_arrives_late_does_not_shorten_the_longest() -> None:
     assert run({"a": echo, "b": middle, "c": slow}).results["b"] == 2
 
 
-# Random programs. One list of events in one order gives every party its program: what it sends
-# stands before what others receive, so no program of this kind stalls.
+# Scoring
 
 
-@dataclass(frozen=True)
-class Work:
-    party: int
-    phase: str
+def round_and_scoring(feature_first: str, label_first: str) -> dict[str, Program[list[float]]]:
+    """Two rounds with scoring between them; each party computes its own phase before a round."""
+
+    async def feature(channel: Channel, costs: Costs) -> list[float]:
+        times = []
+        for step in range(2):
+            async with costs.compute(feature_first):
+                pass
+            await channel.send("label", predictions(step))
+            await channel.receive(["label"], Residuals, step)
+            times.append(now(costs))
+            async with costs.compute(SCORING):
+                pass
+            await channel.send("label", HeldOutPredictions(step, np.zeros((1000, 1))))
+            await channel.receive(["label"], Verdict, step)
+            times.append(now(costs))
+        return times
+
+    async def label(channel: Channel, costs: Costs) -> list[float]:
+        times = []
+        for step in range(2):
+            async with costs.compute(label_first):
+                pass
+            await channel.receive(["feature"], Predictions, step)
+            await channel.send("feature", Residuals(step, np.zeros((1, 1))))
+            async with costs.compute("encrypt"):
+                pass
+            times.append(now(costs))
+            await channel.receive(["feature"], HeldOutPredictions, step)
+            async with costs.compute(SCORING):
+                pass
+            await channel.send("feature", Verdict(step, stop=False))
+            times.append(now(costs))
+        return times
+
+    return {"feature": feature, "label": label}
 
 
-@dataclass(frozen=True)
-class Line:
-    sender: int
-    receiver: int
-    size: int
-    setup: bool
-
-
-@dataclass(frozen=True)
-class ScoreNow:
-    """Held-out predictions from all to party 0, its verdict to all."""
-
-
-Event = Work | Line | ScoreNow
-PHASE_SECONDS = {"start": 0.0113, "local": 0.37, "encrypt": 1.91, "decrypt": 7.3, "offline": 0.0}
-
-
-def random_work(parties: int) -> st.SearchStrategy[Work]:
-    return st.builds(Work, st.integers(0, parties - 1), st.sampled_from(sorted(PHASE_SECONDS)))
-
-
-def random_line(parties: int) -> st.SearchStrategy[Line]:
-    ends = st.lists(st.integers(0, parties - 1), min_size=2, max_size=2, unique=True)
-    return ends.flatmap(
-        lambda pair: st.builds(
-            Line, st.just(pair[0]), st.just(pair[1]), st.integers(0, 3000), st.booleans()
-        )
-    )
-
-
-def random_events(parties: int, *, scoring: bool = False) -> st.SearchStrategy[list[Event]]:
-    kinds: list[st.SearchStrategy[Any]] = [random_work(parties), random_line(parties)]
-    if scoring:
-        kinds.append(st.just(ScoreNow()))
-    return st.lists(st.one_of(kinds), max_size=25)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Where a party stands after an event."""
-
-    clock: float
-    path: dict[str, float]
-    hops: int
-
-
-async def play(
-    channel: Channel, costs: Costs, *, me: int, parties: int, events: Sequence[Event]
-) -> list[Moment]:
-    moments = []
-    for event in (Work(me, "start"), *events):
-        match event:
-            case Work(party, phase) if party == me:
-                async with costs.compute(f"{phase} {me}"):
-                    pass
-            case Line(sender, receiver, size, setup):
-                values = np.zeros(size // 8)
-                key = PublicKey("x", bytes(size))
-                if sender == me:
-                    message = key if setup else Predictions(0, values)
-                    await channel.send(str(receiver), message)
-                elif receiver == me:
-                    kind = PublicKey if setup else Predictions
-                    await channel.receive([str(sender)], kind)
-            case ScoreNow():
-                await score(channel, costs, me, parties)
-                continue
-        moments.append(Moment(now(costs), dict(costs.path), costs.hops))
-    costs.end_round()
-    return moments
-
-
-async def score(channel: Channel, costs: Costs, me: int, parties: int) -> None:
-    async with costs.compute(SCORING):
-        pass
-    others = [str(party) for party in range(1, parties)]
-    if me:
-        await channel.send("0", HeldOutPredictions(0, np.zeros(5000)))
-        await channel.receive(["0"], Verdict)
-        return
-    await collect(channel, others, HeldOutPredictions)
-    async with costs.compute(SCORING):
-        pass
-    for name in others:
-        await channel.send(name, Verdict(0, stop=False))
-
-
-def play_all(
-    parties: int, events: Sequence[Event], network: Network = SLOW
-) -> Simulated[list[Moment]]:
-    programs: dict[str, Program[list[Moment]]] = {
-        str(me): partial(play, me=me, parties=parties, events=events) for me in range(parties)
-    }
-    # No two parties ever do something at the same moment: which of them is first is open then.
-    seconds = {
-        f"{phase} {me}": took * (1 + me / 31)
-        for me in range(parties)
-        for phase, took in PHASE_SECONDS.items()
-    }
-    stopwatch = FixedCosts({**seconds, SCORING: 1000.0})
-    return simulate(programs, network, stopwatch=stopwatch)
-
-
-@given(random_events(4, scoring=True))
-def test_the_components_of_a_path_add_up_to_the_clock(events: list[Event]) -> None:
-    for moments in play_all(4, events).results.values():
-        for moment in moments:
-            assert sum(moment.path.values()) == pytest.approx(moment.clock, abs=1e-6)
-        clocks = [moment.clock for moment in moments]
-        assert clocks == pytest.approx(sorted(clocks))
-
-
-@given(random_events(4, scoring=True))
-def test_two_runs_with_fixed_costs_are_the_same_to_the_bit(events: list[Event]) -> None:
-    first, second = play_all(4, events), play_all(4, events)
-    assert first.results == second.results
-    for name, ledger in first.costs.items():
-        again = second.costs[name]
-        assert ledger.snapshots == again.snapshots
-        assert (ledger.path, ledger.seconds) == (again.path, again.seconds)
-        assert (ledger.messages, ledger.bytes_sent) == (again.messages, again.bytes_sent)
-
-
-def without_scoring(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if not isinstance(event, ScoreNow)]
-
-
-def assert_the_same_training(
-    scored: Simulated[list[Moment]], unscored: Simulated[list[Moment]]
-) -> None:
-    for name, moments in scored.results.items():
-        reference = unscored.results[name]
-        assert [m.clock for m in moments] == pytest.approx([m.clock for m in reference])
-        assert [m.hops for m in moments] == [m.hops for m in reference]
-    with_scores, without = job_costs(scored.costs, 1), job_costs(unscored.costs, 1)
-    assert with_scores.communication_s == pytest.approx(without.communication_s, abs=1e-6)
-    assert with_scores.bytes_sent == without.bytes_sent
-    assert with_scores.messages == without.messages
-    assert with_scores.round_trips == without.round_trips
-
-
-@given(random_events(2, scoring=True))
-@settings(max_examples=300)
-def test_scoring_at_any_time_leaves_the_time_of_two_parties_unchanged(
-    events: list[Event],
-) -> None:
-    assert_the_same_training(play_all(2, events), play_all(2, without_scoring(events)))
-
-
-@given(random_events(4, scoring=True))
-@settings(max_examples=300)
-def test_scoring_at_any_time_leaves_the_time_of_four_parties_unchanged(
-    events: list[Event],
-) -> None:
-    # Lines that are never busy: see the tests above for those that are.
-    fast = Network(latency_ms=LATENCY * 1e3, bandwidth_mbit=1e15)
-    assert_the_same_training(play_all(4, events, fast), play_all(4, without_scoring(events), fast))
+@pytest.mark.parametrize(
+    ("feature_first", "label_first"), [("local", "evaluate"), ("evaluate", "local")]
+)
+def test_neither_party_gains_or_loses_time_by_scoring(feature_first: str, label_first: str) -> None:
+    """By hand: the label party is 2 s behind or ahead when scoring begins, and after it."""
+    one = LATENCY + transfer(predictions())
+    times = run(round_and_scoring(feature_first, label_first)).results
+    if feature_first == "local":
+        # The label party begins round 2 at 6 and finds the feature party's predictions there.
+        feature_at, label_at = [4 + one, 10 + one], [6.0, 12.0]
+    else:
+        feature_at = [4 + 2 * one, 2 * (4 + 2 * one)]
+        label_at = [6 + one, 4 + 2 * one + 6 + one]
+    assert times["feature"] == pytest.approx([t for t in feature_at for _ in range(2)])
+    assert times["label"] == pytest.approx([t for t in label_at for _ in range(2)])

@@ -1,0 +1,192 @@
+"""Random programs over the simulated network: paths add up, runs repeat, scoring is free.
+
+One list of events in one order gives every party its program: what it sends stands before what
+others receive, so no program of this kind stalls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.messages import HeldOutPredictions, Predictions, PublicKey, Verdict
+from securevfl.runtime.channel import Channel, collect
+from securevfl.runtime.costs import SCORING, Costs, FixedCosts, job_costs
+from securevfl.runtime.network import Network
+from securevfl.runtime.simulation import Program, Simulated, simulate
+
+# 1000 bytes a second, or lines that are never busy.
+SLOW = Network(latency_ms=250, bandwidth_mbit=8e-3)
+FAST = Network(latency_ms=250, bandwidth_mbit=1e15)
+
+
+@dataclass(frozen=True)
+class Work:
+    party: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Line:
+    sender: int
+    receiver: int
+    size: int
+    setup: bool
+
+
+@dataclass(frozen=True)
+class ScoreNow:
+    """Held-out predictions from all to party 0, its verdict to all."""
+
+
+Event = Work | Line | ScoreNow
+PHASE_SECONDS = {"start": 0.0113, "local": 0.37, "encrypt": 1.91, "decrypt": 7.3, "offline": 0.0}
+
+
+def random_work(parties: int) -> st.SearchStrategy[Work]:
+    return st.builds(Work, st.integers(0, parties - 1), st.sampled_from(sorted(PHASE_SECONDS)))
+
+
+def random_line(parties: int) -> st.SearchStrategy[Line]:
+    ends = st.lists(st.integers(0, parties - 1), min_size=2, max_size=2, unique=True)
+    return ends.flatmap(
+        lambda pair: st.builds(
+            Line, st.just(pair[0]), st.just(pair[1]), st.integers(0, 3000), st.booleans()
+        )
+    )
+
+
+def random_events(parties: int, *, scoring: bool = False) -> st.SearchStrategy[list[Event]]:
+    kinds: list[st.SearchStrategy[Any]] = [random_work(parties), random_line(parties)]
+    if scoring:
+        kinds.append(st.just(ScoreNow()))
+    return st.lists(st.one_of(kinds), max_size=25)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a party stands after an event."""
+
+    clock: float
+    path: dict[str, float]
+    hops: int
+
+
+async def play(
+    channel: Channel, costs: Costs, *, me: int, parties: int, events: Sequence[Event]
+) -> list[Moment]:
+    moments = []
+    for event in (Work(me, "start"), *events):
+        match event:
+            case Work(party, phase) if party == me:
+                async with costs.compute(f"{phase} {me}"):
+                    pass
+            case Line(sender, receiver, size, setup):
+                values = np.zeros(size // 8)
+                key = PublicKey("x", bytes(size))
+                if sender == me:
+                    message = key if setup else Predictions(0, values)
+                    await channel.send(str(receiver), message)
+                elif receiver == me:
+                    kind = PublicKey if setup else Predictions
+                    await channel.receive([str(sender)], kind)
+            case ScoreNow():
+                await score(channel, costs, me, parties)
+                continue
+        moments.append(Moment(costs.clock.now(), dict(costs.path), costs.hops))
+    costs.end_round()
+    return moments
+
+
+async def score(channel: Channel, costs: Costs, me: int, parties: int) -> None:
+    async with costs.compute(SCORING):
+        pass
+    others = [str(party) for party in range(1, parties)]
+    if me:
+        await channel.send("0", HeldOutPredictions(0, np.zeros(5000)))
+        await channel.receive(["0"], Verdict)
+        return
+    await collect(channel, others, HeldOutPredictions)
+    async with costs.compute(SCORING):
+        pass
+    for name in others:
+        await channel.send(name, Verdict(0, stop=False))
+
+
+def play_all(
+    parties: int, events: Sequence[Event], network: Network = SLOW
+) -> Simulated[list[Moment]]:
+    programs: dict[str, Program[list[Moment]]] = {
+        str(me): partial(play, me=me, parties=parties, events=events) for me in range(parties)
+    }
+    # No two parties ever do something at the same moment: which of them is first is open then.
+    seconds = {
+        f"{phase} {me}": took * (1 + me / 31)
+        for me in range(parties)
+        for phase, took in PHASE_SECONDS.items()
+    }
+    stopwatch = FixedCosts({**seconds, SCORING: 1000.0})
+    return simulate(programs, network, stopwatch=stopwatch)
+
+
+@given(random_events(4, scoring=True))
+@settings(deadline=None)
+def test_the_components_of_a_path_add_up_to_the_clock(events: list[Event]) -> None:
+    for moments in play_all(4, events).results.values():
+        for moment in moments:
+            assert sum(moment.path.values()) == pytest.approx(moment.clock, abs=1e-6)
+        clocks = [moment.clock for moment in moments]
+        assert clocks == pytest.approx(sorted(clocks))
+
+
+@given(random_events(4, scoring=True))
+@settings(deadline=None)
+def test_two_runs_with_fixed_costs_are_the_same_to_the_bit(events: list[Event]) -> None:
+    first, second = play_all(4, events), play_all(4, events)
+    assert first.results == second.results
+    for name, ledger in first.costs.items():
+        again = second.costs[name]
+        assert ledger.snapshots == again.snapshots
+        assert (ledger.path, ledger.seconds) == (again.path, again.seconds)
+        assert (ledger.messages, ledger.bytes_sent) == (again.messages, again.bytes_sent)
+
+
+def without_scoring(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if not isinstance(event, ScoreNow)]
+
+
+def assert_the_same_training(
+    scored: Simulated[list[Moment]], unscored: Simulated[list[Moment]]
+) -> None:
+    for name, moments in scored.results.items():
+        reference = unscored.results[name]
+        assert [m.clock for m in moments] == pytest.approx([m.clock for m in reference])
+        # Of two paths of the same length either may be taken: their length is what counts.
+        lengths = [sum(m.path.values()) for m in reference]
+        assert [sum(m.path.values()) for m in moments] == pytest.approx(lengths, abs=1e-6)
+        assert [m.hops for m in moments] == [m.hops for m in reference]
+    with_scores, without = job_costs(scored.costs, 1), job_costs(unscored.costs, 1)
+    assert with_scores.bytes_sent == without.bytes_sent
+    assert with_scores.messages == without.messages
+    assert with_scores.round_trips == without.round_trips
+
+
+@given(random_events(2, scoring=True))
+@settings(max_examples=3000, deadline=None)
+def test_scoring_at_any_time_leaves_the_time_of_two_parties_unchanged(
+    events: list[Event],
+) -> None:
+    assert_the_same_training(play_all(2, events), play_all(2, without_scoring(events)))
+
+
+@given(random_events(4, scoring=True))
+@settings(max_examples=3000, deadline=None)
+def test_scoring_at_any_time_leaves_the_time_of_four_parties_unchanged(
+    events: list[Event],
+) -> None:
+    assert_the_same_training(play_all(4, events, FAST), play_all(4, without_scoring(events), FAST))

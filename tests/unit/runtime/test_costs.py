@@ -1,0 +1,214 @@
+"""The ledger: what is counted where, and the costs of a job at each round."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from securevfl.messages import (
+    DecryptedProducts,
+    EncryptedProducts,
+    EncryptedValues,
+    HeldOutPredictions,
+    Message,
+    Predictions,
+    PublicKey,
+    Verdict,
+    encode,
+)
+from securevfl.runtime.costs import (
+    COMMUNICATION,
+    PHASES,
+    SCORING,
+    SETUP,
+    Costs,
+    FixedCosts,
+    Stopwatch,
+    job_costs,
+)
+
+
+class Watch:
+    """A clock that only its owner moves."""
+
+    def __init__(self) -> None:
+        self.spent: list[float] = []
+
+    def now(self) -> float:
+        return sum(self.spent)
+
+    async def spend(self, seconds: float) -> None:
+        self.spent.append(seconds)
+
+
+def ledger(**seconds: float) -> Costs:
+    return Costs(Watch(), FixedCosts(seconds))
+
+
+def compute(costs: Costs, *phases: str) -> None:
+    async def sections() -> None:
+        for phase in phases:
+            async with costs.compute(phase):
+                pass
+
+    asyncio.run(sections())
+
+
+def send(costs: Costs, *messages: Message) -> None:
+    for message in messages:
+        costs.sent(message, len(encode(message)))
+
+
+def test_a_section_counts_by_phase_and_passes_on_the_clock() -> None:
+    costs = ledger(local=1.0, encrypt=2.5)
+    compute(costs, "local", "encrypt", "local")
+    assert costs.seconds == costs.path == {"local": 2.0, "encrypt": 2.5}
+    assert costs.clock.now() == 4.5
+
+
+def test_scoring_counts_but_is_no_part_of_the_path_nor_of_the_clock() -> None:
+    costs = ledger(scoring=3.0)
+    compute(costs, SCORING)
+    assert costs.seconds == {SCORING: 3.0}
+    assert costs.path == {}
+    assert costs.clock.now() == 0
+
+
+def test_a_failed_section_counts_and_its_error_goes_on() -> None:
+    costs = ledger(local=1.0)
+
+    async def fails() -> None:
+        async with costs.compute("local"):
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        asyncio.run(fails())
+    assert (costs.seconds, costs.path, costs.clock.now()) == ({"local": 1.0}, {}, 0)
+    compute(costs, "local")
+    assert costs.path == {"local": 1.0}
+
+
+def test_a_phase_without_fixed_seconds_is_free() -> None:
+    costs = ledger(local=1.0)
+    compute(costs, "decrypt")
+    assert costs.path == {"decrypt": 0.0}
+
+
+def test_a_stopwatch_measures_this_machine() -> None:
+    watch = Stopwatch()
+    watch.start()
+    time.sleep(0.01)
+    assert 0.01 <= watch.stop("local") < 1
+    watch.start()
+    assert watch.stop("local") < 0.01
+
+
+def test_a_stopwatch_times_one_section_at_a_time() -> None:
+    watch = Stopwatch()
+    watch.start()
+    with pytest.raises(RuntimeError, match="must not wait"):
+        watch.start()
+    with pytest.raises(RuntimeError, match="'encrypt'"):
+        Stopwatch().stop("encrypt")
+
+
+def test_operations_add_up_by_name() -> None:
+    costs = ledger()
+    costs.count("encryptions", 5)
+    costs.count("encryptions")
+    costs.count("products", 2)
+    assert costs.operations == {"encryptions": 6, "products": 2}
+
+
+SETUP_MESSAGE = PublicKey("bfv", bytes(100))
+CLEAR = Predictions(0, np.zeros((3, 1)))
+CIPHERTEXTS = EncryptedValues(0, (bytes(50),)), EncryptedProducts(0, (bytes(60), bytes(7)))
+MASKED = DecryptedProducts(0, np.zeros((2, 1), np.uint64))
+SCORED = HeldOutPredictions(0, np.zeros((9, 1))), Verdict(0, stop=False)
+
+
+def size(*messages: Message) -> int:
+    return sum(len(encode(message)) for message in messages)
+
+
+def test_all_messages_are_counted_by_kind() -> None:
+    costs = ledger()
+    send(costs, SETUP_MESSAGE, CLEAR, CLEAR, *SCORED)
+    assert costs.messages == {
+        "PublicKey": 1,
+        "Predictions": 2,
+        "HeldOutPredictions": 1,
+        "Verdict": 1,
+    }
+    assert costs.bytes_sent["Predictions"] == 2 * size(CLEAR)
+    assert costs.bytes_sent["PublicKey"] == size(SETUP_MESSAGE)
+
+
+def test_a_rounds_traffic_leaves_out_set_up_and_scoring() -> None:
+    costs = ledger()
+    send(costs, SETUP_MESSAGE, CLEAR, *CIPHERTEXTS, MASKED, *SCORED)
+    costs.end_round()
+    (snapshot,) = costs.snapshots
+    assert snapshot.messages == 4
+    assert snapshot.bytes_sent == size(CLEAR, *CIPHERTEXTS, MASKED)
+    assert snapshot.ciphertext_bytes == size(*CIPHERTEXTS)
+
+
+def two_ledgers() -> dict[str, Costs]:
+    """Two rounds; "shop" ends the first one last, "bank" the second."""
+    bank = ledger(setup=8.0, local=1.0, encrypt=2.0)
+    shop = ledger(setup=4.0, local=3.0, evaluate=16.0)
+    compute(bank, SETUP, "local")
+    compute(shop, SETUP, "local", "evaluate")
+    send(bank, SETUP_MESSAGE, CLEAR)
+    send(shop, *CIPHERTEXTS)
+    bank.hops, shop.hops = 1, 2
+    shop.path[COMMUNICATION] = 0.5
+    bank.end_round()
+    shop.end_round()
+    compute(bank, *["encrypt"] * 20)
+    send(bank, *CIPHERTEXTS, *SCORED)
+    bank.path[COMMUNICATION] = 0.25
+    bank.hops, shop.hops = 5, 4
+    bank.end_round()
+    shop.end_round()
+    return {"bank": bank, "shop": shop}
+
+
+def test_a_jobs_costs_follow_the_party_that_ends_a_round_last() -> None:
+    first, second = (job_costs(two_ledgers(), rounds) for rounds in (1, 2))
+    nothing = dict.fromkeys(PHASES, 0.0)
+    assert first.compute_by_phase_s == {**nothing, "local": 3.0, "evaluate": 16.0}
+    assert (first.compute_s, first.communication_s, first.setup_s) == (19.0, 0.5, 4.0)
+    assert second.compute_by_phase_s == {**nothing, "local": 1.0, "encrypt": 40.0}
+    assert (second.compute_s, second.communication_s, second.setup_s) == (41.0, 0.25, 8.0)
+    assert (first.total_s, second.total_s) == (19.5, 41.25)
+
+
+def test_a_jobs_traffic_is_that_of_all_parties_up_to_a_round() -> None:
+    first, second = (job_costs(two_ledgers(), rounds) for rounds in (1, 2))
+    assert (first.messages, second.messages) == (3, 5)
+    assert first.bytes_sent == size(CLEAR, *CIPHERTEXTS)
+    assert second.bytes_sent == size(CLEAR, *CIPHERTEXTS, *CIPHERTEXTS)
+    assert first.ciphertext_bytes == size(*CIPHERTEXTS)
+    assert second.ciphertext_bytes == 2 * size(*CIPHERTEXTS)
+    assert (first.round_trips, second.round_trips) == (1.0, 2.5)
+
+
+def test_the_costs_of_a_round_stay_as_they_were_at_its_end() -> None:
+    ledgers = two_ledgers()
+    before = job_costs(ledgers, 1)
+    for costs in ledgers.values():
+        compute(costs, "local")
+        costs.path["local"] = 1e9
+        costs.hops = 99
+    assert job_costs(ledgers, 1) == before
+
+
+def test_a_row_holds_every_figure_with_the_total() -> None:
+    costs = job_costs(two_ledgers(), 2)
+    row = costs.row()
+    assert row["total_s"] == row["compute_s"] + row["communication_s"] == 41.25
+    assert row["compute_by_phase_s"]["encrypt"] == 40.0
+    assert set(row) >= {"setup_s", "round_trips", "bytes_sent", "ciphertext_bytes", "messages"}

@@ -1,0 +1,59 @@
+import resource
+from pathlib import Path
+
+import pytest
+
+from securevfl.errors import DataError
+from securevfl.files import replace_file
+
+
+def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    replace_file(path, b"content", "result")
+    assert path.read_bytes() == b"content"
+    replace_file(path, b"new", "result")
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_write_that_stops_halfway_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    replace_file(path, b"old", "result")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(DataError, match=r"result .*file cannot be written: File too large"):
+            replace_file(path, bytes(2 << 20), "result")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_where_the_folder_should_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    with pytest.raises(DataError, match=r"result .*cannot be written"):
+        replace_file(tmp_path / "plain" / "file", b"x", "result")
+
+
+def test_a_folder_where_the_file_should_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file" / "inside").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"result .*file cannot be written: Is a directory"):
+        replace_file(tmp_path / "file", b"x", "result")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_interrupt_while_writing_leaves_the_old_file_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    replace_file(path, b"old", "result")
+
+    def interrupted(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(path, b"new", "result")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
