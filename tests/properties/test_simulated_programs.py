@@ -177,7 +177,7 @@ def assert_the_same_training(
 
 
 @given(random_events(2, scoring=True))
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_scoring_at_any_time_leaves_the_time_of_two_parties_unchanged(
     events: list[Event],
 ) -> None:
@@ -185,7 +185,7 @@ def test_scoring_at_any_time_leaves_the_time_of_two_parties_unchanged(
 
 
 @given(random_events(4, scoring=True))
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_scoring_at_any_time_leaves_the_time_of_four_parties_unchanged(
     events: list[Event],
 ) -> None:
