@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
 from securevfl.errors import ConfigError, DataError
 
@@ -77,7 +78,7 @@ class JobSettings(_Section):
 class PartySettings(_Section):
     """`[[party]]`: one organization and where it keeps its own files."""
 
-    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$")]
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
     role: Literal["label", "feature"]
     address: str | None = None
     data: Path | None = None
@@ -144,8 +145,11 @@ class Job(_Section):
         Raises:
             ConfigError: an unknown key or a value out of range; the first one is named.
         """
+        # By way of JSON, where pydantic can be strict: "5" and true are no numbers, lists and paths
+        # still are what they should be.
+        data = to_json(sections, inf_nan_mode="constants")
         try:
-            return cls.model_validate(sections)
+            return cls.model_validate_json(data, strict=True)
         except ValidationError as error:
             raise ConfigError(_first_problem(error)) from error
 
@@ -235,7 +239,11 @@ def _check_parties(parties: tuple[PartySettings, ...]) -> None:
 
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
-    place = ".".join(str(part) for part in problem["loc"])
+    # What follows a key tells branches of its type, which nobody wrote.
+    depth = 3 if problem["loc"][0] == "party" else 2
+    place = ".".join(str(part) for part in problem["loc"][:depth])
+    if problem["type"] == "missing":
+        return f"{place} is missing"
     if problem["type"] != "extra_forbidden":
         return f"{place} = {problem['input']!r}: {problem['msg']}"
     known = _keys_beside(problem["loc"])

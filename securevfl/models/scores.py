@@ -6,7 +6,9 @@ from sklearn.metrics import roc_auc_score
 
 
 def auc(predictions: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Area under the ROC curve; macro-averaged one class against the rest beyond two classes.
+    """Area under the ROC curve.
+
+    Beyond two classes the mean over the classes that occur, each against the rest.
 
     Args:
         predictions: H, shape (S, C).
@@ -16,7 +18,8 @@ def auc(predictions: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
         return float(roc_auc_score(labels, predictions[:, 0]))
     odds = np.exp(predictions - predictions.max(axis=1, keepdims=True))
     probabilities = odds / odds.sum(axis=1, keepdims=True)
-    return float(roc_auc_score(labels, probabilities, multi_class="ovr"))
+    present = np.unique(labels)
+    return float(np.mean([roc_auc_score(labels == k, probabilities[:, k]) for k in present]))
 
 
 def accuracy(predictions: NDArray[np.float64], labels: NDArray[np.int64]) -> float:

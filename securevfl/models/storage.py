@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -34,6 +35,8 @@ class ModelHeader:
         format: version of this header.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     party: str
     columns: tuple[str, ...]
     intercept: bool
@@ -42,6 +45,9 @@ class ModelHeader:
     job_hash: str
     rounds: int
     format: int = FORMAT
+
+
+_MODEL_HEADER = TypeAdapter(ModelHeader)
 
 
 @dataclass(frozen=True)
@@ -99,10 +105,8 @@ def load_model(path: Path) -> SavedModel:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in ("weights", "mean", "scale")}
-        fields = json.loads(metadata[_HEADER])
-        fields["columns"] = tuple(fields["columns"])
-        header = ModelHeader(**fields)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        header = _MODEL_HEADER.validate_json(metadata[_HEADER], strict=True)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
@@ -118,4 +122,8 @@ def load_model(path: Path) -> SavedModel:
             raise DataError(
                 f"model file {path}: {name} of {tensors[name].shape} do not fit {columns} columns"
             )
+        if tensors[name].dtype != np.float64 or not np.isfinite(tensors[name]).all():
+            raise DataError(f"model file {path}: {name} are not finite float64 numbers")
+    if not (tensors["scale"] > 0).all():
+        raise DataError(f"model file {path}: a scale is not positive")
     return SavedModel(header, tensors["weights"], tensors["mean"], tensors["scale"])

@@ -7,7 +7,7 @@ Learns:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, log2
+from math import frexp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,9 @@ class Agreement:
 def feature_bound_bits(inputs: NDArray[np.float64]) -> int:
     """The smallest b ≥ 0 such that all features stay within ±2^b."""
     largest = float(np.max(np.abs(inputs), initial=1.0))
-    return ceil(log2(largest)) if largest > 1 else 0
+    fraction, exponent = frexp(largest)
+    # Exact where a logarithm would round: 0.5 is a power of two, anything above is not.
+    return exponent - 1 if fraction == 0.5 else exponent  # noqa: PLR2004
 
 
 async def agree(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from securevfl.errors import DataError, LabelLeakRefused
 from securevfl.files import replace_file
@@ -24,6 +25,7 @@ from securevfl.protocols.exchange import Batch
 LIMIT = 1 / 8
 
 Revealed = dict[str, dict[str, int]]
+_REVEALED = TypeAdapter(dict[str, dict[str, PositiveInt]])
 
 
 def batch_digest(rows: NDArray[np.int64]) -> str:
@@ -39,7 +41,8 @@ class LeakageCount:
         rows: N, training rows.
         outputs: C.
         columns: P of every peer.
-        revealed: by peer and batch: how many values the peer learned.
+        revealed: by peer and batch: how many values the peer learned. A peer that comes back
+            with another number of columns learns new equations from the same batch.
     """
 
     rows: int
@@ -52,9 +55,10 @@ class LeakageCount:
         self.add_rows(peer, batch.rows)
 
     def add_rows(self, peer: str, rows: NDArray[np.int64]) -> None:
-        """Count the batch of these rows for a peer, once."""
+        """Count the batch of these rows for a peer, once for each number of columns."""
+        columns = self.columns[peer]
         seen = self.revealed.setdefault(peer, {})
-        seen[batch_digest(rows)] = self.columns[peer] * self.outputs
+        seen[f"{batch_digest(rows)} x {columns}"] = columns * self.outputs
 
     @property
     def ratio(self) -> float:
@@ -73,7 +77,7 @@ class LeakageCount:
         """
         if self.ratio > LIMIT:
             batches = max((len(seen) for seen in self.revealed.values()), default=0)
-            columns = sum(self.columns[peer] for peer in self.revealed)
+            columns = sum(self.columns.values())
             raise LabelLeakRefused(
                 f"label guard: {batches} distinct batches x {columns} peer columns over "
                 f"{self.rows} rows give a ratio of {self.ratio:.3f}, above {LIMIT}: the "
@@ -120,14 +124,17 @@ class GuardRecord:
             DataError: the record is there and cannot be read; it is never taken as empty.
         """
         try:
-            text = self._path.read_text(encoding="utf-8")
+            return _REVEALED.validate_json(self._path.read_bytes(), strict=True)
         except FileNotFoundError:
             return {}
-        try:
-            record: Revealed = json.loads(text)
-            return {p: {d: int(v) for d, v in seen.items()} for p, seen in record.items()}
-        except (ValueError, AttributeError, TypeError) as error:
-            raise DataError(f"label guard record {self._path} is damaged: {error}") from error
+        except OSError as error:
+            raise DataError(
+                f"label guard record {self._path} cannot be read: {error.strerror}"
+            ) from error
+        except ValidationError as error:
+            raise DataError(
+                f"label guard record {self._path} is damaged: {error.errors()[0]['msg']}"
+            ) from error
 
     def save(self, revealed: Revealed) -> None:
         """Replace the record, in one step.

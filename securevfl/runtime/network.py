@@ -1,6 +1,7 @@
 """A network as a model: one-way latency and bandwidth."""
 
 from dataclasses import dataclass
+from math import inf
 
 from securevfl.errors import ConfigError
 
@@ -19,8 +20,8 @@ class Network:
     bandwidth_mbit: float
 
     def __post_init__(self) -> None:
-        if not self.latency_ms >= 0:
-            raise ConfigError(f"latency_ms = {self.latency_ms}: expected 0 or more")
+        if not 0 <= self.latency_ms < inf:
+            raise ConfigError(f"latency_ms = {self.latency_ms}: expected 0 or more, and finite")
         if not self.bandwidth_mbit > 0:
             raise ConfigError(f"bandwidth_mbit = {self.bandwidth_mbit}: expected more than 0")
 

@@ -55,6 +55,9 @@ class _VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.virtual_now
 
+    def set_back(self, moment: float) -> None:
+        self._jumping.virtual_now = min(self._jumping.virtual_now, moment)
+
 
 @dataclass(frozen=True)
 class _Envelope:
@@ -67,26 +70,27 @@ class _Envelope:
 
 
 class _PartyClock:
-    """A party's own time: the loop's time less the `lag` it spent in scoring.
+    """A party's own time.
 
     Scoring is no part of training, yet the parties wait for each other in it. A party that
-    waited resumes at its own earlier time; the loop catches up during its next computation.
+    waited resumes at its own earlier time: the loop's clock is set back, and whoever is ahead
+    sleeps until it gets there again. So parties always act in the order of their own times.
     """
 
     def __init__(self) -> None:
-        self.lag = 0.0
+        self._time = 0.0
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time() - self.lag
+        return self._time
 
     async def spend(self, seconds: float) -> None:
-        hidden = min(self.lag, seconds)
-        self.lag -= hidden
-        if seconds > hidden:
-            await asyncio.sleep(seconds - hidden)
+        await self.reach(self._time + seconds)
 
-    def reach(self, moment: float) -> None:
-        self.lag = asyncio.get_running_loop().time() - moment
+    async def reach(self, moment: float) -> None:
+        self._time = moment
+        ahead = moment - asyncio.get_running_loop().time()
+        if ahead > 0:
+            await asyncio.sleep(ahead)
 
 
 class _Inbox:
@@ -140,16 +144,19 @@ class _Endpoint:
         sender, envelope = await self.inbox(kind.stage).take(senders)
         self.waits_for = None
         if kind.stage == "evaluation":
-            self.clock.reach(before)
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, _VirtualTimeLoop)  # noqa: S101
+            loop.set_back(before)
+            await self.clock.reach(before)
         else:
-            self._pass_time(kind.stage, before, envelope)
+            await self._pass_time(kind.stage, before, envelope)
         message = expect(envelope.data, sender, kind, step, self._wire.max_bytes)
         if self.view is not None:
             self.view.entries.append(Received(sender, message))
         return sender, message
 
-    def _pass_time(self, stage: Stage, before: float, envelope: _Envelope) -> None:
-        self.clock.reach(max(before, envelope.arrival))
+    async def _pass_time(self, stage: Stage, before: float, envelope: _Envelope) -> None:
+        await self.clock.reach(max(before, envelope.arrival))
         if stage == "round":
             self.costs.hops = max(self.costs.hops, envelope.hops + 1)
         if envelope.arrival > before:
@@ -163,30 +170,6 @@ class _Endpoint:
             self.view.entries.append(Decrypted(sender, step, values))
 
 
-class _Line:
-    """What one party sends, or receives, one message after another.
-
-    Kept as busy intervals: a party that resumes at an earlier time of its own after scoring finds
-    the gaps that were free then.
-    """
-
-    REMEMBERED = 64
-
-    def __init__(self) -> None:
-        self._busy: list[tuple[float, float]] = []
-
-    def reserve(self, earliest: float, seconds: float) -> float:
-        """Occupy the first gap of so many seconds from `earliest` on; returns its start."""
-        start = earliest
-        for begin, end in self._busy:
-            if start + seconds <= begin:
-                break
-            start = max(start, end)
-        insort(self._busy, (start, start + seconds))
-        del self._busy[: -self.REMEMBERED]
-        return start
-
-
 class _Wire:
     """Carries bytes between endpoints after latency + bytes / bandwidth; lines serialize."""
 
@@ -195,29 +178,40 @@ class _Wire:
         self.tamper = tamper
         self.max_bytes = max_bytes
         self.endpoints: dict[str, _Endpoint] = {}
-        self._outgoing: defaultdict[str, _Line] = defaultdict(_Line)
-        self._incoming: defaultdict[str, _Line] = defaultdict(_Line)
+        self._outgoing_free: defaultdict[str, float] = defaultdict(float)
+        self._incoming_free: defaultdict[str, float] = defaultdict(float)
         self._sent = 0
 
     def carry(self, sender: _Endpoint, to: str, data: bytes, stage: Stage) -> None:
         if to not in self.endpoints or to == sender.name:
             raise PeerUnreachable(f"{sender.name} has no peer {to!r}")
-        sent = sender.clock.now()
-        arrival = sent if stage == "evaluation" else self._arrival(sender.name, to, data, sent)
         delivered = data if self.tamper is None else self.tamper(sender.name, to, data)
-        if delivered is None:
-            return
         self._sent += 1
-        path = dict(sender.costs.path)
-        envelope = _Envelope(self._sent, delivered, sent, arrival, path, sender.costs.hops)
+        number, sent = self._sent, sender.clock.now()
+        path, hops = dict(sender.costs.path), sender.costs.hops
         inbox = self.endpoints[to].inbox(stage)
-        asyncio.get_running_loop().call_at(arrival, inbox.put, sender.name, envelope)
+        loop = asyncio.get_running_loop()
 
-    def _arrival(self, sender: str, to: str, data: bytes, sent: float) -> float:
+        def deliver(arrival: float) -> None:
+            if delivered is not None:
+                envelope = _Envelope(number, delivered, sent, arrival, path, hops)
+                loop.call_at(arrival, inbox.put, sender.name, envelope)
+
+        if stage == "evaluation":
+            deliver(sent)
+            return
         transfer = self.network.transfer_seconds(len(data))
-        departure = self._outgoing[sender].reserve(sent, transfer)
+        departure = max(sent, self._outgoing_free[sender.name])
+        self._outgoing_free[sender.name] = departure + transfer
         first_bit = departure + self.network.latency_seconds
-        return self._incoming[to].reserve(first_bit, transfer) + transfer
+
+        def occupy_receiver() -> None:
+            # Not before the first bit is there: until then another message may come first.
+            arrival = max(first_bit, self._incoming_free[to]) + transfer
+            self._incoming_free[to] = arrival
+            deliver(arrival)
+
+        loop.call_at(first_bit, occupy_receiver)
 
 
 Program = Callable[[Channel, Costs], Coroutine[Any, Any, T]]

@@ -191,3 +191,23 @@ def test_changed_settings_are_validated() -> None:
     assert job.with_settings(algorithm="fedsgd").local_steps == 1
     with pytest.raises(ConfigError, match=r"job\.local_steps = 0"):
         job.with_settings(local_steps=0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["rounds = true", 'rounds = "5"', "learning_rate = true", "seed = false", 'intercept = "no"'],
+)
+def test_a_value_of_another_type_is_refused(line: str) -> None:
+    with pytest.raises(ConfigError, match=r"job\." + line.split(" ", maxsplit=1)[0]):
+        parse_job(f'[job]\ndataset = "digits"\n{line}')
+
+
+def test_a_missing_key_is_named_shortly() -> None:
+    with pytest.raises(ConfigError, match=r"^job: party\.1\.name is missing$"):
+        parse_job(TWO_PARTIES.replace('name = "shop"\n', ""))
+
+
+@pytest.mark.parametrize("name", ["..", ".", ".hidden", "a/b", ""])
+def test_a_party_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"party\.1\.name"):
+        parse_job(TWO_PARTIES.replace('"shop"', f'"{name}"'))

@@ -23,3 +23,9 @@ def test_auc_beyond_two_classes_is_macro_one_against_the_rest() -> None:
 
 def test_accuracy_beyond_two_classes_takes_the_most_likely() -> None:
     assert accuracy(np.eye(3), np.array([0, 1, 1])) == pytest.approx(2 / 3)
+
+
+def test_a_class_without_held_out_rows_is_left_out_of_the_mean() -> None:
+    generator = np.random.default_rng(0)
+    predictions, labels = generator.standard_normal((40, 3)), np.arange(40) % 2
+    assert 0 < auc(predictions, labels) < 1

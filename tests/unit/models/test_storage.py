@@ -129,3 +129,30 @@ def test_tensors_that_do_not_fit_the_columns_are_refused(
 ) -> None:
     with pytest.raises(DataError, match="do not fit"):
         load_model(written(tmp_path / "m", fields(), **tensors))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"intercept": "yes"}, {"intercept": None}, {"columns": "ab"}, {"rounds": "many"}],
+    ids=str,
+)
+def test_a_header_of_other_types_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+    with pytest.raises(DataError, match="not a securevfl model"):
+        load_model(written(tmp_path / "m", fields(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "told"),
+    [
+        ({"weights": MODEL.weights.astype(np.float32)}, "weights are not finite float64"),
+        ({"weights": np.full((3, 1), np.nan)}, "weights are not finite float64"),
+        ({"mean": np.array([np.inf, 0])}, "mean are not finite float64"),
+        ({"scale": np.array([0.0, 1.0])}, "a scale is not positive"),
+    ],
+    ids=["float32", "nan", "infinite", "zero scale"],
+)
+def test_numbers_that_no_training_leaves_are_refused(
+    tmp_path: Path, tensors: dict[str, np.ndarray], told: str
+) -> None:
+    with pytest.raises(DataError, match=told):
+        load_model(written(tmp_path / "m", fields(), **tensors))

@@ -36,7 +36,7 @@ def test_a_batch_is_counted_by_its_rows_whatever_its_key() -> None:
     leakage = count()
     for key in (0, 1):
         leakage.add("shop", Batch(key, False, rows(0, 1), np.zeros((2, 1)), None))
-    assert leakage.revealed == {"shop": {batch_digest(rows(0, 1)): 10}}
+    assert leakage.revealed == {"shop": {f"{batch_digest(rows(0, 1))} x 10": 10}}
 
 
 def test_peers_may_collude_and_are_added_up() -> None:
@@ -106,3 +106,36 @@ def test_a_failed_write_leaves_the_old_record(
     with pytest.raises(DataError, match="No space left"):
         record.save({"shop": {"a": 1, "b": 2}})
     assert json.loads(record.path.read_text(encoding="utf-8")) == {"shop": {"a": 1}}
+
+
+def test_a_peer_with_another_number_of_columns_learns_more_and_never_less() -> None:
+    leakage = count()
+    leakage.add_rows("shop", rows(0, 1))
+    later = LeakageCount(160, 1, {"shop": 4}, leakage.revealed)
+    later.add_rows("shop", rows(0, 1))
+    assert later.ratio == 14 / 160
+
+
+def test_a_peer_of_an_earlier_job_counts_although_it_is_not_here_now() -> None:
+    earlier = LeakageCount(80, 1, {"lab": 30}, {})
+    earlier.add_rows("lab", rows(0))
+    now = LeakageCount(80, 1, {"shop": 10}, earlier.revealed)
+    with pytest.raises(LabelLeakRefused, match=r"ratio of 0[.]375"):
+        now.require_below_limit()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe", b'{"a": {"b": Infinity}}', b'{"a": {"b": -5}}', b'{"a": {"b": 0.9}}']
+)
+def test_a_record_with_anything_but_counts_is_refused(tmp_path: Path, data: bytes) -> None:
+    record = GuardRecord(tmp_path, "f" * 64)
+    record.path.write_bytes(data)
+    with pytest.raises(DataError, match="damaged"):
+        record.load()
+
+
+def test_a_folder_in_the_records_place_is_told(tmp_path: Path) -> None:
+    record = GuardRecord(tmp_path, "f" * 64)
+    record.path.mkdir()
+    with pytest.raises(DataError, match="cannot be read"):
+        record.load()

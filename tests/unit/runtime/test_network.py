@@ -21,7 +21,7 @@ def test_the_presets_are_the_documented_ones() -> None:
     }
 
 
-@pytest.mark.parametrize("latency", [-1.0, -1e-9, math.nan])
+@pytest.mark.parametrize("latency", [-1.0, -1e-9, math.nan, math.inf])
 def test_a_latency_that_is_no_time_is_refused(latency: float) -> None:
     with pytest.raises(ConfigError, match=r"latency_ms = .*: expected 0 or more"):
         Network(latency_ms=latency, bandwidth_mbit=1)
