@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.runtime.network import PRESETS, Network
 
 Algorithm = Literal["fedsgd", "fedbcd-p", "fedbcd-s"]
 Hide = Literal["residuals", "both"]
@@ -121,6 +122,21 @@ class NetworkSettings(_Section):
     latency_ms: NonNegative | None = None
     bandwidth_mbit: PositiveFloat | None = None
 
+    def resolve(self) -> Network:
+        """The network these settings name.
+
+        Raises:
+            ConfigError: an unknown preset.
+        """
+        if self.latency_ms is not None and self.bandwidth_mbit is not None:
+            return Network(self.latency_ms, self.bandwidth_mbit)
+        if self.preset not in PRESETS:
+            raise ConfigError(
+                f"network = {self.preset!r}: expected {', '.join(PRESETS)}, or latency_ms and "
+                "bandwidth_mbit"
+            )
+        return PRESETS[self.preset]
+
 
 class OutputSettings(_Section):
     """`[output]`: where models go, and how often they are written on the way."""
@@ -171,6 +187,7 @@ class Job(_Section):
         agreed = {
             "job": self.job.model_dump(mode="json"),
             "exchange": self.exchange.model_dump(mode="json"),
+            "network": self.network.model_dump(mode="json"),  # schemes trade bytes by it
             "parties": [(party.name, party.role, party.model) for party in self.party],
         }
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).digest()

@@ -15,7 +15,6 @@ import numpy as np
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.data.tables import check as check_dataset
-from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.losses import loss_for
 from securevfl.models.storage import save_model
@@ -28,7 +27,6 @@ from securevfl.protocols.exchanges import (
 from securevfl.protocols.program import PartyData, PartyOutcome, Workplace, run_party
 from securevfl.protocols.scoring import Score
 from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
-from securevfl.runtime.network import PRESETS, Network
 from securevfl.runtime.simulation import Tamper, simulate
 from securevfl.runtime.views import View
 
@@ -123,7 +121,7 @@ def train(
     started = time.perf_counter()
     simulated = simulate(
         programs,
-        network_of(job),
+        job.network.resolve(),
         stopwatch=environment.stopwatch,
         record_views=environment.record_views,
         tamper=environment.tamper,
@@ -153,7 +151,7 @@ def check(job: Job, dataset: VerticalDataset) -> None:
     check_dataset(dataset)
     loss = loss_for(job.job.loss, dataset.classes)
     check_exchange(job.exchange, loss, len(dataset.parties))
-    network_of(job)
+    job.network.resolve()
     _schedule(job, dataset)
 
 
@@ -167,23 +165,6 @@ def save_models(result: TrainingResult, directory: Path) -> list[Path]:
     for name, path in paths.items():
         save_model(path, result.outcomes[name].model)
     return list(paths.values())
-
-
-def network_of(job: Job) -> Network:
-    """The network that a job names.
-
-    Raises:
-        ConfigError: an unknown preset.
-    """
-    settings = job.network
-    if settings.latency_ms is not None and settings.bandwidth_mbit is not None:
-        return Network(settings.latency_ms, settings.bandwidth_mbit)
-    if settings.preset not in PRESETS:
-        raise ConfigError(
-            f"network = {settings.preset!r}: expected {', '.join(PRESETS)}, or latency_ms and "
-            "bandwidth_mbit"
-        )
-    return PRESETS[settings.preset]
 
 
 def _schedule(job: Job, dataset: VerticalDataset) -> BatchSchedule:

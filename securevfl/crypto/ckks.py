@@ -258,6 +258,20 @@ class CkksEvaluator:
             raise KeyMismatch("the CKKS public key would encrypt nothing")
         self._encryptor = seal.Encryptor(self._context, public_key)
 
+    @property
+    def modulus_bits(self) -> int:
+        """64: integers arrive as they are."""
+        return MODULUS_BITS
+
+    def make_blinder(self) -> bool:
+        """False: this engine makes none ahead."""
+        return False
+
+    def lacks_blinders(self, prepared: object) -> bool:
+        """False: every product makes its own."""
+        del prepared
+        return False
+
     def prepare(self, matrix: Int64Array) -> PreparedSlots:
         """Bring X of shape (S, P) into plaintext slots.
 

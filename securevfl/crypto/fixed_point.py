@@ -7,7 +7,7 @@ complement), so a value in [−2^63, 2^63) and its residue are the same eight by
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import Int64Array, ProductFormat, UInt64Array
+from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, ProductFormat, UInt64Array
 from securevfl.errors import RangeExceeded
 
 
@@ -50,10 +50,14 @@ def from_ring(residues: UInt64Array) -> Int64Array:
     return np.asarray(residues, np.uint64).view(np.int64)
 
 
-def unmask(masked: UInt64Array, mask: UInt64Array) -> Int64Array:
-    """(masked − mask) modulo 2^64, centred: exact while |result| < 2^63."""
+def unmask(masked: UInt64Array, mask: UInt64Array, modulus_bits: int = MODULUS_BITS) -> Int64Array:
+    """(masked − mask) modulo 2^modulus_bits, centred: exact while |result| < 2^(modulus_bits − 1).
+
+    Both arrive times 2^(64 − modulus_bits), so that they wrap at 2^64 whatever the scheme.
+    """
     with np.errstate(over="ignore"):  # wrapping is meant; NumPy warns for 0-d operands
-        return from_ring(np.subtract(masked, mask, dtype=np.uint64))
+        difference = from_ring(np.subtract(masked, mask, dtype=np.uint64))
+    return np.right_shift(difference, MODULUS_BITS - modulus_bits)  # arithmetic: keeps the sign
 
 
 def require_values(values: Int64Array, product_format: ProductFormat) -> None:

@@ -173,6 +173,20 @@ class PaillierEvaluator:
         self._largest_mask = _largest_mask(product_format)
         _largest_masked(product_format, self._public_key)
 
+    @property
+    def modulus_bits(self) -> int:
+        """64: integers arrive as they are."""
+        return MODULUS_BITS
+
+    def make_blinder(self) -> bool:
+        """False: this engine makes none ahead."""
+        return False
+
+    def lacks_blinders(self, prepared: object) -> bool:
+        """False: every product makes its own."""
+        del prepared
+        return False
+
     def prepare(self, matrix: Int64Array) -> PreparedColumns:
         """Bring X of shape (S, P) into sparse columns.
 

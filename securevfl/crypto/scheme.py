@@ -34,6 +34,11 @@ class ProductFormat:
         matrix_fraction_bits: the same for X.
         summands: how many products are added before the masks come off (K − 1 senders when both
             sides are hidden, otherwise 1).
+        columns: the most columns P of any evaluator.
+        vectors: products of one round: C, one vector an output.
+        rounds: the most rounds of the job; with the others the number of decrypted values that
+            flooding has to cover.
+        bandwidth_mbit: of the parties' lines, where a scheme can trade inputs for replies.
     """
 
     rows: int
@@ -42,6 +47,10 @@ class ProductFormat:
     value_fraction_bits: int = 24
     matrix_fraction_bits: int = 16
     summands: int = 1
+    columns: int = 1
+    vectors: int = 1
+    rounds: int = 1
+    bandwidth_mbit: float = 1000.0
 
     @property
     def largest_value(self) -> int:
@@ -123,17 +132,33 @@ class KeyOwner(Protocol):
 
 
 class Evaluator(Protocol):
-    """A party that multiplies under another party's key."""
+    """A party that multiplies under another party's key.
+
+    Replies are re-randomized with *blinders* that depend on neither X nor v. They can be made
+    ahead, while the party waits; each is used once.
+    """
+
+    @property
+    def modulus_bits(self) -> int:
+        """k: products are integers modulo 2^k, and arrive times 2^(MODULUS_BITS − k)."""
 
     def prepare(self, matrix: Int64Array) -> object:
         """Bring X of shape (S, P) into the scheme's form, once per batch.
 
         Raises:
-            RangeExceeded: an entry beyond the format's bound, or too many rows.
+            RangeExceeded: an entry beyond the format's bound, or too many rows or columns.
         """
+
+    def make_blinder(self) -> bool:
+        """Make one blinder ahead; False, and nothing done, where a round's worth is in stock."""
+
+    def lacks_blinders(self, prepared: object) -> bool:
+        """Whether the stock is short of what the next product of this X takes."""
 
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
         """Compute Enc(Xᵀv + r), re-randomized, with a fresh mask r.
+
+        Makes the blinders that are not in stock.
 
         Raises:
             CryptoError: bytes that are no encryption of S values under this key.

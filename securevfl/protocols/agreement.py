@@ -25,11 +25,13 @@ class Agreement:
     """What the parties know of each other when training starts.
 
     Attributes:
-        columns: P of every other party, constant columns included.
+        own_columns: P of this party, constant columns included.
+        columns: P of every other party.
         feature_bound: no party's features leave ±feature_bound.
         masks: pairwise one-time masks with the others.
     """
 
+    own_columns: int
     columns: Mapping[str, int]
     feature_bound: float
     masks: PairwiseMasks
@@ -71,7 +73,7 @@ async def agree(
         masks = mask_key.agree(party.name, keys, job_hash)
     bits = max(other.feature_bound_bits for other in (hello, *hellos.values()))
     columns = {name: other.columns for name, other in hellos.items()}
-    return Agreement(columns, 2.0**bits, masks)
+    return Agreement(hello.columns, columns, 2.0**bits, masks)
 
 
 def _check_same_job(peer: str, theirs: Hello, ours: Hello) -> None:

@@ -121,7 +121,15 @@ def key_owners(party: Party, settings: ExchangeSettings) -> tuple[str, ...]:
 
 
 def product_format(
-    settings: ExchangeSettings, loss: Loss, parties: int, *, rows: int, feature_bound: float
+    settings: ExchangeSettings,
+    loss: Loss,
+    parties: int,
+    *,
+    rows: int,
+    feature_bound: float,
+    columns: int = 1,
+    rounds: int = 1,
+    bandwidth_mbit: float = 1000.0,
 ) -> ProductFormat:
     """Fixed point and bounds of a job's encrypted products.
 
@@ -141,6 +149,10 @@ def product_format(
         value_fraction_bits=settings.value_fraction_bits,
         matrix_fraction_bits=settings.feature_fraction_bits,
         summands=parties - 1 if settings.hide == "both" else 1,
+        columns=columns,
+        vectors=loss.outputs,
+        rounds=rounds,
+        bandwidth_mbit=bandwidth_mbit,
     )
 
 
@@ -151,6 +163,8 @@ async def establish(
     *,
     batch_rows: int,
     total_rows: int,
+    rounds: int,
+    bandwidth_mbit: float,
     keys: KeyMaker,
 ) -> Established:
     """Set up this party's side: gather, make keys, exchange public ones.
@@ -161,6 +175,8 @@ async def establish(
         agreement: what the parties agreed on.
         batch_rows: the most rows of a batch.
         total_rows: N.
+        rounds: the most rounds of the job.
+        bandwidth_mbit: of the parties' lines.
         keys: makes homomorphic keys.
 
     Raises:
@@ -178,6 +194,9 @@ async def establish(
         len(party.names),
         rows=batch_rows,
         feature_bound=agreement.feature_bound,
+        columns=max(agreement.own_columns, *agreement.columns.values()),
+        rounds=rounds,
+        bandwidth_mbit=bandwidth_mbit,
     )
     own, peers = await _exchange_keys(party, settings, fmt, keys)
     own_key = None

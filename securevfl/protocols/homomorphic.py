@@ -113,6 +113,7 @@ class PeerKey:
         self._evaluator = evaluator
         self._format = product_format
         self._prepared: dict[int, object] = {}
+        party.costs.ahead.append(evaluator.make_blinder)
 
     async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
         """Receive Enc(v), send Enc(Xᵀv + r), keep r.
@@ -124,17 +125,24 @@ class PeerKey:
             MalformedMessage: bytes that are no encryption of S values.
         """
         party = self._party
+        # X is known before Enc(v) is here.
+        async with party.costs.compute("evaluate"):
+            prepared = self._prepare(batch)
         _, message = await party.channel.receive([self._owner], EncryptedValues, step.index)
         if len(message.vectors) != outputs:
             raise UnexpectedMessage(
                 f"{self._owner} sent {len(message.vectors)} vectors where {outputs} are due"
             )
-        async with party.costs.compute("evaluate"):
-            prepared = self._prepare(batch)
-            product = self._evaluator.masked_product
-            replies = [_checked(self._owner, product, v, prepared) for v in message.vectors]
-            mask = np.stack([reply.mask for reply in replies], axis=1)
-            party.costs.count("products", mask.size)
+        replies = []
+        for vector in message.vectors:
+            while self._evaluator.lacks_blinders(prepared):
+                async with party.costs.compute("offline"):
+                    self._evaluator.make_blinder()
+            async with party.costs.compute("evaluate"):
+                product = self._evaluator.masked_product
+                replies.append(_checked(self._owner, product, vector, prepared))
+        mask = np.stack([reply.mask for reply in replies], axis=1)
+        party.costs.count("products", mask.size)
         products = tuple(reply.ciphertext for reply in replies)
         await party.channel.send(self._owner, EncryptedProducts(step.index, products))
         return mask
@@ -149,7 +157,8 @@ class PeerKey:
 
     def unmasked(self, masked: RingArray, mask: RingArray) -> FloatArray:
         """Xᵀv from Xᵀv + r and r."""
-        return decode(unmask(masked, mask), self._format.product_fraction_bits)
+        product = unmask(masked, mask, self._evaluator.modulus_bits)
+        return decode(product, self._format.product_fraction_bits)
 
     def _prepare(self, batch: Batch) -> object:
         if batch.key in self._prepared:

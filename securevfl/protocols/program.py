@@ -121,6 +121,8 @@ async def run_party(
         agreement,
         batch_rows=-(-len(part.inputs) // data.schedule.batches),
         total_rows=len(part.inputs),
+        rounds=job.job.rounds,
+        bandwidth_mbit=job.network.resolve().bandwidth_mbit,
         keys=workplace.keys,
     )
     scoring = _scoring(party, job, data, ready, part.held_out)

@@ -8,7 +8,7 @@ up to the party's clock, and the job's totals are those of the party that finish
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
@@ -84,6 +84,7 @@ class Snapshot:
     bytes_sent: int
     ciphertext_bytes: int
     hops: int
+    hidden_s: float
 
 
 @dataclass
@@ -97,6 +98,9 @@ class Costs:
         messages: messages sent, by kind.
         bytes_sent: bytes sent, by kind.
         hops: length of the longest chain of round messages that ends here.
+        ahead: work that can be done while the party waits; each call does one piece and says
+            whether there was one to do.
+        hidden_s: seconds of such work that fitted into waits.
     """
 
     clock: Clock
@@ -107,6 +111,8 @@ class Costs:
     messages: Counter[str] = field(default_factory=Counter)
     bytes_sent: Counter[str] = field(default_factory=Counter)
     hops: int = 0
+    ahead: list[Callable[[], bool]] = field(default_factory=list)
+    hidden_s: float = 0.0
     snapshots: list[Snapshot] = field(default_factory=list)
     _round_messages: int = 0
     _round_bytes: int = 0
@@ -119,6 +125,25 @@ class Costs:
     def count(self, operation: str, times: int = 1) -> None:
         """Note that an operation was done."""
         self.operations[operation] += times
+
+    def work_ahead(self, wait_seconds: float) -> float:
+        """Fill a wait with work ahead, piece by piece.
+
+        Returns:
+            Seconds by which the last piece outlasted the wait: a party finishes what it has begun.
+        """
+        left = wait_seconds
+        while left > 0:
+            self.stopwatch.start()
+            # The first that has a piece to do does it.
+            worked = any(work() for work in self.ahead)
+            spent = self.stopwatch.stop("offline")
+            if not worked:
+                break
+            self.seconds["offline"] = self.seconds.get("offline", 0.0) + spent
+            self.hidden_s += min(spent, left)
+            left -= spent
+        return max(-left, 0.0)
 
     def sent(self, message: Message, size: int) -> None:
         """Note a message that left."""
@@ -140,6 +165,7 @@ class Costs:
                 self._round_bytes,
                 self._ciphertext_bytes,
                 self.hops,
+                self.hidden_s,
             )
         )
 
@@ -182,6 +208,7 @@ class JobCosts:
         bytes_sent: bytes of all round messages.
         ciphertext_bytes: bytes of those that carry ciphertexts.
         messages: number of all round messages.
+        offline_hidden_s: work done ahead inside waits, over all parties; not part of the total.
     """
 
     compute_s: float
@@ -192,6 +219,7 @@ class JobCosts:
     bytes_sent: int
     ciphertext_bytes: int
     messages: int
+    offline_hidden_s: float
 
     def row(self) -> dict[str, Any]:
         """The costs as fields of a result row."""
@@ -217,4 +245,5 @@ def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
         bytes_sent=sum(snapshot.bytes_sent for snapshot in snapshots),
         ciphertext_bytes=sum(snapshot.ciphertext_bytes for snapshot in snapshots),
         messages=sum(snapshot.messages for snapshot in snapshots),
+        offline_hidden_s=sum(snapshot.hidden_s for snapshot in snapshots),
     )

@@ -156,13 +156,15 @@ class _Endpoint:
         return sender, message
 
     async def _pass_time(self, stage: Stage, before: float, envelope: _Envelope) -> None:
-        await self.clock.reach(max(before, envelope.arrival))
+        overrun = self.costs.work_ahead(envelope.arrival - before)
+        await self.clock.reach(max(before, envelope.arrival) + overrun)
         if stage == "round":
             self.costs.hops = max(self.costs.hops, envelope.hops + 1)
         if envelope.arrival > before:
             component = SETUP if stage == "setup" else COMMUNICATION
             path = dict(envelope.path)
             path[component] = path.get(component, 0.0) + envelope.arrival - envelope.sent
+            path["offline"] = path.get("offline", 0.0) + overrun
             self.costs.path = path
 
     def record_decrypted(self, sender: str, step: int, values: NDArray[Any]) -> None:
