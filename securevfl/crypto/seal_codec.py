@@ -1,11 +1,13 @@
-"""Microsoft SEAL's objects as bytes, through TenSEAL's low-level bindings.
+"""Microsoft SEAL's objects as bytes and polynomials, through TenSEAL's low-level bindings.
 
 The bindings offer no buffers, only save and load by path: on Linux that is an anonymous file in
 memory, elsewhere a temporary file that is removed at once. SEAL's own loaders check parameters,
 sizes and coefficient ranges; every exception they raise becomes a CryptoError here.
 
 Format: SEAL 4's serialization (native/src/seal/serialization.h, ciphertext.cpp): a 16-byte header
-whose last 8 bytes are the object's whole size, then the (by default compressed) members.
+whose last 8 bytes are the object's whole size, then the (by default compressed) members. What is
+written and read here beyond SEAL's own calls is compared with SEAL's objects when this module is
+imported.
 """
 
 import os
@@ -16,12 +18,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import numpy as np
 import tenseal.sealapi as seal
+import zstandard
 
 from securevfl.crypto.scheme import UInt64Array
 from securevfl.errors import CryptoError, KeyMismatch
 
+SEED_BYTES = 81
+
 _HEADER_BYTES = 16
+_PLAIN, _ZSTANDARD = 0, 2
+_PLAINTEXT_MEMBERS = struct.Struct("<4QQd")
+_CIPHERTEXT_MEMBERS = struct.Struct("<4Q?3Qdq")
 _SEAL_ERRORS = (RuntimeError, ValueError, IndexError, OverflowError, TypeError, MemoryError)
 SealObject = TypeVar("SealObject", bound=Any)
 
@@ -65,6 +74,16 @@ def split(data: bytes, count: int, largest: int) -> list[bytes]:
     return pieces
 
 
+def plaintext(context: seal.SEALContext, coefficients: UInt64Array) -> seal.Plaintext:
+    """A plaintext polynomial from coefficients modulo t, shape (up to N,).
+
+    Raises:
+        KeyMismatch: a coefficient of t or more.
+    """
+    members = _PLAINTEXT_MEMBERS.pack(0, 0, 0, 0, coefficients.size, 1.0)
+    return from_bytes(context, seal.Plaintext(), _framed(members + _array(coefficients)))
+
+
 def coefficient_ciphertext(context: seal.SEALContext, residues: UInt64Array) -> seal.Ciphertext:
     """The transparent ciphertext (m, 0) of a polynomial in coefficient form.
 
@@ -74,12 +93,45 @@ def coefficient_ciphertext(context: seal.SEALContext, residues: UInt64Array) -> 
         context: its parameters.
         residues: coefficients modulo each data prime, shape (primes, N).
     """
-    primes, degree = residues.shape
-    members = struct.pack("<4Q?3Qdq", *context.first_parms_id(), False, 2, degree, primes, 1.0, 1)
-    count = 2 * residues.size
-    coefficients = residues.astype("<u8").tobytes() + bytes(8 * residues.size)
-    array = _uncompressed(struct.pack("<Q", count) + coefficients)
-    return from_bytes(context, seal.Ciphertext(), _uncompressed(members + array))
+    both = np.stack([residues, np.zeros_like(residues)])
+    return ciphertext_of(context, context.first_parms_id(), both)
+
+
+def ciphertext_of(
+    context: seal.SEALContext, parms_id: list[int], polynomials: UInt64Array
+) -> seal.Ciphertext:
+    """The ciphertext of two polynomials in coefficient form, shape (2, primes, N).
+
+    Raises:
+        KeyMismatch: a coefficient that is no residue, or another shape than the level has.
+    """
+    members = _members(parms_id, polynomials.shape[1], polynomials.shape[2])
+    return from_bytes(context, seal.Ciphertext(), _framed(members + _array(polynomials)))
+
+
+def polynomials_of(ciphertext: seal.Ciphertext) -> UInt64Array:
+    """(c₀, c₁) as residues modulo each prime, shape (2, primes, N)."""
+    shape = (2, ciphertext.coeff_modulus_size(), ciphertext.poly_modulus_degree())
+    body = _body(to_bytes(ciphertext))
+    return _words(body, len(body) - 16 * shape[1] * shape[2]).reshape(shape)
+
+
+def seeded_parts(serializable: Any, primes: int, degree: int) -> tuple[UInt64Array, bytes]:  # noqa: ANN401
+    """c₀, shape (primes, N), and the seed of c₁ of a fresh encryption under the secret key."""
+    body = _body(to_bytes(serializable))
+    end = len(body) - SEED_BYTES
+    c0 = _words(body[:end], end - 8 * primes * degree)
+    return c0.reshape(primes, degree), body[end:]
+
+
+def from_seeded(context: seal.SEALContext, c0: UInt64Array, seed: bytes) -> seal.Ciphertext:
+    """The ciphertext whose c₁ SEAL expands from its seed.
+
+    Raises:
+        KeyMismatch: a coefficient that is no residue, or bytes that are no seed.
+    """
+    members = _members(context.first_parms_id(), *c0.shape)
+    return from_bytes(context, seal.Ciphertext(), _framed(members + _array(c0) + seed))
 
 
 @contextmanager
@@ -104,10 +156,68 @@ def _scratch() -> Iterator[Path]:
             yield Path(folder) / "seal"
 
 
-def _uncompressed(body: bytes) -> bytes:
+def _members(parms_id: list[int], primes: int, degree: int) -> bytes:
+    return _CIPHERTEXT_MEMBERS.pack(*parms_id, False, 2, degree, primes, 1.0, 1)
+
+
+def _array(words: UInt64Array) -> bytes:
+    return _framed(struct.pack("<Q", words.size) + np.ascontiguousarray(words, "<u8").tobytes())
+
+
+def _framed(body: bytes) -> bytes:
     size = _HEADER_BYTES + len(body)
-    return _HEADER_START + struct.pack("<BHQ", 0, 0, size) + body
+    return _HEADER_START + struct.pack("<BHQ", _PLAIN, 0, size) + body
+
+
+def _body(data: bytes) -> bytes:
+    """The members of one serialized object of our own, uncompressed."""
+    if data[5] == _PLAIN:
+        return data[_HEADER_BYTES:]
+    if data[5] != _ZSTANDARD:
+        raise CryptoError(f"SEAL compressed with mode {data[5]}, none or Zstandard expected")
+    # A streaming frame: its header does not tell the size.
+    return zstandard.ZstdDecompressor().decompressobj().decompress(data[_HEADER_BYTES:])
+
+
+def _words(body: bytes, start: int) -> UInt64Array:
+    return np.frombuffer(body, "<u8", offset=start).astype(np.uint64)
+
+
+def _check_layout() -> None:
+    """Compare the layout written here with SEAL's own objects.
+
+    Raises:
+        CryptoError: this TenSEAL writes another one.
+    """
+    degree, plain_modulus = 1024, 1 << 10
+    parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
+    parameters.set_poly_modulus_degree(degree)
+    parameters.set_coeff_modulus(seal.CoeffModulus.Create(degree, [27, 27, 27]))
+    parameters.set_plain_modulus(seal.Modulus(plain_modulus))
+    context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.NONE)
+    encryptor = seal.Encryptor(context, seal.KeyGenerator(context).secret_key())
+    numbers = np.arange(degree, dtype=np.uint64) % np.uint64(plain_modulus - 1) + np.uint64(1)
+    try:
+        message = plaintext(context, numbers)
+        terms = [f"{numbers[power]:X}x^{power}" for power in range(degree - 1, 0, -1)]
+        same = to_bytes(message) == to_bytes(seal.Plaintext(" + ".join([*terms, "1"])))
+        fresh = encryptor.encrypt_symmetric(message)
+        expanded = from_bytes(context, seal.Ciphertext(), to_bytes(fresh))
+        rebuilt = from_seeded(context, *seeded_parts(fresh, 2, degree))
+        polynomials = polynomials_of(rebuilt)
+        again = ciphertext_of(context, context.first_parms_id(), polynomials)
+        same &= to_bytes(expanded) == to_bytes(rebuilt) == to_bytes(again)
+        same &= all(expanded.data(at) == int(polynomials[at, 0, 0]) for at in range(2))
+    except (CryptoError, struct.error, *_SEAL_ERRORS) as error:
+        raise CryptoError(f"{_UNKNOWN_LAYOUT}: {error}") from error
+    if not same:
+        raise CryptoError(_UNKNOWN_LAYOUT)
 
 
 # Magic number, header size and version of the SEAL at hand, as it writes them itself.
 _HEADER_START = to_bytes(seal.Plaintext())[:5]
+_UNKNOWN_LAYOUT = (
+    f"this TenSEAL's SEAL {_HEADER_START[3]}.{_HEADER_START[4]} serializes otherwise than "
+    "SEAL 4.x; install tenseal 0.3.16"
+)
+_check_layout()

@@ -1,0 +1,406 @@
+"""BFV (Fan, Vercauteren 2012) by coefficient packing, on TenSEAL's SEAL: the fast default.
+
+Exact integers modulo t = 2^k: no rotations, no Galois keys, one plaintext multiplication for
+⌊N/chunk⌋ inner products. Sizes and layout: bfv_parameters.
+
+On the wire: an input is its c₀, bit-packed, and the seed of its c₁; a reply is its c₁ modulo the
+first prime and only those c₀ coefficients that the owner needs, bit-packed.
+
+Guarantees, for semi-honest parties:
+    - The owner sees Xᵀv + r, r uniform modulo t; every coefficient of a reply has such a mask, so
+      the sums over parts of X in unused ones are hidden as well.
+    - A reply's c₁ is that of a fresh public-key encryption plus a·X: without that encryption the
+      owner, who knows a, divides it out (200 of 200 coefficients of X).
+    - A reply's noise holds X·e, e known to the owner. Flooding hides it within a statistical
+      distance of 2^−40 over all coefficients that the job reveals.
+    - Replies of another key, and damaged ones, have too much noise and are refused.
+Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURITY.md.
+Source: design protocols.md section 3.
+"""
+
+import os
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import tenseal.sealapi as seal
+from numpy.typing import NDArray
+
+from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, bfv_context
+from securevfl.crypto.bit_packing import pack, packed_size, unpack
+from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
+from securevfl.crypto.keys import fingerprint
+from securevfl.crypto.pool import BlinderPool
+from securevfl.crypto.scheme import (
+    MODULUS_BITS,
+    Int64Array,
+    MaskedReply,
+    ProductFormat,
+    UInt64Array,
+)
+from securevfl.crypto.seal_codec import (
+    SEED_BYTES,
+    ciphertext_of,
+    coefficient_ciphertext,
+    from_bytes,
+    from_seeded,
+    plaintext,
+    polynomials_of,
+    seal_errors,
+    seeded_parts,
+    split,
+    to_bytes,
+)
+from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
+
+_LARGEST_KEY = 1 << 20
+_LIMB_BITS = 32
+
+
+class BfvOwner:
+    """The party that holds the secret key.
+
+    Args:
+        product_format: fixed point, bounds and size of the job.
+
+    Raises:
+        RangeExceeded: products or flooding for which no 128-bit set has room.
+    """
+
+    def __init__(self, product_format: ProductFormat) -> None:
+        self._format = product_format
+        self._parameters = BfvParameters.of(product_format)
+        self._context = _context(self._parameters)
+        generator = seal.KeyGenerator(self._context)
+        public_key = seal.PublicKey()
+        generator.create_public_key(public_key)
+        self._public_bytes = to_bytes(public_key)
+        # Its own vectors under the secret key: c₁ is a seed.
+        self._encryptor = seal.Encryptor(self._context, generator.secret_key())
+        self._decryptor = seal.Decryptor(self._context, generator.secret_key())
+        self._reply_level = self._find_reply_level(public_key)
+
+    def _find_reply_level(self, public_key: seal.PublicKey) -> list[int]:
+        zero = seal.Ciphertext()
+        seal.Encryptor(self._context, public_key).encrypt_zero(zero)
+        _switch(self._context, zero, self._parameters)
+        level: list[int] = zero.parms_id()
+        return level
+
+    @property
+    def public_bytes(self) -> bytes:
+        """A SEAL public key, by its type without any secret; parameters follow from the format."""
+        return self._public_bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the key in results."""
+        return fingerprint(self._public_bytes)
+
+    @property
+    def key_bits(self) -> None:
+        """None: the parameters are at 128 bits."""
+        return
+
+    def encrypt(self, values: Int64Array) -> bytes:
+        """Encrypt integers of shape (S,): for each input its packed c₀ and its seed.
+
+        Raises:
+            RangeExceeded: a value beyond the format's bound, or too many rows.
+        """
+        require_values(values, self._format)
+        parameters = self._parameters
+        padded = np.zeros(parameters.inputs * parameters.chunk, np.int64)
+        padded[: len(values)] = values
+        pieces = []
+        for part in np.split(padded, parameters.inputs):
+            message = plaintext(self._context, _residues(part, parameters.plain_bits))
+            fresh = self._encryptor.encrypt_symmetric(message)
+            c0, seed = seeded_parts(fresh, len(parameters.prime_bits), DEGREE)
+            packed = [pack(row, bits) for row, bits in zip(c0, parameters.prime_bits, strict=True)]
+            pieces.append(b"".join(packed) + seed)
+        return b"".join(pieces)
+
+    def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
+        """Decrypt a masked product: (columns,) integers modulo 2^k, times 2^(64 − k).
+
+        Raises:
+            CryptoError: bytes that are no reply of this key with so many columns.
+        """
+        if columns < 1:
+            raise CryptoError(f"{columns} columns, at least 1 expected")
+        parameters = self._parameters
+        layouts = [parameters.positions(g, columns) for g in range(parameters.replies(columns))]
+        sizes = [_reply_bytes(parameters, len(positions)) for positions in layouts]
+        if len(ciphertext) != sum(sizes):
+            raise CryptoError(f"{len(ciphertext)} bytes, {sum(sizes)} of a bfv reply expected")
+        values, at = [], 0
+        for positions, size in zip(layouts, sizes, strict=True):
+            values.append(self._decrypt_reply(ciphertext[at : at + size], positions))
+            at += size
+        found = np.concatenate([each[: parameters.columns_per_reply] for each in values])[:columns]
+        return np.left_shift(found, np.uint64(MODULUS_BITS - parameters.plain_bits))
+
+    def _decrypt_reply(self, piece: bytes, positions: NDArray[np.int64]) -> UInt64Array:
+        """Plaintext coefficients at the positions."""
+        parameters = self._parameters
+        polynomials = np.zeros((2, parameters.reply_primes, DEGREE), np.uint64)
+        at = 0
+        for row, bits in enumerate(parameters.reply_bits):
+            for polynomial, where in ((1, slice(None)), (0, positions)):
+                count = DEGREE if polynomial else len(positions)
+                size = packed_size(count, bits)
+                polynomials[polynomial, row, where] = unpack(piece[at : at + size], count, bits)
+                at += size
+        found = self._coefficients(polynomials, positions)
+        # Three eighths of the distance to a wrong value: what is rightly there does not move.
+        primes = _primes(self._context, parameters)[: parameters.reply_primes]
+        shift = prod(primes) * 3 // 8 >> parameters.plain_bits
+        for row, prime in enumerate(primes):
+            moved = polynomials[0, row, positions]
+            moved[::2] += np.uint64(shift % prime)
+            moved[1::2] += np.uint64(-shift % prime)
+            polynomials[0, row, positions] = moved % np.uint64(prime)
+        if not np.array_equal(found, self._coefficients(polynomials, positions)):
+            raise KeyMismatch("a reply is damaged, or was made under another key")
+        return found
+
+    def _coefficients(self, polynomials: UInt64Array, positions: NDArray[np.int64]) -> UInt64Array:
+        plain = seal.Plaintext()
+        reply = ciphertext_of(self._context, self._reply_level, polynomials)
+        with seal_errors("a reply"):
+            self._decryptor.decrypt(reply, plain)
+        present = plain.coeff_count()  # leading zeros are not stored
+        found = [plain.data(i) if i < present else 0 for i in positions.tolist()]
+        return np.array(found, np.uint64)
+
+
+@dataclass(frozen=True)
+class PreparedPolynomials:
+    """X as plaintexts in NTT form, [reply][input]; None where all entries are zero."""
+
+    columns: int
+    plaintexts: tuple[tuple[seal.Plaintext | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Blinder:
+    """Enc(mask) under the public key, with flooding noise; used once."""
+
+    ciphertext: seal.Ciphertext
+    mask: UInt64Array
+
+
+class BfvEvaluator:
+    """A party that multiplies under another party's key.
+
+    Args:
+        public_bytes: the owner's public key.
+        product_format: fixed point, bounds and size of the job.
+
+    Raises:
+        KeyMismatch: bytes that are no public key of these parameters.
+        RangeExceeded: products or flooding for which no 128-bit set has room.
+    """
+
+    def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
+        self._format = product_format
+        self._parameters = BfvParameters.of(product_format)
+        self._context = _context(self._parameters)
+        self._evaluator = seal.Evaluator(self._context)
+        (piece,) = split(public_bytes, 1, _LARGEST_KEY)
+        public_key = from_bytes(self._context, seal.PublicKey(), piece)
+        if public_key.data().is_transparent():
+            raise KeyMismatch("the BFV public key would encrypt nothing")
+        self._encryptor = seal.Encryptor(self._context, public_key)
+        capacity = self._parameters.replies(product_format.columns) * product_format.vectors
+        self._pool = BlinderPool(self._blinder, capacity)
+
+    @property
+    def modulus_bits(self) -> int:
+        """K of t = 2^k."""
+        return self._parameters.plain_bits
+
+    def prepare(self, matrix: Int64Array) -> PreparedPolynomials:
+        """Bring X of shape (S, P) into plaintext polynomials in NTT form.
+
+        Raises:
+            RangeExceeded: an entry beyond the format's bound, or too many rows or columns.
+        """
+        require_matrix(matrix, self._format)
+        parameters = self._parameters
+        rows, columns = matrix.shape
+        if columns > self._format.columns:
+            raise RangeExceeded(f"{columns} columns, at most {self._format.columns} agreed")
+        replies, side = parameters.replies(columns), parameters.columns_per_reply
+        padded = np.zeros((parameters.inputs * parameters.chunk, replies * side), np.int64)
+        padded[:rows, :columns] = matrix
+        blocks = padded.reshape(parameters.inputs, parameters.chunk, replies, side)
+        # (reply, input, columns one after the other, rows reversed)
+        coefficients = blocks[:, ::-1].transpose(2, 0, 3, 1).reshape(replies, parameters.inputs, -1)
+        return PreparedPolynomials(
+            columns,
+            tuple(
+                tuple(self._transformed(part) if part.any() else None for part in reply)
+                for reply in coefficients
+            ),
+        )
+
+    def _transformed(self, coefficients: Int64Array) -> seal.Plaintext:
+        plain = plaintext(self._context, _residues(coefficients, self._parameters.plain_bits))
+        transformed = seal.Plaintext()
+        level = self._context.first_parms_id()
+        self._evaluator.transform_to_ntt(plain, level, transformed)
+        return transformed
+
+    def make_blinder(self) -> bool:
+        """Make one blinder ahead; False where a round's worth is in stock."""
+        return self._pool.make_one()
+
+    def lacks_blinders(self, prepared: object) -> bool:
+        """Whether the next product would have to make some."""
+        return len(self._pool) < len(_own(prepared).plaintexts)
+
+    def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
+        """Compute Enc(Xᵀv + r), re-randomized and flooded, with a fresh mask r.
+
+        Raises:
+            CryptoError: bytes that are no encryption of S values under these parameters.
+        """
+        product = _own(prepared)
+        vectors = self._take_in(encrypted)
+        replies, masks = [], []
+        for index, row in enumerate(product.plaintexts):
+            blinder = self._pool.take()
+            positions = self._parameters.positions(index, product.columns)
+            replies.append(self._reply(vectors, row, blinder.ciphertext, positions))
+            masks.append(blinder.mask[positions[: self._parameters.columns_per_reply]])
+        mask = np.concatenate(masks)[: product.columns]
+        shift = np.uint64(MODULUS_BITS - self._parameters.plain_bits)
+        return MaskedReply(b"".join(replies), np.left_shift(mask, shift))
+
+    def _take_in(self, encrypted: bytes) -> list[seal.Ciphertext]:
+        """The inputs, in NTT form."""
+        parameters = self._parameters
+        size = parameters.input_bytes + SEED_BYTES
+        if len(encrypted) != parameters.inputs * size:
+            raise CryptoError(
+                f"{len(encrypted)} bytes, {parameters.inputs} bfv inputs of {size} bytes expected"
+            )
+        vectors = []
+        for start in range(0, len(encrypted), size):
+            c0, at = [], start
+            for bits in parameters.prime_bits:
+                end = at + packed_size(DEGREE, bits)
+                c0.append(unpack(encrypted[at:end], DEGREE, bits))
+                at = end
+            vector = from_seeded(self._context, np.stack(c0), encrypted[at : start + size])
+            self._evaluator.transform_to_ntt_inplace(vector)
+            vectors.append(vector)
+        return vectors
+
+    def _reply(
+        self,
+        vectors: list[seal.Ciphertext],
+        row: tuple[seal.Plaintext | None, ...],
+        blinder: seal.Ciphertext,
+        positions: NDArray[np.int64],
+    ) -> bytes:
+        total: seal.Ciphertext | None = None
+        with seal_errors("an encrypted vector"):
+            for vector, plain in zip(vectors, row, strict=True):
+                if plain is None:
+                    continue
+                product = seal.Ciphertext()
+                self._evaluator.multiply_plain(vector, plain, product)
+                if total is None:
+                    total = product
+                else:
+                    self._evaluator.add_inplace(total, product)
+            if total is not None:
+                self._evaluator.transform_from_ntt_inplace(total)
+                self._evaluator.add_inplace(blinder, total)
+            _switch(self._context, blinder, self._parameters)
+        c0, c1 = polynomials_of(blinder)
+        return b"".join(
+            pack(residues, bits)
+            for row_bits, bits in enumerate(self._parameters.reply_bits)
+            for residues in (c1[row_bits], c0[row_bits, positions])
+        )
+
+    def _blinder(self) -> _Blinder:
+        parameters = self._parameters
+        mask = _uniform_words(1)[0] & np.uint64((1 << parameters.plain_bits) - 1)
+        encrypted = seal.Ciphertext()
+        self._encryptor.encrypt(plaintext(self._context, mask), encrypted)
+        flood = coefficient_ciphertext(self._context, self._flooding())
+        self._evaluator.add_inplace(encrypted, flood)
+        return _Blinder(encrypted, mask)
+
+    def _flooding(self) -> UInt64Array:
+        """Noise uniform on [−2^(flood_bits − 1), 2^(flood_bits − 1)), modulo each prime."""
+        bits = self._parameters.flood_bits
+        limbs = _uniform_words(-(-bits // _LIMB_BITS)) >> np.uint64(MODULUS_BITS - _LIMB_BITS)
+        limbs[0] >>= np.uint64(-bits % _LIMB_BITS)
+        primes = _primes(self._context, self._parameters)
+        return np.stack([reduced(limbs, 1 << (bits - 1), prime) for prime in primes])
+
+
+def reduced(limbs: UInt64Array, offset: int, prime: int) -> UInt64Array:
+    """(Σ limbs·2^(32·place) − offset) mod prime, of words below 2^32, most significant first.
+
+    Horner's rule; quotients come from float64, whose error of one is put right after.
+
+    Args:
+        limbs: shape (L, N).
+        offset: subtracted.
+        prime: between 2^32 and 2^61.
+    """
+    value = np.full(limbs.shape[1], 0, np.int64)
+    for limb in limbs.view(np.int64):
+        quotient = (value.astype(np.float64) * (2.0**_LIMB_BITS / prime)).astype(np.int64)
+        # Both terms wrap modulo 2^64, their difference is small.
+        value = (value << _LIMB_BITS) - quotient * prime + limb
+        value = np.where(value < 0, value + prime, value)
+        value = np.where(value >= prime, value - prime, value)
+    value -= offset % prime
+    return np.where(value < 0, value + prime, value).view(np.uint64)
+
+
+def _own(prepared: object) -> PreparedPolynomials:
+    if not isinstance(prepared, PreparedPolynomials):
+        raise CryptoError(f"prepared is a {type(prepared).__name__}, not BFV polynomials")
+    return prepared
+
+
+def _reply_bytes(parameters: BfvParameters, revealed: int) -> int:
+    return sum(
+        packed_size(DEGREE, bits) + packed_size(revealed, bits) for bits in parameters.reply_bits
+    )
+
+
+def _residues(integers: Int64Array, plain_bits: int) -> UInt64Array:
+    return to_ring(integers) & np.uint64((1 << plain_bits) - 1)
+
+
+def _uniform_words(rows: int) -> UInt64Array:
+    """Uniform 64-bit words from the operating system, shape (rows, N)."""
+    return np.frombuffer(os.urandom(8 * rows * DEGREE), np.uint64).reshape(rows, DEGREE).copy()
+
+
+def _context(parameters: BfvParameters) -> seal.SEALContext:
+    return bfv_context(parameters.prime_bits, parameters.plain_bits)
+
+
+def _primes(context: seal.SEALContext, parameters: BfvParameters) -> list[int]:
+    moduli = context.key_context_data().parms().coeff_modulus()
+    return [modulus.value() for modulus in moduli][: len(parameters.prime_bits)]
+
+
+def _switch(
+    context: seal.SEALContext, ciphertext: seal.Ciphertext, parameters: BfvParameters
+) -> None:
+    """Switch a ciphertext to a reply's primes, in place."""
+    evaluator = seal.Evaluator(context)
+    for _ in range(len(parameters.prime_bits) - parameters.reply_primes):
+        evaluator.mod_switch_to_next_inplace(ciphertext)

@@ -1,0 +1,193 @@
+"""Ring, primes and layout of BFV for one job's products, derived alike at both ends.
+
+Layout (coefficient packing): `chunk` entries of v are the coefficients of one input polynomial;
+⌊N/chunk⌋ columns of X, rows reversed, fill another. Coefficient (j + 1)·chunk − 1 of their
+product is the inner product of v with column j. More rows than `chunk` take several inputs, whose
+products add up. Bytes are ⌈S/chunk⌉ inputs up and ⌈P/⌊N/chunk⌋⌉ replies down: the layout that
+takes the least time on the job's lines wins.
+
+Sizes, in bits: t = 2^plain_bits exceeds twice the largest product. A reply is switched to primes
+of `GAP_BITS` more than t. Flooding noise is uniform on 2^flood_bits integers, at least
+2^STATISTICAL_BITS · B · R, with B the most that X·e can be and R the coefficients that the owner
+decrypts over the job; the modulus q leaves room for 8·t times as much.
+Source: design protocols.md section 3; degree and 218 bits: HomomorphicEncryption.org standard,
+ternary secret, 128 bits.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+
+import numpy as np
+import tenseal.sealapi as seal
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import ProductFormat
+from securevfl.errors import RangeExceeded
+
+DEGREE = 8192
+LARGEST_MODULUS_BITS = 218
+LARGEST_PLAIN_BITS = 59
+STATISTICAL_BITS = 40
+# What rounding (under 2^8 in units of one prime's 2^GAP_BITS / t, 12 standard deviations) and
+# flooding (1/16) leave of a reply's noise budget lets the owner notice foreign or damaged replies.
+GAP_BITS = 12
+# SEAL's centred binomial noise is at most 21; the message's rounding adds 1/2.
+LARGEST_NOISE = 21.5
+# A foreign coefficient passes the owner's check 5 times in 8; 48 of them, once in 2^32.
+LEAST_REVEALED = 48
+
+_SPECIAL_BITS = 30  # SEAL's own prime, which no ciphertext on the wire has
+_LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
+# Milliseconds by data prime, measured: encrypting and taking in an input; one product; the rest
+# of a reply. They weigh computation against bytes and need not be exact.
+_INPUT_MS, _PRODUCT_MS, _REPLY_MS = 0.9, 0.06, 0.5
+
+
+@dataclass(frozen=True)
+class BfvParameters:
+    """One choice.
+
+    Attributes:
+        chunk: entries of v in one input.
+        inputs: ciphertexts of one vector.
+        plain_bits: t = 2^plain_bits.
+        prime_bits: of the data primes; a reply keeps the first `reply_primes` of them.
+        reply_primes: see prime_bits.
+        flood_bits: flooding noise is uniform on 2^flood_bits integers around 0.
+    """
+
+    chunk: int
+    inputs: int
+    plain_bits: int
+    prime_bits: tuple[int, ...]
+    reply_primes: int
+    flood_bits: int
+
+    @classmethod
+    def of(cls, product_format: ProductFormat) -> "BfvParameters":
+        """The choice for a format; both ends make the same.
+
+        Raises:
+            RangeExceeded: products, or flooding over the job's rounds, for which no set of 128-bit
+                security has room.
+        """
+        product_format.require_room(LARGEST_PLAIN_BITS)
+        layouts = {}
+        for columns in range(1, min(product_format.columns, DEGREE) + 1):
+            inputs = -(-product_format.rows // (DEGREE // columns))
+            layouts[inputs] = -(-product_format.rows // inputs)
+        fitting = [
+            fitted
+            for inputs, chunk in layouts.items()
+            for others in range(1, 4)
+            if (fitted := _fitted(product_format, inputs, chunk, others)) is not None
+        ]
+        if not fitting:
+            raise RangeExceeded(_no_room(product_format))
+        return min(fitting, key=lambda each: each.seconds(product_format))
+
+    @property
+    def columns_per_reply(self) -> int:
+        """⌊N/chunk⌋."""
+        return DEGREE // self.chunk
+
+    def replies(self, columns: int) -> int:
+        """Ciphertexts that carry so many columns."""
+        return -(-columns // self.columns_per_reply)
+
+    def positions(self, reply: int, columns: int) -> NDArray[np.int64]:
+        """Coefficients of a reply whose c₀ is sent: those of its columns first, then fillers.
+
+        Fillers, masked like all, make foreign replies noticeable however few columns there are.
+        """
+        left = columns - reply * self.columns_per_reply
+        return _positions(self.chunk, min(self.columns_per_reply, left))
+
+    @property
+    def input_bytes(self) -> int:
+        """One input on the wire, up to the seed."""
+        return DEGREE * sum(self.prime_bits) // 8
+
+    @property
+    def reply_bits(self) -> tuple[int, ...]:
+        """Bits of the primes that a reply has."""
+        return self.prime_bits[: self.reply_primes]
+
+    def seconds(self, product_format: ProductFormat) -> float:
+        """Estimated time of one product: transfers and computation, without latency."""
+        replies = self.replies(product_format.columns)
+        size = self.inputs * self.input_bytes + replies * DEGREE * sum(self.reply_bits) // 8
+        primes = len(self.prime_bits)
+        compute_ms = primes * (
+            self.inputs * _INPUT_MS + replies * (_REPLY_MS + self.inputs * _PRODUCT_MS)
+        )
+        return size * 8e-6 / product_format.bandwidth_mbit + compute_ms * 1e-3
+
+
+def _fitted(
+    product_format: ProductFormat, inputs: int, chunk: int, others: int
+) -> BfvParameters | None:
+    """The set with so many primes that replies do not keep, if there is one."""
+    plain_bits = product_format.largest_product.bit_length() + 1
+    flood_bits = _flood_bits(product_format, inputs, chunk)
+    modulus_bits = flood_bits + plain_bits + 3
+    reply_primes = 1 if plain_bits + GAP_BITS <= _LARGEST_PRIME_BITS else 2
+    least = max(plain_bits + GAP_BITS, modulus_bits - others * _LARGEST_PRIME_BITS)
+    reply_bits = _nibbles(least, reply_primes)
+    other_bits = _nibbles(modulus_bits - reply_primes * reply_bits, others)
+    prime_bits = (reply_bits,) * reply_primes + (other_bits,) * others
+    fits = sum(prime_bits) + _SPECIAL_BITS <= LARGEST_MODULUS_BITS
+    if not fits or max(prime_bits) > _LARGEST_PRIME_BITS:
+        return None
+    return BfvParameters(chunk, inputs, plain_bits, prime_bits, reply_primes, flood_bits)
+
+
+def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
+    columns = min(DEGREE // chunk, product_format.columns)
+    norm = columns * inputs * chunk * product_format.largest_entry
+    replies = -(-product_format.columns // (DEGREE // chunk))
+    revealed = max(product_format.columns, replies * LEAST_REVEALED)
+    over_job = revealed * product_format.vectors * product_format.rounds
+    return STATISTICAL_BITS + (ceil(LARGEST_NOISE * norm) * over_job - 1).bit_length()
+
+
+def _nibbles(bits: int, primes: int) -> int:
+    """Bits of each of so many primes, in whole nibbles, which pack."""
+    each = -(-bits // primes)
+    return max(_LEAST_PRIME_BITS, -(-each // 4) * 4)
+
+
+def _no_room(product_format: ProductFormat) -> str:
+    flood_bits = _flood_bits(product_format, 1, min(product_format.rows, DEGREE))
+    return (
+        f"bfv: products of {product_format.largest_product.bit_length() + 1} bits and flooding of "
+        f"{flood_bits} bits or more ({product_format.rounds} rounds x {product_format.vectors} "
+        f"vectors x {product_format.columns} columns) do not fit the {LARGEST_MODULUS_BITS} bits "
+        f"that 128-bit security leaves at degree {DEGREE}; use fewer fraction bits, rounds or rows"
+    )
+
+
+@cache
+def _positions(chunk: int, columns: int) -> NDArray[np.int64]:
+    of_columns = np.arange(1, columns + 1) * chunk - 1
+    # Pairs pack; LEAST_REVEALED is even.
+    fillers = max(LEAST_REVEALED - columns, columns % 2)
+    free = np.setdiff1d(np.arange(DEGREE), of_columns)
+    positions = np.concatenate([of_columns, free[:fillers]])
+    positions.flags.writeable = False
+    return positions
+
+
+@cache
+def bfv_context(prime_bits: tuple[int, ...], plain_bits: int) -> seal.SEALContext:
+    """SEAL's tables for these sizes, at 128 bits of security."""
+    parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
+    parameters.set_poly_modulus_degree(DEGREE)
+    sizes = [*prime_bits, _SPECIAL_BITS]
+    parameters.set_coeff_modulus(seal.CoeffModulus.Create(DEGREE, sizes))
+    parameters.set_plain_modulus(seal.Modulus(1 << plain_bits))
+    context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
+    if not context.parameters_set():
+        raise RangeExceeded(f"bfv: SEAL refuses primes of {sizes} bits with t = 2^{plain_bits}")
+    return context
