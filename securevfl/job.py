@@ -99,8 +99,10 @@ class ExchangeSettings(_Section):
         predictions: clear, or masked so that only their sum shows (three parties or more).
         key_bits: Paillier modulus; the scheme's 128-bit default where not given.
         engine: implementation of the scheme; its default where not given.
-        value_fraction_bits: fixed point of residuals and predictions.
-        feature_fraction_bits: fixed point of features.
+        value_fraction_bits: fixed point of residuals and predictions; the scheme's where not
+            given.
+        feature_fraction_bits: the most for features; the scheme's where not given. Features that
+            are exact with fewer, as 0/1 columns are, take fewer.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
     """
@@ -110,8 +112,8 @@ class ExchangeSettings(_Section):
     predictions: Literal["clear", "masked"] = "clear"
     key_bits: PositiveInt | None = None
     engine: str | None = None
-    value_fraction_bits: Annotated[int, Field(ge=8, le=40)] = 24
-    feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] = 16
+    value_fraction_bits: Annotated[int, Field(ge=8, le=40)] | None = None
+    feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] | None = None
     prediction_bound: PositiveFloat = 6.0
 
 

@@ -48,7 +48,8 @@ class Hello(Message):
     """Set-up, everyone to everyone: is this the same job, over the same rows?
 
     `feature_bound_bits` b says that the sender's features stay within ±2^b: products are sized
-    by it. `mask_key` is a fresh X25519 public key.
+    by it. With `feature_fraction_bits` behind the point they are exact (32: not with fewer).
+    `mask_key` is a fresh X25519 public key.
     """
 
     stage = "setup"
@@ -57,6 +58,7 @@ class Hello(Message):
     test_rows: int
     columns: int
     feature_bound_bits: int
+    feature_fraction_bits: int
     mask_key: bytes
 
 

@@ -55,6 +55,7 @@ from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
 _LARGEST_KEY = 1 << 20
 _LIMB_BITS = 32
+_CHECKED_TOGETHER = 4
 
 
 class BfvOwner:
@@ -78,14 +79,7 @@ class BfvOwner:
         # Its own vectors under the secret key: c₁ is a seed.
         self._encryptor = seal.Encryptor(self._context, generator.secret_key())
         self._decryptor = seal.Decryptor(self._context, generator.secret_key())
-        self._reply_level = self._find_reply_level(public_key)
-
-    def _find_reply_level(self, public_key: seal.PublicKey) -> list[int]:
-        zero = seal.Ciphertext()
-        seal.Encryptor(self._context, public_key).encrypt_zero(zero)
-        _switch(self._context, zero, self._parameters)
-        level: list[int] = zero.parms_id()
-        return level
+        self._reply_level = _reply_level(self._context, self._parameters)
 
     @property
     def public_bytes(self) -> bytes:
@@ -130,40 +124,60 @@ class BfvOwner:
         if columns < 1:
             raise CryptoError(f"{columns} columns, at least 1 expected")
         parameters = self._parameters
-        layouts = [parameters.positions(g, columns) for g in range(parameters.replies(columns))]
-        sizes = [_reply_bytes(parameters, len(positions)) for positions in layouts]
-        if len(ciphertext) != sum(sizes):
-            raise CryptoError(f"{len(ciphertext)} bytes, {sum(sizes)} of a bfv reply expected")
-        values, at = [], 0
-        for positions, size in zip(layouts, sizes, strict=True):
-            values.append(self._decrypt_reply(ciphertext[at : at + size], positions))
-            at += size
-        found = np.concatenate([each[: parameters.columns_per_reply] for each in values])[:columns]
+        replies, positions = parameters.replies(columns), parameters.positions(columns)
+        size = _reply_bytes(parameters, len(positions))
+        if len(ciphertext) != replies * size:
+            raise CryptoError(f"{len(ciphertext)} bytes, {replies} bfv replies of {size} expected")
+        polynomials = np.stack(
+            [
+                self._unpacked(ciphertext[at : at + size], positions)
+                for at in range(0, replies * size, size)
+            ]
+        )
+        values = np.stack([self._coefficients(reply, positions) for reply in polynomials])
+        for first in range(0, replies, _CHECKED_TOGETHER):
+            together = slice(first, first + _CHECKED_TOGETHER)
+            self._require_little_noise(polynomials[together], values[together], positions)
+        found = values[:, : min(parameters.columns_per_reply, columns)].reshape(-1)[:columns]
         return np.left_shift(found, np.uint64(MODULUS_BITS - parameters.plain_bits))
 
-    def _decrypt_reply(self, piece: bytes, positions: NDArray[np.int64]) -> UInt64Array:
-        """Plaintext coefficients at the positions."""
-        parameters = self._parameters
-        polynomials = np.zeros((2, parameters.reply_primes, DEGREE), np.uint64)
+    def _unpacked(self, piece: bytes, positions: NDArray[np.int64]) -> UInt64Array:
+        """(c₀, c₁) of a reply, c₀ at the positions only: shape (2, reply primes, N)."""
+        polynomials = np.zeros((2, self._parameters.reply_primes, DEGREE), np.uint64)
         at = 0
-        for row, bits in enumerate(parameters.reply_bits):
+        for row, bits in enumerate(self._parameters.reply_bits):
             for polynomial, where in ((1, slice(None)), (0, positions)):
                 count = DEGREE if polynomial else len(positions)
                 size = packed_size(count, bits)
                 polynomials[polynomial, row, where] = unpack(piece[at : at + size], count, bits)
                 at += size
-        found = self._coefficients(polynomials, positions)
-        # Three eighths of the distance to a wrong value: what is rightly there does not move.
-        primes = _primes(self._context, parameters)[: parameters.reply_primes]
-        shift = prod(primes) * 3 // 8 >> parameters.plain_bits
+        return polynomials
+
+    def _require_little_noise(
+        self, replies: UInt64Array, values: UInt64Array, positions: NDArray[np.int64]
+    ) -> None:
+        """Check that a few replies decrypt with little noise, by their sum.
+
+        The sum is moved by 5/16 of what lies between two plaintexts, up and down in turns. What
+        is rightly there stays, since four replies' noise is under 1/16 and rounding; what is
+        uniform moves 5 times in 16 at every position.
+
+        Raises:
+            KeyMismatch: replies of another key, or damaged ones.
+        """
+        primes = _primes(self._context, self._parameters)[: self._parameters.reply_primes]
+        shift = prod(primes) * 5 // 16 >> self._parameters.plain_bits
+        total: UInt64Array = replies.sum(axis=0, dtype=np.uint64)
         for row, prime in enumerate(primes):
-            moved = polynomials[0, row, positions]
+            moved = total[0, row, positions]
             moved[::2] += np.uint64(shift % prime)
             moved[1::2] += np.uint64(-shift % prime)
-            polynomials[0, row, positions] = moved % np.uint64(prime)
-        if not np.array_equal(found, self._coefficients(polynomials, positions)):
+            total[0, row, positions] = moved
+            total[:, row] %= np.uint64(prime)
+        plain_mask = np.uint64((1 << self._parameters.plain_bits) - 1)
+        expected = values.sum(axis=0, dtype=np.uint64) & plain_mask
+        if not np.array_equal(self._coefficients(total, positions), expected):
             raise KeyMismatch("a reply is damaged, or was made under another key")
-        return found
 
     def _coefficients(self, polynomials: UInt64Array, positions: NDArray[np.int64]) -> UInt64Array:
         plain = seal.Plaintext()
@@ -208,6 +222,7 @@ class BfvEvaluator:
         self._parameters = BfvParameters.of(product_format)
         self._context = _context(self._parameters)
         self._evaluator = seal.Evaluator(self._context)
+        self._reply_level = _reply_level(self._context, self._parameters)
         (piece,) = split(public_bytes, 1, _LARGEST_KEY)
         public_key = from_bytes(self._context, seal.PublicKey(), piece)
         if public_key.data().is_transparent():
@@ -269,12 +284,13 @@ class BfvEvaluator:
         """
         product = _own(prepared)
         vectors = self._take_in(encrypted)
+        positions = self._parameters.positions(product.columns)
+        of_columns = positions[: min(self._parameters.columns_per_reply, product.columns)]
         replies, masks = [], []
-        for index, row in enumerate(product.plaintexts):
+        for row in product.plaintexts:
             blinder = self._pool.take()
-            positions = self._parameters.positions(index, product.columns)
             replies.append(self._reply(vectors, row, blinder.ciphertext, positions))
-            masks.append(blinder.mask[positions[: self._parameters.columns_per_reply]])
+            masks.append(blinder.mask[of_columns])
         mask = np.concatenate(masks)[: product.columns]
         shift = np.uint64(MODULUS_BITS - self._parameters.plain_bits)
         return MaskedReply(b"".join(replies), np.left_shift(mask, shift))
@@ -320,7 +336,7 @@ class BfvEvaluator:
             if total is not None:
                 self._evaluator.transform_from_ntt_inplace(total)
                 self._evaluator.add_inplace(blinder, total)
-            _switch(self._context, blinder, self._parameters)
+            self._evaluator.mod_switch_to_inplace(blinder, self._reply_level)
         c0, c1 = polynomials_of(blinder)
         return b"".join(
             pack(residues, bits)
@@ -397,10 +413,10 @@ def _primes(context: seal.SEALContext, parameters: BfvParameters) -> list[int]:
     return [modulus.value() for modulus in moduli][: len(parameters.prime_bits)]
 
 
-def _switch(
-    context: seal.SEALContext, ciphertext: seal.Ciphertext, parameters: BfvParameters
-) -> None:
-    """Switch a ciphertext to a reply's primes, in place."""
-    evaluator = seal.Evaluator(context)
-    for _ in range(len(parameters.prime_bits) - parameters.reply_primes):
-        evaluator.mod_switch_to_next_inplace(ciphertext)
+def _reply_level(context: seal.SEALContext, parameters: BfvParameters) -> list[int]:
+    """SEAL's name of the level that has a reply's primes only."""
+    level = context.first_context_data()
+    while len(level.parms().coeff_modulus()) > parameters.reply_primes:
+        level = level.next_context_data()
+    found: list[int] = level.parms_id()
+    return found

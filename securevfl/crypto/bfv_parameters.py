@@ -9,7 +9,7 @@ takes the least time on the job's lines wins.
 Sizes, in bits: t = 2^plain_bits exceeds twice the largest product. A reply is switched to primes
 of `GAP_BITS` more than t. Flooding noise is uniform on 2^flood_bits integers, at least
 2^STATISTICAL_BITS · B · R, with B the most that X·e can be and R the coefficients that the owner
-decrypts over the job; the modulus q leaves room for 8·t times as much.
+decrypts over the job; the modulus q leaves room for 32·t times as much.
 Source: design protocols.md section 3; degree and 218 bits: HomomorphicEncryption.org standard,
 ternary secret, 128 bits.
 """
@@ -29,19 +29,23 @@ DEGREE = 8192
 LARGEST_MODULUS_BITS = 218
 LARGEST_PLAIN_BITS = 59
 STATISTICAL_BITS = 40
-# What rounding (under 2^8 in units of one prime's 2^GAP_BITS / t, 12 standard deviations) and
-# flooding (1/16) leave of a reply's noise budget lets the owner notice foreign or damaged replies.
+# A reply's noise budget is half of what lies between two plaintexts: after the switch of primes
+# 2^GAP_BITS, of which rounding takes 21 (standard deviation) and flooding 2^(GAP_BITS − 6) at most.
+# The rest lets the owner notice foreign or damaged replies.
 GAP_BITS = 12
+ONE_PRIME_BITS = 60 - GAP_BITS
 # SEAL's centred binomial noise is at most 21; the message's rounding adds 1/2.
 LARGEST_NOISE = 21.5
-# A foreign coefficient passes the owner's check 5 times in 8; 48 of them, once in 2^32.
+# A foreign coefficient passes the owner's check 11 times in 16; 48 of them, once in 2^25.
 LEAST_REVEALED = 48
 
 _SPECIAL_BITS = 30  # SEAL's own prime, which no ciphertext on the wire has
 _LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
-# Milliseconds by data prime, measured: encrypting and taking in an input; one product; the rest
-# of a reply. They weigh computation against bytes and need not be exact.
-_INPUT_MS, _PRODUCT_MS, _REPLY_MS = 0.9, 0.06, 0.5
+# Milliseconds by data prime, measured: encrypting and taking in an input, and what SEAL's
+# compression adds where it finds zeros to squeeze out; one product; the rest of a reply. They weigh
+# computation against bytes and need not be exact.
+_INPUT_MS, _SQUEEZE_MS, _SQUEEZED_BITS = 0.9, 0.2, 52
+_PRODUCT_MS, _REPLY_MS = 0.06, 0.5
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ class BfvParameters:
             fitted
             for inputs, chunk in layouts.items()
             for others in range(1, 4)
-            if (fitted := _fitted(product_format, inputs, chunk, others)) is not None
+            for least_bits in (_LEAST_PRIME_BITS, _SQUEEZED_BITS + 4)
+            if (fitted := _fitted(product_format, inputs, chunk, others, least_bits)) is not None
         ]
         if not fitting:
             raise RangeExceeded(_no_room(product_format))
@@ -96,13 +101,12 @@ class BfvParameters:
         """Ciphertexts that carry so many columns."""
         return -(-columns // self.columns_per_reply)
 
-    def positions(self, reply: int, columns: int) -> NDArray[np.int64]:
-        """Coefficients of a reply whose c₀ is sent: those of its columns first, then fillers.
+    def positions(self, columns: int) -> NDArray[np.int64]:
+        """Coefficients of every reply whose c₀ is sent: those of its columns first, then fillers.
 
         Fillers, masked like all, make foreign replies noticeable however few columns there are.
         """
-        left = columns - reply * self.columns_per_reply
-        return _positions(self.chunk, min(self.columns_per_reply, left))
+        return _positions(self.chunk, min(self.columns_per_reply, columns))
 
     @property
     def input_bytes(self) -> int:
@@ -119,23 +123,24 @@ class BfvParameters:
         replies = self.replies(product_format.columns)
         size = self.inputs * self.input_bytes + replies * DEGREE * sum(self.reply_bits) // 8
         primes = len(self.prime_bits)
-        compute_ms = primes * (
-            self.inputs * _INPUT_MS + replies * (_REPLY_MS + self.inputs * _PRODUCT_MS)
-        )
+        squeezed = sum(bits <= _SQUEEZED_BITS for bits in self.prime_bits)
+        compute_ms = self.inputs * (
+            primes * _INPUT_MS + squeezed * _SQUEEZE_MS
+        ) + replies * primes * (_REPLY_MS + self.inputs * _PRODUCT_MS)
         return size * 8e-6 / product_format.bandwidth_mbit + compute_ms * 1e-3
 
 
 def _fitted(
-    product_format: ProductFormat, inputs: int, chunk: int, others: int
+    product_format: ProductFormat, inputs: int, chunk: int, others: int, least_bits: int
 ) -> BfvParameters | None:
-    """The set with so many primes that replies do not keep, if there is one."""
+    """The set with so many primes, of so many bits or more, that replies do not keep, if any."""
     plain_bits = product_format.largest_product.bit_length() + 1
     flood_bits = _flood_bits(product_format, inputs, chunk)
-    modulus_bits = flood_bits + plain_bits + 3
-    reply_primes = 1 if plain_bits + GAP_BITS <= _LARGEST_PRIME_BITS else 2
+    modulus_bits = flood_bits + plain_bits + 5
+    reply_primes = 1 if plain_bits <= ONE_PRIME_BITS else 2
     least = max(plain_bits + GAP_BITS, modulus_bits - others * _LARGEST_PRIME_BITS)
     reply_bits = _nibbles(least, reply_primes)
-    other_bits = _nibbles(modulus_bits - reply_primes * reply_bits, others)
+    other_bits = max(least_bits, _nibbles(modulus_bits - reply_primes * reply_bits, others))
     prime_bits = (reply_bits,) * reply_primes + (other_bits,) * others
     fits = sum(prime_bits) + _SPECIAL_BITS <= LARGEST_MODULUS_BITS
     if not fits or max(prime_bits) > _LARGEST_PRIME_BITS:
@@ -147,7 +152,7 @@ def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
     columns = min(DEGREE // chunk, product_format.columns)
     norm = columns * inputs * chunk * product_format.largest_entry
     replies = -(-product_format.columns // (DEGREE // chunk))
-    revealed = max(product_format.columns, replies * LEAST_REVEALED)
+    revealed = replies * len(_positions(chunk, columns))
     over_job = revealed * product_format.vectors * product_format.rounds
     return STATISTICAL_BITS + (ceil(LARGEST_NOISE * norm) * over_job - 1).bit_length()
 
@@ -173,8 +178,8 @@ def _positions(chunk: int, columns: int) -> NDArray[np.int64]:
     of_columns = np.arange(1, columns + 1) * chunk - 1
     # Pairs pack; LEAST_REVEALED is even.
     fillers = max(LEAST_REVEALED - columns, columns % 2)
-    free = np.setdiff1d(np.arange(DEGREE), of_columns)
-    positions = np.concatenate([of_columns, free[:fillers]])
+    free = np.setdiff1d(np.arange(DEGREE), of_columns)[:fillers]
+    positions = np.concatenate([of_columns, free])
     positions.flags.writeable = False
     return positions
 

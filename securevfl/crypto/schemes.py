@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv_parameters import ONE_PRIME_BITS
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.paillier import KEY_SIZES, PaillierEvaluator, PaillierOwner
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
 
 
@@ -17,11 +19,18 @@ class Scheme:
         description: one line for users.
         engines: implementation by name; the first is the default.
         key_sizes: in bits, the first is the default; empty where there is nothing to choose.
+        fraction_bits: fixed point of v and X where a job gives none, the finest first; the first
+            is taken whose products fit `handy_bits`, or else the last.
+        handy_bits: products up to here have the shortest replies.
+        exact: integers stay integers, so that features may have few fraction bits.
     """
 
     description: str
     engines: Mapping[str, "Engine"]
     key_sizes: tuple[int, ...] = ()
+    fraction_bits: tuple[tuple[int, int], ...] = ((24, 16),)
+    handy_bits: int = MODULUS_BITS
+    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,17 @@ class Engine:
 
 
 SCHEMES: Mapping[str, Scheme] = {
+    "bfv": Scheme(
+        "BFV through TenSEAL's SEAL: exact, 128 bits, fast; the default",
+        {
+            "tenseal": Engine(
+                lambda product_format, _: BfvOwner(product_format),
+                lambda public_bytes, product_format, _: BfvEvaluator(public_bytes, product_format),
+            )
+        },
+        fraction_bits=((20, 14), (19, 13), (18, 12)),
+        handy_bits=ONE_PRIME_BITS,
+    ),
     "paillier": Scheme(
         "Paillier through phe: exact, slow, the baseline (3072 bits; 2048 is 112-bit security)",
         {"phe": Engine(PaillierOwner.generate, PaillierEvaluator)},
@@ -46,6 +66,7 @@ SCHEMES: Mapping[str, Scheme] = {
                 lambda public_bytes, product_format, _: CkksEvaluator(public_bytes, product_format),
             )
         },
+        exact=False,
     ),
 }
 

@@ -14,7 +14,6 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
@@ -37,9 +36,9 @@ SealObject = TypeVar("SealObject", bound=Any)
 
 def to_bytes(item: Any) -> bytes:  # noqa: ANN401
     """A key or ciphertext in SEAL's serialization."""
-    with _scratch() as path:
-        item.save(str(path))
-        return path.read_bytes()
+    with _scratch() as (descriptor, path):
+        item.save(path)
+        return os.read(descriptor, os.fstat(descriptor).st_size)
 
 
 def from_bytes(context: seal.SEALContext, empty: SealObject, data: bytes) -> SealObject:
@@ -48,9 +47,16 @@ def from_bytes(context: seal.SEALContext, empty: SealObject, data: bytes) -> Sea
     Raises:
         KeyMismatch: bytes that are none, or belong to other parameters.
     """
-    with _scratch() as path, seal_errors(f"a SEAL {type(empty).__name__}"):
-        path.write_bytes(data)
-        empty.load(context, str(path))
+    return _from_parts(context, empty, [data])
+
+
+def _from_parts(
+    context: seal.SEALContext, empty: SealObject, parts: list[bytes | memoryview]
+) -> SealObject:
+    with _scratch() as (descriptor, path), seal_errors(f"a SEAL {type(empty).__name__}"):
+        for part in parts:
+            os.write(descriptor, part)
+        empty.load(context, path)
     return empty
 
 
@@ -81,7 +87,7 @@ def plaintext(context: seal.SEALContext, coefficients: UInt64Array) -> seal.Plai
         KeyMismatch: a coefficient of t or more.
     """
     members = _PLAINTEXT_MEMBERS.pack(0, 0, 0, 0, coefficients.size, 1.0)
-    return from_bytes(context, seal.Plaintext(), _framed(members + _array(coefficients)))
+    return _from_parts(context, seal.Plaintext(), _framed([members, *_array(coefficients)]))
 
 
 def coefficient_ciphertext(context: seal.SEALContext, residues: UInt64Array) -> seal.Ciphertext:
@@ -106,7 +112,7 @@ def ciphertext_of(
         KeyMismatch: a coefficient that is no residue, or another shape than the level has.
     """
     members = _members(parms_id, polynomials.shape[1], polynomials.shape[2])
-    return from_bytes(context, seal.Ciphertext(), _framed(members + _array(polynomials)))
+    return _from_parts(context, seal.Ciphertext(), _framed([members, *_array(polynomials)]))
 
 
 def polynomials_of(ciphertext: seal.Ciphertext) -> UInt64Array:
@@ -131,7 +137,7 @@ def from_seeded(context: seal.SEALContext, c0: UInt64Array, seed: bytes) -> seal
         KeyMismatch: a coefficient that is no residue, or bytes that are no seed.
     """
     members = _members(context.first_parms_id(), *c0.shape)
-    return from_bytes(context, seal.Ciphertext(), _framed(members + _array(c0) + seed))
+    return _from_parts(context, seal.Ciphertext(), _framed([members, *_array(c0), seed]))
 
 
 @contextmanager
@@ -144,29 +150,37 @@ def seal_errors(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def _scratch() -> Iterator[tuple[int, str]]:
+    """An empty file that nobody else opens: its descriptor and a path to it."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("seal")
         try:
-            yield Path(f"/proc/self/fd/{descriptor}")
+            yield descriptor, f"/proc/self/fd/{descriptor}"
         finally:
             os.close(descriptor)
     else:
         with TemporaryDirectory() as folder:
-            yield Path(folder) / "seal"
+            path = os.path.join(folder, "seal")
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            descriptor = os.open(path, flags, 0o600)
+            try:
+                yield descriptor, path
+            finally:
+                os.close(descriptor)
 
 
 def _members(parms_id: list[int], primes: int, degree: int) -> bytes:
     return _CIPHERTEXT_MEMBERS.pack(*parms_id, False, 2, degree, primes, 1.0, 1)
 
 
-def _array(words: UInt64Array) -> bytes:
-    return _framed(struct.pack("<Q", words.size) + np.ascontiguousarray(words, "<u8").tobytes())
+def _array(words: UInt64Array) -> list[bytes | memoryview]:
+    octets = np.ascontiguousarray(words, "<u8").reshape(-1).view(np.uint8)
+    return _framed([struct.pack("<Q", words.size), octets.data])
 
 
-def _framed(body: bytes) -> bytes:
-    size = _HEADER_BYTES + len(body)
-    return _HEADER_START + struct.pack("<BHQ", _PLAIN, 0, size) + body
+def _framed(parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    size = _HEADER_BYTES + sum(map(len, parts))
+    return [_HEADER_START + struct.pack("<BHQ", _PLAIN, 0, size), *parts]
 
 
 def _body(data: bytes) -> bytes:

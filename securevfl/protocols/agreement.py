@@ -1,8 +1,9 @@
 """Before the first round: is everyone in the same job, over the same rows?
 
 Learns:
-    every party: the others' number of columns, the power of two that bounds their features, and
-        a hash of the job. Nothing about rows.
+    every party: the others' number of columns, the power of two that bounds their features, how
+        many fraction bits make these exact (0 where all are integers), and a hash of the job.
+        Nothing about rows.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ from securevfl.protocols.exchange import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
 
+MOST_FRACTION_BITS = 32
+_INT64 = 2.0**63
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -28,12 +32,14 @@ class Agreement:
         own_columns: P of this party, constant columns included.
         columns: P of every other party.
         feature_bound: no party's features leave ±feature_bound.
+        feature_fraction_bits: with so many, all features are exact; 32 if they are not with fewer.
         masks: pairwise one-time masks with the others.
     """
 
     own_columns: int
     columns: Mapping[str, int]
     feature_bound: float
+    feature_fraction_bits: int
     masks: PairwiseMasks
 
 
@@ -43,6 +49,17 @@ def feature_bound_bits(inputs: NDArray[np.float64]) -> int:
     fraction, exponent = frexp(largest)
     # Exact where a logarithm would round: 0.5 is a power of two, anything above is not.
     return exponent - 1 if fraction == 0.5 else exponent  # noqa: PLR2004
+
+
+def feature_fraction_bits(inputs: NDArray[np.float64]) -> int:
+    """The fewest fraction bits that represent all features exactly, at most 32."""
+    scaled = np.ldexp(inputs, MOST_FRACTION_BITS - 1)
+    rounded = np.rint(scaled)
+    if not (np.array_equal(scaled, rounded) and np.max(np.abs(scaled), initial=0.0) < _INT64):
+        return MOST_FRACTION_BITS
+    ones = int(np.bitwise_or.reduce(rounded.astype(np.int64), axis=None)) | 1 << 63
+    trailing_zeros = (ones & -ones).bit_length() - 1
+    return max(0, MOST_FRACTION_BITS - 1 - trailing_zeros)
 
 
 async def agree(
@@ -61,6 +78,7 @@ async def agree(
             test_rows=test_rows,
             columns=inputs.shape[1],
             feature_bound_bits=feature_bound_bits(inputs),
+            feature_fraction_bits=feature_fraction_bits(inputs),
             mask_key=mask_key.public_bytes,
         )
     for name in party.others:
@@ -71,9 +89,14 @@ async def agree(
     async with party.costs.compute(SETUP):
         keys = {name: other.mask_key for name, other in hellos.items()}
         masks = mask_key.agree(party.name, keys, job_hash)
-    bits = max(other.feature_bound_bits for other in (hello, *hellos.values()))
-    columns = {name: other.columns for name, other in hellos.items()}
-    return Agreement(hello.columns, columns, 2.0**bits, masks)
+    everyone = (hello, *hellos.values())
+    return Agreement(
+        own_columns=hello.columns,
+        columns={name: other.columns for name, other in hellos.items()},
+        feature_bound=2.0 ** max(each.feature_bound_bits for each in everyone),
+        feature_fraction_bits=max(each.feature_fraction_bits for each in everyone),
+        masks=masks,
+    )
 
 
 def _check_same_job(peer: str, theirs: Hello, ours: Hello) -> None:
@@ -88,6 +111,11 @@ def _check_same_job(peer: str, theirs: Hello, ours: Hello) -> None:
     ):
         if there != here:
             raise PeerViolation(f"{peer} holds {there} {what} rows, here {here}")
+    if theirs.feature_fraction_bits > MOST_FRACTION_BITS:
+        raise PeerViolation(
+            f"{peer} announces {theirs.feature_fraction_bits} fraction bits, at most "
+            f"{MOST_FRACTION_BITS}"
+        )
     if theirs.feature_bound_bits > 64:  # noqa: PLR2004
         raise PeerViolation(
             f"{peer} announces features up to 2^{theirs.feature_bound_bits}, at most 2^64"

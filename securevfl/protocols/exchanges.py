@@ -10,7 +10,7 @@ from securevfl.errors import ConfigError, CryptoError, KeyMismatch, PeerViolatio
 from securevfl.job import ExchangeSettings
 from securevfl.messages import PublicKey
 from securevfl.models.losses import Loss, quadratic_loss
-from securevfl.protocols.agreement import Agreement
+from securevfl.protocols.agreement import MOST_FRACTION_BITS, Agreement
 from securevfl.protocols.encrypted import EncryptedFeatureSide, EncryptedLabelSide
 from securevfl.protocols.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchange import Exchange, Party
@@ -127,14 +127,17 @@ def product_format(
     *,
     rows: int,
     feature_bound: float,
+    feature_fraction_bits: int = MOST_FRACTION_BITS,
     columns: int = 1,
     rounds: int = 1,
     bandwidth_mbit: float = 1000.0,
 ) -> ProductFormat:
     """Fixed point and bounds of a job's encrypted products.
 
-    Residuals of logistic losses stay within ±1. Affine ones follow the predictions: of one party
-    where each encrypts its own, of all where the label party encrypts their sum.
+    Fixed point is the job's, or else the scheme's; features that are exact with fewer fraction
+    bits take fewer. Residuals of logistic losses stay within ±1. Affine ones follow the
+    predictions: of one party where each encrypts its own, of all where the label party encrypts
+    their sum.
     """
     value_bound = 1.0
     if loss.name not in {"logistic", "multinomial"}:
@@ -142,18 +145,25 @@ def product_format(
         summed = 1 if settings.hide == "both" else parties
         largest = settings.prediction_bound * summed
         value_bound = affine.curvature * largest + affine.label_bound
-    return ProductFormat(
-        rows=rows,
-        value_bound=value_bound,
-        matrix_bound=feature_bound,
-        value_fraction_bits=settings.value_fraction_bits,
-        matrix_fraction_bits=settings.feature_fraction_bits,
-        summands=parties - 1 if settings.hide == "both" else 1,
-        columns=columns,
-        vectors=loss.outputs,
-        rounds=rounds,
-        bandwidth_mbit=bandwidth_mbit,
-    )
+    scheme = SCHEMES[settings.scheme]
+    exact_bits = feature_fraction_bits if scheme.exact else MOST_FRACTION_BITS
+    formats = [
+        ProductFormat(
+            rows=rows,
+            value_bound=value_bound,
+            matrix_bound=feature_bound,
+            value_fraction_bits=settings.value_fraction_bits or value_bits,
+            matrix_fraction_bits=min(settings.feature_fraction_bits or feature_bits, exact_bits),
+            summands=parties - 1 if settings.hide == "both" else 1,
+            columns=columns,
+            vectors=loss.outputs,
+            rounds=rounds,
+            bandwidth_mbit=bandwidth_mbit,
+        )
+        for value_bits, feature_bits in scheme.fraction_bits
+    ]
+    handy = (fmt for fmt in formats if fmt.largest_product.bit_length() < scheme.handy_bits)
+    return next(handy, formats[-1])
 
 
 async def establish(
@@ -194,6 +204,7 @@ async def establish(
         len(party.names),
         rows=batch_rows,
         feature_bound=agreement.feature_bound,
+        feature_fraction_bits=agreement.feature_fraction_bits,
         columns=max(agreement.own_columns, *agreement.columns.values()),
         rounds=rounds,
         bandwidth_mbit=bandwidth_mbit,
