@@ -103,6 +103,8 @@ class ExchangeSettings(_Section):
             given.
         feature_fraction_bits: the most for features; the scheme's where not given. Features that
             are exact with fewer, as 0/1 columns are, take fewer.
+        round_trips: two a round as a rule; one where the scheme can compute the next predictions
+            under encryption, at the price of larger replies; auto takes what is faster.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
     """
@@ -114,6 +116,7 @@ class ExchangeSettings(_Section):
     engine: str | None = None
     value_fraction_bits: Annotated[int, Field(ge=8, le=40)] | None = None
     feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] | None = None
+    round_trips: Literal["auto", 1, 2] = "auto"
     prediction_bound: PositiveFloat = 6.0
 
 

@@ -112,6 +112,18 @@ class EncryptedProducts(StepMessage):
 
 
 @dataclass(frozen=True, eq=False)
+class EncryptedStep(StepMessage):
+    """C products of [X | Aᵀ]: the masked Xᵀv + r, and the sender's next predictions, open.
+
+    The predictions, S' rows, are in fixed point times 2^(scale − SCALE_OFFSET).
+    """
+
+    stage = "round"
+    products: Blobs
+    scale: int
+
+
+@dataclass(frozen=True, eq=False)
 class DecryptedProducts(StepMessage):
     """The masked products in clear, shape (P, C), modulo 2^64; only the receiver knows r."""
 
@@ -151,12 +163,14 @@ KINDS: tuple[type[Message], ...] = (
     Residuals,
     EncryptedValues,
     EncryptedProducts,
+    EncryptedStep,
     DecryptedProducts,
     HeldOutPredictions,
     MaskedHeldOutPredictions,
     Verdict,
 )
-CIPHERTEXT_KINDS = (EncryptedValues, EncryptedProducts)
+CIPHERTEXT_KINDS = (EncryptedValues, EncryptedProducts, EncryptedStep)
+SCALE_OFFSET = 64
 
 _HEADER = struct.Struct("<4sBB")
 _U64 = struct.Struct("<Q")

@@ -150,7 +150,7 @@ def check(job: Job, dataset: VerticalDataset) -> None:
     """
     check_dataset(dataset)
     loss = loss_for(job.job.loss, dataset.classes)
-    check_exchange(job.exchange, loss, len(dataset.parties))
+    check_exchange(job.exchange, loss, len(dataset.parties), job.job.algorithm)
     job.network.resolve()
     _schedule(job, dataset)
 

@@ -96,6 +96,11 @@ class BfvOwner:
         """None: the parameters are at 128 bits."""
         return
 
+    @property
+    def modulus_bits(self) -> int:
+        """K of t = 2^k."""
+        return self._parameters.plain_bits
+
     def encrypt(self, values: Int64Array) -> bytes:
         """Encrypt integers of shape (S,): for each input its packed c₀ and its seed.
 
@@ -222,6 +227,7 @@ class BfvEvaluator:
         self._parameters = BfvParameters.of(product_format)
         self._context = _context(self._parameters)
         self._evaluator = seal.Evaluator(self._context)
+        self._plain_mask = np.uint64((1 << self._parameters.plain_bits) - 1)
         self._reply_level = _reply_level(self._context, self._parameters)
         (piece,) = split(public_bytes, 1, _LARGEST_KEY)
         public_key = from_bytes(self._context, seal.PublicKey(), piece)
@@ -282,18 +288,48 @@ class BfvEvaluator:
         Raises:
             CryptoError: bytes that are no encryption of S values under these parameters.
         """
+        return self.partly_open_product(encrypted, prepared, np.empty(0, np.int64))
+
+    def partly_open_product(
+        self, encrypted: bytes, prepared: object, addend: Int64Array
+    ) -> MaskedReply:
+        """As `masked_product`, but the last columns become Xᵀv + addend, without a mask.
+
+        Raises:
+            RangeExceeded: an addend beyond the format's largest product.
+            CryptoError: bytes that are no encryption of S values under these parameters.
+        """
         product = _own(prepared)
+        closed = product.columns - len(addend)
+        if closed < 0 or np.any(np.abs(addend) > self._format.largest_product):
+            raise RangeExceeded(
+                f"{len(addend)} addends to {product.columns} columns, each within "
+                f"{self._format.largest_product} expected"
+            )
         vectors = self._take_in(encrypted)
         positions = self._parameters.positions(product.columns)
-        of_columns = positions[: min(self._parameters.columns_per_reply, product.columns)]
+        side = self._parameters.columns_per_reply
         replies, masks = [], []
-        for row in product.plaintexts:
+        for index, row in enumerate(product.plaintexts):
             blinder = self._pool.take()
+            of_columns = positions[: min(side, product.columns - index * side)]
+            open_at = of_columns[max(0, closed - index * side) :]
+            if open_at.size:
+                offset = max(0, index * side - closed)
+                shown = addend[offset : offset + open_at.size]
+                self._open(blinder, open_at, shown)
             replies.append(self._reply(vectors, row, blinder.ciphertext, positions))
             masks.append(blinder.mask[of_columns])
-        mask = np.concatenate(masks)[: product.columns]
+        mask = np.concatenate(masks)[:closed]
         shift = np.uint64(MODULUS_BITS - self._parameters.plain_bits)
         return MaskedReply(b"".join(replies), np.left_shift(mask, shift))
+
+    def _open(self, blinder: _Blinder, positions: NDArray[np.int64], shown: Int64Array) -> None:
+        """Put numbers in the place of the mask at some coefficients."""
+        change = np.zeros(DEGREE, np.uint64)
+        change[positions] = to_ring(shown) - blinder.mask[positions]
+        message = plaintext(self._context, change & self._plain_mask)
+        self._evaluator.add_plain_inplace(blinder.ciphertext, message)
 
     def _take_in(self, encrypted: bytes) -> list[seal.Ciphertext]:
         """The inputs, in NTT form."""
@@ -345,8 +381,7 @@ class BfvEvaluator:
         )
 
     def _blinder(self) -> _Blinder:
-        parameters = self._parameters
-        mask = _uniform_words(1)[0] & np.uint64((1 << parameters.plain_bits) - 1)
+        mask = _uniform_words(1)[0] & self._plain_mask
         encrypted = seal.Ciphertext()
         self._encryptor.encrypt(plaintext(self._context, mask), encrypted)
         flood = coefficient_ciphertext(self._context, self._flooding())

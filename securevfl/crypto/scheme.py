@@ -9,7 +9,7 @@ polynomials or big integers: ciphertexts are bytes, and decrypted products are i
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,4 +162,38 @@ class Evaluator(Protocol):
 
         Raises:
             CryptoError: bytes that are no encryption of S values under this key.
+        """
+
+
+@runtime_checkable
+class OpenOwner(KeyOwner, Protocol):
+    """A key owner that some columns of a product are meant for."""
+
+    @property
+    def modulus_bits(self) -> int:
+        """k: products are integers modulo 2^k, and arrive times 2^(MODULUS_BITS − k)."""
+
+
+@runtime_checkable
+class OpenEvaluator(Evaluator, Protocol):
+    """An evaluator that can leave columns of a product open to the owner."""
+
+    def partly_open_product(
+        self, encrypted: bytes, prepared: object, addend: Int64Array
+    ) -> MaskedReply:
+        """As `masked_product`, but the last columns become Xᵀv + addend, without a mask.
+
+        They too are re-randomized and flooded: the owner learns these numbers and no more.
+
+        Args:
+            encrypted: as there.
+            prepared: as there.
+            addend: of the open columns, shape (open columns,).
+
+        Returns:
+            The reply, and the masks of the other columns.
+
+        Raises:
+            RangeExceeded: an addend beyond the format's largest product.
+            CryptoError: as there.
         """

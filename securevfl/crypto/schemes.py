@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
-from securevfl.crypto.bfv_parameters import ONE_PRIME_BITS
+from securevfl.crypto.bfv_parameters import ONE_PRIME_BITS, BfvParameters
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.paillier import KEY_SIZES, PaillierEvaluator, PaillierOwner
 from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, ProductFormat
@@ -23,6 +23,8 @@ class Scheme:
             is taken whose products fit `handy_bits`, or else the last.
         handy_bits: products up to here have the shortest replies.
         exact: integers stay integers, so that features may have few fraction bits.
+        seconds: estimated time of one product without latency; only of a scheme that can leave
+            columns open.
     """
 
     description: str
@@ -31,6 +33,7 @@ class Scheme:
     fraction_bits: tuple[tuple[int, int], ...] = ((24, 16),)
     handy_bits: int = MODULUS_BITS
     exact: bool = True
+    seconds: Callable[[ProductFormat], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ SCHEMES: Mapping[str, Scheme] = {
         },
         fraction_bits=((20, 14), (19, 13), (18, 12)),
         handy_bits=ONE_PRIME_BITS,
+        seconds=lambda product_format: BfvParameters.of(product_format).seconds(product_format),
     ),
     "paillier": Scheme(
         "Paillier through phe: exact, slow, the baseline (3072 bits; 2048 is 112-bit security)",

@@ -2,11 +2,18 @@
 
 import difflib
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
-from securevfl.errors import ConfigError, CryptoError, KeyMismatch, PeerViolation
+from securevfl.errors import (
+    ConfigError,
+    CryptoError,
+    KeyMismatch,
+    PeerViolation,
+    RangeExceeded,
+)
 from securevfl.job import ExchangeSettings
 from securevfl.messages import PublicKey
 from securevfl.models.losses import Loss, quadratic_loss
@@ -17,9 +24,11 @@ from securevfl.protocols.exchange import Exchange, Party
 from securevfl.protocols.gathering import ClearGathering, Gathering, MaskedGathering
 from securevfl.protocols.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.label_guard import LeakageCount
+from securevfl.protocols.one_trip import Lookahead, OneTripFeatureSide, OneTripLabelSide
 from securevfl.protocols.plain import PlainFeatureSide, PlainLabelSide
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
+from securevfl.runtime.network import Network
 
 IN_CLEAR = ("plain", "masked")
 EXCHANGES = (*IN_CLEAR, *SCHEMES)
@@ -79,8 +88,10 @@ class Established:
     leakage: LeakageCount
 
 
-def check_exchange(settings: ExchangeSettings, loss: Loss, parties: int) -> None:
-    """Check that an exchange exists and fits the loss and the number of parties.
+def check_exchange(
+    settings: ExchangeSettings, loss: Loss, parties: int, algorithm: str = "fedbcd-p"
+) -> None:
+    """Check that an exchange exists and fits the loss, the parties and the algorithm.
 
     Raises:
         ConfigError: it does not.
@@ -104,8 +115,27 @@ def check_exchange(settings: ExchangeSettings, loss: Loss, parties: int) -> None
         if masked:
             raise ConfigError("hide = 'both' sends no predictions: predictions = 'masked'")
         quadratic_loss(loss.name)
+    if settings.round_trips == 1:
+        _require_one_trip(settings, algorithm)
     if name in IN_CLEAR and (settings.key_bits or settings.engine):
         raise ConfigError(f"exchange {name!r} has no keys: drop key_bits and engine")
+
+
+def _require_one_trip(settings: ExchangeSettings, algorithm: str) -> None:
+    """Check that a round can do with one round trip.
+
+    Raises:
+        ConfigError: it cannot; the message says why.
+    """
+    able = [name for name, scheme in SCHEMES.items() if scheme.seconds is not None]
+    if settings.scheme not in able:
+        raise ConfigError(
+            f"round_trips = 1 needs scheme {' or '.join(able)}, not {settings.scheme!r}"
+        )
+    if settings.hide != "residuals" or settings.predictions != "clear":
+        raise ConfigError("round_trips = 1 needs hide = 'residuals' and predictions = 'clear'")
+    if algorithm == "fedbcd-s":
+        raise ConfigError("round_trips = 1 needs all parties at once: fedsgd or fedbcd-p")
 
 
 def reveals_gradients(settings: ExchangeSettings) -> bool:
@@ -131,13 +161,15 @@ def product_format(
     columns: int = 1,
     rounds: int = 1,
     bandwidth_mbit: float = 1000.0,
+    rows_ahead: int = 0,
 ) -> ProductFormat:
     """Fixed point and bounds of a job's encrypted products.
 
     Fixed point is the job's, or else the scheme's; features that are exact with fewer fraction
     bits take fewer. Residuals of logistic losses stay within ±1. Affine ones follow the
     predictions: of one party where each encrypts its own, of all where the label party encrypts
-    their sum.
+    their sum. `rows_ahead` columns beside X carry next predictions, which take a summand of
+    their own and are never exact.
     """
     value_bound = 1.0
     if loss.name not in {"logistic", "multinomial"}:
@@ -146,7 +178,9 @@ def product_format(
         largest = settings.prediction_bound * summed
         value_bound = affine.curvature * largest + affine.label_bound
     scheme = SCHEMES[settings.scheme]
-    exact_bits = feature_fraction_bits if scheme.exact else MOST_FRACTION_BITS
+    exact = scheme.exact and not rows_ahead
+    exact_bits = feature_fraction_bits if exact else MOST_FRACTION_BITS
+    summands = parties - 1 if settings.hide == "both" else 1
     formats = [
         ProductFormat(
             rows=rows,
@@ -154,8 +188,8 @@ def product_format(
             matrix_bound=feature_bound,
             value_fraction_bits=settings.value_fraction_bits or value_bits,
             matrix_fraction_bits=min(settings.feature_fraction_bits or feature_bits, exact_bits),
-            summands=parties - 1 if settings.hide == "both" else 1,
-            columns=columns,
+            summands=summands + (1 if rows_ahead else 0),
+            columns=columns + rows_ahead,
             vectors=loss.outputs,
             rounds=rounds,
             bandwidth_mbit=bandwidth_mbit,
@@ -173,8 +207,9 @@ async def establish(
     *,
     batch_rows: int,
     total_rows: int,
-    rounds: int,
-    bandwidth_mbit: float,
+    network: Network,
+    lookahead: Lookahead,
+    in_turns: bool,
     keys: KeyMaker,
 ) -> Established:
     """Set up this party's side: gather, make keys, exchange public ones.
@@ -185,8 +220,9 @@ async def establish(
         agreement: what the parties agreed on.
         batch_rows: the most rows of a batch.
         total_rows: N.
-        rounds: the most rounds of the job.
-        bandwidth_mbit: of the parties' lines.
+        network: between the parties.
+        lookahead: what this party knows of coming rounds.
+        in_turns: whether parties take turns within a round.
         keys: makes homomorphic keys.
 
     Raises:
@@ -198,7 +234,8 @@ async def establish(
     if settings.scheme in IN_CLEAR:
         plain = PlainLabelSide if party.holds_labels else PlainFeatureSide
         return Established(plain(party, gathering), gathering, None, leakage)
-    fmt = product_format(
+    format_for = partial(
+        product_format,
         settings,
         party.loss,
         len(party.names),
@@ -206,9 +243,17 @@ async def establish(
         feature_bound=agreement.feature_bound,
         feature_fraction_bits=agreement.feature_fraction_bits,
         columns=max(agreement.own_columns, *agreement.columns.values()),
-        rounds=rounds,
-        bandwidth_mbit=bandwidth_mbit,
+        rounds=lookahead.rounds,
+        bandwidth_mbit=network.bandwidth_mbit,
     )
+    fmt, ahead = format_for(), format_for(rows_ahead=batch_rows)
+    one_trip = settings.round_trips == 1 or (
+        settings.round_trips == "auto"
+        and not in_turns
+        and one_trip_pays(settings, fmt, ahead, network)
+    )
+    if one_trip:
+        fmt = ahead
     own, peers = await _exchange_keys(party, settings, fmt, keys)
     own_key = None
     if own is not None:
@@ -225,10 +270,40 @@ async def establish(
             masks=agreement.masks,
         )
     elif own_key is not None:
-        exchange = EncryptedLabelSide(party, gathering, own_key)
+        exchange = (
+            OneTripLabelSide(party, gathering, own_key, lookahead)
+            if one_trip
+            else EncryptedLabelSide(party, gathering, own_key)
+        )
     else:
-        exchange = EncryptedFeatureSide(party, gathering, peers[party.label_party])
+        key = peers[party.label_party]
+        exchange = (
+            OneTripFeatureSide(party, gathering, key, lookahead)
+            if one_trip
+            else EncryptedFeatureSide(party, gathering, key)
+        )
     return Established(exchange, gathering, own, leakage)
+
+
+def one_trip_pays(
+    settings: ExchangeSettings, fmt: ProductFormat, ahead: ProductFormat, network: Network
+) -> bool:
+    """Whether larger replies take less time than a second round trip.
+
+    Args:
+        settings: the job's exchange.
+        fmt: of two round trips.
+        ahead: of one.
+        network: between the parties.
+    """
+    seconds = SCHEMES[settings.scheme].seconds
+    if seconds is None or settings.hide != "residuals" or settings.predictions != "clear":
+        return False
+    try:
+        extra = seconds(ahead) - seconds(fmt)
+    except RangeExceeded:
+        return False
+    return extra * fmt.vectors < 2 * network.latency_seconds
 
 
 def _gathering(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.fixed_point import decode, encode, unmask
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.messages import DecryptedProducts, EncryptedProducts, EncryptedValues
 from securevfl.protocols.exchange import Batch, Party, Step
@@ -45,8 +45,8 @@ class OwnKey:
     ) -> None:
         self._party = party
         self.owner = owner
-        self._columns = columns
-        self._format = product_format
+        self.columns = columns
+        self.product_format = product_format
         self._leakage = leakage
 
     async def send_encrypted(
@@ -57,7 +57,7 @@ class OwnKey:
         Raises:
             RangeExceeded: a value beyond the agreed bound.
         """
-        party, fmt = self._party, self._format
+        party, fmt = self._party, self.product_format
         async with party.costs.compute("encrypt"):
             encoded = encode(values, fmt.value_fraction_bits, fmt.value_bound, what)
             vectors = tuple(self.owner.encrypt(np.ascontiguousarray(v)) for v in encoded.T)
@@ -79,27 +79,47 @@ class OwnKey:
         Raises:
             MalformedMessage: a reply that is no ciphertext of this key.
         """
-        party = self._party
         pending = list(receivers)
         while pending:
-            sender, message = await party.channel.receive(pending, EncryptedProducts, step.index)
+            channel = self._party.channel
+            sender, message = await channel.receive(pending, EncryptedProducts, step.index)
             pending.remove(sender)
-            if len(message.products) != party.loss.outputs:
-                raise UnexpectedMessage(
-                    f"{sender} sent {len(message.products)} products, {party.loss.outputs} due"
-                )
-            columns = self._columns[sender]
-            async with party.costs.compute("decrypt"):
-                values = np.stack(
-                    [_checked(sender, self.owner.decrypt, p, columns) for p in message.products],
-                    axis=1,
-                )
-                party.costs.count("decryptions", values.size)
-            party.channel.record_decrypted(sender, step.index, values)
-            self._leakage.add(sender, batch)
-            if share is not None:
-                values = values + share(sender, values.shape)
-            await party.channel.send(sender, DecryptedProducts(step.index, values))
+            values = await self.decrypted(sender, message.products, self.columns[sender])
+            await self.return_products(step, batch, sender, values, share)
+
+    async def decrypted(self, sender: str, products: Sequence[bytes], columns: int) -> RingArray:
+        """What a peer's products hold, shape (columns, C).
+
+        Raises:
+            UnexpectedMessage: another number of products than C.
+            MalformedMessage: a reply that is no ciphertext of this key.
+        """
+        party = self._party
+        if len(products) != party.loss.outputs:
+            raise UnexpectedMessage(
+                f"{sender} sent {len(products)} products, {party.loss.outputs} due"
+            )
+        async with party.costs.compute("decrypt"):
+            values = np.stack(
+                [_checked(sender, self.owner.decrypt, p, columns) for p in products], axis=1
+            )
+            party.costs.count("decryptions", values.size)
+        return values
+
+    async def return_products(
+        self,
+        step: Step,
+        batch: Batch,
+        receiver: str,
+        values: RingArray,
+        share: Share | None = None,
+    ) -> None:
+        """Record a peer's masked products, count what they reveal, send them back."""
+        self._party.channel.record_decrypted(receiver, step.index, values)
+        self._leakage.add(receiver, batch)
+        if share is not None:
+            values = values + share(receiver, values.shape)
+        await self._party.channel.send(receiver, DecryptedProducts(step.index, values))
 
 
 class PeerKey:
@@ -109,9 +129,9 @@ class PeerKey:
         self, party: Party, owner_name: str, evaluator: Evaluator, product_format: ProductFormat
     ) -> None:
         self._party = party
-        self._owner = owner_name
-        self._evaluator = evaluator
-        self._format = product_format
+        self.owner_name = owner_name
+        self.evaluator = evaluator
+        self.product_format = product_format
         self._prepared: dict[int, object] = {}
         party.costs.ahead.append(evaluator.make_blinder)
 
@@ -124,48 +144,62 @@ class PeerKey:
         Raises:
             MalformedMessage: bytes that are no encryption of S values.
         """
-        party = self._party
         # X is known before Enc(v) is here.
-        async with party.costs.compute("evaluate"):
+        async with self._party.costs.compute("evaluate"):
             prepared = self._prepare(batch)
-        _, message = await party.channel.receive([self._owner], EncryptedValues, step.index)
+        vectors = await self.take_encrypted(step, outputs)
+        multiply = self.evaluator.masked_product
+        replies = [await self.product(vector, prepared, multiply) for vector in vectors]
+        products = tuple(reply.ciphertext for reply in replies)
+        await self._party.channel.send(self.owner_name, EncryptedProducts(step.index, products))
+        return np.stack([reply.mask for reply in replies], axis=1)
+
+    async def take_encrypted(self, step: Step, outputs: int) -> tuple[bytes, ...]:
+        """Receive Enc(v), one for each output."""
+        channel = self._party.channel
+        _, message = await channel.receive([self.owner_name], EncryptedValues, step.index)
         if len(message.vectors) != outputs:
             raise UnexpectedMessage(
-                f"{self._owner} sent {len(message.vectors)} vectors where {outputs} are due"
+                f"{self.owner_name} sent {len(message.vectors)} vectors where {outputs} are due"
             )
-        replies = []
-        for vector in message.vectors:
-            while self._evaluator.lacks_blinders(prepared):
-                async with party.costs.compute("offline"):
-                    self._evaluator.make_blinder()
-            async with party.costs.compute("evaluate"):
-                product = self._evaluator.masked_product
-                replies.append(_checked(self._owner, product, vector, prepared))
-        mask = np.stack([reply.mask for reply in replies], axis=1)
-        party.costs.count("products", mask.size)
-        products = tuple(reply.ciphertext for reply in replies)
-        await party.channel.send(self._owner, EncryptedProducts(step.index, products))
-        return mask
+        return message.vectors
+
+    async def product(
+        self, vector: bytes, prepared: object, multiply: Callable[[bytes, object], MaskedReply]
+    ) -> MaskedReply:
+        """One product; blinders that are not in stock are made first.
+
+        Raises:
+            MalformedMessage: bytes that are no encryption of S values.
+        """
+        costs = self._party.costs
+        while self.evaluator.lacks_blinders(prepared):
+            async with costs.compute("offline"):
+                self.evaluator.make_blinder()
+        async with costs.compute("evaluate"):
+            reply = _checked(self.owner_name, multiply, vector, prepared)
+        costs.count("products", reply.mask.size)
+        return reply
 
     async def take_decrypted(self, step: Step, shape: tuple[int, ...]) -> RingArray:
         """Receive the masked products in clear."""
         sender, message = await self._party.channel.receive(
-            [self._owner], DecryptedProducts, step.index
+            [self.owner_name], DecryptedProducts, step.index
         )
         expect_shape(sender, message.values, shape)
         return message.values
 
     def unmasked(self, masked: RingArray, mask: RingArray) -> FloatArray:
         """Xᵀv from Xᵀv + r and r."""
-        product = unmask(masked, mask, self._evaluator.modulus_bits)
-        return decode(product, self._format.product_fraction_bits)
+        product = unmask(masked, mask, self.evaluator.modulus_bits)
+        return decode(product, self.product_format.product_fraction_bits)
 
     def _prepare(self, batch: Batch) -> object:
         if batch.key in self._prepared:
             return self._prepared[batch.key]
-        fmt = self._format
+        fmt = self.product_format
         encoded = encode(batch.inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
-        prepared = self._evaluator.prepare(encoded)
+        prepared = self.evaluator.prepare(encoded)
         if batch.repeats:
             self._prepared[batch.key] = prepared
         return prepared

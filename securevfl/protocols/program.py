@@ -23,6 +23,7 @@ from securevfl.protocols.exchange import Batch, Party
 from securevfl.protocols.exchanges import Established, KeyMaker, establish, key_owners
 from securevfl.protocols.fedbcd import Plan, StepSize, train
 from securevfl.protocols.label_guard import GuardRecord, LeakageCount, planned
+from securevfl.protocols.one_trip import Lookahead
 from securevfl.protocols.scoring import FeatureScoring, LabelScoring, Score, Timetable
 from securevfl.protocols.signals import LocalRule
 from securevfl.runtime.channel import Channel
@@ -115,14 +116,17 @@ async def run_party(
     agreement = await agree(party, job.hash(), part.inputs, len(part.held_out))
     if party.name in key_owners(party, job.exchange):
         _require_guard(party, job, agreement, data, workplace.guard_directory)
+    plan = plan_of(job, loss, len(data.names))
+    batches = _PartyBatches(data, part.inputs, job.job.sampling == "partition")
     ready = await establish(
         party,
         job.exchange,
         agreement,
         batch_rows=-(-len(part.inputs) // data.schedule.batches),
         total_rows=len(part.inputs),
-        rounds=job.job.rounds,
-        bandwidth_mbit=job.network.resolve().bandwidth_mbit,
+        network=job.network.resolve(),
+        lookahead=Lookahead(part.model, plan.rule, plan.rounds, plan.step_size.at, batches.at),
+        in_turns=plan.in_turns,
         keys=workplace.keys,
     )
     scoring = _scoring(party, job, data, ready, part.held_out)
@@ -138,8 +142,8 @@ async def run_party(
     rounds = await train(
         party,
         part.model,
-        plan_of(job, loss, len(data.names)),
-        batches=_PartyBatches(data, part.inputs, job.job.sampling == "partition"),
+        plan,
+        batches=batches,
         exchange=ready.exchange,
         scoring=scoring,
         after_round=after_round,
