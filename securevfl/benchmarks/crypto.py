@@ -1,7 +1,9 @@
 """Engines on the masked product Xᵀv, beside phe and NumPy, in one process.
 
-Every row times one whole product: encrypt v, multiply and mask, decrypt. What would take phe
-longer than `PATIENCE_SECONDS` is timed on a stated part of the work and scaled up.
+Every row times one whole product on the same integers: encrypt v, multiply and mask, decrypt.
+Blinders are made before, as parties make them while they wait, and have a column of their own.
+What would take phe longer than `PATIENCE_SECONDS` is timed on a stated part of the work and scaled
+up.
 """
 
 import statistics
@@ -16,11 +18,14 @@ from numpy.typing import NDArray
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
-from securevfl.crypto.schemes import make_evaluator, make_owner
+from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner, with_fraction_bits
 
 Row = dict[str, Any]
 PATIENCE_SECONDS = 60.0
-PHASES = ("encrypt", "evaluate", "decrypt")
+PHASES = ("encrypt", "evaluate", "decrypt", "offline")
+ONLINE = PHASES[:3]
+# No repeats of what took this long together.
+ENOUGH_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -30,12 +35,14 @@ class CryptoSettings:
     Attributes:
         shapes: pairs (S, P).
         paillier_bits: key sizes.
-        repeats: timed runs of a product; one for what takes longer than a second.
+        rounds: of the job that flooding must last for.
+        repeats: timed runs of a product, fewer of slow ones.
         seed: of the values, not of any key.
     """
 
-    shapes: tuple[tuple[int, int], ...] = ((64, 15), (256, 64))
+    shapes: tuple[tuple[int, int], ...] = ((64, 15), (256, 64), (4096, 128))
     paillier_bits: tuple[int, ...] = (2048, 3072)
+    rounds: int = 1000
     repeats: int = 5
     seed: int = 0
 
@@ -52,27 +59,41 @@ class _Work:
 
 def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[Row]:
     """Measure; yields rows shape by shape, with their ratios to phe."""
+    contenders = [
+        (scheme, engine, bits)
+        for scheme in ("paillier", "ckks", "bfv")
+        for engine in SCHEMES[scheme].engines
+        for bits in (settings.paillier_bits if SCHEMES[scheme].key_sizes else (None,))
+    ]
     for samples, features in settings.shapes:
-        work = _work(samples, features, settings.seed)
+        work = _work(settings, samples, features)
         rows = []
-        for bits in settings.paillier_bits:
-            report(f"phe, {bits} bits, {samples} x {features}")
-            rows.append(_measure("paillier", "phe", bits, work, settings.repeats))
-        report(f"ckks, {samples} x {features}")
-        rows.append(_measure("ckks", None, None, work, settings.repeats))
+        for scheme, engine, bits in contenders:
+            report(f"{scheme} {engine} {bits or ''}, {samples} x {features}")
+            rows.append(_measure(scheme, engine, bits, work, settings.repeats))
         rows.append(_numpy(work, settings.repeats))
-        by_bits = {row["key_bits"]: row["seconds_median"] for row in rows if row["key_bits"]}
+        baseline = {
+            row["key_bits"]: row["seconds_median"] for row in rows if row["engine"] == "phe"
+        }
         for row in rows:
             for bits in (2048, 3072):
-                baseline = by_bits.get(bits)
-                ratio = baseline / row["seconds_median"] if baseline else None
+                ratio = baseline[bits] / row["seconds_median"] if bits in baseline else None
                 row[f"ratio_to_phe_{bits}"] = ratio
         yield from rows
 
 
-def _work(samples: int, features: int, seed: int) -> _Work:
-    generator = np.random.default_rng(seed)
-    product_format = ProductFormat(rows=samples, value_bound=1.0, matrix_bound=8.0)
+def _work(settings: CryptoSettings, samples: int, features: int) -> _Work:
+    generator = np.random.default_rng(settings.seed)
+    product_format = with_fraction_bits(
+        "bfv",
+        ProductFormat(
+            rows=samples,
+            value_bound=1.0,
+            matrix_bound=8.0,
+            columns=features,
+            rounds=settings.rounds,
+        ),
+    )
     scaled = generator.standard_normal((samples, features)).clip(-8, 8)
     matrix = np.rint(scaled * 2**product_format.matrix_fraction_bits).astype(np.int64)
     drawn = generator.uniform(-1, 1, samples)
@@ -80,19 +101,21 @@ def _work(samples: int, features: int, seed: int) -> _Work:
     return _Work(values, matrix, product_format)
 
 
-def _measure(scheme: str, engine: str | None, bits: int | None, work: _Work, repeats: int) -> Row:
+def _measure(scheme: str, engine: str, bits: int | None, work: _Work, repeats: int) -> Row:
     owner = make_owner(scheme, work.format, key_bits=bits, engine=engine)
     evaluator = make_evaluator(
         scheme, owner.public_bytes, work.format, key_bits=bits, engine=engine
     )
     samples, features = work.matrix.shape
-    rows, columns = _affordable(owner, evaluator, work)
+    rows, columns = samples, features
+    if engine == "phe":
+        rows, columns = _affordable(owner, evaluator, work)
     part = work.part(rows, columns)
     runs = [_run(owner, evaluator, part)]
-    while len(runs) < repeats and runs[0]["total"] < 1.0:
+    while len(runs) < repeats and sum(run["total"] for run in runs) < ENOUGH_SECONDS:
         runs.append(_run(owner, evaluator, part))
     whole = [_scaled(run, rows / samples, columns / features, samples) for run in runs]
-    totals = [sum(phases.values()) for phases in whole]
+    totals = [sum(phases[phase] for phase in ONLINE) for phases in whole]
     return {
         "operation": "masked_product",
         "scheme": scheme,
@@ -112,6 +135,9 @@ def _measure(scheme: str, engine: str | None, bits: int | None, work: _Work, rep
         "bytes_down": round(runs[0]["bytes_down"] * features / columns),
         "exact": runs[0]["exact"],
         "largest_error": runs[0]["largest_error"],
+        "value_fraction_bits": work.format.value_fraction_bits,
+        "matrix_fraction_bits": work.format.matrix_fraction_bits,
+        "rounds": work.format.rounds,
         "runs": len(runs),
     }
 
@@ -121,7 +147,8 @@ def _affordable(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> tuple[int
     samples, features = work.matrix.shape
     rows, columns = min(samples, 16), min(features, 2)
     probe = _run(owner, evaluator, work.part(rows, columns))
-    if sum(_scaled(probe, rows / samples, columns / features, samples).values()) > PATIENCE_SECONDS:
+    whole = _scaled(probe, rows / samples, columns / features, samples)
+    if sum(whole.values()) > PATIENCE_SECONDS:
         return min(samples, 256), min(features, 16)
     return samples, features
 
@@ -139,12 +166,16 @@ def _scaled(
         "encrypt": run["encrypt"] / row_share,
         "evaluate": (run["evaluate"] - masks) / (row_share * column_share) + masks / column_share,
         "decrypt": run["decrypt"] / column_share,
+        "offline": run["offline"],
     }
 
 
 def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
     prepared = evaluator.prepare(work.matrix)
     features = work.matrix.shape[1]
+    began = time.perf_counter()
+    while evaluator.lacks_blinders(prepared):
+        evaluator.make_blinder()
     started = time.perf_counter()
     encrypted = owner.encrypt(work.values)
     encrypted_at = time.perf_counter()
@@ -152,13 +183,14 @@ def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
     evaluated_at = time.perf_counter()
     masked = owner.decrypt(reply.ciphertext, features)
     ended = time.perf_counter()
-    product = unmask(masked, reply.mask)
+    product = unmask(masked, reply.mask, evaluator.modulus_bits)
     error = np.abs(product - work.matrix.T @ work.values)
     return {
         "encrypt": encrypted_at - started,
         "evaluate": evaluated_at - encrypted_at,
         "decrypt": ended - evaluated_at,
-        "total": ended - started,
+        "offline": started - began,
+        "total": ended - began,
         "columns": features,
         "bytes_up": len(encrypted),
         "bytes_down": len(reply.ciphertext),

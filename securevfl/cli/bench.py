@@ -35,7 +35,9 @@ Repeats = Annotated[int, typer.Option(min=1, help="Runs with seeds of their own;
 def tradeoff(
     *,
     dataset: options.Dataset = "breast_cancer",
-    exchange: Annotated[str, typer.Option(help="Exchanges, by commas.")] = "plain,paillier,ckks",
+    exchange: Annotated[
+        str, typer.Option(help="Exchanges, by commas.")
+    ] = "plain,paillier,ckks,bfv",
     algorithm: Annotated[
         Literal["fedsgd", "fedbcd-p", "fedbcd-s"], typer.Option(help="Which algorithm.")
     ] = "fedbcd-p",
@@ -177,9 +179,12 @@ def rounds(
 @bench.command()
 def crypto(
     *,
-    samples: Annotated[str, typer.Option(help="Batch sizes S, by commas.")] = "64,256",
-    features: Annotated[str, typer.Option(help="Columns P, one for each S.")] = "15,64",
+    samples: Annotated[str, typer.Option(help="Batch sizes S, by commas.")] = "64,256,4096",
+    features: Annotated[str, typer.Option(help="Columns P, one for each S.")] = "15,64,128",
     key_bits: Annotated[str, typer.Option(help="Paillier moduli, by commas.")] = "2048,3072",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of the job that noise flooding has to cover.")
+    ] = 1000,
     repeats: Repeats = 5,
     seed: options.Seed = 0,
     json: options.Json = None,
@@ -197,6 +202,7 @@ def crypto(
     settings = CryptoSettings(
         shapes=tuple(zip(rows_of, columns_of, strict=True)),
         paillier_bits=options.numbers(key_bits, "--key-bits", int),
+        rounds=rounds,
         repeats=repeats,
         seed=seed,
     )

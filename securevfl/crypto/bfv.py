@@ -31,6 +31,7 @@ from securevfl.crypto.bit_packing import pack, packed_size, unpack
 from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
 from securevfl.crypto.keys import fingerprint
 from securevfl.crypto.pool import BlinderPool
+from securevfl.crypto.residues import LIMB_BITS, reduced, scaled_message
 from securevfl.crypto.scheme import (
     MODULUS_BITS,
     Int64Array,
@@ -54,8 +55,22 @@ from securevfl.crypto.seal_codec import (
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
 _LARGEST_KEY = 1 << 20
-_LIMB_BITS = 32
 _CHECKED_TOGETHER = 4
+
+
+@dataclass(frozen=True)
+class _EncryptedZero:
+    """A fresh encryption of zero under the secret key; used once.
+
+    Attributes:
+        heads: the first coefficients of c₀, those that a message adds to, by prime.
+        tails: the others, packed.
+        seed: of c₁.
+    """
+
+    heads: UInt64Array
+    tails: tuple[bytes, ...]
+    seed: bytes
 
 
 class BfvOwner:
@@ -76,10 +91,14 @@ class BfvOwner:
         public_key = seal.PublicKey()
         generator.create_public_key(public_key)
         self._public_bytes = to_bytes(public_key)
-        # Its own vectors under the secret key: c₁ is a seed.
+        # Under the secret key, so that c₁ is a seed.
         self._encryptor = seal.Encryptor(self._context, generator.secret_key())
         self._decryptor = seal.Decryptor(self._context, generator.secret_key())
         self._reply_level = _reply_level(self._context, self._parameters)
+        self._primes = _primes(self._context, self._parameters)
+        self._modulus = prod(self._primes)
+        capacity = self._parameters.inputs * product_format.vectors
+        self._pool = BlinderPool(self._encrypted_zero, capacity)
 
     @property
     def public_bytes(self) -> bytes:
@@ -111,14 +130,34 @@ class BfvOwner:
         parameters = self._parameters
         padded = np.zeros(parameters.inputs * parameters.chunk, np.int64)
         padded[: len(values)] = values
+        return b"".join(self._input(part) for part in np.split(padded, parameters.inputs))
+
+    def _input(self, values: Int64Array) -> bytes:
+        """One input: an encryption of zero, plus round(q·v/t) in c₀."""
+        zero = self._pool.take()
         pieces = []
-        for part in np.split(padded, parameters.inputs):
-            message = plaintext(self._context, _residues(part, parameters.plain_bits))
-            fresh = self._encryptor.encrypt_symmetric(message)
-            c0, seed = seeded_parts(fresh, len(parameters.prime_bits), DEGREE)
-            packed = [pack(row, bits) for row, bits in zip(c0, parameters.prime_bits, strict=True)]
-            pieces.append(b"".join(packed) + seed)
-        return b"".join(pieces)
+        for head, tail, bits, prime in zip(
+            zero.heads, zero.tails, self._parameters.prime_bits, self._primes, strict=True
+        ):
+            scaled = scaled_message(values, self._modulus, self._parameters.plain_bits, prime)
+            head[: len(scaled)] = (head[: len(scaled)] + scaled) % np.uint64(prime)
+            pieces += [pack(head, bits), tail]
+        return b"".join([*pieces, zero.seed])
+
+    def make_blinder(self) -> bool:
+        """Make one encryption of zero ahead; False where a round's worth is in stock."""
+        return self._pool.make_one()
+
+    def lacks_blinders(self) -> bool:
+        """Whether the next vector would have to make some."""
+        return len(self._pool) < self._parameters.inputs
+
+    def _encrypted_zero(self) -> _EncryptedZero:
+        fresh = self._encryptor.encrypt_zero_symmetric()
+        c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
+        end = self._parameters.chunk + self._parameters.chunk % 2  # pairs pack
+        tails = [pack(c[end:], b) for c, b in zip(c0, self._parameters.prime_bits, strict=True)]
+        return _EncryptedZero(c0[:, :end], tuple(tails), seed)
 
     def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
         """Decrypt a masked product: (columns,) integers modulo 2^k, times 2^(64 − k).
@@ -170,7 +209,7 @@ class BfvOwner:
         Raises:
             KeyMismatch: replies of another key, or damaged ones.
         """
-        primes = _primes(self._context, self._parameters)[: self._parameters.reply_primes]
+        primes = self._primes[: self._parameters.reply_primes]
         shift = prod(primes) * 5 // 16 >> self._parameters.plain_bits
         total: UInt64Array = replies.sum(axis=0, dtype=np.uint64)
         for row, prime in enumerate(primes):
@@ -391,31 +430,10 @@ class BfvEvaluator:
     def _flooding(self) -> UInt64Array:
         """Noise uniform on [−2^(flood_bits − 1), 2^(flood_bits − 1)), modulo each prime."""
         bits = self._parameters.flood_bits
-        limbs = _uniform_words(-(-bits // _LIMB_BITS)) >> np.uint64(MODULUS_BITS - _LIMB_BITS)
-        limbs[0] >>= np.uint64(-bits % _LIMB_BITS)
+        limbs = _uniform_words(-(-bits // LIMB_BITS)) >> np.uint64(MODULUS_BITS - LIMB_BITS)
+        limbs[0] >>= np.uint64(-bits % LIMB_BITS)
         primes = _primes(self._context, self._parameters)
         return np.stack([reduced(limbs, 1 << (bits - 1), prime) for prime in primes])
-
-
-def reduced(limbs: UInt64Array, offset: int, prime: int) -> UInt64Array:
-    """(Σ limbs·2^(32·place) − offset) mod prime, of words below 2^32, most significant first.
-
-    Horner's rule; quotients come from float64, whose error of one is put right after.
-
-    Args:
-        limbs: shape (L, N).
-        offset: subtracted.
-        prime: between 2^32 and 2^61.
-    """
-    value = np.full(limbs.shape[1], 0, np.int64)
-    for limb in limbs.view(np.int64):
-        quotient = (value.astype(np.float64) * (2.0**_LIMB_BITS / prime)).astype(np.int64)
-        # Both terms wrap modulo 2^64, their difference is small.
-        value = (value << _LIMB_BITS) - quotient * prime + limb
-        value = np.where(value < 0, value + prime, value)
-        value = np.where(value >= prime, value - prime, value)
-    value -= offset % prime
-    return np.where(value < 0, value + prime, value).view(np.uint64)
 
 
 def _own(prepared: object) -> PreparedPolynomials:

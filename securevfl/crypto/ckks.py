@@ -183,6 +183,14 @@ class CkksOwner:
         """None: the parameters are at 128 bits."""
         return
 
+    def make_blinder(self) -> bool:
+        """False: this engine makes none ahead."""
+        return False
+
+    def lacks_blinders(self) -> bool:
+        """False: every encryption makes its own."""
+        return False
+
     def encrypt(self, values: Int64Array) -> bytes:
         """Encrypt integers of shape (S,).
 

@@ -116,8 +116,19 @@ class KeyOwner(Protocol):
     def key_bits(self) -> int | None:
         """Modulus size of Paillier; None for lattice schemes, which are at 128 bits."""
 
+    def make_blinder(self) -> bool:
+        """Make ahead what one ciphertext needs besides values; False where there is enough.
+
+        Where a round's worth is in stock, nothing is done.
+        """
+
+    def lacks_blinders(self) -> bool:
+        """Whether the stock is short of what the next vector takes."""
+
     def encrypt(self, values: Int64Array) -> bytes:
         """Encrypt integers of shape (S,), S ≤ format.rows, |v| ≤ format.largest_value.
+
+        Makes the blinders that are not in stock.
 
         Raises:
             RangeExceeded: a value beyond the format's bound, or too many rows.

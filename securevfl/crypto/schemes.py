@@ -1,7 +1,7 @@
 """Every homomorphic scheme by name, and its two ends from a job's settings."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import ONE_PRIME_BITS, BfvParameters
@@ -73,6 +73,37 @@ SCHEMES: Mapping[str, Scheme] = {
         exact=False,
     ),
 }
+
+
+def with_fraction_bits(
+    scheme: str,
+    product_format: ProductFormat,
+    *,
+    value_bits: int | None = None,
+    matrix_bits: int | None = None,
+    exact_bits: int | None = None,
+) -> ProductFormat:
+    """The format with the fixed point that suits a scheme.
+
+    Args:
+        scheme: one of SCHEMES.
+        product_format: everything else.
+        value_bits: of v, where a job says so.
+        matrix_bits: of X, where a job says so.
+        exact_bits: X is exact with so many; exact schemes take no more.
+    """
+    known = SCHEMES[scheme]
+    limit = exact_bits if known.exact and exact_bits is not None else MODULUS_BITS
+    formats = [
+        replace(
+            product_format,
+            value_fraction_bits=value_bits or of_values,
+            matrix_fraction_bits=min(matrix_bits or of_matrix, limit),
+        )
+        for of_values, of_matrix in known.fraction_bits
+    ]
+    handy = (fmt for fmt in formats if fmt.largest_product.bit_length() < known.handy_bits)
+    return next(handy, formats[-1])
 
 
 def make_owner(

@@ -6,7 +6,12 @@ from functools import partial
 from typing import Protocol
 
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
-from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
+from securevfl.crypto.schemes import (
+    SCHEMES,
+    make_evaluator,
+    make_owner,
+    with_fraction_bits,
+)
 from securevfl.errors import (
     ConfigError,
     CryptoError,
@@ -177,27 +182,23 @@ def product_format(
         summed = 1 if settings.hide == "both" else parties
         largest = settings.prediction_bound * summed
         value_bound = affine.curvature * largest + affine.label_bound
-    scheme = SCHEMES[settings.scheme]
-    exact = scheme.exact and not rows_ahead
-    exact_bits = feature_fraction_bits if exact else MOST_FRACTION_BITS
     summands = parties - 1 if settings.hide == "both" else 1
-    formats = [
+    return with_fraction_bits(
+        settings.scheme,
         ProductFormat(
             rows=rows,
             value_bound=value_bound,
             matrix_bound=feature_bound,
-            value_fraction_bits=settings.value_fraction_bits or value_bits,
-            matrix_fraction_bits=min(settings.feature_fraction_bits or feature_bits, exact_bits),
             summands=summands + (1 if rows_ahead else 0),
             columns=columns + rows_ahead,
             vectors=loss.outputs,
             rounds=rounds,
             bandwidth_mbit=bandwidth_mbit,
-        )
-        for value_bits, feature_bits in scheme.fraction_bits
-    ]
-    handy = (fmt for fmt in formats if fmt.largest_product.bit_length() < scheme.handy_bits)
-    return next(handy, formats[-1])
+        ),
+        value_bits=settings.value_fraction_bits,
+        matrix_bits=settings.feature_fraction_bits,
+        exact_bits=None if rows_ahead else feature_fraction_bits,
+    )
 
 
 async def establish(

@@ -48,6 +48,7 @@ class OwnKey:
         self.columns = columns
         self.product_format = product_format
         self._leakage = leakage
+        party.costs.ahead.append(owner.make_blinder)
 
     async def send_encrypted(
         self, step: Step, values: FloatArray, receivers: Sequence[str], what: str
@@ -60,10 +61,16 @@ class OwnKey:
         party, fmt = self._party, self.product_format
         async with party.costs.compute("encrypt"):
             encoded = encode(values, fmt.value_fraction_bits, fmt.value_bound, what)
-            vectors = tuple(self.owner.encrypt(np.ascontiguousarray(v)) for v in encoded.T)
-            party.costs.count("encryptions", values.size)
+        vectors = []
+        for vector in np.ascontiguousarray(encoded.T):
+            while self.owner.lacks_blinders():
+                async with party.costs.compute("offline"):
+                    self.owner.make_blinder()
+            async with party.costs.compute("encrypt"):
+                vectors.append(self.owner.encrypt(vector))
+        party.costs.count("encryptions", values.size)
         for name in receivers:
-            await party.channel.send(name, EncryptedValues(step.index, vectors))
+            await party.channel.send(name, EncryptedValues(step.index, tuple(vectors)))
 
     async def decrypt_products(
         self, step: Step, batch: Batch, receivers: Sequence[str], share: Share | None = None

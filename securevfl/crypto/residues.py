@@ -1,0 +1,59 @@
+"""Arithmetic modulo primes of up to 61 bits on arrays of 64-bit words."""
+
+import numpy as np
+
+from securevfl.crypto.fixed_point import from_ring, to_ring
+from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, UInt64Array
+
+LIMB_BITS = 32
+
+
+def reduced(limbs: UInt64Array, offset: int, prime: int) -> UInt64Array:
+    """(Σ limbs·2^(32·place) − offset) mod prime, of words below 2^32, most significant first.
+
+    Args:
+        limbs: shape (L, N).
+        offset: subtracted.
+        prime: between 2^31 and 2^61.
+    """
+    value = np.zeros(limbs.shape[1], np.uint64)
+    radix = np.uint64(1 << LIMB_BITS)
+    for limb in limbs:
+        value = (multiplied(value, radix, prime) + limb) % np.uint64(prime)
+    return (value + np.uint64(-offset % prime)) % np.uint64(prime)
+
+
+def scaled_message(values: Int64Array, modulus: int, plain_bits: int, prime: int) -> UInt64Array:
+    """round(q·v/t) modulo a prime factor of q, t = 2^plain_bits; rounding is at most 1/2.
+
+    q·v = t·D + r with |r| ≤ t/2, and q is 0 modulo the prime, so D is −r/t there.
+    """
+    unused = np.uint64(MODULUS_BITS - plain_bits)
+    wrapped = to_ring(values) * np.uint64(modulus % (1 << MODULUS_BITS)) << unused
+    remainder = from_ring(wrapped) >> np.int64(unused)
+    size = np.abs(remainder).view(np.uint64)
+    over_t = np.uint64(pow(1 << plain_bits, -1, prime))
+    low, high = size & np.uint64((1 << LIMB_BITS) - 1), size >> np.uint64(LIMB_BITS)
+    shifted = multiplied(np.full_like(size, over_t), high, prime)
+    shifted = multiplied(shifted, np.uint64(1 << LIMB_BITS), prime)
+    quotient = (shifted + multiplied(np.full_like(size, over_t), low, prime)) % np.uint64(prime)
+    return np.where(remainder > 0, (np.uint64(prime) - quotient) % np.uint64(prime), quotient)
+
+
+def multiplied(values: UInt64Array, factor: UInt64Array | np.uint64, prime: int) -> UInt64Array:
+    """values·factor mod prime, for values below the prime and factors up to 2^32.
+
+    The quotient comes from float64 and may be off by one, which is put right after.
+
+    Args:
+        values: shape (N,).
+        factor: one, or one for each.
+        prime: between 2^31 and 2^61.
+    """
+    quotient = (values.astype(np.float64) * np.asarray(factor, np.float64) / prime).astype(
+        np.uint64
+    )
+    # Both products wrap modulo 2^64, their difference is within one prime of its place.
+    rest = (values * factor - quotient * np.uint64(prime)).view(np.int64)
+    rest = np.where(rest < 0, rest + prime, rest)
+    return np.where(rest >= prime, rest - prime, rest).view(np.uint64)
