@@ -100,6 +100,14 @@ class PaillierOwner:
         """Size of n."""
         return int(self._public_key.n.bit_length())
 
+    def make_blinder(self) -> bool:
+        """False: this engine makes none ahead."""
+        return False
+
+    def lacks_blinders(self) -> bool:
+        """False: every encryption makes its own."""
+        return False
+
     def encrypt(self, values: Int64Array) -> bytes:
         """Encrypt integers of shape (S,): S·2·key_bytes bytes.
 
