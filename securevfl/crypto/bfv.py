@@ -18,7 +18,6 @@ Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURIT
 Source: design protocols.md section 3.
 """
 
-import os
 from dataclasses import dataclass
 from math import prod
 
@@ -26,12 +25,13 @@ import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
-from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, bfv_context
-from securevfl.crypto.bit_packing import pack, packed_size, unpack
+from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
+from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_input, unpack_reply
+from securevfl.crypto.bit_packing import pack
 from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
 from securevfl.crypto.keys import fingerprint
 from securevfl.crypto.pool import BlinderPool
-from securevfl.crypto.residues import LIMB_BITS, reduced, scaled_message
+from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
 from securevfl.crypto.scheme import (
     MODULUS_BITS,
     Int64Array,
@@ -86,7 +86,7 @@ class BfvOwner:
     def __init__(self, product_format: ProductFormat) -> None:
         self._format = product_format
         self._parameters = BfvParameters.of(product_format)
-        self._context = _context(self._parameters)
+        self._context = self._parameters.context()
         generator = seal.KeyGenerator(self._context)
         public_key = seal.PublicKey()
         generator.create_public_key(public_key)
@@ -94,8 +94,8 @@ class BfvOwner:
         # Under the secret key, so that c₁ is a seed.
         self._encryptor = seal.Encryptor(self._context, generator.secret_key())
         self._decryptor = seal.Decryptor(self._context, generator.secret_key())
-        self._reply_level = _reply_level(self._context, self._parameters)
-        self._primes = _primes(self._context, self._parameters)
+        self._reply_level = self._parameters.reply_level()
+        self._primes = self._parameters.primes()
         self._modulus = prod(self._primes)
         capacity = self._parameters.inputs * product_format.vectors
         self._pool = BlinderPool(self._encrypted_zero, capacity)
@@ -169,12 +169,12 @@ class BfvOwner:
             raise CryptoError(f"{columns} columns, at least 1 expected")
         parameters = self._parameters
         replies, positions = parameters.replies(columns), parameters.positions(columns)
-        size = _reply_bytes(parameters, len(positions))
+        size = reply_bytes(parameters, len(positions))
         if len(ciphertext) != replies * size:
             raise CryptoError(f"{len(ciphertext)} bytes, {replies} bfv replies of {size} expected")
         polynomials = np.stack(
             [
-                self._unpacked(ciphertext[at : at + size], positions)
+                unpack_reply(parameters, ciphertext[at : at + size], positions)
                 for at in range(0, replies * size, size)
             ]
         )
@@ -184,18 +184,6 @@ class BfvOwner:
             self._require_little_noise(polynomials[together], values[together], positions)
         found = values[:, : min(parameters.columns_per_reply, columns)].reshape(-1)[:columns]
         return np.left_shift(found, np.uint64(MODULUS_BITS - parameters.plain_bits))
-
-    def _unpacked(self, piece: bytes, positions: NDArray[np.int64]) -> UInt64Array:
-        """(c₀, c₁) of a reply, c₀ at the positions only: shape (2, reply primes, N)."""
-        polynomials = np.zeros((2, self._parameters.reply_primes, DEGREE), np.uint64)
-        at = 0
-        for row, bits in enumerate(self._parameters.reply_bits):
-            for polynomial, where in ((1, slice(None)), (0, positions)):
-                count = DEGREE if polynomial else len(positions)
-                size = packed_size(count, bits)
-                polynomials[polynomial, row, where] = unpack(piece[at : at + size], count, bits)
-                at += size
-        return polynomials
 
     def _require_little_noise(
         self, replies: UInt64Array, values: UInt64Array, positions: NDArray[np.int64]
@@ -264,10 +252,10 @@ class BfvEvaluator:
     def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
         self._format = product_format
         self._parameters = BfvParameters.of(product_format)
-        self._context = _context(self._parameters)
+        self._context = self._parameters.context()
         self._evaluator = seal.Evaluator(self._context)
         self._plain_mask = np.uint64((1 << self._parameters.plain_bits) - 1)
-        self._reply_level = _reply_level(self._context, self._parameters)
+        self._reply_level = self._parameters.reply_level()
         (piece,) = split(public_bytes, 1, _LARGEST_KEY)
         public_key = from_bytes(self._context, seal.PublicKey(), piece)
         if public_key.data().is_transparent():
@@ -380,12 +368,8 @@ class BfvEvaluator:
             )
         vectors = []
         for start in range(0, len(encrypted), size):
-            c0, at = [], start
-            for bits in parameters.prime_bits:
-                end = at + packed_size(DEGREE, bits)
-                c0.append(unpack(encrypted[at:end], DEGREE, bits))
-                at = end
-            vector = from_seeded(self._context, np.stack(c0), encrypted[at : start + size])
+            c0, seed = unpack_input(parameters, encrypted[start : start + size])
+            vector = from_seeded(self._context, c0, seed)
             self._evaluator.transform_to_ntt_inplace(vector)
             vectors.append(vector)
         return vectors
@@ -412,28 +396,17 @@ class BfvEvaluator:
                 self._evaluator.transform_from_ntt_inplace(total)
                 self._evaluator.add_inplace(blinder, total)
             self._evaluator.mod_switch_to_inplace(blinder, self._reply_level)
-        c0, c1 = polynomials_of(blinder)
-        return b"".join(
-            pack(residues, bits)
-            for row_bits, bits in enumerate(self._parameters.reply_bits)
-            for residues in (c1[row_bits], c0[row_bits, positions])
-        )
+        return pack_reply(self._parameters, polynomials_of(blinder), positions)
 
     def _blinder(self) -> _Blinder:
-        mask = _uniform_words(1)[0] & self._plain_mask
+        mask = uniform_words(1, DEGREE)[0] & self._plain_mask
         encrypted = seal.Ciphertext()
         self._encryptor.encrypt(plaintext(self._context, mask), encrypted)
-        flood = coefficient_ciphertext(self._context, self._flooding())
+        primes = self._parameters.primes()
+        noise = uniform_noise(self._parameters.flood_bits, DEGREE, primes)
+        flood = coefficient_ciphertext(self._context, noise)
         self._evaluator.add_inplace(encrypted, flood)
         return _Blinder(encrypted, mask)
-
-    def _flooding(self) -> UInt64Array:
-        """Noise uniform on [−2^(flood_bits − 1), 2^(flood_bits − 1)), modulo each prime."""
-        bits = self._parameters.flood_bits
-        limbs = _uniform_words(-(-bits // LIMB_BITS)) >> np.uint64(MODULUS_BITS - LIMB_BITS)
-        limbs[0] >>= np.uint64(-bits % LIMB_BITS)
-        primes = _primes(self._context, self._parameters)
-        return np.stack([reduced(limbs, 1 << (bits - 1), prime) for prime in primes])
 
 
 def _own(prepared: object) -> PreparedPolynomials:
@@ -442,34 +415,5 @@ def _own(prepared: object) -> PreparedPolynomials:
     return prepared
 
 
-def _reply_bytes(parameters: BfvParameters, revealed: int) -> int:
-    return sum(
-        packed_size(DEGREE, bits) + packed_size(revealed, bits) for bits in parameters.reply_bits
-    )
-
-
 def _residues(integers: Int64Array, plain_bits: int) -> UInt64Array:
     return to_ring(integers) & np.uint64((1 << plain_bits) - 1)
-
-
-def _uniform_words(rows: int) -> UInt64Array:
-    """Uniform 64-bit words from the operating system, shape (rows, N)."""
-    return np.frombuffer(os.urandom(8 * rows * DEGREE), np.uint64).reshape(rows, DEGREE).copy()
-
-
-def _context(parameters: BfvParameters) -> seal.SEALContext:
-    return bfv_context(parameters.prime_bits, parameters.plain_bits)
-
-
-def _primes(context: seal.SEALContext, parameters: BfvParameters) -> list[int]:
-    moduli = context.key_context_data().parms().coeff_modulus()
-    return [modulus.value() for modulus in moduli][: len(parameters.prime_bits)]
-
-
-def _reply_level(context: seal.SEALContext, parameters: BfvParameters) -> list[int]:
-    """SEAL's name of the level that has a reply's primes only."""
-    level = context.first_context_data()
-    while len(level.parms().coeff_modulus()) > parameters.reply_primes:
-        level = level.next_context_data()
-    found: list[int] = level.parms_id()
-    return found

@@ -118,6 +118,23 @@ class BfvParameters:
         """Bits of the primes that a reply has."""
         return self.prime_bits[: self.reply_primes]
 
+    def context(self) -> seal.SEALContext:
+        """SEAL's tables for these sizes, at 128 bits of security."""
+        return _context(self.prime_bits, self.plain_bits)
+
+    def primes(self) -> list[int]:
+        """The data primes."""
+        moduli = self.context().first_context_data().parms().coeff_modulus()
+        return [modulus.value() for modulus in moduli]
+
+    def reply_level(self) -> list[int]:
+        """SEAL's name of the level that has a reply's primes only."""
+        level = self.context().first_context_data()
+        while len(level.parms().coeff_modulus()) > self.reply_primes:
+            level = level.next_context_data()
+        found: list[int] = level.parms_id()
+        return found
+
     def seconds(self, product_format: ProductFormat) -> float:
         """Estimated time of one product: transfers and computation, without latency."""
         replies = self.replies(product_format.columns)
@@ -185,8 +202,7 @@ def _positions(chunk: int, columns: int) -> NDArray[np.int64]:
 
 
 @cache
-def bfv_context(prime_bits: tuple[int, ...], plain_bits: int) -> seal.SEALContext:
-    """SEAL's tables for these sizes, at 128 bits of security."""
+def _context(prime_bits: tuple[int, ...], plain_bits: int) -> seal.SEALContext:
     parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
     parameters.set_poly_modulus_degree(DEGREE)
     sizes = [*prime_bits, _SPECIAL_BITS]

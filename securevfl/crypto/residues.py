@@ -1,4 +1,7 @@
-"""Arithmetic modulo primes of up to 61 bits on arrays of 64-bit words."""
+"""Arithmetic modulo primes of up to 61 bits on arrays of 64-bit words, and uniform noise."""
+
+import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -6,6 +9,18 @@ from securevfl.crypto.fixed_point import from_ring, to_ring
 from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, UInt64Array
 
 LIMB_BITS = 32
+
+
+def uniform_words(rows: int, degree: int) -> UInt64Array:
+    """Uniform 64-bit words from the operating system, shape (rows, degree)."""
+    return np.frombuffer(os.urandom(8 * rows * degree), np.uint64).reshape(rows, degree).copy()
+
+
+def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> UInt64Array:
+    """Integers uniform on [−2^(bits − 1), 2^(bits − 1)) modulo each prime: (primes, degree)."""
+    limbs = uniform_words(-(-bits // LIMB_BITS), degree) >> np.uint64(MODULUS_BITS - LIMB_BITS)
+    limbs[0] >>= np.uint64(-bits % LIMB_BITS)
+    return np.stack([reduced(limbs, 1 << (bits - 1), prime) for prime in primes])
 
 
 def reduced(limbs: UInt64Array, offset: int, prime: int) -> UInt64Array:

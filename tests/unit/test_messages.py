@@ -13,6 +13,7 @@ from securevfl.messages import (
     KINDS,
     DecryptedProducts,
     EncryptedProducts,
+    EncryptedStep,
     EncryptedValues,
     HeldOutPredictions,
     Hello,
@@ -27,7 +28,7 @@ from securevfl.messages import (
     encode,
 )
 
-HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 10
+HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 11
 FLOATS = np.array([[0.5, -0.0], [1e-300, -1e300]])
 RING = np.array([[0, 1], [2**63, 2**64 - 1]], np.uint64)
 EXAMPLES: tuple[Message, ...] = (
@@ -38,6 +39,7 @@ EXAMPLES: tuple[Message, ...] = (
     Residuals(2**64 - 1, FLOATS),
     EncryptedValues(3, (b"", b"\0", b"ciphertext")),
     EncryptedProducts(4, ()),
+    EncryptedStep(4, (b"product",), 70),
     DecryptedProducts(5, RING),
     HeldOutPredictions(6, FLOATS),
     MaskedHeldOutPredictions(7, RING),
@@ -99,7 +101,7 @@ def test_arrays_in_another_order_in_memory_arrive_the_same() -> None:
 
 
 def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
-    assert set(CIPHERTEXT_KINDS) == {EncryptedValues, EncryptedProducts}
+    assert set(CIPHERTEXT_KINDS) == {EncryptedValues, EncryptedProducts, EncryptedStep}
 
 
 def test_a_message_of_exactly_the_limit_is_accepted_and_one_byte_more_is_refused() -> None:
