@@ -132,7 +132,7 @@ class Costs:
         Returns:
             Seconds by which the last piece outlasted the wait: a party finishes what it has begun.
         """
-        left = wait_seconds
+        left = max(wait_seconds, 0.0)
         while left > 0:
             self.stopwatch.start()
             # The first that has a piece to do does it.

@@ -164,7 +164,8 @@ class _Endpoint:
             component = SETUP if stage == "setup" else COMMUNICATION
             path = dict(envelope.path)
             path[component] = path.get(component, 0.0) + envelope.arrival - envelope.sent
-            path["offline"] = path.get("offline", 0.0) + overrun
+            if overrun:
+                path["offline"] = path.get("offline", 0.0) + overrun
             self.costs.path = path
 
     def record_decrypted(self, sender: str, step: int, values: NDArray[Any]) -> None:

@@ -212,3 +212,46 @@ def test_a_row_holds_every_figure_with_the_total() -> None:
     assert row["total_s"] == row["compute_s"] + row["communication_s"] == 41.25
     assert row["compute_by_phase_s"]["encrypt"] == 40.0
     assert set(row) >= {"setup_s", "round_trips", "bytes_sent", "ciphertext_bytes", "messages"}
+
+
+class Pieces:
+    """So many pieces of work that can be done ahead."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+def test_a_wait_is_filled_with_work_ahead_and_the_last_piece_is_finished() -> None:
+    costs = ledger(offline=2.0)
+    work = Pieces(10)
+    costs.ahead.append(work)
+    assert costs.work_ahead(5.0) == 1.0
+    assert work.left == 7
+    assert costs.seconds == {"offline": 6.0}
+    assert costs.hidden_s == 5.0
+    assert costs.path == {}
+
+
+def test_a_wait_ends_early_for_nothing_and_without_work_nothing_happens() -> None:
+    costs = ledger(offline=2.0)
+    assert costs.work_ahead(5.0) == 0.0
+    assert costs.seconds == {}
+    costs.ahead.append(Pieces(1))
+    assert costs.work_ahead(0.0) == 0.0
+    # A message that was there before the party asked for it.
+    assert costs.work_ahead(-3.0) == 0.0
+    assert costs.work_ahead(5.0) == 0.0
+    assert costs.hidden_s == 2.0
+
+
+def test_every_source_of_work_ahead_has_its_turn() -> None:
+    costs = ledger(offline=1.0)
+    first, second = Pieces(1), Pieces(2)
+    costs.ahead += [first, second]
+    assert costs.work_ahead(10.0) == 0.0
+    assert (first.left, second.left) == (-3, -1)
+    assert costs.hidden_s == 3.0

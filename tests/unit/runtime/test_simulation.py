@@ -67,6 +67,31 @@ def test_a_message_arrives_after_latency_and_its_bytes_over_the_bandwidth() -> N
     assert done.costs["b"].path == {COMMUNICATION: pytest.approx(done.results["b"])}
 
 
+def test_a_wait_is_used_for_work_ahead_and_only_what_outlasts_it_is_on_the_path() -> None:
+    pieces = iter([True, True, False])
+
+    async def sender(channel: Channel, costs: Costs) -> None:
+        await channel.send("b", predictions(rows=10))
+        await channel.send("b", predictions(step=1, rows=1000))
+
+    async def receiver(channel: Channel, costs: Costs) -> list[float]:
+        costs.ahead.append(lambda: next(pieces))
+        moments = []
+        for step in range(2):
+            await channel.receive(["a"], Predictions, step)
+            moments.append(now(costs))
+        return moments
+
+    watch = FixedCosts({"offline": 1.0})
+    done = simulate({"a": sender, "b": receiver}, SLOW, stopwatch=watch)
+    first = LATENCY + transfer(predictions(rows=10))
+    lines = transfer(predictions(rows=10)) + transfer(predictions(rows=1000))
+    # The first piece outlasts the first wait, the second is hidden in the next one.
+    assert done.results["b"] == [pytest.approx(1.0), pytest.approx(LATENCY + lines)]
+    assert done.costs["b"].hidden_s == pytest.approx(first + 1.0)
+    assert sum(done.costs["b"].path.values()) == pytest.approx(LATENCY + lines)
+
+
 def test_distance_costs_no_real_time() -> None:
     async def sender(channel: Channel, costs: Costs) -> None:
         await channel.send("b", predictions())

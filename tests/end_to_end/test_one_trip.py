@@ -1,0 +1,156 @@
+"""One round trip a round: the same training as two, and nothing more to see."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from securevfl.crypto.scheme import ProductFormat
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import ExchangeSettings, Job, NetworkSettings
+from securevfl.messages import (
+    DecryptedProducts,
+    EncryptedProducts,
+    EncryptedStep,
+    EncryptedValues,
+    Predictions,
+)
+from securevfl.models.losses import Logistic, Squared
+from securevfl.protocols.exchanges import check_exchange, one_trip_pays
+from securevfl.runtime.network import PRESETS
+from securevfl.runtime.views import Decrypted
+from securevfl.training import Environment, TrainingResult, train
+from tests.end_to_end.conftest import RunJob, relative_difference
+
+ROUNDS = 8
+PARAMETERS = 1e-4
+SETTINGS = {"rounds": ROUNDS, "batch_size": 64, "learning_rate": 0.3, "eval_every": 0}
+ONE = {"scheme": "bfv", "round_trips": 1}
+TWO = {"scheme": "bfv", "round_trips": 2}
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"algorithm": "fedsgd"},
+        {"local_steps": 7},
+        {"local_steps": 4, "l2": 0.1, "proximal": 0.3},
+        {"local_rule": "frozen", "schedule": "inverse-sqrt"},
+        {"sampling": "shuffle"},
+        {"loss": "taylor-logistic"},
+    ],
+)
+def test_one_trip_trains_what_two_trips_and_plain_train(
+    run_job: RunJob, parties: int, more: dict[str, object]
+) -> None:
+    dataset = load("breast_cancer", parties=parties)
+    settings = {**SETTINGS, **more}
+    plain = run_job(dataset, **settings)
+    one = run_job(dataset, ONE, **settings)
+    two = run_job(dataset, TWO, **settings)
+    assert relative_difference(one, plain) <= PARAMETERS
+    assert relative_difference(one, two) <= PARAMETERS
+
+
+def test_classes_and_rounds_that_score_change_nothing(run_job: RunJob) -> None:
+    dataset = load("digits", parties=2)
+    settings = {**SETTINGS, "rounds": 3, "batch_size": 100, "eval_every": 1}
+    plain = run_job(dataset, **settings)
+    one = run_job(dataset, ONE, **settings)
+    assert relative_difference(one, plain) <= PARAMETERS
+    assert [score.auc for score in one.scores] == pytest.approx(
+        [score.auc for score in plain.scores], abs=1e-3
+    )
+
+
+def kinds(result: TrainingResult, party: str) -> Counter[type]:
+    received = result.views[party].received()
+    return Counter(type(e.message) for e in received if e.message.stage == "round")
+
+
+def test_a_round_is_three_messages_and_one_round_trip(
+    run_job: RunJob, breast_cancer: VerticalDataset
+) -> None:
+    result = run_job(breast_cancer, ONE, **SETTINGS)
+    label = breast_cancer.label_party
+    (feature,) = (table.name for table in breast_cancer.parties if table.name != label)
+    # Only the first predictions travel in clear, only the last round has none to come.
+    assert kinds(result, label) == {Predictions: 1, EncryptedStep: ROUNDS - 1, EncryptedProducts: 1}
+    assert kinds(result, feature) == {EncryptedValues: ROUNDS, DecryptedProducts: ROUNDS}
+    # The first predictions' hop and the last gradient's are not shared with a neighbour.
+    assert result.costs(ROUNDS).round_trips == ROUNDS + 1
+    two = run_job(breast_cancer, TWO, **SETTINGS)
+    assert two.costs(ROUNDS).round_trips == 2 * ROUNDS
+
+
+def test_the_label_party_sees_the_predictions_that_two_trips_send_and_uniform_products(
+    run_job: RunJob, breast_cancer: VerticalDataset
+) -> None:
+    one = run_job(breast_cancer, ONE, **SETTINGS)
+    two = run_job(breast_cancer, TWO, **SETTINGS)
+    label = breast_cancer.label_party
+    decrypted = [e.values for e in one.views[label].entries if isinstance(e, Decrypted)]
+    opened = [values for values in decrypted if values.dtype == np.float64]
+    masked = [values for values in decrypted if values.dtype == np.uint64]
+    sent = [
+        e.message.values for e in two.views[label].received() if isinstance(e.message, Predictions)
+    ]
+    assert len(opened) == ROUNDS - 1
+    for ahead, clear in zip(opened, sent[1:], strict=True):
+        assert np.max(np.abs(ahead - clear)) <= PARAMETERS * np.max(np.abs(clear))
+    # Masked gradients are not the gradients: top bits are uniform (false alarm 1e-6 by 5 sigma).
+    tops = np.concatenate([values.ravel() >> np.uint64(63) for values in masked])
+    assert abs(float(tops.mean()) - 0.5) <= 5 * 0.5 / np.sqrt(len(tops))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "algorithm", "says"),
+    [
+        ({"scheme": "paillier"}, "fedbcd-p", "needs scheme bfv"),
+        ({"scheme": "plain"}, "fedbcd-p", "needs scheme bfv"),
+        ({"scheme": "bfv", "hide": "both"}, "fedbcd-p", "hide = 'residuals'"),
+        ({"scheme": "bfv", "predictions": "masked"}, "fedbcd-p", "predictions = 'clear'"),
+        ({"scheme": "bfv"}, "fedbcd-s", "all parties at once"),
+    ],
+)
+def test_one_trip_is_refused_where_it_cannot_be(
+    exchange: dict[str, str], algorithm: str, says: str
+) -> None:
+    settings = ExchangeSettings.model_validate({**exchange, "round_trips": 1})
+    loss = Squared() if settings.hide == "both" else Logistic()
+    with pytest.raises(ConfigError, match=says):
+        check_exchange(settings, loss, 3, algorithm)
+
+
+def job(network: str, batch_size: int) -> Job:
+    return Job(
+        job=Job().job.model_copy(update={**SETTINGS, "batch_size": batch_size}),
+        exchange=ExchangeSettings(scheme="bfv"),
+        network=NetworkSettings(preset=network),
+    )
+
+
+def test_auto_takes_one_trip_on_long_lines_and_two_on_short_ones() -> None:
+    dataset = load("breast_cancer")
+    far = train(job("intercontinental", 64), dataset, Environment())
+    near = train(job("lan", 228), dataset, Environment())
+    assert far.costs(ROUNDS).round_trips == ROUNDS + 1
+    assert near.costs(ROUNDS).round_trips == 2 * ROUNDS
+
+
+def test_auto_never_takes_one_trip_where_it_does_not_exist_or_fit() -> None:
+    fmt = ProductFormat(rows=64, value_bound=1.0, matrix_bound=8.0, value_fraction_bits=20)
+    far = PRESETS["intercontinental"]
+    bfv = ExchangeSettings(scheme="bfv")
+    assert one_trip_pays(bfv, fmt, fmt, far)
+    for settings in (
+        ExchangeSettings(scheme="ckks"),
+        ExchangeSettings(scheme="bfv", hide="both"),
+        ExchangeSettings(scheme="bfv", predictions="masked"),
+    ):
+        assert not one_trip_pays(settings, fmt, fmt, far)
+    too_large = ProductFormat(rows=1 << 30, value_bound=1.0, matrix_bound=8.0)
+    assert not one_trip_pays(bfv, fmt, too_large, far)
