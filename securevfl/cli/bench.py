@@ -185,6 +185,7 @@ def crypto(
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds of the job that noise flooding has to cover.")
     ] = 1000,
+    network: options.NetworkName = "20:1000",
     repeats: Repeats = 5,
     seed: options.Seed = 0,
     json: options.Json = None,
@@ -203,6 +204,7 @@ def crypto(
         shapes=tuple(zip(rows_of, columns_of, strict=True)),
         paillier_bits=options.numbers(key_bits, "--key-bits", int),
         rounds=rounds,
+        network=options.network(network),
         repeats=repeats,
         seed=seed,
     )

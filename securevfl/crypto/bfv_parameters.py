@@ -41,11 +41,11 @@ LEAST_REVEALED = 48
 
 _SPECIAL_BITS = 30  # SEAL's own prime, which no ciphertext on the wire has
 _LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
-# Milliseconds by data prime, measured, with half of what is made ahead, which may or may not be
-# hidden: one input, and what SEAL's compression adds where it finds zeros to squeeze out; one
-# product; the rest of a reply. They weigh computation against bytes and need not be exact.
-_INPUT_MS, _SQUEEZE_MS, _SQUEEZED_BITS = 0.9, 0.1, 52
-_PRODUCT_MS, _REPLY_MS = 0.08, 1.2
+# Milliseconds by data prime, measured: taking in an input; one product; the rest of a reply. Then
+# what is made ahead: an encryption of zero, and what SEAL's compression adds where it finds zeros
+# to squeeze out; a blinder. They weigh computation against bytes and need not be exact.
+_INPUT_MS, _PRODUCT_MS, _REPLY_MS = 0.55, 0.08, 0.6
+_ZERO_MS, _SQUEEZE_MS, _SQUEEZED_BITS, _BLINDER_MS = 0.75, 0.2, 52, 1.4
 
 
 @dataclass(frozen=True)
@@ -136,15 +136,21 @@ class BfvParameters:
         return found
 
     def seconds(self, product_format: ProductFormat) -> float:
-        """Estimated time of one product: transfers and computation, without latency."""
-        replies = self.replies(product_format.columns)
-        size = self.inputs * self.input_bytes + replies * DEGREE * sum(self.reply_bits) // 8
+        """Estimated time of one product, without latency.
+
+        Transfers, computation, and what is made ahead and is not hidden by waits.
+        """
+        inputs, replies = self.inputs, self.replies(product_format.columns)
+        size = inputs * self.input_bytes + replies * DEGREE * sum(self.reply_bits) // 8
+        transfer_ms = size * 8e-3 / product_format.bandwidth_mbit
         primes = len(self.prime_bits)
         squeezed = sum(bits <= _SQUEEZED_BITS for bits in self.prime_bits)
-        compute_ms = self.inputs * (
-            primes * _INPUT_MS + squeezed * _SQUEEZE_MS
-        ) + replies * primes * (_REPLY_MS + self.inputs * _PRODUCT_MS)
-        return size * 8e-6 / product_format.bandwidth_mbit + compute_ms * 1e-3
+        online_ms = primes * (inputs * _INPUT_MS + replies * (_REPLY_MS + inputs * _PRODUCT_MS))
+        ahead_ms = max(
+            inputs * (primes * _ZERO_MS + squeezed * _SQUEEZE_MS), replies * primes * _BLINDER_MS
+        )
+        waits_ms = 2 * product_format.latency_ms + transfer_ms
+        return (transfer_ms + online_ms + max(0.0, ahead_ms - waits_ms)) * 1e-3
 
 
 def _fitted(

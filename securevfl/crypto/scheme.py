@@ -39,6 +39,7 @@ class ProductFormat:
         rounds: the most rounds of the job; with the others the number of decrypted values that
             flooding has to cover.
         bandwidth_mbit: of the parties' lines, where a scheme can trade inputs for replies.
+        latency_ms: one way, of the same lines: waits hide what is made ahead.
     """
 
     rows: int
@@ -51,6 +52,7 @@ class ProductFormat:
     vectors: int = 1
     rounds: int = 1
     bandwidth_mbit: float = 1000.0
+    latency_ms: float = 0.5
 
     @property
     def largest_value(self) -> int:
