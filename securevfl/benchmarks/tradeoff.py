@@ -5,13 +5,14 @@ figures are medians over repeats with seeds of their own.
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.tuning import Tuned, tune
+from securevfl.crypto.schemes import SCHEMES, default_engine
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Algorithm, Hide, Job, NetworkSettings
 from securevfl.protocols.exchanges import IN_CLEAR
@@ -32,7 +33,7 @@ class TradeoffSettings:
         batch_size: S, or "full".
         target_aucs: held-out AUCs; one row each; the run goes on to the highest.
         max_rounds: where to give up.
-        phe_rounds: the same for exchanges on phe, which is slow; None is max_rounds.
+        phe_rounds: the same for exchanges on engine phe, which is slow; None is max_rounds.
         eval_every: rounds between scorings.
         learning_rate: η0 for all Q; None tunes it.
         tuning: tune one η0 at the largest Q for all, or one for each Q.
@@ -41,11 +42,14 @@ class TradeoffSettings:
         loss: of the model.
         hide: with encryption: the residuals, or both sides.
         key_bits: of Paillier.
-        engine: of the scheme.
+        engine: of the schemes that have it.
+        round_trips: of the schemes that can do with one.
+        value_fraction_bits: fixed point of residuals; the scheme's where None.
+        feature_fraction_bits: fixed point of features; the scheme's where None.
         keys: None makes the job's keys; tests pass small ones.
     """
 
-    exchanges: tuple[str, ...] = ("plain", "paillier", "ckks")
+    exchanges: tuple[str, ...] = ("plain", "paillier", "ckks", "bfv")
     algorithm: Algorithm = "fedbcd-p"
     local_steps: tuple[int, ...] = (1, 5, 10)
     batch_size: int | Literal["full"] = 64
@@ -62,6 +66,9 @@ class TradeoffSettings:
     hide: Hide = "residuals"
     key_bits: int | None = None
     engine: str | None = None
+    round_trips: Literal["auto", 1, 2] = "auto"
+    value_fraction_bits: int | None = None
+    feature_fraction_bits: int | None = None
     environment: Environment = field(default_factory=Environment)
 
 
@@ -114,8 +121,7 @@ def _learning_rates(
 
 
 def _job(settings: TradeoffSettings, exchange: str, local_steps: int, learning_rate: float) -> Job:
-    encrypted = exchange not in IN_CLEAR
-    on_phe = exchange == "paillier" and settings.engine in {None, "phe"}
+    on_phe = exchange == "paillier" and settings.engine == "phe"
     limit = settings.phe_rounds if on_phe else None
     return Job.of(
         job={
@@ -130,14 +136,30 @@ def _job(settings: TradeoffSettings, exchange: str, local_steps: int, learning_r
             "target_auc": max(settings.target_aucs),
             "eval_every": settings.eval_every,
         },
-        exchange={
-            "scheme": exchange,
-            "hide": settings.hide if encrypted else "residuals",
-            "key_bits": settings.key_bits if exchange == "paillier" else None,
-            "engine": settings.engine if encrypted else None,
-        },
+        exchange=_exchange(settings, exchange),
         network=settings.network,
     )
+
+
+def _exchange(settings: TradeoffSettings, name: str) -> dict[str, object]:
+    if name not in SCHEMES:
+        return {"scheme": name}
+    scheme = SCHEMES[name]
+    having = [each for each in settings.exchanges if settings.engine in _engines(each)]
+    return {
+        "scheme": name,
+        "hide": settings.hide,
+        "key_bits": settings.key_bits if scheme.key_sizes else None,
+        # An engine that no chosen scheme has goes through, to be refused with the known ones.
+        "engine": settings.engine if name in having or not having else None,
+        "round_trips": settings.round_trips if scheme.seconds else "auto",
+        "value_fraction_bits": settings.value_fraction_bits,
+        "feature_fraction_bits": settings.feature_fraction_bits,
+    }
+
+
+def _engines(exchange: str) -> Collection[str]:
+    return SCHEMES[exchange].engines if exchange in SCHEMES else ()
 
 
 def rounds_to(result: TrainingResult, target: float) -> int | None:
@@ -178,7 +200,7 @@ def _row(
         "learning_rate": tuned.learning_rate,
         "learning_rate_chosen": tuned.how,
         "key_bits": first.key_bits,
-        "engine": exchange.engine or ("phe" if exchange.scheme == "paillier" else None),
+        "engine": exchange.engine or (default_engine(exchange.scheme) if encrypted else None),
         "key_fingerprints": first.key_fingerprints,
         "repeats": len(runs),
         "max_rounds": job.rounds,

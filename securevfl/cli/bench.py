@@ -22,6 +22,7 @@ from securevfl.reports.results import write_results
 bench = typer.Typer(help="Benchmarks: what encryption costs.", no_args_is_help=True)
 
 Row = dict[str, Any]
+ROUND_TRIPS: dict[str, Literal["auto", 1, 2]] = {"auto": "auto", "1": 1, "2": 2}
 LearningRate = Annotated[
     float | None,
     typer.Option(help="Step size for all runs; tuned on a validation fifth if absent."),
@@ -65,7 +66,18 @@ def tradeoff(
         Literal["residuals", "both"], typer.Option(help="What homomorphic exchanges hide.")
     ] = "residuals",
     key_bits: Annotated[int | None, typer.Option(help="Paillier modulus: 3072 or 2048.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Implementation of the scheme.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Implementation, of the schemes that have it: phe, fast.")
+    ] = None,
+    round_trips: Annotated[
+        Literal["auto", "1", "2"], typer.Option(help="A round, where the scheme can do with one.")
+    ] = "auto",
+    value_fraction_bits: Annotated[
+        int | None, typer.Option(help="Fixed point of residuals; the scheme's if absent.")
+    ] = None,
+    feature_fraction_bits: Annotated[
+        int | None, typer.Option(help="Fixed point of features; the scheme's if absent.")
+    ] = None,
     data_dir: options.DataDir = None,
     seed: options.Seed = 0,
     json: options.Json = None,
@@ -90,6 +102,9 @@ def tradeoff(
         hide=hide,
         key_bits=key_bits,
         engine=engine,
+        round_trips=ROUND_TRIPS[round_trips],
+        value_fraction_bits=value_fraction_bits,
+        feature_fraction_bits=feature_fraction_bits,
     )
     loaded = options.dataset(dataset, parties, data_dir)
     rows: list[Row] = []
