@@ -8,6 +8,7 @@ import difflib
 import hashlib
 import json
 import tomllib
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +23,9 @@ Hide = Literal["residuals", "both"]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Model = Literal["linear", "mlp", "custom"]
+Activation = Literal["relu", "tanh", "gelu", "silu"]
+Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
 class _Section(BaseModel):
@@ -41,8 +45,13 @@ class JobSettings(_Section):
         schedule: constant η0, or inverse-sqrt: η0/√(t+1) at round t.
         divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
         loss: logistic (multinomial beyond two classes), squared or taylor-logistic.
-        local_rule: curvature follows the party's own changes, frozen repeats the residual.
+        local_rule: curvature follows the party's own changes, frozen repeats the residual;
+            gauss-newton is curvature on a network's linearization, as encryption has it.
         sampling: partition draws from fixed batches of the data set, shuffle reshuffles.
+        model: the local model of parties that name none: linear, mlp, or custom, a module from
+            Python.
+        hidden: units of each hidden layer of an mlp; one of 64 where not given.
+        activation: between the layers of an mlp; relu where not given.
         start: random θ⁰ with std(H⁰) = 1 at each party, or zero.
         intercept: a constant column at the label party.
         standardize: features to mean 0 and deviation 1 at each party; where not given, as is
@@ -65,8 +74,11 @@ class JobSettings(_Section):
     loss: Literal["logistic", "multinomial", "squared", "taylor-logistic"] = "logistic"
     l2: NonNegative = 0.0
     proximal: NonNegative = 0.0
-    local_rule: Literal["curvature", "frozen"] = "curvature"
+    local_rule: Literal["curvature", "gauss-newton", "frozen"] = "curvature"
     sampling: Literal["partition", "shuffle"] = "partition"
+    model: Model = "linear"
+    hidden: Hidden | None = None
+    activation: Activation | None = None
     start: Literal["random", "zero"] = "random"
     intercept: bool = True
     standardize: bool | None = None
@@ -77,7 +89,10 @@ class JobSettings(_Section):
 
 
 class PartySettings(_Section):
-    """`[[party]]`: one organization and where it keeps its own files."""
+    """`[[party]]`: one organization, its local model, and where it keeps its own files.
+
+    `model`, `hidden` and `activation` are the job's where not given.
+    """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
     role: Literal["label", "feature"]
@@ -87,7 +102,18 @@ class PartySettings(_Section):
     id_column: str = "id"
     label_column: str | None = None
     features: tuple[str, ...] | None = None
-    model: Literal["linear"] = "linear"
+    model: Model | None = None
+    hidden: Hidden | None = None
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True)
+class LocalModelSettings:
+    """One party's local model; hidden and activation are an mlp's."""
+
+    model: Model
+    hidden: tuple[int, ...] = (64,)
+    activation: Activation = "relu"
 
 
 class ExchangeSettings(_Section):
@@ -187,13 +213,25 @@ class Job(_Section):
         """Q in force: 1 under fedsgd."""
         return 1 if self.job.algorithm == "fedsgd" else self.job.local_steps
 
+    def model_of(self, party: str) -> LocalModelSettings:
+        """The local model of a party."""
+        job = self.job
+        own = next((each for each in self.party if each.name == party), None)
+        return LocalModelSettings(
+            (own and own.model) or job.model,
+            (own and own.hidden) or job.hidden or (64,),
+            (own and own.activation) or job.activation or "relu",
+        )
+
     def hash(self) -> bytes:
         """SHA-256 over what all parties must agree on; compared before the first round."""
         agreed = {
             "job": self.job.model_dump(mode="json"),
             "exchange": self.exchange.model_dump(mode="json"),
             "network": self.network.model_dump(mode="json"),  # schemes trade bytes by it
-            "parties": [(party.name, party.role, party.model) for party in self.party],
+            "parties": [
+                (party.name, party.role, asdict(self.model_of(party.name))) for party in self.party
+            ],
         }
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).digest()
 
@@ -241,6 +279,7 @@ def check_job(job: Job) -> None:
         raise ConfigError("no data: give job.dataset or [[party]] sections")
     if job.party:
         _check_parties(job.party)
+    check_models(job)
     custom = (job.network.latency_ms, job.network.bandwidth_mbit)
     if (job.network.preset is not None) == (custom != (None, None)) or (None in custom) != (
         custom == (None, None)
@@ -257,6 +296,25 @@ def _check_parties(parties: tuple[PartySettings, ...]) -> None:
     labels = [party.name for party in parties if party.role == "label"]
     if len(labels) != 1:
         raise ConfigError(f"{len(labels)} label parties ({', '.join(labels)}): expected 1")
+
+
+def check_models(job: Job) -> None:
+    """Check that hidden layers and activations belong to an mlp.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    sections: list[tuple[str, JobSettings | PartySettings, bool]] = [
+        (f"party {each.name!r}: ", each, job.model_of(each.name).model == "mlp")
+        for each in job.party
+    ]
+    anywhere = job.job.model == "mlp" or any(is_mlp for _, _, is_mlp in sections)
+    for where, section, is_mlp in (*sections, ("job.", job.job, anywhere)):
+        for key in ("hidden", "activation"):
+            if getattr(section, key) is not None and not is_mlp:
+                raise ConfigError(
+                    f"{where}{key} = {getattr(section, key)!r} belongs to model = 'mlp'"
+                )
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -5,7 +5,7 @@ here reads two parties' data together.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
+from securevfl.models.local_model import MakeModule
 from securevfl.models.losses import loss_for
 from securevfl.models.storage import save_model
 from securevfl.protocols.exchanges import (
@@ -24,6 +25,7 @@ from securevfl.protocols.exchanges import (
     check_exchange,
     reveals_gradients,
 )
+from securevfl.protocols.local_part import check_local_models
 from securevfl.protocols.program import PartyData, PartyOutcome, Workplace, run_party
 from securevfl.protocols.scoring import Score
 from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
@@ -44,6 +46,8 @@ class Environment:
             noted; None only reports the ratio, as benchmarks do.
         checkpoints: where parties write their models as training goes on; None writes none.
         progress: called with rounds done.
+        modules: by party what makes its network, where its model is custom: a function of the
+            numbers of features and outputs.
     """
 
     keys: KeyMaker = field(default_factory=SchemeKeys)
@@ -53,6 +57,7 @@ class Environment:
     guard_directory: Path | None = None
     checkpoints: Path | None = None
     progress: Callable[[int], None] | None = None
+    modules: Mapping[str, MakeModule] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def train(
         PeerError: a party broke the protocol (with fault injection).
     """
     environment = environment or Environment()
-    check(job, dataset)
+    check(job, dataset, environment.modules)
     schedule = _schedule(job, dataset)
     programs = {
         data.table.name: partial(
@@ -141,16 +146,25 @@ def train(
     )
 
 
-def check(job: Job, dataset: VerticalDataset) -> None:
+def check(
+    job: Job, dataset: VerticalDataset, modules: Mapping[str, MakeModule] | None = None
+) -> None:
     """Check that a job fits the data, before any work.
 
     Raises:
-        ConfigError: a loss, exchange, network or batch size that does not.
+        ConfigError: a loss, local model, exchange, network or batch size that does not.
         DataError: data that no job could train on.
     """
     check_dataset(dataset)
     loss = loss_for(job.job.loss, dataset.classes)
     check_exchange(job.exchange, loss, len(dataset.parties), job.job.algorithm)
+    check_local_models(
+        job,
+        loss,
+        names=[table.name for table in dataset.parties],
+        label_party=dataset.label_party,
+        modules=modules or {},
+    )
     job.network.resolve()
     _schedule(job, dataset)
 
@@ -200,4 +214,5 @@ def _workplace(job: Job, data: PartyData, environment: Environment) -> Workplace
         guard_directory=environment.guard_directory,
         checkpoints=environment.checkpoints,
         progress=environment.progress if is_label_party else None,
+        make_module=environment.modules.get(data.table.name),
     )

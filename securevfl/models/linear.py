@@ -1,9 +1,12 @@
 """The linear local model H_k = X_k θ_k and its gradients."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from securevfl.models.local_model import PullBack
 
 FloatArray = NDArray[np.float64]
 
@@ -16,10 +19,12 @@ class LinearModel:
         weights: θ_k, shape (P, C).
         intercept: whether the last row of θ_k belongs to a constant column of ones, which L2
             leaves alone.
+        is_linear: yes.
     """
 
     weights: FloatArray
     intercept: bool = False
+    is_linear: bool = True
 
     def inputs(self, features: FloatArray) -> FloatArray:
         """X as the weights expect it: features (S, P) plus the constant column, if any."""
@@ -30,6 +35,21 @@ class LinearModel:
     def predict(self, inputs: FloatArray) -> FloatArray:
         """Local predictions H_k, shape (S, C)."""
         return inputs @ self.weights
+
+    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+        """Xθ, and d ↦ Xᵀd."""
+
+        def pull_back(residuals: FloatArray) -> FloatArray:
+            return inputs.T @ residuals
+
+        return self.predict(inputs), pull_back
+
+    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+        """X, whatever θ is."""
+        return lambda: inputs
+
+    def state(self) -> None:
+        """None: θ says all."""
 
     def penalty_gradient(self, l2: float) -> FloatArray:
         """Gradient of ½·l2·‖θ‖² without the intercept, shape (P, C)."""

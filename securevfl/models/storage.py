@@ -1,10 +1,13 @@
 """One party's trained model in a file: safetensors, with a JSON header that says what it is.
 
-A party's file holds its own weights, columns and scaling and nothing of the others.
+A party's file holds its own weights, columns and scaling and nothing of the others. A network's
+file holds its state dict, and its architecture in the header; of a custom module only that it is
+one, so that its maker is needed to read it back. No code is ever read from a file.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +18,11 @@ from safetensors.numpy import save
 
 from securevfl.errors import DataError
 from securevfl.files import replace_file
+from securevfl.models.local_model import LocalModel, MakeModule, Network, StateDict
 
 FORMAT = 1
 _HEADER = "securevfl"
+_STATE = "network."
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class ModelHeader:
         job_hash: SHA-256 of the job, in hex.
         rounds: rounds trained.
         format: version of this header.
+        network: what was trained in place of a linear model; the header of one leaves it out.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -45,6 +51,12 @@ class ModelHeader:
     job_hash: str
     rounds: int
     format: int = FORMAT
+    network: Network | None = None
+
+    @property
+    def outputs(self) -> int:
+        """C."""
+        return 1 if self.classes == 2 else self.classes  # noqa: PLR2004
 
 
 _MODEL_HEADER = TypeAdapter(ModelHeader)
@@ -56,21 +68,26 @@ class SavedModel:
 
     Attributes:
         header: what it is.
-        weights: θ_k, shape (P, C); the intercept's row last.
+        weights: θ_k, shape (P, C), the intercept's row last; of a network all numbers of its
+            state dict, one after another, shape (n, 1).
         mean: subtracted from each feature column.
         scale: divides each feature column after that.
+        state: a network's state dict.
+        make_module: makes a custom network.
     """
 
     header: ModelHeader
     weights: NDArray[np.float64]
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
+    state: StateDict | None = None
+    make_module: MakeModule | None = field(default=None, repr=False)
 
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Local predictions H_k of raw features, shape (S, len(columns)).
 
         Raises:
-            DataError: another number of columns.
+            DataError: another number of columns, or a state dict of another module.
         """
         if features.ndim != 2 or features.shape[1] != len(self.header.columns):  # noqa: PLR2004
             raise DataError(
@@ -78,9 +95,30 @@ class SavedModel:
                 f"{len(self.header.columns)} columns"
             )
         inputs = (features - self.mean) / self.scale
+        if self.header.network is not None and self.state is not None:
+            from securevfl.models.neural import loaded_network, maker_of  # noqa: PLC0415
+
+            make = maker_of(self.header.network, self.make_module)
+            return loaded_network(make, inputs.shape[1], self.header.outputs, self.state).predict(
+                inputs
+            )
         weights = self.weights
         predictions: NDArray[np.float64] = inputs @ weights[: len(self.header.columns)]
         return predictions + weights[-1] if self.header.intercept else predictions
+
+
+def saved_model(
+    header: ModelHeader,
+    model: LocalModel,
+    *,
+    mean: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    make_module: MakeModule | None = None,
+) -> SavedModel:
+    """A local model as it stands, linear or a network."""
+    state = model.state()
+    weights = model.weights if state is None else _numbers(state)
+    return SavedModel(header, weights, mean, scale, state, make_module)
 
 
 def save_model(path: Path, model: SavedModel) -> None:
@@ -89,41 +127,96 @@ def save_model(path: Path, model: SavedModel) -> None:
     Raises:
         DataError: the file cannot be written (no room, no permission).
     """
-    tensors = {"weights": model.weights, "mean": model.mean, "scale": model.scale}
-    contiguous = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
-    data = save(contiguous, metadata={_HEADER: json.dumps(asdict(model.header))})
+    tensors = {"mean": model.mean, "scale": model.scale}
+    if model.state is None:
+        tensors["weights"] = model.weights
+    else:
+        tensors |= {_STATE + name: values for name, values in model.state.items()}
+    contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
+    header = {key: value for key, value in asdict(model.header).items() if value is not None}
+    data = save(contiguous, metadata={_HEADER: json.dumps(header)})
     replace_file(path, data, "model file")
 
 
-def load_model(path: Path) -> SavedModel:
+def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
     """Read a model back.
 
+    Args:
+        path: where it is.
+        make_module: makes the module of a custom network.
+
     Raises:
-        DataError: no such file, not one of ours, or shapes that do not fit the header.
+        DataError: no such file, not one of ours, shapes that do not fit the header, or a custom
+            network without its maker.
     """
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in ("weights", "mean", "scale")}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         header = _MODEL_HEADER.validate_json(metadata[_HEADER], strict=True)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
-    columns = len(header.columns)
-    outputs = 1 if header.classes == 2 else header.classes  # noqa: PLR2004
-    expected = {
-        "weights": (columns + header.intercept, outputs),
-        "mean": (columns,),
-        "scale": (columns,),
+    shapes = _shapes(header)
+    custom = header.network is not None and header.network.kind == "custom"
+    if custom:
+        if make_module is None:
+            raise DataError(f"model file {path}: a custom network, whose module must be given")
+        theirs = {name: values for name, values in tensors.items() if name.startswith(_STATE)}
+        shapes |= {name: values.shape for name, values in theirs.items()}
+    _require_numbers(path, tensors, shapes, custom=custom)
+    if header.network is None:
+        return SavedModel(header, tensors["weights"], tensors["mean"], tensors["scale"])
+    state = {
+        name.removeprefix(_STATE): values
+        for name, values in tensors.items()
+        if name.startswith(_STATE)
     }
-    for name, shape in expected.items():
-        if tensors[name].shape != shape:
+    return SavedModel(
+        header, _numbers(state), tensors["mean"], tensors["scale"], state, make_module
+    )
+
+
+def _require_numbers(
+    path: Path, tensors: StateDict, shapes: dict[str, tuple[int, ...]], *, custom: bool
+) -> None:
+    """Check names, shapes and values.
+
+    Raises:
+        DataError: they are not what a model of ours has.
+    """
+    odd = sorted(tensors.keys() ^ shapes.keys())
+    if odd:
+        raise DataError(f"model file {path}: not a securevfl model (tensor {odd[0]!r})")
+    for name, shape in shapes.items():
+        values = tensors[name]
+        if values.shape != shape:
             raise DataError(
-                f"model file {path}: {name} of {tensors[name].shape} do not fit {columns} columns"
+                f"model file {path}: {name} of {values.shape} do not fit the header's {shape}"
             )
-        if tensors[name].dtype != np.float64 or not np.isfinite(tensors[name]).all():
+        # Custom modules may hold integers beside their parameters; mlps have none.
+        is_number = values.dtype == np.float64 or (custom and values.dtype.kind in "biu")
+        if not is_number or not np.isfinite(values).all():
             raise DataError(f"model file {path}: {name} are not finite float64 numbers")
     if not (tensors["scale"] > 0).all():
         raise DataError(f"model file {path}: a scale is not positive")
-    return SavedModel(header, tensors["weights"], tensors["mean"], tensors["scale"])
+
+
+def _shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a file's tensors, but for those of a custom network."""
+    columns = len(header.columns)
+    shapes: dict[str, tuple[int, ...]] = {"mean": (columns,), "scale": (columns,)}
+    if header.network is None:
+        shapes["weights"] = (columns + header.intercept, header.outputs)
+    elif header.network.kind == "mlp":
+        # Dense layers with activations between them.
+        sizes = (columns, *header.network.hidden, header.outputs)
+        for layer, (before, after) in enumerate(pairwise(sizes)):
+            shapes[f"{_STATE}{2 * layer}.weight"] = (after, before)
+            shapes[f"{_STATE}{2 * layer}.bias"] = (after,)
+    return shapes
+
+
+def _numbers(state: StateDict) -> NDArray[np.float64]:
+    return np.concatenate([state[name].ravel() for name in sorted(state)])[:, None]

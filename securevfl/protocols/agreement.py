@@ -2,8 +2,8 @@
 
 Learns:
     every party: the others' number of columns, the power of two that bounds their features, how
-        many fraction bits make these exact (0 where all are integers), and a hash of the job.
-        Nothing about rows.
+        many fraction bits make these exact (0 where all are integers), and a hash of the job. Of
+        a party with a network its number of parameters in place of these. Nothing about rows.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ class Agreement:
     """What the parties know of each other when training starts.
 
     Attributes:
-        own_columns: P of this party, constant columns included.
-        columns: P of every other party.
+        own_columns: P of this party, constant columns included, or a network's p.
+        columns: the same of every other party.
         feature_bound: no party's features leave ±feature_bound.
         feature_fraction_bits: with so many, all features are exact; 32 if they are not with fewer.
         masks: pairwise one-time masks with the others.
@@ -63,9 +63,22 @@ def feature_fraction_bits(inputs: NDArray[np.float64]) -> int:
 
 
 async def agree(
-    party: Party, job_hash: bytes, inputs: NDArray[np.float64], test_rows: int
+    party: Party,
+    job_hash: bytes,
+    inputs: NDArray[np.float64],
+    test_rows: int,
+    *,
+    parameters: int | None = None,
 ) -> Agreement:
     """Introduce this party to all others and check that they run the same job.
+
+    Args:
+        party: who it is.
+        job_hash: of the job.
+        inputs: its training rows.
+        test_rows: its number of held-out rows.
+        parameters: p of a network, whose Jacobians are brought within ±1 and rounded; None for a
+            linear model. Features then stay unmentioned.
 
     Raises:
         PeerViolation: a peer runs another job, or holds another number of rows.
@@ -76,9 +89,11 @@ async def agree(
             job_hash=job_hash,
             rows=len(inputs),
             test_rows=test_rows,
-            columns=inputs.shape[1],
-            feature_bound_bits=feature_bound_bits(inputs),
-            feature_fraction_bits=feature_fraction_bits(inputs),
+            columns=inputs.shape[1] if parameters is None else parameters,
+            feature_bound_bits=feature_bound_bits(inputs) if parameters is None else 0,
+            feature_fraction_bits=(
+                feature_fraction_bits(inputs) if parameters is None else MOST_FRACTION_BITS
+            ),
             mask_key=mask_key.public_bytes,
         )
     for name in party.others:

@@ -11,7 +11,8 @@ One encrypted product serves a whole round, whatever the number of local steps Q
 
 Learns:
     label party: what its gathering tells, and X_kᵀd + r_k, which is uniform.
-    feature party: only G_k = X_kᵀd/S.
+    feature party: only G_k = X_kᵀd/S; of a network J_kᵀd/S, which with as many parameters as rows
+        tells every d (docs/decisions/0007-local-steps-of-networks.md).
 Guarantees: against semi-honest parties. A malicious evaluator can have a crafted ciphertext
     decrypted; see SECURITY.md.
 Messages a round of FedBCD-p: 4(K − 1). Source: design protocols.md section 2.
@@ -42,10 +43,16 @@ class EncryptedFeatureSide:
         await self._gathering.give(step, predictions)
         if party.name not in step.receivers:
             return None
+        exponents = None
+        if batch.tangent is not None:
+            async with party.costs.compute("local"):
+                batch, exponents = self._key.within_bound(batch)
         mask = await self._key.multiply(step, batch, predictions.shape[1])
         masked = await self._key.take_decrypted(step, mask.shape)
         async with party.costs.compute("local"):
             gradient = self._key.unmasked(masked, mask) / len(batch.inputs)
+            if exponents is not None:
+                gradient = np.ldexp(gradient, -exponents[:, None])
         return GradientSignal(gradient)
 
 

@@ -4,12 +4,14 @@ The algorithm asks for a *signal* and never knows which exchange gives it. Each 
 own side of an exchange and reaches the others only through its channel.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Loss
 from securevfl.protocols.signals import Signal
 from securevfl.runtime.channel import Channel
@@ -68,6 +70,7 @@ class Batch:
         rows: the row numbers, shape (S,).
         inputs: this party's X of those rows, shape (S, P).
         labels: the labels, at the label party only, shape (S,).
+        tangent: computes the Jacobian of a non-linear local model at the exchange's θ⁰.
     """
 
     key: int
@@ -75,6 +78,18 @@ class Batch:
     rows: IntArray
     inputs: FloatArray
     labels: IntArray | None
+    tangent: Callable[[], FloatArray] | None = None
+
+    @property
+    def matrix(self) -> FloatArray:
+        """∂H/∂θ of the rows at θ⁰: X, shape (S, P), or the Jacobian, shape (S·C, p)."""
+        return self.inputs if self.tangent is None else self.tangent()
+
+    def seen_by(self, model: LocalModel) -> "Batch":
+        """The batch with a model's Jacobian, which changes with θ and is never worth keeping."""
+        if model.is_linear:
+            return self
+        return replace(self, repeats=False, tangent=model.tangent(self.inputs))
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,7 @@ def product_format(
     columns: int = 1,
     rounds: int = 1,
     bandwidth_mbit: float = 1000.0,
+    latency_ms: float = 0.5,
     rows_ahead: int = 0,
 ) -> ProductFormat:
     """Fixed point and bounds of a job's encrypted products.
@@ -194,6 +195,7 @@ def product_format(
             vectors=loss.outputs,
             rounds=rounds,
             bandwidth_mbit=bandwidth_mbit,
+            latency_ms=latency_ms,
         ),
         value_bits=settings.value_fraction_bits,
         matrix_bits=settings.feature_fraction_bits,
@@ -211,6 +213,7 @@ async def establish(
     network: Network,
     lookahead: Lookahead,
     in_turns: bool,
+    nonlinear: frozenset[str],
     keys: KeyMaker,
 ) -> Established:
     """Set up this party's side: gather, make keys, exchange public ones.
@@ -224,13 +227,14 @@ async def establish(
         network: between the parties.
         lookahead: what this party knows of coming rounds.
         in_turns: whether parties take turns within a round.
+        nonlinear: the parties that train a network.
         keys: makes homomorphic keys.
 
     Raises:
         RangeExceeded: products could overflow; before any key is made.
         PeerViolation: a peer's key does not fit.
     """
-    leakage = LeakageCount(total_rows, party.loss.outputs, agreement.columns)
+    leakage = LeakageCount(total_rows, party.loss.outputs, agreement.columns, nonlinear=nonlinear)
     gathering = _gathering(party, settings, agreement)
     if settings.scheme in IN_CLEAR:
         plain = PlainLabelSide if party.holds_labels else PlainFeatureSide
@@ -246,11 +250,13 @@ async def establish(
         columns=max(agreement.own_columns, *agreement.columns.values()),
         rounds=lookahead.rounds,
         bandwidth_mbit=network.bandwidth_mbit,
+        latency_ms=network.latency_ms,
     )
     fmt, ahead = format_for(), format_for(rows_ahead=batch_rows)
     one_trip = settings.round_trips == 1 or (
         settings.round_trips == "auto"
         and not in_turns
+        and nonlinear <= {party.label_party}
         and one_trip_pays(settings, fmt, ahead, network)
     )
     if one_trip:

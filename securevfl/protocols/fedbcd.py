@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Protocol
 
-from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import LocalModel
 from securevfl.protocols.exchange import Batch, Exchange, Party, Step
 from securevfl.protocols.signals import LocalRule
 
@@ -45,7 +45,7 @@ class Batches(Protocol):
 class Scoring(Protocol):
     """Scoring on held-out rows after a round."""
 
-    async def stops(self, round_index: int, model: LinearModel) -> bool:
+    async def stops(self, round_index: int, model: LocalModel) -> bool:
         """Take part in scoring if it is due; whether training ends here."""
 
 
@@ -80,7 +80,7 @@ class Plan:
 
 async def train(
     party: Party,
-    model: LinearModel,
+    model: LocalModel,
     plan: Plan,
     *,
     batches: Batches,
@@ -110,7 +110,8 @@ async def train(
         for step in plan.steps(round_index, party):
             async with party.costs.compute("local"):
                 predictions = model.predict(batch.inputs)
-            signal = await exchange.signal(step, batch, predictions)
+                seen = batch.seen_by(model)
+            signal = await exchange.signal(step, seen, predictions)
             if signal is not None:
                 async with party.costs.compute("local"):
                     plan.rule.apply(
@@ -119,6 +120,7 @@ async def train(
                         predictions=predictions,
                         signal=signal,
                         step_size=plan.step_size.at(round_index),
+                        tangent=seen.tangent,
                     )
         party.costs.end_round()
         after_round(round_index + 1)

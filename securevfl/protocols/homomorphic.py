@@ -5,6 +5,7 @@ masked product, take the mask off. Every move is one timed section and counts it
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from securevfl.runtime.channel import expect_shape
 T = TypeVar("T")
 FloatArray = NDArray[np.float64]
 RingArray = NDArray[np.uint64]
+IntArray = NDArray[np.int64]
 Share = Callable[[str, tuple[int, ...]], RingArray]
 
 
@@ -142,6 +144,22 @@ class PeerKey:
         self._prepared: dict[int, object] = {}
         party.costs.ahead.append(evaluator.make_blinder)
 
+    def within_bound(self, batch: Batch) -> tuple[Batch, IntArray]:
+        """A Jacobian with each column times the power of two that brings it to the bound.
+
+        Nobody else learns these powers: what they multiply leaves under masks only.
+
+        Returns:
+            The batch so scaled, and the exponents e, shape (p,): its products are Jᵀv·2^e.
+        """
+        matrix = batch.matrix
+        largest = np.max(np.abs(matrix), axis=0)
+        fractions, above = np.frexp(largest / self.product_format.matrix_bound)
+        # 0.5·2^e is the bound itself where e is 1 more than needed; zero columns stay.
+        exponents = np.where(largest > 0, (fractions == 0.5) - above, 0)  # noqa: PLR2004
+        scaled = np.ldexp(matrix, exponents)
+        return replace(batch, tangent=lambda: scaled), exponents
+
     async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
         """Receive Enc(v), send Enc(Xᵀv + r), keep r.
 
@@ -205,7 +223,7 @@ class PeerKey:
         if batch.key in self._prepared:
             return self._prepared[batch.key]
         fmt = self.product_format
-        encoded = encode(batch.inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+        encoded = encode(batch.matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
         prepared = self.evaluator.prepare(encoded)
         if batch.repeats:
             self._prepared[batch.key] = prepared

@@ -6,6 +6,10 @@ may collude. Above `LIMIT` a job is refused unless it says `allow_label_leak` (d
 protocols.md section 3; audit.md section 4: stacked row spaces of freshly shuffled batches read
 98 % of the labels after one epoch). It is a count, not a proof: rows of leverage 1 leak at any
 ratio.
+
+A network's Jacobian changes with θ, so that for its party every *visit* of a batch brings new
+equations. Whatever the ratio, a batch of no more rows than a peer has equations for each output
+tells that peer every residual in it at once; such jobs are refused as well.
 """
 
 import hashlib
@@ -43,22 +47,36 @@ class LeakageCount:
         columns: P of every peer.
         revealed: by peer and batch: how many values the peer learned. A peer that comes back
             with another number of columns learns new equations from the same batch.
+        nonlinear: the peers for which every visit of a batch counts.
+        solved: by peer, the smallest batch with no more rows than the peer has columns.
     """
 
     rows: int
     outputs: int
     columns: Mapping[str, int]
     revealed: Revealed = field(default_factory=dict)
+    nonlinear: frozenset[str] = frozenset()
+    solved: dict[str, int] = field(default_factory=dict)
 
     def add(self, peer: str, batch: Batch) -> None:
-        """Count a batch for a peer, once."""
+        """Count a batch for a peer, see `add_rows`."""
         self.add_rows(peer, batch.rows)
 
     def add_rows(self, peer: str, rows: NDArray[np.int64]) -> None:
-        """Count the batch of these rows for a peer, once for each number of columns."""
+        """Count the batch of these rows for a peer.
+
+        Once for each number of columns of a linear model; every visit of a network.
+        """
         columns = self.columns[peer]
         seen = self.revealed.setdefault(peer, {})
-        seen[f"{batch_digest(rows)} x {columns}"] = columns * self.outputs
+        batch = f"{batch_digest(rows)} x {columns}"
+        if peer in self.nonlinear:
+            batch += " a visit"
+            seen[batch] = seen.get(batch, 0) + columns * self.outputs
+        else:
+            seen[batch] = columns * self.outputs
+        if columns >= len(rows):
+            self.solved[peer] = min(len(rows), self.solved.get(peer, len(rows)))
 
     @property
     def ratio(self) -> float:
@@ -70,18 +88,25 @@ class LeakageCount:
         return values / (self.rows * max(self.outputs - 1, 1))
 
     def require_below_limit(self) -> None:
-        """Check the ratio.
+        """Check the ratio, and that no batch is solved for its residuals.
 
         Raises:
-            LabelLeakRefused: it is above `LIMIT`.
+            LabelLeakRefused: it is above `LIMIT`, or a peer has as many columns as a batch rows.
         """
         if self.ratio > LIMIT:
             batches = max((len(seen) for seen in self.revealed.values()), default=0)
             columns = sum(self.columns.values())
+            visits = "batches" if not self.nonlinear else "batches, each visit of a network's,"
             raise LabelLeakRefused(
-                f"label guard: {batches} distinct batches x {columns} peer columns over "
+                f"label guard: {batches} distinct {visits} x {columns} peer columns over "
                 f"{self.rows} rows give a ratio of {self.ratio:.3f}, above {LIMIT}: the "
                 "gradients would carry too much about the labels; use larger batches, or set "
+                "allow_label_leak = true"
+            )
+        for peer, rows in self.solved.items():
+            raise LabelLeakRefused(
+                f"label guard: the gradient of {peer} has {self.columns[peer]} columns, enough to "
+                f"solve for every residual of a batch of {rows} rows; use larger batches, or set "
                 "allow_label_leak = true"
             )
 
@@ -95,6 +120,8 @@ def planned(
         count.outputs,
         count.columns,
         {peer: dict(seen) for peer, seen in count.revealed.items()},
+        count.nonlinear,
+        dict(count.solved),
     )
     names = list(peers)
     for rows in batches:

@@ -30,7 +30,7 @@ from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import OpenEvaluator, OpenOwner
 from securevfl.errors import MalformedMessage
 from securevfl.messages import SCALE_OFFSET, EncryptedStep
-from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import LocalModel
 from securevfl.protocols.exchange import Batch, Party, Step
 from securevfl.protocols.gathering import Gathering
 from securevfl.protocols.homomorphic import OwnKey, PeerKey
@@ -45,14 +45,14 @@ class Lookahead:
     """What a party knows of the next round.
 
     Attributes:
-        model: its model, as it stands.
+        model: its model, as it stands; linear at every feature party.
         rule: its local steps.
         rounds: of the job.
         step_size: η by round.
         batch: its rows by round.
     """
 
-    model: LinearModel
+    model: LocalModel
     rule: LocalRule
     rounds: int
     step_size: Callable[[int], float]

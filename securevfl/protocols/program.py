@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.partition import BatchSchedule
-from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
 from securevfl.job import Job
-from securevfl.models.linear import random_start, zero_start
+from securevfl.models.local_model import MakeModule
 from securevfl.models.losses import Loss, loss_for
-from securevfl.models.storage import ModelHeader, SavedModel, save_model
+from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.agreement import Agreement, agree
 from securevfl.protocols.exchange import Batch, Party
 from securevfl.protocols.exchanges import Established, KeyMaker, establish, key_owners
 from securevfl.protocols.fedbcd import Plan, StepSize, train
 from securevfl.protocols.label_guard import GuardRecord, LeakageCount, planned
+from securevfl.protocols.local_part import LocalPart, network_parties
 from securevfl.protocols.one_trip import Lookahead
 from securevfl.protocols.scoring import FeatureScoring, LabelScoring, Score, Timetable
 from securevfl.protocols.signals import LocalRule
@@ -70,6 +70,7 @@ class Workplace:
             this one; None only counts, as benchmarks do.
         checkpoints: where the model is written as training goes on; None writes none.
         progress: called with rounds done.
+        make_module: makes this party's network where its model is custom.
     """
 
     keys: KeyMaker
@@ -77,6 +78,7 @@ class Workplace:
     guard_directory: Path | None = None
     checkpoints: Path | None = None
     progress: Callable[[int], None] | None = None
+    make_module: MakeModule | None = None
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,19 @@ async def run_party(
     """
     loss = loss_for(job.job.loss, data.classes)
     party = Party(channel, costs, data.names, data.label_party, loss)
-    part = _LocalPart(job, data, loss, party.holds_labels, workplace.start)
-    agreement = await agree(party, job.hash(), part.inputs, len(part.held_out))
+    part = LocalPart(
+        job,
+        data.table,
+        loss=loss,
+        classes=data.classes,
+        standardize=data.standardize,
+        holds_labels=party.holds_labels,
+        start=workplace.start,
+        make_module=workplace.make_module,
+    )
+    agreement = await agree(
+        party, job.hash(), part.inputs, len(part.held_out), parameters=part.parameters
+    )
     if party.name in key_owners(party, job.exchange):
         _require_guard(party, job, agreement, data, workplace.guard_directory)
     plan = plan_of(job, loss, len(data.names))
@@ -127,6 +140,7 @@ async def run_party(
         network=job.network.resolve(),
         lookahead=Lookahead(part.model, plan.rule, plan.rounds, plan.step_size.at, batches.at),
         in_turns=plan.in_turns,
+        nonlinear=network_parties(job, data.names),
         keys=workplace.keys,
     )
     scoring = _scoring(party, job, data, ready, part.held_out)
@@ -166,7 +180,8 @@ def _require_guard(
         return
     record = GuardRecord(directory / party.name, data.schedule.fingerprint)
     rows = len(data.table.train)
-    count = LeakageCount(rows, party.loss.outputs, agreement.columns, record.load())
+    nonlinear = network_parties(job, data.names)
+    count = LeakageCount(rows, party.loss.outputs, agreement.columns, record.load(), nonlinear)
     batches = (data.schedule.batch(index) for index in range(job.job.rounds))
     after = planned(count, party.others, batches)
     if not job.job.allow_label_leak:
@@ -191,47 +206,9 @@ def plan_of(job: Job, loss: Loss, parties: int) -> Plan:
             l2=settings.l2,
             proximal=settings.proximal,
             frozen=settings.local_rule == "frozen",
+            gauss_newton=settings.local_rule == "gauss-newton",
         ),
     )
-
-
-class _LocalPart:
-    """A party's scaled inputs and its model."""
-
-    def __init__(
-        self,
-        job: Job,
-        data: PartyData,
-        loss: Loss,
-        holds_labels: bool,
-        start: np.random.Generator,
-    ) -> None:
-        self._job, self._data, self._loss = job, data, loss
-        table = data.table
-        wanted = job.job.standardize
-        standardize = data.standardize if wanted is None else wanted
-        columns = table.train.shape[1]
-        identity = Scaling(np.zeros(columns), np.ones(columns))
-        self.scaling = Scaling.fit(table.train) if standardize else identity
-        intercept = job.job.intercept and holds_labels
-        self.model = zero_start(columns + int(intercept), loss.outputs, intercept)
-        self.inputs = self.model.inputs(self.scaling.apply(table.train))
-        self.held_out = self.model.inputs(self.scaling.apply(table.test))
-        if job.job.start == "random":
-            self.model = random_start(self.inputs, loss.outputs, intercept, start)
-
-    def saved(self, rounds: int) -> SavedModel:
-        """The model as it stands, with its header."""
-        header = ModelHeader(
-            party=self._data.table.name,
-            columns=self._data.table.columns,
-            intercept=self.model.intercept,
-            classes=self._data.classes,
-            loss=self._loss.name,
-            job_hash=self._job.hash().hex(),
-            rounds=rounds,
-        )
-        return SavedModel(header, self.model.weights, self.scaling.mean, self.scaling.scale)
 
 
 class _PartyBatches:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.messages import Verdict
-from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.exchange import Party
 from securevfl.protocols.gathering import Gathering
@@ -63,7 +63,7 @@ class FeatureScoring:
         self._timetable = timetable
         self._inputs = inputs
 
-    async def stops(self, round_index: int, model: LinearModel) -> bool:
+    async def stops(self, round_index: int, model: LocalModel) -> bool:
         """Give held-out predictions, take the verdict."""
         if not self._timetable.due(round_index):
             return False
@@ -96,7 +96,7 @@ class LabelScoring:
         self._target = target_auc
         self.scores: list[Score] = []
 
-    async def stops(self, round_index: int, model: LinearModel) -> bool:
+    async def stops(self, round_index: int, model: LocalModel) -> bool:
         """Score the sum of all predictions and tell the others whether to stop."""
         if not self._timetable.due(round_index):
             return False

@@ -2,21 +2,25 @@
 
 For loss f with f″ ≤ c (`curvature`), a party at θ⁰ with predictions H⁰ steps with
 
-- `ResidualSignal` d⁰: d(θ) = d⁰ + c·(H(θ) − H⁰), gradient Xᵀd/S;
-- `GradientSignal` G⁰ = Xᵀd⁰/S: G(θ) = G⁰ + (c/S)·XᵀX(θ − θ⁰), the same for a linear model;
+- `ResidualSignal` d⁰: d(θ) = d⁰ + c·(H(θ) − H⁰), gradient J(θ)ᵀd(θ)/S;
+- `GradientSignal` G⁰ = J⁰ᵀd⁰/S: G(θ) = G⁰ + (c/S)·J⁰ᵀJ⁰(θ − θ⁰);
 - `PredictionsSignal` (label party): its exact loss at ΣH of the others plus its own fresh H(θ).
 
+J is ∂H/∂θ: X of a linear model, for which the first two are the same; of a network they are at
+θ⁰, and again everywhere under `local_rule = "gauss-newton"`, which takes H(θ) = H⁰ + J⁰(θ − θ⁰).
 c = 0 freezes the residual, as common implementations do (`local_rule = "frozen"`).
-Source: design protocols.md section 1; the FedBCD-p update of Liu et al. 2019, Algorithm 1.
+Source: design protocols.md section 1; the FedBCD-p update of Liu et al. 2019, Algorithm 1; for
+networks docs/decisions/0007-local-steps-of-networks.md.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.errors import TrainingDiverged
-from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Loss
 
 FloatArray = NDArray[np.float64]
@@ -28,18 +32,24 @@ class Block:
     """One party's side of an exchange, as its local steps start from it.
 
     Attributes:
+        model: the local model; its weights θ move with the steps.
         inputs: X of the batch, shape (S, P).
-        weights: θ⁰, shape (P, C).
-        predictions: H⁰ = Xθ⁰, shape (S, C).
+        start: θ⁰.
+        predictions: H⁰, shape (S, C).
+        tangent: computes J⁰, shape (S·C, p), or X of a linear model.
         loss: f.
         curvature: c, or 0 under the frozen rule.
+        linearized: step on H⁰ + J⁰(θ − θ⁰) in place of H(θ).
     """
 
+    model: LocalModel
     inputs: FloatArray
-    weights: FloatArray
+    start: FloatArray
     predictions: FloatArray
+    tangent: Callable[[], FloatArray]
     loss: Loss
     curvature: float
+    linearized: bool
 
 
 @dataclass(frozen=True)
@@ -48,22 +58,28 @@ class ResidualSignal:
 
     residuals: FloatArray
 
-    def gradient(self, block: Block, weights: FloatArray) -> FloatArray:
-        """Xᵀ(d⁰ + c·(Xθ − H⁰))/S."""
-        moved = block.inputs @ weights - block.predictions
-        residuals = self.residuals + block.curvature * moved
-        return block.inputs.T @ residuals / len(block.inputs)
+    def gradient(self, block: Block) -> FloatArray:
+        """J(θ)ᵀ(d⁰ + c·(H(θ) − H⁰))/S."""
+        if block.linearized:
+            matrix = block.tangent()
+            moved = (matrix @ (block.model.weights - block.start)).reshape(self.residuals.shape)
+            residuals = self.residuals + block.curvature * moved
+            return matrix.T @ residuals.reshape(-1, 1) / len(block.inputs)
+        predictions, pull_back = block.model.linearize(block.inputs)
+        residuals = self.residuals + block.curvature * (predictions - block.predictions)
+        return pull_back(residuals) / len(block.inputs)
 
 
 @dataclass(frozen=True)
 class GradientSignal:
-    """G⁰ = Xᵀd⁰/S, shape (P, C)."""
+    """G⁰ = J⁰ᵀd⁰/S, in the shape of θ."""
 
     value: FloatArray
 
-    def gradient(self, block: Block, weights: FloatArray) -> FloatArray:
-        """G⁰ + (c/S)·XᵀX(θ − θ⁰)."""
-        moved = block.inputs.T @ (block.inputs @ (weights - block.weights))
+    def gradient(self, block: Block) -> FloatArray:
+        """G⁰ + (c/S)·J⁰ᵀJ⁰(θ − θ⁰)."""
+        matrix = block.tangent()
+        moved = matrix.T @ (matrix @ (block.model.weights - block.start))
         return self.value + block.curvature / len(block.inputs) * moved
 
 
@@ -74,10 +90,11 @@ class PredictionsSignal:
     others: FloatArray
     labels: IntArray
 
-    def gradient(self, block: Block, weights: FloatArray) -> FloatArray:
-        """Xᵀf′(ΣH, y)/S with the party's own fresh predictions: exact, no majorizer."""
-        residuals = block.loss.residuals(self.others + block.inputs @ weights, self.labels)
-        return block.inputs.T @ residuals / len(block.inputs)
+    def gradient(self, block: Block) -> FloatArray:
+        """J(θ)ᵀf′(ΣH, y)/S with the party's own fresh predictions: exact, no majorizer."""
+        predictions, pull_back = block.model.linearize(block.inputs)
+        residuals = block.loss.residuals(self.others + predictions, self.labels)
+        return pull_back(residuals) / len(block.inputs)
 
 
 Signal = ResidualSignal | GradientSignal | PredictionsSignal
@@ -93,6 +110,7 @@ class LocalRule:
         l2: λ of ½λ‖θ‖².
         proximal: μ of ½μ‖θ − θ⁰‖² (FedPBCD; 0 is off).
         frozen: leave the residual as it was exchanged (c = 0).
+        gauss_newton: step on a network's linearization from residuals too.
     """
 
     loss: Loss
@@ -100,34 +118,46 @@ class LocalRule:
     l2: float = 0.0
     proximal: float = 0.0
     frozen: bool = False
+    gauss_newton: bool = False
 
     def apply(
         self,
-        model: LinearModel,
+        model: LocalModel,
         inputs: FloatArray,
         *,
         predictions: FloatArray,
         signal: Signal,
         step_size: float,
+        tangent: Callable[[], FloatArray] | None = None,
     ) -> None:
         """Take Q gradient steps in place from the exchanged signal.
 
         Args:
             model: the party's model at θ⁰.
             inputs: X, shape (S, P).
-            predictions: H⁰ = Xθ⁰, shape (S, C), as it was exchanged.
+            predictions: H⁰, shape (S, C), as it was exchanged.
             signal: what the exchange gave.
             step_size: η of this round.
+            tangent: computes J⁰, where the exchange already has; the model's own by default.
 
         Raises:
             TrainingDiverged: the new weights are not finite.
         """
         start = model.weights
         curvature = 0.0 if self.frozen else self.loss.curvature
-        block = Block(inputs, start, predictions, self.loss, curvature)
+        block = Block(
+            model=model,
+            inputs=inputs,
+            start=start,
+            predictions=predictions,
+            tangent=tangent or model.tangent(inputs),
+            loss=self.loss,
+            curvature=curvature,
+            linearized=self.gauss_newton and not model.is_linear,
+        )
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(self.local_steps):
-                step = signal.gradient(block, model.weights) + model.penalty_gradient(self.l2)
+                step = signal.gradient(block) + model.penalty_gradient(self.l2)
                 step += self.proximal * (model.weights - start)
                 model.weights = model.weights - step_size * step
         if not np.isfinite(model.weights).all():

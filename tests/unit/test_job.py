@@ -4,7 +4,14 @@ import pytest
 
 from securevfl.cli.train import EXAMPLE
 from securevfl.errors import ConfigError, DataError
-from securevfl.job import ExchangeSettings, Job, JobSettings, parse_job, read_job
+from securevfl.job import (
+    ExchangeSettings,
+    Job,
+    JobSettings,
+    LocalModelSettings,
+    parse_job,
+    read_job,
+)
 
 TWO_PARTIES = """
 [[party]]
@@ -139,6 +146,9 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "l2": 0.7,
         "proximal": 0.7,
         "local_rule": "frozen",
+        "model": "mlp",
+        "hidden": [7],
+        "activation": "tanh",
         "sampling": "shuffle",
         "start": "zero",
         "intercept": False,
@@ -156,6 +166,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "engine": "phe",
         "value_fraction_bits": 20,
         "feature_fraction_bits": 12,
+        "round_trips": 1,
         "prediction_bound": 7.0,
     },
 }
@@ -177,7 +188,6 @@ def test_every_setting_of_job_and_exchange_changes_the_hash() -> None:
     [
         TWO_PARTIES.replace("shop.csv", "elsewhere/shop.parquet"),
         TWO_PARTIES + 'address = "shop.example:5000"',
-        TWO_PARTIES + '[network]\npreset = "wan"',
         TWO_PARTIES + '[output]\ndirectory = "elsewhere"',
     ],
 )
@@ -211,3 +221,51 @@ def test_a_missing_key_is_named_shortly() -> None:
 def test_a_party_name_that_is_no_file_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"party\.1\.name"):
         parse_job(TWO_PARTIES.replace('"shop"', f'"{name}"'))
+
+
+def test_a_party_trains_the_jobs_model_unless_it_names_its_own() -> None:
+    job = parse_job(
+        '[job]\nmodel = "mlp"\nhidden = [32, 8]\nactivation = "tanh"\n'
+        + TWO_PARTIES
+        + 'model = "linear"'
+    )
+    assert job.model_of("bank") == LocalModelSettings("mlp", (32, 8), "tanh")
+    assert job.model_of("shop").model == "linear"
+
+
+def test_an_mlp_has_one_hidden_layer_of_64_unless_told() -> None:
+    job = parse_job(TWO_PARTIES + 'model = "mlp"')
+    assert job.model_of("shop") == LocalModelSettings("mlp", (64,), "relu")
+    assert job.model_of("bank").model == "linear"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('model = "mpl"', r"party\.1\.model = 'mpl'"),
+        ('model = "mlp"\nhidden = []', r"party\.1\.hidden = \[\]"),
+        ('model = "mlp"\nhidden = 64', r"party\.1\.hidden = 64"),
+        ('model = "mlp"\nhidden = [0]', r"party\.1\.hidden = 0"),
+        ('model = "mlp"\nactivation = "sine"', r"party\.1\.activation = 'sine'"),
+        ("hiden = [64]", "nearest known key is 'hidden'"),
+        ("hidden = [64]", r"party 'shop': hidden = \(64,\) belongs to model = 'mlp'"),
+        ('activation = "relu"', "party 'shop': activation = 'relu' belongs to model = 'mlp'"),
+    ],
+)
+def test_a_model_that_cannot_be_is_told(line: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse_job(TWO_PARTIES + line)
+
+
+def test_hidden_layers_of_a_job_without_an_mlp_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"job\.hidden = \(64,\) belongs to model = 'mlp'"):
+        parse_job("[job]\nhidden = [64]\n" + TWO_PARTIES)
+    parse_job("[job]\nhidden = [64]\n" + TWO_PARTIES + 'model = "mlp"')
+
+
+def test_another_model_is_another_job() -> None:
+    hashes = {
+        parse_job(TWO_PARTIES + line).hash()
+        for line in ("", 'model = "mlp"', 'model = "mlp"\nhidden = [3]', 'model = "custom"')
+    }
+    assert len(hashes) == 4

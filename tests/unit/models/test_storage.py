@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,8 @@ from safetensors.numpy import save_file
 
 from securevfl.errors import DataError
 from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import Network
+from securevfl.models.neural import mlp
 from securevfl.models.storage import ModelHeader, SavedModel, load_model, save_model
 
 HEADER = ModelHeader(
@@ -156,3 +158,76 @@ def test_numbers_that_no_training_leaves_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=told):
         load_model(written(tmp_path / "m", fields(), **tensors))
+
+
+NETWORK = replace(HEADER, intercept=False, network=Network("mlp", (3,), "tanh"))
+STATE = {
+    "0.weight": np.arange(6.0).reshape(3, 2) / 10,
+    "0.bias": np.array([0.1, 0.2, 0.3]),
+    "2.weight": np.array([[1.0, -2.0, 3.0]]),
+    "2.bias": np.array([0.5]),
+}
+
+
+def network_file(path: Path, header: dict[str, object], **changes: np.ndarray | None) -> Path:
+    """A file of a network with any header, and tensors changed or left out."""
+    tensors = {f"network.{name}": values for name, values in STATE.items()}
+    tensors |= {"mean": MODEL.mean, "scale": MODEL.scale, **changes}  # type: ignore[dict-item]
+    kept = {name: values for name, values in tensors.items() if values is not None}
+    save_file(kept, path, metadata={"securevfl": json.dumps(header)})
+    return path
+
+
+def network_fields(**changes: object) -> dict[str, object]:
+    return {**fields(intercept=False), "network": asdict(Network("mlp", (3,), "tanh")), **changes}
+
+
+def test_a_network_comes_back_and_predicts_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "bank.safetensors"
+    numbers = np.concatenate([STATE[name].ravel() for name in sorted(STATE)])[:, None]
+    save_model(path, SavedModel(NETWORK, numbers, MODEL.mean, MODEL.scale, STATE))
+    back = load_model(path)
+    assert back.header == NETWORK
+    assert np.array_equal(back.weights, numbers)
+    raw = np.array([[12.0, 24.0], [8.0, 20.0]])
+    hidden = np.tanh((raw - MODEL.mean) / MODEL.scale @ STATE["0.weight"].T + STATE["0.bias"])
+    expected = hidden @ STATE["2.weight"].T + STATE["2.bias"]
+    assert np.allclose(back.predict(raw), expected, rtol=0, atol=1e-15)
+
+
+def test_the_file_of_a_linear_model_says_nothing_of_networks(tmp_path: Path) -> None:
+    save_model(tmp_path / "m", MODEL)
+    assert b"network" not in (tmp_path / "m").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("header", "changes", "told"),
+    [
+        ({}, {"network.0.bias": None}, "tensor 'network.0.bias'"),
+        ({}, {"network.4.bias": np.zeros(1)}, "tensor 'network.4.bias'"),
+        ({}, {"weights": np.zeros((2, 1))}, "tensor 'weights'"),
+        ({}, {"network.0.weight": np.zeros((4, 2))}, "do not fit"),
+        ({}, {"network.0.weight": np.full((3, 2), np.nan)}, "not finite float64"),
+        ({}, {"network.0.weight": np.zeros((3, 2), np.int64)}, "not finite float64"),
+        ({"network": {"kind": "mlp", "hidden": [10**12]}}, {}, "do not fit"),
+        ({"network": {"kind": "mlp", "hidden": [-3]}}, {}, "do not fit"),
+        ({"network": {"kind": "cnn"}}, {}, "not a securevfl model"),
+        ({"network": {"kind": "mlp", "activation": "os.system"}}, {}, "not a securevfl model"),
+        ({"network": {"kind": "mlp", "code": "x"}}, {}, "not a securevfl model"),
+        ({"network": None}, {}, "tensor 'network.0.bias'"),
+        ({"network": {"kind": "custom"}}, {}, "a custom network, whose module must be given"),
+    ],
+    ids=str,
+)
+def test_a_network_file_that_was_tampered_with_is_refused(
+    tmp_path: Path, header: dict[str, object], changes: dict[str, np.ndarray | None], told: str
+) -> None:
+    with pytest.raises(DataError, match=told):
+        load_model(network_file(tmp_path / "m", network_fields(**header), **changes))
+
+
+def test_a_custom_network_of_another_module_is_refused_when_it_is_used(tmp_path: Path) -> None:
+    path = network_file(tmp_path / "m", network_fields(network={"kind": "custom"}))
+    assert load_model(path, mlp((3,), "tanh")).predict(np.zeros((5, 2))).shape == (5, 1)
+    with pytest.raises(DataError, match="does not fit its module"):
+        load_model(path, mlp((4,), "tanh")).predict(np.zeros((5, 2)))

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +55,10 @@ def test_class_probabilities_sum_to_one_so_ten_outputs_hold_nine_unknowns() -> N
 
 def test_the_limit_is_allowed_and_what_is_above_is_refused() -> None:
     leakage = count(total=80)
-    leakage.add_rows("shop", rows(0))
+    leakage.add_rows("shop", rows(*range(11)))
     assert leakage.ratio == LIMIT
     leakage.require_below_limit()
-    leakage.add_rows("bank", rows(0))
+    leakage.add_rows("bank", rows(*range(11)))
     with pytest.raises(LabelLeakRefused, match=r"ratio of 0\.188, above 0\.125"):
         leakage.require_below_limit()
 
@@ -139,3 +140,45 @@ def test_a_folder_in_the_records_place_is_told(tmp_path: Path) -> None:
     record.path.mkdir()
     with pytest.raises(DataError, match="cannot be read"):
         record.load()
+
+
+def network_count(total: int = 1600) -> LeakageCount:
+    return LeakageCount(total, 1, {"shop": 10, "bank": 5}, nonlinear=frozenset({"shop"}))
+
+
+def test_every_visit_of_a_batch_counts_for_a_network() -> None:
+    leakage = network_count()
+    for _ in range(3):
+        leakage.add_rows("shop", rows(0, 1))
+        leakage.add_rows("bank", rows(0, 1))
+    assert leakage.ratio == (3 * 10 + 5) / 1600
+
+
+def test_planning_counts_every_visit_of_a_network_on_top_of_earlier_ones() -> None:
+    leakage = network_count()
+    leakage.add_rows("shop", rows(0, 1))
+    after = planned(leakage, ["shop", "bank"], [rows(0, 1), rows(0, 1)])
+    assert after.ratio == (3 * 10 + 5) / 1600
+    assert leakage.ratio == 10 / 1600
+
+
+def test_a_party_that_turns_from_a_linear_model_to_a_network_is_told_more() -> None:
+    earlier = count(total=1600)
+    earlier.add_rows("shop", rows(0, 1))
+    later = LeakageCount(1600, 1, {"shop": 10}, earlier.revealed, frozenset({"shop"}))
+    later.add_rows("shop", rows(0, 1))
+    assert later.ratio == 20 / 1600
+
+
+@pytest.mark.parametrize("make", [count, network_count])
+def test_a_batch_with_no_more_rows_than_columns_is_refused_at_any_ratio(
+    make: Callable[[int], LeakageCount],
+) -> None:
+    leakage = make(100_000)
+    leakage.add_rows("shop", rows(*range(11)))
+    leakage.require_below_limit()
+    after = planned(leakage, ["shop"], [rows(*range(10))])
+    with pytest.raises(LabelLeakRefused, match=r"10 columns, enough to solve .* batch of 10 rows"):
+        after.require_below_limit()
+    with pytest.raises(LabelLeakRefused):
+        planned(after, [], []).require_below_limit()

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -126,3 +128,72 @@ def test_weights_that_are_no_longer_finite_are_told() -> None:
     residual, _, _ = signals(Squared())
     with pytest.raises(TrainingDiverged, match=r"learning rate 1e\+200"):
         stepped(LocalRule(Squared(), 5), residual, step_size=1e200)
+
+
+class Curved:
+    """H(θ) = sin(Xθ) for two outputs from one vector θ, and its derivatives by hand."""
+
+    is_linear = intercept = False
+
+    def __init__(self, weights: np.ndarray) -> None:
+        self.weights = weights
+
+    def inputs(self, features: np.ndarray) -> np.ndarray:
+        return features
+
+    def predict(self, inputs: np.ndarray) -> np.ndarray:
+        predictions: np.ndarray = np.sin(inputs @ self.weights) * [1.0, 2.0]
+        return predictions
+
+    def linearize(
+        self, inputs: np.ndarray
+    ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+        jacobian = self.tangent(inputs)()
+        return self.predict(inputs), lambda residuals: jacobian.T @ residuals.reshape(-1, 1)
+
+    def tangent(self, inputs: np.ndarray) -> Callable[[], np.ndarray]:
+        slope = np.cos(inputs @ self.weights)[:, :, None] * inputs[:, None, :]
+        jacobian = (slope * np.array([[1.0], [2.0]])).reshape(-1, inputs.shape[1])
+        return lambda: jacobian
+
+    def state(self) -> None:
+        return None
+
+    def penalty_gradient(self, l2: float) -> np.ndarray:
+        return l2 * self.weights
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("gauss_newton", [False, True])
+def test_residuals_step_on_the_model_or_on_its_linearization(
+    frozen: bool, gauss_newton: bool
+) -> None:
+    residuals = GENERATOR.standard_normal((40, 2))
+    rule = LocalRule(Squared(), 4, frozen=frozen, gauss_newton=gauss_newton)
+    model, weights = Curved(START), START
+    before, first = model.predict(INPUTS), model.tangent(INPUTS)()
+    rule.apply(model, INPUTS, predictions=before, signal=ResidualSignal(residuals), step_size=0.05)
+    for _ in range(4):
+        here = Curved(weights)
+        moved = here.predict(INPUTS) - before
+        jacobian = here.tangent(INPUTS)()
+        if gauss_newton:
+            moved, jacobian = (first @ (weights - START)).reshape(40, 2), first
+        stepped_on = residuals + (0 if frozen else 1) * moved
+        weights = weights - 0.05 * jacobian.T @ stepped_on.reshape(-1, 1) / 40
+    assert np.allclose(model.weights, weights, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_gradient_steps_on_the_linearization_that_residuals_may_choose(frozen: bool) -> None:
+    residuals = GENERATOR.standard_normal((40, 2))
+    ends = []
+    for gauss_newton, signal in (
+        (True, ResidualSignal(residuals)),
+        (False, GradientSignal(Curved(START).tangent(INPUTS)().T @ residuals.reshape(-1, 1) / 40)),
+    ):
+        model = Curved(START)
+        rule = LocalRule(Squared(), 4, l2=0.1, frozen=frozen, gauss_newton=gauss_newton)
+        rule.apply(model, INPUTS, predictions=model.predict(INPUTS), signal=signal, step_size=0.05)
+        ends.append(model.weights)
+    assert np.allclose(ends[0], ends[1], rtol=0, atol=1e-14)

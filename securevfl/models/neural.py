@@ -1,0 +1,261 @@
+"""Neural local models: any `torch.nn.Module` from rows of features to rows of predictions.
+
+A network is a function of one row at a time and of its parameters, kept outside the module as one
+vector θ of shape (p, 1), in the order of `named_parameters`. Everything is float64, on the GPU
+where there is one. This is the only module that needs torch, and imported only for networks.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import functional_call, jacrev, vmap
+
+from securevfl.errors import ConfigError, DataError
+from securevfl.models.local_model import MakeModule, Network, PullBack, StateDict
+
+FloatArray = NDArray[np.float64]
+
+ACTIVATIONS: Mapping[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+JACOBIAN_ROWS = 512
+_CHECKED_ROWS = 4
+_LEAST_SPREAD = 1e-9
+# Words of the Mersenne twister in the state of torch's generator (CPUGeneratorImplStateLegacy).
+_TWISTER = slice(3, 627)
+
+
+def mlp(hidden: Sequence[int], activation: str) -> MakeModule:
+    """Dense layers with biases, an activation after each but the last."""
+
+    def make(features: int, outputs: int) -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in pairwise([features, *hidden]):
+            layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
+        return nn.Sequential(*layers, nn.Linear(hidden[-1], outputs))
+
+    return make
+
+
+def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
+    """What makes a network's module.
+
+    Raises:
+        ConfigError: a custom one that was not given.
+    """
+    if network.kind == "mlp":
+        return mlp(network.hidden, network.activation)
+    if custom is None:
+        raise ConfigError("model = 'custom' needs a module from Python")
+    return custom
+
+
+class NeuralModel:
+    """One party's network.
+
+    Args:
+        module: maps (S, F) to (S, C), row by row; it is taken over and used in evaluation mode.
+            Parameters that require no gradient stay as they are.
+
+    Attributes:
+        weights: θ, shape (p, 1).
+        intercept: no: biases are the network's own.
+        is_linear: no.
+    """
+
+    intercept = False
+    is_linear = False
+
+    def __init__(self, module: nn.Module) -> None:
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._module = module.to(self._device, torch.float64).eval()
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._module.requires_grad_(False)
+        self._shapes = {name: each.shape for name, each in trained.items()}
+        self._sizes = [each.numel() for each in trained.values()]
+        flat = [each.reshape(-1) for each in trained.values()]
+        self.weights: FloatArray = _array(torch.cat(flat)[:, None])
+        penalized = [each.dim() > 1 for each in trained.values()]
+        self._penalized = np.repeat(penalized, self._sizes)[:, None]
+
+    def inputs(self, features: FloatArray) -> FloatArray:
+        """The features."""
+        return features
+
+    def predict(self, inputs: FloatArray) -> FloatArray:
+        """Local predictions H_k, shape (S, C)."""
+        return _array(self._forward(self._parameters(self.weights), self._tensor(inputs)))
+
+    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+        """H at θ, and d ↦ Σ_s J_sᵀd_s, shape (p, 1), by one pass back through the network."""
+        parameters = self._parameters(self.weights)
+        for each in parameters.values():
+            each.requires_grad_()
+        predictions = self._forward(parameters, self._tensor(inputs))
+
+        def pull_back(residuals: FloatArray) -> FloatArray:
+            gradients = torch.autograd.grad(
+                predictions,
+                list(parameters.values()),
+                self._tensor(residuals),
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            return _array(torch.cat([each.reshape(-1) for each in gradients])[:, None])
+
+        return _array(predictions), pull_back
+
+    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+        """The Jacobian at the weights now, shape (S·C, p): the outputs of a row stay together."""
+        weights = self.weights
+        return cache(lambda: self._jacobian(weights, inputs))
+
+    def penalty_gradient(self, l2: float) -> FloatArray:
+        """Gradient of ½·l2·‖θ‖² without the biases (parameters of one dimension)."""
+        return l2 * np.where(self._penalized, self.weights, 0.0)
+
+    def scale_last_layer(self, factor: float) -> None:
+        """Multiply the parameters of the module that holds the last ones."""
+        layer = list(self._shapes)[-1].rpartition(".")[0]
+        in_it = [name.rpartition(".")[0] == layer for name in self._shapes]
+        factors = np.where(np.repeat(in_it, self._sizes), factor, 1.0)
+        self.weights = self.weights * factors[:, None]
+
+    def state(self) -> StateDict:
+        """The module's state dict at θ."""
+        self._module.load_state_dict(self._parameters(self.weights), strict=False)
+        return {name: _array(each).copy() for name, each in self._module.state_dict().items()}
+
+    def _jacobian(self, weights: FloatArray, inputs: FloatArray) -> FloatArray:
+        def of_row(parameters: dict[str, torch.Tensor], row: torch.Tensor) -> torch.Tensor:
+            return self._forward(parameters, row[None])[0]
+
+        parameters = self._parameters(weights)
+        of_rows = vmap(jacrev(of_row), (None, 0))
+        pieces = []
+        for rows in torch.split(self._tensor(inputs), JACOBIAN_ROWS):
+            found = of_rows(parameters, rows)
+            # (rows, C, shape of the parameter) each
+            flat = [found[name].flatten(2).flatten(0, 1) for name in self._shapes]
+            pieces.append(_array(torch.cat(flat, dim=1)))
+        return np.concatenate(pieces)
+
+    def _forward(self, parameters: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+        predictions: torch.Tensor = functional_call(self._module, parameters, (inputs,))
+        return predictions
+
+    def _parameters(self, weights: FloatArray) -> dict[str, torch.Tensor]:
+        parts = torch.split(self._tensor(weights[:, 0]), self._sizes)
+        shapes = self._shapes.items()
+        return {name: p.reshape(shape) for p, (name, shape) in zip(parts, shapes, strict=True)}
+
+    def _tensor(self, values: FloatArray) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self._device)
+
+
+def neural_start(
+    make: MakeModule, inputs: FloatArray, outputs: int, generator: np.random.Generator
+) -> NeuralModel:
+    """A private random θ⁰ with std(H⁰) = 1 over the rows: the module's own, its last layer scaled.
+
+    Args:
+        make: makes the module.
+        inputs: the training rows, shape (N, F).
+        outputs: C.
+        generator: draws the module's initial parameters; torch's own generator stays as it was.
+
+    Raises:
+        ConfigError: a module that is no function of single rows, or whose last layer does not
+            scale its predictions.
+    """
+    with _private_draws(generator):
+        module = make(inputs.shape[1], outputs).to(torch.float64)
+    _require_function_of_rows(module, inputs[:_CHECKED_ROWS], outputs)
+    model = NeuralModel(module)
+    spread = _spread(model, inputs)
+    # Features without variation cannot be spread, nor can saturated units.
+    if spread > _LEAST_SPREAD * np.abs(model.predict(inputs)).max():
+        model.scale_last_layer(1 / spread)
+        if not np.isclose(_spread(model, inputs), 1):
+            raise ConfigError(
+                "the module's last layer does not scale its predictions, so that it cannot start "
+                "at a deviation of 1: end it with a linear layer"
+            )
+    return model
+
+
+def loaded_network(make: MakeModule, features: int, outputs: int, state: StateDict) -> NeuralModel:
+    """A network as it was saved.
+
+    Raises:
+        DataError: a state dict of another module.
+    """
+    with torch.random.fork_rng(devices=[]):
+        module = make(features, outputs).to(torch.float64)
+    try:
+        module.load_state_dict({name: torch.tensor(values) for name, values in state.items()})
+    except RuntimeError as error:
+        told = " ".join(str(error).split())
+        raise DataError(f"a saved network does not fit its module: {told}") from error
+    return NeuralModel(module)
+
+
+def _spread(model: NeuralModel, inputs: FloatArray) -> float:
+    return float(np.std(model.predict(inputs), axis=0).mean())
+
+
+def _require_function_of_rows(module: nn.Module, rows: FloatArray, outputs: int) -> None:
+    """Check that a module treats each row by itself, always in the same way.
+
+    Raises:
+        ConfigError: it does not, or does not take such rows.
+    """
+    inputs = torch.tensor(rows, dtype=torch.float64)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            in_training = copy.deepcopy(module).train()(inputs)
+            together = module.eval()(inputs)
+            alone = torch.cat([module(row[None]) for row in inputs])
+    except RuntimeError as error:
+        told = str(error).splitlines()[0]
+        raise ConfigError(f"the module fails on features {tuple(inputs.shape)}: {told}") from error
+    if together.shape != (len(rows), outputs):
+        raise ConfigError(
+            f"the module gives predictions {tuple(together.shape)} for features "
+            f"{tuple(inputs.shape)}, expected {(len(rows), outputs)}"
+        )
+    if not (torch.allclose(together, in_training) and torch.allclose(together, alone)):
+        raise ConfigError(
+            "the module's predictions of a row depend on chance or on other rows: leave out "
+            "dropout and batch normalization"
+        )
+
+
+@contextmanager
+def _private_draws(generator: np.random.Generator) -> Iterator[None]:
+    """Let torch's generator draw from another one, and put it back after.
+
+    `manual_seed` would take 32 bits only: a start that can be guessed is not private.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        state = torch.get_rng_state().numpy()
+        words = state.view(np.uint64)[_TWISTER]
+        words[:] = generator.integers(0, 1 << 32, words.size, np.uint64)
+        torch.set_rng_state(torch.from_numpy(state))
+        yield
+
+
+def _array(tensor: torch.Tensor) -> FloatArray:
+    values: FloatArray = tensor.detach().cpu().numpy()
+    return values

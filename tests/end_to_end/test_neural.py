@@ -1,0 +1,378 @@
+"""Networks as local models: in clear, under encryption, guarded, saved."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from securevfl.data.partition import BatchSchedule
+from securevfl.data.scaling import Scaling
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.job import ExchangeSettings, Job, JobSettings, parse_job
+from securevfl.messages import Hello
+from securevfl.models.neural import NeuralModel, mlp
+from securevfl.models.storage import load_model
+from securevfl.training import Environment, TrainingResult, save_models, train
+from tests.end_to_end.conftest import RunJob, SmallKeys, all_weights, relative_difference
+
+PARAMETERS = 1e-4
+AUC = 1e-3
+NETWORK: dict[str, Any] = {"model": "mlp", "hidden": [4], "activation": "tanh", "batch_size": 64}
+
+
+def start_of(run_job: RunJob, dataset: VerticalDataset, **settings: object) -> TrainingResult:
+    """θ⁰ of a job: what one round with a step size of almost nothing leaves."""
+    return run_job(dataset, **{**settings, "rounds": 1, "learning_rate": 1e-300})
+
+
+def moved_alike(a: TrainingResult, b: TrainingResult, start: TrainingResult) -> float:
+    """How far two runs end from each other, over how far the second went."""
+    ends = [all_weights(result) for result in (a, b, start)]
+    return float(np.linalg.norm(ends[0] - ends[1]) / np.linalg.norm(ends[1] - ends[2]))
+
+
+def tower(result: TrainingResult, party: str, hidden: int) -> nn.Module:
+    state = result.outcomes[party].model.state
+    assert state is not None
+    columns = state["0.weight"].shape[1]
+    layers = nn.Sequential(nn.Linear(columns, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    layers.to(torch.float64).load_state_dict({k: torch.tensor(v) for k, v in state.items()})
+    return layers
+
+
+def test_at_one_local_step_the_parties_are_one_network_of_two_towers(
+    run_job: RunJob, real_data: Callable[[str], VerticalDataset]
+) -> None:
+    dataset = real_data("a9a")
+    settings: dict[str, Any] = {
+        "model": "mlp", "local_steps": 1, "batch_size": 256, "seed": 3, "eval_every": 0
+    }  # fmt: skip
+    trained = run_job(dataset, rounds=50, learning_rate=0.3, **settings)
+    begun = start_of(run_job, dataset, **settings)
+    names = [table.name for table in dataset.parties]
+    towers = nn.ModuleList(tower(begun, name, 64) for name in names)
+    optimizer = torch.optim.SGD(towers.parameters(), lr=0.3)
+    schedule = BatchSchedule(len(dataset.train_labels), 256, dataset.fingerprint, 3)
+    identity = [Scaling(np.zeros(len(t.columns)), np.ones(len(t.columns))) for t in dataset.parties]
+    scalings = [
+        Scaling.fit(t.train) if dataset.standardize else same
+        for t, same in zip(dataset.parties, identity, strict=True)
+    ]
+    for t in range(50):
+        rows = schedule.batch(t)
+        logits = torch.zeros(len(rows), 1, dtype=torch.float64)
+        for table, scaling, each in zip(dataset.parties, scalings, towers, strict=True):
+            logits = logits + each(torch.tensor(scaling.apply(table.train[rows])))
+        labels = torch.tensor(dataset.train_labels[rows, None], dtype=torch.float64)
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    for name, each in zip(names, towers, strict=True):
+        state = trained.outcomes[name].model.state
+        assert state is not None
+        for key, values in each.state_dict().items():
+            assert np.max(np.abs(state[key] - values.numpy())) <= 1e-9
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "paillier", "ckks"])
+@pytest.mark.parametrize(
+    ("algorithm", "local_steps"), [("fedbcd-p", 1), ("fedbcd-p", 5), ("fedbcd-s", 3)]
+)
+def test_encrypted_networks_take_the_gauss_newton_steps_of_their_twin_in_clear(
+    run_job: RunJob, scheme: str, algorithm: str, local_steps: int
+) -> None:
+    dataset = load("breast_cancer", parties=3)
+    settings = {
+        **NETWORK,
+        "algorithm": algorithm,
+        "local_steps": local_steps,
+        "batch_size": 152,  # three batches: in four rounds one comes again, with another Jacobian
+        "rounds": 4,
+        "learning_rate": 0.3,
+        "l2": 0.01,
+        "proximal": 0.1,
+    }
+    twin = run_job(dataset, local_rule="gauss-newton", **settings)
+    encrypted = run_job(dataset, {"scheme": scheme}, **settings)
+    start = start_of(run_job, dataset, **settings)
+    assert moved_alike(encrypted, twin, start) <= PARAMETERS
+    assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
+
+
+def test_a9a_networks_train_alike_under_bfv(
+    run_job: RunJob, real_data: Callable[[str], VerticalDataset]
+) -> None:
+    dataset = real_data("a9a")
+    settings: dict[str, Any] = {
+        "model": "mlp", "rounds": 4, "batch_size": 256, "learning_rate": 0.3, "eval_every": 0
+    }  # fmt: skip
+    twin = run_job(dataset, local_rule="gauss-newton", **settings)
+    encrypted = run_job(dataset, {"scheme": "bfv"}, **settings)
+    assert relative_difference(encrypted, twin) <= PARAMETERS
+    assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
+
+
+@pytest.mark.slow
+def test_networks_on_a9a_are_at_least_as_good_as_the_linear_model(
+    run_job: RunJob, real_data: Callable[[str], VerticalDataset]
+) -> None:
+    result = run_job(
+        real_data("a9a"),
+        model="mlp",
+        algorithm="fedsgd",
+        rounds=1000,
+        batch_size=256,
+        learning_rate=1.0,
+        l2=0.001,
+        eval_every=0,
+    )
+    assert result.scores[-1].auc >= 0.902
+
+
+def test_the_linearization_differs_from_the_network_only_beyond_one_step(run_job: RunJob) -> None:
+    dataset = load("breast_cancer")
+    for local_steps, alike in ((1, True), (5, False)):
+        settings = {**NETWORK, "rounds": 5, "local_steps": local_steps, "learning_rate": 0.03}
+        exact = run_job(dataset, **settings)
+        linearized = run_job(dataset, local_rule="gauss-newton", **settings)
+        assert (relative_difference(linearized, exact) <= 1e-12) == alike
+        assert relative_difference(linearized, exact) <= 0.05
+
+
+def test_for_linear_models_gauss_newton_is_curvature_to_the_bit(run_job: RunJob) -> None:
+    dataset = load("breast_cancer")
+    one, other = (
+        run_job(dataset, local_rule=rule, rounds=10) for rule in ("curvature", "gauss-newton")
+    )
+    assert all_weights(one).tobytes() == all_weights(other).tobytes()
+
+
+@pytest.mark.parametrize("local_rule", ["curvature", "gauss-newton", "frozen"])
+def test_networks_learn_ten_classes_in_clear(run_job: RunJob, local_rule: str) -> None:
+    dataset = load("digits", parties=4)
+    settings = {**NETWORK, "hidden": [16], "local_rule": local_rule, "seed": 1}
+    common = {"rounds": 60, "local_steps": 3, "learning_rate": 0.02, "eval_every": 0, **settings}
+    plain = run_job(dataset, **common)
+    assert plain.scores[-1].accuracy > 0.8
+    masked = run_job(dataset, {"scheme": "masked"}, **common)
+    assert relative_difference(masked, plain) <= 1e-6
+
+
+def test_jacobians_beyond_the_announced_bound_are_scaled_and_not_refused(run_job: RunJob) -> None:
+    """Features as they are, up to 4254: the Hello says ±1 and tells nothing of them."""
+    dataset = load("breast_cancer")
+    settings = {**NETWORK, "rounds": 2, "learning_rate": 1e-6, "standardize": False} | {
+        "hidden": [2],
+        "activation": "relu",
+    }
+    twin = run_job(dataset, local_rule="gauss-newton", **settings)
+    encrypted = run_job(dataset, {"scheme": "bfv"}, **settings)
+    start = start_of(run_job, dataset, **settings)
+    assert moved_alike(encrypted, twin, start) <= PARAMETERS
+    hellos = [each.message for each in encrypted.views[dataset.label_party].received(Hello)]
+    (hello,) = [each for each in hellos if isinstance(each, Hello)]
+    assert (hello.columns, hello.feature_bound_bits) == (15 * 2 + 2 + 2 + 1, 0)
+    assert hello.feature_fraction_bits == 32
+
+
+MIXED = """
+[job]
+rounds = 3
+batch_size = 64
+hidden = [4]
+activation = "tanh"
+local_rule = "gauss-newton"
+[[party]]
+name = "party1"
+role = "label"
+model = "{label}"
+[[party]]
+name = "party2"
+role = "feature"
+model = "{feature}"
+[exchange]
+scheme = "{scheme}"
+[network]
+preset = "intercontinental"
+"""
+
+
+@pytest.mark.parametrize(
+    ("label", "feature", "round_trips"), [("mlp", "linear", 4), ("linear", "mlp", 6)]
+)
+def test_one_party_may_train_a_network_and_another_a_linear_model(
+    label: str, feature: str, round_trips: int
+) -> None:
+    """Three rounds on a long wide link: only a linear feature party can compute ahead."""
+    dataset = load("breast_cancer")
+    results = [
+        train(parse_job(MIXED.format(label=label, feature=feature, scheme=scheme)), dataset)
+        for scheme in ("plain", "bfv")
+    ]
+    assert relative_difference(results[1], results[0]) <= PARAMETERS
+    assert results[1].costs().round_trips == round_trips
+    networks = [outcome.model.header.network for outcome in results[0].outcomes.values()]
+    assert [network is not None for network in networks] == [label == "mlp", feature == "mlp"]
+
+
+# ------------------------------------------------------------------------------------- the guard
+
+
+def guarded(directory: Path | None, **settings: object) -> TrainingResult:
+    common = {**NETWORK, "hidden": [1], "batch_size": 228, "rounds": 3, "eval_every": 0}
+    job = Job(
+        job=JobSettings.model_validate(common | settings),
+        exchange=ExchangeSettings(scheme="paillier"),
+    )
+    environment = Environment(keys=SmallKeys(), guard_directory=directory)
+    return train(job, load("breast_cancer"), environment)
+
+
+def test_every_visit_of_a_batch_by_a_network_counts(tmp_path: Path) -> None:
+    parameters = 15 + 1 + 1 + 1
+    for rounds in (3, 7):
+        ratio = guarded(None, rounds=rounds).label_guard_ratio
+        assert ratio == pytest.approx(rounds * parameters / 456)
+    guarded(tmp_path, rounds=2)
+    with pytest.raises(LabelLeakRefused, match=r"ratio of 0\.158.*"):
+        guarded(tmp_path, rounds=2)
+
+
+def test_a_network_job_above_the_limit_is_refused_before_its_first_round(tmp_path: Path) -> None:
+    with pytest.raises(LabelLeakRefused, match=r"each visit of a network's, x 18 peer columns"):
+        guarded(tmp_path, rounds=4)
+    assert list(tmp_path.iterdir()) == []
+    assert guarded(tmp_path, rounds=4, allow_label_leak=True).rounds == 4
+
+
+def gradient_and_jacobian(
+    hidden: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """What the feature party holds after one encrypted round on 64 rows, and the labels."""
+    dataset = load("breast_cancer")
+    job = Job(
+        job=JobSettings.model_validate(
+            {**NETWORK, "hidden": [hidden], "rounds": 1, "local_steps": 1, "learning_rate": 1.0}
+        ),
+        exchange=ExchangeSettings(scheme="bfv"),
+    )
+    trained = train(job, dataset)
+    begun = train(job.with_settings(learning_rate=1e-300), dataset)
+    states = [result.outcomes["party2"].model.state for result in (begun, trained)]
+    assert states[0] is not None
+    assert states[1] is not None
+    module = mlp((hidden,), "tanh")(15, 1).to(torch.float64)
+    module.load_state_dict({name: torch.tensor(values) for name, values in states[0].items()})
+    names = [name for name, _ in module.named_parameters()]
+    gradient = np.concatenate([(states[0][name] - states[1][name]).ravel() for name in names])
+    rows = BatchSchedule(456, 64, dataset.fingerprint, 0).batch(0)
+    table = dataset.parties[1]
+    inputs = Scaling.fit(table.train).apply(table.train[rows])
+    return gradient * len(rows), NeuralModel(module).tangent(inputs)(), dataset.train_labels[rows]
+
+
+@pytest.mark.parametrize(("hidden", "told"), [(8, True), (1, False)])
+def test_a_gradient_of_more_parameters_than_rows_tells_every_label(hidden: int, told: bool) -> None:
+    """Why the guard refuses such batches at any ratio; 18 parameters do not tell 64 labels."""
+    gradient, jacobian, labels = gradient_and_jacobian(hidden)
+    residuals = np.linalg.lstsq(jacobian.T, gradient, rcond=1e-6)[0]
+    right = np.mean((residuals < 0) == labels)
+    assert (right == 1) == told
+
+
+# ------------------------------------------------------------------------------ modules and files
+
+
+def test_any_module_may_be_trained_and_comes_back_from_its_file(tmp_path: Path) -> None:
+    def make(features: int, outputs: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Unflatten(1, (1, features)), nn.Conv1d(1, 3, 5), nn.SiLU(), nn.Flatten(),
+            nn.LayerNorm(3 * (features - 4)), nn.Linear(3 * (features - 4), outputs),
+        )  # fmt: skip
+
+    dataset = load("breast_cancer")
+    modules = dict.fromkeys(("party1", "party2"), make)
+    settings = JobSettings(model="custom", rounds=20, batch_size=64, learning_rate=0.1)
+    result = train(Job(job=settings), dataset, Environment(modules=modules))
+    assert result.scores[-1].auc > 0.95
+    twin, encrypted = (
+        train(
+            Job(
+                job=settings.model_copy(update={"rounds": 2, "local_rule": "gauss-newton"}),
+                exchange=ExchangeSettings(scheme=scheme),
+            ),
+            dataset,
+            Environment(modules=modules),
+        )
+        for scheme in ("plain", "bfv")
+    )
+    assert relative_difference(encrypted, twin) <= PARAMETERS
+    paths = save_models(result, tmp_path)
+    total = np.zeros((len(dataset.test_labels), 1))
+    for path, table in zip(paths, dataset.parties, strict=True):
+        back = load_model(path, make)
+        trained = result.outcomes[table.name].model
+        assert np.array_equal(back.predict(table.test), trained.predict(table.test))
+        total += back.predict(table.test)
+    assert np.mean((total[:, 0] > 0) == dataset.test_labels) == result.scores[-1].accuracy
+
+
+@pytest.mark.parametrize(
+    ("job", "exchange", "modules", "told"),
+    [
+        ({"start": "zero"}, {}, {}, "start = 'zero' gives a network no gradient"),
+        (
+            {"loss": "squared"},
+            {"scheme": "bfv", "hide": "both"},
+            {},
+            "hide = 'both' takes linear models only",
+        ),
+        ({}, {"scheme": "bfv", "round_trips": 1}, {}, "round_trips = 1 takes linear models"),
+        (
+            {"model": "custom", "hidden": None, "activation": None},
+            {},
+            {},
+            "party 'party1': model = 'custom' needs a module",
+        ),
+        ({}, {}, {"party1": nn.Linear}, "a module for 'party1', which is no party with"),
+        ({"model": "linear"}, {}, {}, r"job\.hidden = \(4,\) belongs to model = 'mlp'"),
+    ],
+)
+def test_a_network_that_does_not_fit_its_job_is_told(
+    job: dict[str, object], exchange: dict[str, object], modules: dict[str, Any], told: str
+) -> None:
+    described = Job(
+        job=JobSettings.model_validate({**NETWORK, **job}),
+        exchange=ExchangeSettings.model_validate(exchange),
+    )
+    with pytest.raises(ConfigError, match=told):
+        train(described, load("breast_cancer"), Environment(modules=modules))
+
+
+def test_networks_of_many_classes_are_refused_under_encryption(run_job: RunJob) -> None:
+    with pytest.raises(ConfigError, match="networks at feature parties take two classes"):
+        run_job(load("digits"), {"scheme": "bfv"}, **NETWORK)
+
+
+def test_linear_jobs_do_without_torch() -> None:
+    program = (
+        "import sys\n"
+        "from securevfl.data.sources import load\n"
+        "from securevfl.job import ExchangeSettings, Job, JobSettings\n"
+        "from securevfl.training import train\n"
+        "for scheme in ('plain', 'bfv', 'paillier'):\n"
+        "    job = Job(job=JobSettings(rounds=1, batch_size=228, eval_every=0),\n"
+        "              exchange=ExchangeSettings(scheme=scheme))\n"
+        "    train(job, load('breast_cancer'))\n"
+        "    assert 'torch' not in sys.modules, scheme\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603
