@@ -53,6 +53,7 @@ class EncryptedFeatureSide:
             gradient = self._key.unmasked(masked, mask) / len(batch.inputs)
             if exponents is not None:
                 gradient = np.ldexp(gradient, -exponents[:, None])
+        party.channel.record_learned(party.label_party, step.index, gradient)
         return GradientSignal(gradient)
 
 

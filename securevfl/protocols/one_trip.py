@@ -124,6 +124,7 @@ class OneTripFeatureSide:
         masked = await key.take_decrypted(step, mask.shape)
         async with party.costs.compute("local"):
             gradient = key.unmasked(masked, mask) / len(batch.inputs)
+        party.channel.record_learned(party.label_party, step.index, gradient)
         return GradientSignal(gradient)
 
     async def _multiply_ahead(
@@ -196,7 +197,7 @@ class OneTripLabelSide:
             values = await key.decrypted(sender, message.products, columns + next_rows)
             await key.return_products(step, batch, sender, values[:columns])
             found[sender] = self._opened(values[columns:], message.scale - SCALE_OFFSET)
-            party.channel.record_decrypted(sender, step.index, found[sender])
+            party.channel.record_learned(sender, step.index, found[sender])
         total = np.zeros((next_rows, party.loss.outputs))
         for name in party.feature_parties:
             total = total + found[name]

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.errors import MalformedMessage, UnexpectedMessage
@@ -41,6 +42,9 @@ class Channel(Protocol):
 
     def record_decrypted(self, sender: str, step: int, values: NDArray[Any]) -> None:
         """Put values that this party decrypted into its recorded view."""
+
+    def record_learned(self, sender: str, step: int, values: NDArray[np.float64]) -> None:
+        """Put numbers in clear that no message shows into its recorded view."""
 
 
 def expect(data: bytes, sender: str, kind: type[M], step: int | None, max_bytes: int) -> M:

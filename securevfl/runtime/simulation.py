@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -21,7 +22,7 @@ from securevfl.messages import MAX_MESSAGE_BYTES, Message, Stage, encode
 from securevfl.runtime.channel import Channel, M, expect
 from securevfl.runtime.costs import COMMUNICATION, SETUP, Costs, Path, Stopwatch
 from securevfl.runtime.network import Network
-from securevfl.runtime.views import Decrypted, Received, View
+from securevfl.runtime.views import Decrypted, Learned, Received, View
 
 T = TypeVar("T")
 Tamper = Callable[[str, str, bytes], bytes | None]
@@ -171,6 +172,10 @@ class _Endpoint:
     def record_decrypted(self, sender: str, step: int, values: NDArray[Any]) -> None:
         if self.view is not None:
             self.view.entries.append(Decrypted(sender, step, values))
+
+    def record_learned(self, sender: str, step: int, values: NDArray[np.float64]) -> None:
+        if self.view is not None:
+            self.view.entries.append(Learned(sender, step, values))
 
 
 class _Wire:

@@ -6,6 +6,7 @@ Attacks replay views, and leakage tables are asserted on them; nothing else may 
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.messages import Message
@@ -28,12 +29,24 @@ class Decrypted:
     values: NDArray[Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Numbers in clear that no message shows as they are.
+
+    A party's own gradient once its masks are off, or predictions that were meant for it.
+    """
+
+    sender: str
+    step: int
+    values: NDArray[np.float64]
+
+
 @dataclass
 class View:
     """The recorded view of one party."""
 
     party: str
-    entries: list[Received | Decrypted] = field(default_factory=list)
+    entries: list[Received | Decrypted | Learned] = field(default_factory=list)
 
     def received(self, kind: type[Message] | None = None) -> list[Received]:
         """The received messages, or those of one kind, in order."""
@@ -46,3 +59,7 @@ class View:
     def decrypted(self) -> list[Decrypted]:
         """The decrypted values, in order."""
         return [entry for entry in self.entries if isinstance(entry, Decrypted)]
+
+    def learned(self) -> list[Learned]:
+        """The numbers in clear beside the messages, in order."""
+        return [entry for entry in self.entries if isinstance(entry, Learned)]

@@ -155,6 +155,8 @@ def test_encrypted_residuals_show_feature_parties_ciphertexts_and_their_masked_g
         assert round_kinds(view) == {EncryptedValues: ROUNDS, DecryptedProducts: ROUNDS}
         assert round_kinds(view, "party1") == round_kinds(view)
         assert view.decrypted() == []
+        # Its own gradient, and nothing else.
+        assert [entry.values.shape for entry in view.learned()] == [(10, 1)] * ROUNDS
 
 
 def test_masked_predictions_leave_only_their_sum_beside_the_products(run_job: RunJob) -> None:

@@ -20,7 +20,6 @@ from securevfl.messages import (
 from securevfl.models.losses import Logistic, Squared
 from securevfl.protocols.exchanges import check_exchange, one_trip_pays
 from securevfl.runtime.network import PRESETS
-from securevfl.runtime.views import Decrypted
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import RunJob, relative_difference
 
@@ -92,9 +91,8 @@ def test_the_label_party_sees_the_predictions_that_two_trips_send_and_uniform_pr
     one = run_job(breast_cancer, ONE, **SETTINGS)
     two = run_job(breast_cancer, TWO, **SETTINGS)
     label = breast_cancer.label_party
-    decrypted = [e.values for e in one.views[label].entries if isinstance(e, Decrypted)]
-    opened = [values for values in decrypted if values.dtype == np.float64]
-    masked = [values for values in decrypted if values.dtype == np.uint64]
+    opened = [entry.values for entry in one.views[label].learned()]
+    masked = [entry.values for entry in one.views[label].decrypted()]
     sent = [
         e.message.values for e in two.views[label].received() if isinstance(e.message, Predictions)
     ]
