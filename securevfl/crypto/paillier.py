@@ -12,93 +12,28 @@ Guarantees, for evaluators that follow the protocol:
       symbol of the reply, which is a parity of X.
 """
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd
 
-import gmpy2
 import numpy as np
-import phe.util
 from phe.encoding import EncodedNumber
-from phe.paillier import (
-    EncryptedNumber,
-    PaillierPrivateKey,
-    PaillierPublicKey,
-    generate_paillier_keypair,
-)
+from phe.paillier import EncryptedNumber, PaillierPublicKey
 
 from securevfl.crypto.fixed_point import require_matrix, require_values
-from securevfl.crypto.keys import fingerprint
-from securevfl.crypto.scheme import (
-    MODULUS_BITS,
-    Int64Array,
-    MaskedReply,
-    ProductFormat,
-    UInt64Array,
+from securevfl.crypto.paillier_keys import (
+    PaillierKeyOwner,
+    PaillierKeyPeer,
+    ciphertext_bytes,
+    split_ciphertexts,
 )
-from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
+from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, MaskedReply, UInt64Array
+from securevfl.errors import CryptoError, KeyMismatch
 
-KEY_SIZES = (3072, 2048)
-MASK_BITS = 64
-_SMALL_PRIMES = gmpy2.primorial(1 << 16)
 _RING_MASK = (1 << MODULUS_BITS) - 1
 
 
-class PaillierOwner:
-    """The party that holds p and q.
-
-    Args:
-        product_format: fixed point and bounds of the job.
-        private_key: phe's key of 3072 or 2048 bits.
-
-    Raises:
-        ConfigError: another key size, or a phe that works without gmpy2.
-        RangeExceeded: a format whose masked products do not fit.
-    """
-
-    def __init__(self, product_format: ProductFormat, private_key: PaillierPrivateKey) -> None:
-        _require_key_size(private_key.public_key.n.bit_length())
-        self._set_up(product_format, private_key)
-
-    @classmethod
-    def generate(
-        cls, product_format: ProductFormat, key_bits: int = KEY_SIZES[0]
-    ) -> "PaillierOwner":
-        """A fresh key of 3072 bits (128-bit security) or 2048 bits (112-bit)."""
-        _require_gmpy2()
-        _require_key_size(key_bits)
-        return cls(product_format, generate_paillier_keypair(n_length=key_bits)[1])
-
-    @classmethod
-    def insecure_for_tests(cls, product_format: ProductFormat, key_bits: int) -> "PaillierOwner":
-        """A key of any size, for tests only: no job reaches this."""
-        owner = cls.__new__(cls)
-        owner._set_up(product_format, generate_paillier_keypair(n_length=key_bits)[1])
-        return owner
-
-    def _set_up(self, product_format: ProductFormat, private_key: PaillierPrivateKey) -> None:
-        _require_gmpy2()
-        self._format = product_format
-        self._private_key = private_key
-        self._public_key = private_key.public_key
-        self._largest_masked = _largest_masked(product_format, self._public_key)
-
-    @property
-    def public_bytes(self) -> bytes:
-        """n, big-endian."""
-        n: int = self._public_key.n
-        return n.to_bytes(_key_bytes(self._public_key), "big")
-
-    @property
-    def fingerprint(self) -> str:
-        """Names the key in results."""
-        return fingerprint(self.public_bytes)
-
-    @property
-    def key_bits(self) -> int:
-        """Size of n."""
-        return int(self._public_key.n.bit_length())
+class PaillierOwner(PaillierKeyOwner):
+    """The party that holds p and q."""
 
     def make_blinder(self) -> bool:
         """False: this engine makes none ahead."""
@@ -141,50 +76,8 @@ class PreparedColumns:
     columns: tuple[tuple[tuple[int, int], ...], ...]
 
 
-class PaillierEvaluator:
-    """A party that multiplies under another party's key.
-
-    Args:
-        public_bytes: n, big-endian, as the owner sent it.
-        product_format: fixed point and bounds of the job.
-        key_bits: the size the job agreed; None takes any allowed one.
-
-    Raises:
-        ConfigError: a phe that works without gmpy2.
-        KeyMismatch: no modulus of an allowed size, or one that is no product of two big primes as
-            far as that is cheap to see.
-        RangeExceeded: a format whose masked products do not fit.
-    """
-
-    def __init__(
-        self, public_bytes: bytes, product_format: ProductFormat, key_bits: int | None = None
-    ) -> None:
-        allowed = KEY_SIZES if key_bits is None else (key_bits,)
-        if 8 * len(public_bytes) not in allowed:
-            sizes = " or ".join(map(str, allowed))
-            raise KeyMismatch(f"Paillier key of {8 * len(public_bytes)} bits, {sizes} expected")
-        self._set_up(public_bytes, product_format)
-
-    @classmethod
-    def insecure_for_tests(
-        cls, public_bytes: bytes, product_format: ProductFormat
-    ) -> "PaillierEvaluator":
-        """A key of any size, for tests only: no job reaches this."""
-        evaluator = cls.__new__(cls)
-        evaluator._set_up(public_bytes, product_format)
-        return evaluator
-
-    def _set_up(self, public_bytes: bytes, product_format: ProductFormat) -> None:
-        _require_gmpy2()
-        self._public_key = _public_key(public_bytes)
-        self._format = product_format
-        self._largest_mask = _largest_mask(product_format)
-        _largest_masked(product_format, self._public_key)
-
-    @property
-    def modulus_bits(self) -> int:
-        """64: integers arrive as they are."""
-        return MODULUS_BITS
+class PaillierEvaluator(PaillierKeyPeer):
+    """A party that multiplies under another party's key."""
 
     def make_blinder(self) -> bool:
         """False: this engine makes none ahead."""
@@ -220,8 +113,7 @@ class PaillierEvaluator:
         negative: dict[int, EncryptedNumber] = {}  # one inversion a row, not one an entry
         masks, replies = [], []
         for column in prepared.columns:
-            # Uniform, and shifted so that the sum is never below zero.
-            mask = self._format.largest_product + secrets.randbelow(self._largest_mask + 1)
+            mask = self._fresh_mask()
             total = _encrypt(self._public_key, mask)
             for row, entry in column:
                 factor = positive[row]
@@ -247,59 +139,12 @@ def _encrypt(public_key: PaillierPublicKey, value: int) -> EncryptedNumber:
     return public_key.encrypt(_encoded(public_key, value))  # blinds with ρⁿ, ρ below n
 
 
-def _largest_mask(product_format: ProductFormat) -> int:
-    return (1 << (product_format.largest_product.bit_length() + MASK_BITS)) - 1
-
-
-def _largest_masked(product_format: ProductFormat, public_key: PaillierPublicKey) -> int:
-    product_format.require_room(MODULUS_BITS)
-    largest = 2 * product_format.largest_product + _largest_mask(product_format)
-    if 2 * largest >= public_key.n:
-        raise RangeExceeded(
-            f"masked products need {largest.bit_length() + 1} bits, more than the "
-            f"{public_key.n.bit_length()} of the Paillier key"
-        )
-    return largest
-
-
-def _key_bytes(public_key: PaillierPublicKey) -> int:
-    return int(public_key.n.bit_length() + 7) // 8
-
-
 def _to_bytes(public_key: PaillierPublicKey, numbers: Sequence[EncryptedNumber]) -> bytes:
-    width = 2 * _key_bytes(public_key)
+    width = ciphertext_bytes(public_key)
     # Every number that comes here carries a full ρⁿ from `_encrypt`.
     return b"".join(n.ciphertext(be_secure=False).to_bytes(width, "big") for n in numbers)
 
 
 def _from_bytes(public_key: PaillierPublicKey, data: bytes, count: int) -> list[EncryptedNumber]:
-    width = 2 * _key_bytes(public_key)
-    if count < 1 or len(data) != count * width:
-        raise CryptoError(
-            f"{len(data)} bytes, {count} Paillier ciphertexts of {width} bytes expected"
-        )
-    numbers = [int.from_bytes(data[at : at + width], "big") for at in range(0, len(data), width)]
-    for number in numbers:
-        if number >= public_key.nsquare or gcd(number, public_key.n) != 1:  # gcd(0, n) = n
-            raise KeyMismatch("a Paillier ciphertext is no unit modulo n^2")
+    numbers = split_ciphertexts(public_key, data, count)
     return [EncryptedNumber(public_key, number, 0) for number in numbers]
-
-
-def _public_key(public_bytes: bytes) -> PaillierPublicKey:
-    n = int.from_bytes(public_bytes, "big")
-    if n.bit_length() != 8 * len(public_bytes):
-        raise KeyMismatch(f"Paillier modulus of {n.bit_length()} bits in {len(public_bytes)} bytes")
-    if gmpy2.gcd(n, _SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
-        raise KeyMismatch("Paillier modulus is a prime, a power or has a small factor")
-    return PaillierPublicKey(n)
-
-
-def _require_key_size(key_bits: int) -> None:
-    if key_bits not in KEY_SIZES:
-        sizes = " or ".join(map(str, KEY_SIZES))
-        raise ConfigError(f"key_bits is {key_bits}, {sizes} expected for Paillier")
-
-
-def _require_gmpy2() -> None:
-    if not phe.util.HAVE_GMP:
-        raise ConfigError("phe runs without gmpy2, ten times slower; install gmpy2")

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import ONE_PRIME_BITS, BfvParameters
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
-from securevfl.crypto.paillier import KEY_SIZES, PaillierEvaluator, PaillierOwner
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
+from securevfl.crypto.paillier_fast import (
+    FastPaillierEvaluator,
+    FastPaillierOwner,
+    FullPaillierOwner,
+)
+from securevfl.crypto.paillier_keys import KEY_SIZES
 from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
 
@@ -58,8 +64,12 @@ SCHEMES: Mapping[str, Scheme] = {
         seconds=lambda product_format: BfvParameters.of(product_format).seconds(product_format),
     ),
     "paillier": Scheme(
-        "Paillier through phe: exact, slow, the baseline (3072 bits; 2048 is 112-bit security)",
-        {"phe": Engine(PaillierOwner.generate, PaillierEvaluator)},
+        "Paillier on phe's keys: exact, 3072 bits (2048 is 112-bit security); phe is the baseline",
+        {
+            "fast": Engine(FastPaillierOwner.generate, FastPaillierEvaluator),
+            "fast-full": Engine(FullPaillierOwner.generate, FastPaillierEvaluator),
+            "phe": Engine(PaillierOwner.generate, PaillierEvaluator),
+        },
         KEY_SIZES,
     ),
     "ckks": Scheme(
@@ -155,12 +165,17 @@ def make_evaluator(
     return chosen.evaluator(public_bytes, product_format, bits)
 
 
+def default_engine(scheme: str) -> str:
+    """The engine of one of SCHEMES where a job names none."""
+    return next(iter(SCHEMES[scheme].engines))
+
+
 def _choose(scheme: str, key_bits: int | None, engine: str | None) -> tuple[int, Engine]:
     if scheme not in SCHEMES:
         raise ConfigError(f"scheme is {scheme!r}, one of {', '.join(SCHEMES)} expected")
     known = SCHEMES[scheme]
     if engine is None:
-        engine = next(iter(known.engines))
+        engine = default_engine(scheme)
     if engine not in known.engines:
         raise ConfigError(
             f"engine is {engine!r}, one of {', '.join(known.engines)} expected for {scheme}"

@@ -15,6 +15,8 @@ MINUTE = 60.0
 
 def seconds(value: float) -> str:
     """Three significant digits with a unit that suits."""
+    if value < 1e-3:  # noqa: PLR2004
+        return f"{value * 1e6:.3g} us"
     if value < 1:
         return f"{value * 1e3:.3g} ms"
     return f"{value:.3g} s" if value < 100 * MINUTE else f"{value / MINUTE:.0f} min"
@@ -44,7 +46,21 @@ def _exchange(row: Row) -> str:
 def _ratio(value: float | None) -> str:
     if value is None:
         return "-"
+    if value >= 1e5:  # noqa: PLR2004
+        return f"{value:.1e}x"
     return f"{value:,.0f}x" if value >= 10 else f"{value:.2g}x"  # noqa: PLR2004
+
+
+def _scheme(row: Row) -> str:
+    if row["scheme"] == "none":
+        return "in clear"
+    if row["key_bits"] is None:
+        return str(row["scheme"])
+    return f"{row['scheme']} {row['engine']} {row['key_bits']}"
+
+
+def _ahead(value: float) -> str:
+    return seconds(value) if value > 1e-5 else "-"  # noqa: PLR2004
 
 
 TRADEOFF: tuple[Column, ...] = (
@@ -70,13 +86,10 @@ ROUNDS: tuple[Column, ...] = (
 )
 
 CRYPTO: tuple[Column, ...] = (
-    ("scheme", lambda row: str(row["scheme"]) if row["scheme"] != "none" else "in clear"),
-    ("engine", lambda row: str(row["engine"] or "-")),
-    ("bits", lambda row: str(row["key_bits"] or "-")),
-    ("S", lambda row: str(row["samples"])),
-    ("P", lambda row: str(row["features"])),
+    ("scheme", _scheme),
+    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
     ("online", lambda row: seconds(row["seconds_median"]) + ("~" if row["extrapolated"] else "")),
-    ("ahead", lambda row: seconds(row["seconds_offline"]) if row.get("seconds_offline") else "-"),
+    ("ahead", lambda row: _ahead(row.get("seconds_offline", 0.0))),
     ("phe-2048", lambda row: _ratio(row["ratio_to_phe_2048"])),
     ("phe-3072", lambda row: _ratio(row["ratio_to_phe_3072"])),
     ("up", lambda row: size(row["bytes_up"])),

@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
+from securevfl.crypto.paillier_fast import (
+    FastPaillierEvaluator,
+    FastPaillierOwner,
+    FullPaillierOwner,
+)
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.schemes import default_engine
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import ExchangeSettings, Job, JobSettings
@@ -17,15 +23,21 @@ from securevfl.training import Environment, TrainingResult, train
 
 RunJob = Callable[..., TrainingResult]
 SMALL_KEY_BITS = 384
+OWNERS: dict[str, type[FastPaillierOwner | PaillierOwner]] = {
+    "fast": FastPaillierOwner,
+    "fast-full": FullPaillierOwner,
+    "phe": PaillierOwner,
+}
 
 
 class SmallKeys(SchemeKeys):
-    """Paillier keys that no job can ask for: real arithmetic, fast enough for tests."""
+    """Paillier keys that no job can ask for, on any engine: real arithmetic, quick enough."""
 
     @override
     def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
         if settings.scheme == "paillier":
-            return PaillierOwner.insecure_for_tests(product_format, SMALL_KEY_BITS)
+            engine = OWNERS[settings.engine or default_engine("paillier")]
+            return engine.insecure_for_tests(product_format, SMALL_KEY_BITS)
         return super().owner(settings, product_format)
 
     @override
@@ -33,7 +45,9 @@ class SmallKeys(SchemeKeys):
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
     ) -> Evaluator:
         if settings.scheme == "paillier":
-            return PaillierEvaluator.insecure_for_tests(material, product_format)
+            if settings.engine == "phe":
+                return PaillierEvaluator.insecure_for_tests(material, product_format)
+            return FastPaillierEvaluator.insecure_for_tests(material, product_format)
         return super().evaluator(settings, material, product_format)
 
 

@@ -114,6 +114,7 @@ def test_repeats_have_seeds_of_their_own_and_rows_hold_medians() -> None:
 def test_phe_rounds_limit_phe_only() -> None:
     arguments = ["--exchange", "plain,paillier", "--local-steps", "1", "--key-bits", "2048"]
     limits = ["--phe-rounds", "1", "--target-auc", "0.999", "--max-rounds", "4"]
+    limits += ["--engine", "phe"]
     assert run("bench", "tradeoff", *arguments, *limits, "--json", "out.json", "--quiet") == 0
     plain, phe = rows_of("out.json", "bench tradeoff")
     assert (plain["rounds"], phe["rounds"]) == (4, 1)
@@ -133,15 +134,20 @@ def test_crypto_measures_every_engine_in_one_process(capsys: Capture) -> None:
     arguments = ["--samples", "8", "--features", "2", "--repeats", "1", "--json", "out.json"]
     assert run("bench", "crypto", *arguments) == 0
     rows = rows_of("out.json", "bench crypto")
-    assert [(row["scheme"], row["key_bits"]) for row in rows] == [
-        ("paillier", 2048),
-        ("paillier", 3072),
-        ("ckks", None),
-        ("none", None),
+    engines = [(row["scheme"], row["engine"], row["key_bits"]) for row in rows]
+    assert engines == [
+        *(
+            ("paillier", engine, bits)
+            for engine in ("fast", "fast-full", "phe")
+            for bits in (2048, 3072)
+        ),
+        ("ckks", "tenseal", None),
+        ("bfv", "tenseal", None),
+        ("none", "numpy", None),
     ]
     assert all(set(row) >= CRYPTO_KEYS for row in rows)
-    assert [row["exact"] for row in rows] == [True, True, False, True]
-    assert rows[0]["ratio_to_phe_2048"] == 1
+    assert [row["exact"] for row in rows] == [row["scheme"] != "ckks" for row in rows]
+    assert rows[4]["ratio_to_phe_2048"] == 1
     assert "phe" in capsys.readouterr().out
 
 

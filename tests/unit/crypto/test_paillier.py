@@ -137,7 +137,7 @@ def test_masked_products_never_fall_below_zero_and_wrap(
     owner: PaillierOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluator = PaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
-    monkeypatch.setattr(evaluator, "_largest_mask", 0)  # the least mask there is, always
+    monkeypatch.setattr(evaluator, "_mask_bits", 0)  # the least mask there is, always
     values = np.full(FORMAT.rows, FORMAT.largest_value)
     matrix = np.full((FORMAT.rows, 1), -FORMAT.largest_entry)
     assert product(owner, evaluator, values, matrix).tolist() == [-FORMAT.largest_product]

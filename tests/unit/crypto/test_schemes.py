@@ -5,7 +5,11 @@ import pytest
 
 import securevfl
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
-from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
+from securevfl.crypto.paillier_fast import (
+    FastPaillierEvaluator,
+    FastPaillierOwner,
+    FullPaillierOwner,
+)
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
 from securevfl.errors import ConfigError, KeyMismatch
@@ -21,12 +25,17 @@ def test_every_scheme_is_described_in_one_line() -> None:
         assert scheme.engines
 
 
-def test_paillier_is_3072_bits_unless_told() -> None:
+def test_paillier_is_fast_and_3072_bits_unless_told() -> None:
     owner = make_owner("paillier", FORMAT)
-    assert isinstance(owner, PaillierOwner)
+    assert type(owner) is FastPaillierOwner
     assert owner.key_bits == 3072
     evaluator = make_evaluator("paillier", owner.public_bytes, FORMAT)
-    assert isinstance(evaluator, PaillierEvaluator)
+    assert type(evaluator) is FastPaillierEvaluator
+
+
+def test_paillier_with_full_exponents_is_an_engine_of_its_own() -> None:
+    owner = make_owner("paillier", FORMAT, key_bits=2048, engine="fast-full")
+    assert type(owner) is FullPaillierOwner
 
 
 def test_a_key_of_another_size_than_agreed_is_refused() -> None:
@@ -47,11 +56,11 @@ def test_ckks_has_no_key_size() -> None:
 @pytest.mark.parametrize(
     ("scheme", "key_bits", "engine", "message"),
     [
-        ("rot13", None, None, "scheme is 'rot13', one of paillier, ckks"),
+        ("rot13", None, None, "scheme is 'rot13', one of bfv, paillier, ckks"),
         ("paillier", 1024, None, "key_bits is 1024, 3072 or 2048"),
         ("paillier", 0, None, "key_bits is 0, 3072 or 2048"),
         ("ckks", 3072, None, "key_bits is 3072, no choice"),
-        ("paillier", None, "quantum", "engine is 'quantum', one of phe"),
+        ("paillier", None, "quantum", "engine is 'quantum', one of fast, fast-full, phe"),
         ("ckks", None, "phe", "engine is 'phe', one of tenseal"),
     ],
 )
@@ -74,4 +83,4 @@ def test_no_code_of_the_package_calls_the_test_only_constructors() -> None:
         if "insecure_for_tests" in line
     ]
     assert len(uses) == 2
-    assert all(use.startswith("paillier.py: def insecure_for_tests(") for use in uses)
+    assert all(use.startswith("paillier_keys.py: def insecure_for_tests(") for use in uses)

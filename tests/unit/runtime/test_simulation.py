@@ -87,7 +87,7 @@ def test_a_wait_is_used_for_work_ahead_and_only_what_outlasts_it_is_on_the_path(
     first = LATENCY + transfer(predictions(rows=10))
     lines = transfer(predictions(rows=10)) + transfer(predictions(rows=1000))
     # The first piece outlasts the first wait, the second is hidden in the next one.
-    assert done.results["b"] == [pytest.approx(1.0), pytest.approx(LATENCY + lines)]
+    assert done.results["b"] == pytest.approx([1.0, LATENCY + lines])
     assert done.costs["b"].hidden_s == pytest.approx(first + 1.0)
     assert sum(done.costs["b"].path.values()) == pytest.approx(LATENCY + lines)
 

@@ -1,0 +1,184 @@
+"""Products Π cᵢ^xᵢ modulo n² for many exponent vectors x at once, small and signed.
+
+Straus's method on the non-adjacent form of width w (Möller, SAC 2001): each exponent is a sum of
+odd digits |d| < 2^(w−1) times powers of two, and each base has a table of its odd powers, shared
+by all vectors. The powers of two are taken at the end, together, by squaring (Horner). So an
+exponent of 2^k costs what 1 does, and moving a vector's product up in the plaintext, to pack it
+beside others, is a larger power of two in the same squarings.
+
+Bases have half the size of n²: every unit c is a·(1 + n·t) with a = c mod n, and factors 1 + n·t
+multiply by adding t. Only the a's are multiplied: 2.8 µs in place of 4.8 µs for n of 2048 bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Int64Array
+
+_WIDTHS = range(2, 10)
+_POSITIONS = 64
+# An odd power and its inverse cost so many multiplications of the main loop.
+_POWER_COST = 1.75
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """X of shape (S, P) recoded: digit·2^position in one of the results, sorted by row.
+
+    Attributes:
+        results: how many products.
+        starts: where each row's digits begin, shape (S + 1,).
+        targets: (result, position) of each accumulator.
+        accumulators: index into `targets` for every digit.
+        digits: odd and signed.
+    """
+
+    results: int
+    starts: NDArray[np.int64]
+    targets: list[list[int]]
+    accumulators: NDArray[np.int64]
+    digits: Int64Array
+
+    @classmethod
+    def of(cls, matrix: Int64Array, width: int, count: int) -> "Exponents":
+        """Recode X so that column j moves up by width·(j mod count) in result ⌊j / count⌋."""
+        rows, columns, positions, digits = _cheapest(matrix)
+        results, slots = np.divmod(columns, count)
+        # Higher than any position: sorts by result first.
+        stride = width * count + _POSITIONS
+        places, accumulators = np.unique(
+            results * stride + slots * width + positions, return_inverse=True
+        )
+        return cls(
+            -(-matrix.shape[1] // count),
+            np.searchsorted(rows, np.arange(len(matrix) + 1)),
+            np.stack(np.divmod(places, stride), axis=1).tolist(),
+            accumulators,
+            digits,
+        )
+
+    @property
+    def rows(self) -> int:
+        """S."""
+        return len(self.starts) - 1
+
+
+def products(ciphertexts: Sequence[int], exponents: Exponents, n: mpz) -> list[tuple[mpz, mpz]]:
+    """Every result as (u, t): it is u·(1 + n·t) modulo n².
+
+    Args:
+        ciphertexts: the S bases, units modulo n².
+        exponents: X.
+        n: of the key.
+    """
+    modulus = n * n
+    units = [mpz(1)] * len(exponents.targets)
+    sums = [mpz(0)] * len(exponents.targets)
+    bases = _with_inverses(ciphertexts, n)
+    for (base, inverse), ciphertext, first, end in zip(
+        bases, ciphertexts, exponents.starts[:-1], exponents.starts[1:], strict=True
+    ):
+        if first == end:
+            continue
+        digits = exponents.digits[first:end]
+        powers, terms = _odd_powers(
+            base, inverse, (ciphertext - base) // n * inverse, int(abs(digits).max()), n
+        )
+        accumulators = exponents.accumulators[first:end].tolist()
+        # −1 >> 1 is −1: negative powers stand at the end of the table.
+        for at, index in zip(accumulators, (digits >> 1).tolist(), strict=True):
+            units[at] = units[at] * powers[index] % modulus
+            sums[at] += terms[index]
+    found: list[list[tuple[int, mpz, mpz]]] = [[] for _ in range(exponents.results)]
+    for (result, position), unit, total in zip(exponents.targets, units, sums, strict=True):
+        found[result].append((position, unit, total))
+    return [
+        (_horner(parts, modulus), sum((total << at for at, _, total in parts), mpz(0)) % n)
+        for parts in found
+    ]
+
+
+def _cheapest(matrix: Int64Array) -> tuple[Int64Array, ...]:
+    """(row, column, position, digit) of the width that takes fewest multiplications."""
+    best: tuple[Int64Array, ...] = ()
+    least = np.inf
+    for width in _WIDTHS:
+        recoded = _recoded(matrix, width)
+        cost = len(recoded[0]) + _POWER_COST * _table_entries(recoded[0], recoded[3])
+        if cost >= least:
+            break
+        best, least = recoded, cost
+    return best
+
+
+def _recoded(matrix: Int64Array, width: int) -> tuple[Int64Array, ...]:
+    half, left, planes = 1 << (width - 1), matrix, []
+    while left.any():
+        digits = np.where(left & 1, ((left + half) & (2 * half - 1)) - half, 0)
+        planes.append(digits)
+        left = (left - digits) >> 1
+    stacked = np.stack(planes or [matrix], axis=-1)
+    rows, columns, positions = np.nonzero(stacked)
+    return rows, columns, positions, stacked[rows, columns, positions]
+
+
+def _table_entries(rows: Int64Array, digits: Int64Array) -> int:
+    largest = np.zeros(int(rows.max(initial=0)) + 1, np.int64)
+    np.maximum.at(largest, rows, np.abs(digits))
+    return int((largest // 2).sum())
+
+
+def _with_inverses(ciphertexts: Sequence[int], n: mpz) -> list[tuple[mpz, mpz]]:
+    """Each base modulo n and its inverse: one inversion for all (Montgomery 1987)."""
+    bases = [ciphertext % n for ciphertext in ciphertexts]
+    before = [mpz(1)]
+    for base in bases:
+        before.append(before[-1] * base % n)
+    inverse = gmpy2.invert(before.pop(), n)
+    inverses = []
+    for base, product in zip(reversed(bases), reversed(before), strict=True):
+        inverses.append(inverse * product % n)
+        inverse = inverse * base % n
+    return list(zip(bases, reversed(inverses), strict=True))
+
+
+def _odd_powers(
+    base: mpz, inverse: mpz, term: mpz, largest: int, n: mpz
+) -> tuple[list[mpz], list[mpz]]:
+    """A and t of the powers 1, 3, …, largest, −largest, …, −3, −1 of base·(1 + n·term).
+
+    A product of two a's is r + q·n, and that is r·(1 + n·q/r).
+    """
+    powers, inverses, terms = [base], [inverse], [term]
+    if largest > 1:
+        quotient, square = gmpy2.f_divmod(base * base, n)
+        inverse_square = inverse * inverse % n
+        term_square = 2 * term + quotient * inverse_square
+        for _ in range(largest // 2):
+            quotient, power = gmpy2.f_divmod(powers[-1] * square, n)
+            powers.append(power)
+            inverses.append(inverses[-1] * inverse_square % n)
+            terms.append(terms[-1] + term_square + quotient * inverses[-1])
+    inverse_terms = [
+        -term - power * inverse // n
+        for power, inverse, term in zip(powers, inverses, terms, strict=True)
+    ]
+    return powers + inverses[::-1], terms + inverse_terms[::-1]
+
+
+def _horner(parts: list[tuple[int, mpz, mpz]], modulus: mpz) -> mpz:
+    """The product of unit^(2^position), positions ascending."""
+    result, at = mpz(1), 0
+    for position, unit, _ in reversed(parts):
+        for _ in range(at - position):
+            result = result * result % modulus
+        result = result * unit % modulus
+        at = position
+    for _ in range(at):
+        result = result * result % modulus
+    return result

@@ -1,0 +1,311 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gmpy2
+import numpy as np
+import pytest
+from phe.paillier import (
+    EncryptedNumber,
+    PaillierPrivateKey,
+    PaillierPublicKey,
+    generate_paillier_keypair,
+)
+
+from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.packing import Slots
+from securevfl.crypto.paillier import PaillierOwner
+from securevfl.crypto.paillier_fast import (
+    FastPaillierEvaluator,
+    FastPaillierOwner,
+    FullPaillierOwner,
+)
+from securevfl.crypto.scheme import Int64Array, ProductFormat
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
+
+KEY_BITS = 512  # breakable at once: for speed
+WIDTH = 2 * KEY_BITS // 8
+FORMAT = ProductFormat(rows=24, value_bound=1.0, matrix_bound=2.0, columns=12, vectors=2)
+PRODUCT_BITS = 46
+SLOT = PRODUCT_BITS + 65
+SLOTS = 4
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "paillier.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def owner() -> FastPaillierOwner:
+    return FastPaillierOwner.insecure_for_tests(FORMAT, KEY_BITS)
+
+
+@pytest.fixture(scope="module")
+def evaluator(owner: FastPaillierOwner) -> FastPaillierEvaluator:
+    return FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+
+
+def product(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator, values: Int64Array, X: Int64Array
+) -> list[int]:
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(X))
+    found: list[int] = unmask(owner.decrypt(reply.ciphertext, X.shape[1]), reply.mask).tolist()
+    return found
+
+
+def numbers(data: bytes, width: int = WIDTH) -> list[int]:
+    return [int.from_bytes(data[at : at + width], "big") for at in range(0, len(data), width)]
+
+
+def wire(*ciphertexts: int) -> bytes:
+    return b"".join(c.to_bytes(WIDTH, "big") for c in ciphertexts)
+
+
+def modulus(owner: FastPaillierOwner) -> int:
+    return int.from_bytes(owner.public_bytes, "big")
+
+
+def plain_slots(owner: FastPaillierOwner, reply: bytes) -> list[int]:
+    plains = [owner._private_key.raw_decrypt(number) for number in numbers(reply)]
+    return [plain >> SLOT * i & (1 << SLOT) - 1 for plain in plains for i in range(SLOTS)]
+
+
+@pytest.mark.parametrize("kind", [FastPaillierOwner, FullPaillierOwner])
+def test_a_key_that_a_job_makes_works_end_to_end(kind: type[FastPaillierOwner]) -> None:
+    product_format = ProductFormat(rows=256, value_bound=1.0, matrix_bound=2.0, columns=64)
+    owner = kind.generate(product_format, 2048)
+    evaluator = FastPaillierEvaluator(owner.public_bytes, product_format, 2048)
+    generator = np.random.default_rng(3)
+    values = generator.integers(-(2**20), 2**20, 8)
+    matrix = generator.integers(-(2**17), 2**17, (8, 64))
+    assert product(owner, evaluator, values, matrix) == (matrix.T @ values).tolist()
+    encrypted = owner.encrypt(values)
+    assert len(encrypted) == 8 * 512
+    reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix))
+    assert len(reply.ciphertext) == 4 * 512  # 18 slots each
+    assert (owner.key_bits, evaluator.modulus_bits) == (2048, 64)
+
+
+def test_other_key_sizes_are_refused(owner: FastPaillierOwner) -> None:
+    with pytest.raises(ConfigError, match="3072 or 2048"):
+        FastPaillierOwner.generate(FORMAT, 1024)
+    with pytest.raises(KeyMismatch, match="512 bits, 3072 or 2048"):
+        FastPaillierEvaluator(owner.public_bytes, FORMAT)
+
+
+@pytest.mark.parametrize("key", VECTORS["keys"], ids=lambda key: f"{key['bits']} bits")
+def test_vectors_of_phe_decrypt_here_and_vectors_from_here_in_phe(key: dict[str, Any]) -> None:
+    p, q = int(key["p"], 16), int(key["q"], 16)
+    private, width = PaillierPrivateKey(PaillierPublicKey(p * q), p, q), key["bits"] // 4
+    product_format = ProductFormat(**VECTORS["format"])
+    owner = FastPaillierOwner.insecure_for_tests(product_format, private)
+    for vector in key["phe"]:
+        theirs = int(vector["ciphertext"], 16).to_bytes(width, "big")
+        assert owner.decrypt(theirs, 1).tolist() == [int(vector["plain"], 16) % 2**64]
+    ours = key["ours"]
+    for engine in ("fast", "fast-full"):
+        found = [private.raw_decrypt(c) for c in numbers(bytes.fromhex(ours[engine]), width)]
+        assert found == [value % (p * q) for value in ours["values"]]
+    reply, matrix = ours["reply"], np.array(ours["reply"]["matrix"])
+    masked = owner.decrypt(bytes.fromhex(reply["ciphertext"]), matrix.shape[1])
+    mask = np.array([int(each) for each in reply["mask"]], np.uint64)
+    np.testing.assert_array_equal(unmask(masked, mask), matrix.T @ np.array(ours["values"]))
+
+
+def test_phe_objects_decrypt_ours_and_ours_multiplies_phes() -> None:
+    public, private = generate_paillier_keypair(n_length=KEY_BITS)
+    owner = FastPaillierOwner.insecure_for_tests(FORMAT, private)
+    baseline = PaillierOwner.insecure_for_tests(FORMAT, private)
+    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    ours = [EncryptedNumber(public, c) for c in numbers(owner.encrypt(np.array([-123456, 7])))]
+    assert [private.decrypt(number) for number in ours] == [-123456, 7]
+    theirs = public.encrypt(987654321).ciphertext()
+    assert owner.decrypt(wire(theirs), 1).tolist() == [987654321]
+    reply = evaluator.masked_product(
+        baseline.encrypt(np.array([40000, -3])), evaluator.prepare(np.array([[-2, 9], [5, 0]]))
+    )
+    assert unmask(owner.decrypt(reply.ciphertext, 2), reply.mask).tolist() == [-80015, 360000]
+
+
+def test_a_format_that_overflows_is_refused_at_both_ends(owner: FastPaillierOwner) -> None:
+    wide = ProductFormat(rows=1 << 20, value_bound=1.0, matrix_bound=16.0)
+    with pytest.raises(RangeExceeded, match="1048576 rows"):
+        FastPaillierOwner.insecure_for_tests(wide, KEY_BITS)
+    with pytest.raises(RangeExceeded, match="1048576 rows"):
+        FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, wide)
+
+
+def test_a_key_without_room_for_two_slots_packs_one_and_without_room_for_one_is_refused() -> None:
+    with pytest.raises(RangeExceeded, match="more than the 110 of the Paillier key"):
+        FastPaillierOwner.insecure_for_tests(FORMAT, 110)
+    owner = FastPaillierOwner.insecure_for_tests(FORMAT, 192)
+    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    reply = evaluator.masked_product(
+        owner.encrypt(np.array([3])), evaluator.prepare(np.array([[1, -1, 5]]))
+    )
+    assert len(reply.ciphertext) == 3 * 48
+    assert unmask(owner.decrypt(reply.ciphertext, 3), reply.mask).tolist() == [3, -3, 15]
+
+
+def test_slots_leave_40_bits_in_which_foreign_plaintexts_show() -> None:
+    assert Slots.of(FORMAT, 4 * SLOT + 41) == Slots(SLOT, 4)
+    assert Slots.of(FORMAT, 4 * SLOT + 40) == Slots(SLOT, 3)
+
+
+def test_values_entries_and_columns_beyond_the_format_are_refused(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
+) -> None:
+    with pytest.raises(RangeExceeded):
+        owner.encrypt(np.array([FORMAT.largest_value + 1]))
+    with pytest.raises(RangeExceeded):
+        evaluator.prepare(np.array([[FORMAT.largest_entry + 1]]))
+    with pytest.raises(RangeExceeded, match="13 columns, at most 12 agreed"):
+        evaluator.prepare(np.zeros((1, 13), np.int64))
+
+
+@pytest.mark.parametrize("mask_bits", [0, PRODUCT_BITS + 64])
+def test_the_largest_products_of_both_signs_stay_in_their_slots(
+    owner: FastPaillierOwner, monkeypatch: pytest.MonkeyPatch, mask_bits: int
+) -> None:
+    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    # the least and the greatest mask there is, always
+    greatest = (1 << mask_bits) - 1
+    monkeypatch.setattr("securevfl.crypto.paillier_keys.secrets.randbits", lambda _: greatest)
+    values = np.full(FORMAT.rows, FORMAT.largest_value)
+    signs = np.array([1, -1, 1, 1, 0, -1, -1, -1, 1, 0, 0, -1])
+    matrix = np.full((FORMAT.rows, 12), FORMAT.largest_entry) * signs
+    expected = [FORMAT.largest_product * sign for sign in signs.tolist()]
+    assert product(owner, evaluator, values, matrix) == expected
+
+
+def test_a_matrix_of_zeros_is_answered_with_masked_zeros(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
+) -> None:
+    assert product(owner, evaluator, np.array([5, 6]), np.zeros((2, 3), np.int64)) == [0, 0, 0]
+
+
+def test_every_slot_is_masked_unused_ones_too(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
+) -> None:
+    encrypted, prepared = owner.encrypt(np.array([1])), evaluator.prepare(np.array([[1]]))
+    for _ in range(10):
+        slots = plain_slots(owner, evaluator.masked_product(encrypted, prepared).ciphertext)
+        assert len(slots) == SLOTS
+        # a slot without a mask is small; false alarm 2^-32 each
+        assert min(slots).bit_length() > PRODUCT_BITS + 32
+        assert len(set(slots)) == SLOTS
+
+
+def test_masked_products_are_uniform_to_whoever_misses_the_mask(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
+) -> None:
+    signs = np.tile([1, -1], 6)
+    prepared = evaluator.prepare(np.full((1, 12), FORMAT.largest_entry) * signs)
+    encrypted = owner.encrypt(np.array([FORMAT.largest_value]))
+    replies = [evaluator.masked_product(encrypted, prepared) for _ in range(100)]
+    seen = np.stack([owner.decrypt(reply.ciphertext, 12) / 2.0**64 - 0.5 for reply in replies])
+    spread = (1 / 12 / seen.size) ** 0.5
+    assert abs(seen.mean()) < 5.5 * spread  # false alarm 4e-8, each
+    assert abs((seen * signs).mean()) < 5.5 * spread
+    # modulo 2^64 alone hides nothing of the integer: that takes all 64 bits beyond a product's
+    slots = [slot for reply in replies for slot in plain_slots(owner, reply.ciphertext)]
+    tops = np.array([slot >> (PRODUCT_BITS + 64 - 3) for slot in slots])
+    counts = np.bincount(tops, minlength=8)
+    assert len(counts) == 8
+    assert abs(counts - 150).max() < 5.5 * (1200 * 7 / 64) ** 0.5  # false alarm 3e-7
+
+
+def test_the_same_inputs_give_new_ciphertexts_and_masks(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
+) -> None:
+    values, prepared = np.array([1, 2]), evaluator.prepare(np.array([[1, 1], [0, 2]]))
+    inputs = [number for _ in range(3) for number in numbers(owner.encrypt(values))]
+    assert len(set(inputs)) == 6
+    encrypted = owner.encrypt(values)
+    replies = [evaluator.masked_product(encrypted, prepared) for _ in range(3)]
+    assert len({reply.ciphertext for reply in replies}) == 3
+    assert len({mask for reply in replies for mask in reply.mask.tolist()}) == 6
+
+
+def test_replies_carry_another_residue_besides_another_mask(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
+) -> None:
+    # with the mask off, replies of one input would be equal
+    n = modulus(owner)
+    encrypted, prepared = owner.encrypt(np.array([1])), evaluator.prepare(np.array([[3]]))
+    bare = set()
+    for _ in range(3):
+        (number,) = numbers(evaluator.masked_product(encrypted, prepared).ciphertext)
+        bare.add(number * (1 - n * owner._private_key.raw_decrypt(number)) % n**2)
+    assert len(bare) == 3
+
+
+def test_stocks_last_for_a_round_and_every_blinder_is_used_once() -> None:
+    owner = FastPaillierOwner.insecure_for_tests(FORMAT, KEY_BITS)
+    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    prepared = evaluator.prepare(np.ones((2, 12), np.int64))
+    assert owner.lacks_blinders()
+    assert evaluator.lacks_blinders(prepared)
+    assert sum(iter(owner.make_blinder, False)) == 24 * 2
+    assert sum(iter(evaluator.make_blinder, False)) == 3 * 2
+    assert not owner.lacks_blinders()
+    for _ in range(2):
+        assert not evaluator.lacks_blinders(prepared)
+        evaluator.masked_product(owner.encrypt(np.array([1, 2])), prepared)
+    assert evaluator.lacks_blinders(prepared)
+    assert sum(iter(owner.make_blinder, False)) == 4
+
+
+def test_damaged_and_foreign_ciphertexts_are_refused(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
+) -> None:
+    n, p = modulus(owner), owner._private_key.p
+    good = owner.encrypt(np.array([1, 2]))
+    prepared = evaluator.prepare(np.array([[1], [2]]))
+    reply = evaluator.masked_product(good, prepared).ciphertext
+    first = good[:WIDTH]
+    for bad in damaged(first, n, p):
+        with pytest.raises(CryptoError):
+            evaluator.masked_product(bad, prepared)
+    for bad in (b"", reply[:-1], reply + b"\0", reply * 2, wire(0), wire(n), wire(p * n)):
+        with pytest.raises(CryptoError):
+            owner.decrypt(bad, 1)
+    with pytest.raises(CryptoError):
+        owner.decrypt(b"", 0)
+    with pytest.raises(CryptoError):
+        owner.decrypt(reply, SLOTS + 1)
+
+
+def damaged(first: bytes, n: int, p: int) -> Iterator[bytes]:
+    yield from (b"", first, first * 2 + b"\0", first * 3, first + b"\xff" * WIDTH)
+    yield from (first + wire(bad) for bad in (0, n, n * n, n * n + 1, p))
+
+
+def test_a_reply_under_another_key_is_refused(owner: FastPaillierOwner) -> None:
+    # the larger modulus cannot be told by size; false alarm 2^-68
+    other = FastPaillierOwner.insecure_for_tests(FORMAT, KEY_BITS)
+    foreign = min(numbers(other.encrypt(np.arange(16)))) % modulus(owner) ** 2
+    with pytest.raises(KeyMismatch, match="more than any masked product"):
+        owner.decrypt(wire(foreign), 1)
+
+
+@pytest.mark.parametrize("slot", range(SLOTS))
+def test_a_slot_beyond_any_masked_product_is_refused(owner: FastPaillierOwner, slot: int) -> None:
+    public = owner._private_key.public_key
+    largest = 2 * FORMAT.largest_product + 2 ** (PRODUCT_BITS + 64) - 1
+    owner.decrypt(wire(public.raw_encrypt(largest << SLOT * slot)), 1)
+    with pytest.raises(KeyMismatch, match="more than any masked product"):
+        owner.decrypt(wire(public.raw_encrypt((largest + 1) << SLOT * slot)), 1)
+
+
+def test_a_matrix_of_another_engine_is_refused(
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
+) -> None:
+    with pytest.raises(CryptoError, match="not Paillier exponents"):
+        evaluator.masked_product(owner.encrypt(np.array([1])), [[1]])
+
+
+def test_encryptions_of_zero_are_nth_residues(owner: FastPaillierOwner) -> None:
+    n = modulus(owner)
+    for number in numbers(owner.encrypt(np.array([0, 0, 0]))):
+        assert (
+            gmpy2.powmod(number, (owner._private_key.p - 1) * (owner._private_key.q - 1), n**2) == 1
+        )

@@ -1,0 +1,169 @@
+"""What anyone reads off replies blinded with short exponents, and not off ours."""
+
+import gmpy2
+import numpy as np
+import pytest
+from gmpy2 import mpz
+from numpy.typing import NDArray
+from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
+from typing_extensions import override
+
+from securevfl.crypto.nth_residues import (
+    ShortExponentResidues,
+    UniformResidues,
+    uniform_residue,
+)
+from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
+from securevfl.crypto.scheme import ProductFormat
+
+KEY_BITS = 256  # breakable at once: for speed
+ROWS, REPLIES = 24, 60
+FORMAT = ProductFormat(rows=ROWS, value_bound=1.0, matrix_bound=1.0, matrix_fraction_bits=0)
+TINY = PaillierPrivateKey(PaillierPublicKey(11 * 13), 11, 13)
+TINY_RESIDUES = 120
+
+
+class ShortBlinders(FastPaillierEvaluator):
+    """Blinds with h_n^α, as the owner does with its own encryptions: what must not be done."""
+
+    residues: ShortExponentResidues
+
+    @override
+    def _blinder(self) -> mpz:
+        return self.residues.draw()
+
+
+def blum_key() -> PaillierPrivateKey:
+    """A key as Damgård, Jurik and Nielsen ask: all powers of −y² have Jacobi symbol 1."""
+    while True:
+        private: PaillierPrivateKey = generate_paillier_keypair(n_length=KEY_BITS)[1]
+        if private.p % 4 == private.q % 4 == 3:
+            return private
+
+
+def symbols(data: bytes, n: int) -> NDArray[np.int64]:
+    """1 where the Jacobi symbol of a ciphertext is −1."""
+    width = 2 * KEY_BITS // 8
+    numbers = [int.from_bytes(data[at : at + width], "big") for at in range(0, len(data), width)]
+    return np.array([gmpy2.jacobi(number, n) == -1 for number in numbers], np.int64)
+
+
+def attack(
+    owner: FullPaillierOwner, evaluator: FastPaillierEvaluator, column: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """The 0/1 column from public ciphertexts alone, or None where the symbols contradict it.
+
+    The symbol of Π cᵢ^xᵢ is Π (symbol of cᵢ)^xᵢ: one linear equation in x modulo 2 a reply.
+    """
+    n = int.from_bytes(owner.public_bytes, "big")
+    prepared = evaluator.prepare(column[:, None])
+    equations = []
+    for _ in range(REPLIES):
+        encrypted = owner.encrypt(np.arange(ROWS))
+        reply = evaluator.masked_product(encrypted, prepared)
+        equations.append(np.concatenate([symbols(encrypted, n), symbols(reply.ciphertext, n)]))
+    return solved_modulo_2(np.array(equations))
+
+
+def solved_modulo_2(equations: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """The solution of full-rank equations [A | b], by elimination."""
+    unknowns = equations.shape[1] - 1
+    for at in range(unknowns):
+        (candidates,) = np.nonzero(equations[at:, at])
+        if not len(candidates):
+            return None
+        equations[[at, at + candidates[0]]] = equations[[at + candidates[0], at]]
+        others = np.flatnonzero(equations[:, at])
+        others = others[others != at]
+        equations[others] ^= equations[at]
+    return None if equations[unknowns:, -1].any() else equations[:unknowns, -1]
+
+
+@pytest.fixture(scope="module")
+def owner() -> FullPaillierOwner:
+    return FullPaillierOwner.insecure_for_tests(FORMAT, blum_key())
+
+
+@pytest.fixture
+def column() -> NDArray[np.int64]:
+    return np.random.default_rng(5).integers(0, 2, ROWS)
+
+
+def test_short_blinders_give_a_column_away(
+    owner: FullPaillierOwner, column: NDArray[np.int64]
+) -> None:
+    evaluator = ShortBlinders.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator.residues = ShortExponentResidues(owner._private_key)
+    # fails where 60 random equations have no rank of 24: 2^-36
+    found = attack(owner, evaluator, column)
+    assert found is not None
+    np.testing.assert_array_equal(found, column)
+
+
+def test_our_blinders_contradict_every_column(
+    owner: FullPaillierOwner, column: NDArray[np.int64]
+) -> None:
+    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    # false alarm: 36 coins that all fit, 2^-36
+    assert attack(owner, evaluator, column) is None
+
+
+def test_symbols_of_replies_are_coins(owner: FullPaillierOwner) -> None:
+    n = int.from_bytes(owner.public_bytes, "big")
+    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    prepared = evaluator.prepare(np.ones((1, 1), np.int64))
+    agree = 0
+    for _ in range(400):
+        encrypted = owner.encrypt(np.array([1]))
+        reply = evaluator.masked_product(encrypted, prepared)
+        agree += int(symbols(encrypted, n)[0] == symbols(reply.ciphertext, n)[0])
+    assert abs(agree - 200) < 5.5 * 10  # false alarm 4e-8
+
+
+def test_uniform_residues_of_the_owner_and_of_peers_are_uniform() -> None:
+    n, uniform = mpz(TINY.public_key.n), UniformResidues(TINY)
+    for draw in (uniform.draw, lambda: uniform_residue(n)):
+        found, counts = np.unique([int(draw()) for _ in range(12000)], return_counts=True)
+        expected = {pow(r, 143, 143**2) for r in range(143) if gmpy2.gcd(r, n) == 1}
+        assert set(found.tolist()) == expected
+        assert len(expected) == TINY_RESIDUES
+        # chi-square with 119 degrees of freedom: 119 +- 15.4; false alarm under 1e-9
+        assert ((counts - 100) ** 2 / 100).sum() < 119 + 8 * 15.4
+
+
+def test_short_residues_are_powers_of_one_secret_residue(monkeypatch: pytest.MonkeyPatch) -> None:
+    private = blum_key()
+    residues, n = ShortExponentResidues(private), private.public_key.n
+
+    def with_exponent(exponent: int) -> int:
+        data = exponent.to_bytes(40, "little")
+        monkeypatch.setattr("securevfl.crypto.nth_residues.secrets.token_bytes", lambda _: data)
+        return int(residues.draw())
+
+    base = with_exponent(1)
+    assert pow(base, (private.p - 1) * (private.q - 1), n * n) == 1  # an n-th residue
+    for prime in (private.p, private.q):
+        assert gmpy2.legendre(base, prime) == -1  # of −y²
+    for exponent in (0, 2, 255, 256, 3**200, 2**320 - 1):
+        assert with_exponent(exponent) == pow(base, exponent, n * n)
+
+
+def test_short_exponents_are_320_fresh_bits_of_the_operating_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = []
+
+    def token_bytes(size: int) -> bytes:
+        sizes.append(size)
+        return bytes(size)
+
+    residues = ShortExponentResidues(blum_key())
+    monkeypatch.setattr("securevfl.crypto.nth_residues.secrets.token_bytes", token_bytes)
+    assert [int(residues.draw()) for _ in range(2)] == [1, 1]
+    assert sizes == [40, 40]
+
+
+def test_two_keys_have_two_bases() -> None:
+    private = blum_key()
+    draws = {int(ShortExponentResidues(private)._tables[0][0][1]) for _ in range(3)}
+    assert len(draws) == 3
