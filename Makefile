@@ -14,7 +14,7 @@ endif
 venv: .venv/installed
 
 bench: .venv/installed
-	$(BIN)/securevfl bench tradeoff --phe-rounds 10 --json results/tradeoff.json
+	$(BIN)/securevfl bench tradeoff --json results/tradeoff.json
 
 test: .venv/installed-dev check
 	$(TESTS) -m "not slow"

@@ -399,7 +399,7 @@ class BfvEvaluator:
         return pack_reply(self._parameters, polynomials_of(blinder), positions)
 
     def _blinder(self) -> _Blinder:
-        mask = uniform_words(1, DEGREE)[0] & self._plain_mask
+        mask = uniform_words(DEGREE) & self._plain_mask
         encrypted = seal.Ciphertext()
         self._encryptor.encrypt(plaintext(self._context, mask), encrypted)
         primes = self._parameters.primes()

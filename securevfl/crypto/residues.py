@@ -11,14 +11,16 @@ from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, UInt64Array
 LIMB_BITS = 32
 
 
-def uniform_words(rows: int, degree: int) -> UInt64Array:
-    """Uniform 64-bit words from the operating system, shape (rows, degree)."""
-    return np.frombuffer(os.urandom(8 * rows * degree), np.uint64).reshape(rows, degree).copy()
+def uniform_words(count: int) -> UInt64Array:
+    """Uniform 64-bit words from the operating system, shape (count,)."""
+    return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
 def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> UInt64Array:
     """Integers uniform on [−2^(bits − 1), 2^(bits − 1)) modulo each prime: (primes, degree)."""
-    limbs = uniform_words(-(-bits // LIMB_BITS), degree) >> np.uint64(MODULUS_BITS - LIMB_BITS)
+    rows = -(-bits // LIMB_BITS)
+    drawn = np.frombuffer(os.urandom(rows * degree * LIMB_BITS // 8), np.uint32)
+    limbs = drawn.reshape(rows, degree).astype(np.uint64)
     limbs[0] >>= np.uint64(-bits % LIMB_BITS)
     return np.stack([reduced(limbs, 1 << (bits - 1), prime) for prime in primes])
 

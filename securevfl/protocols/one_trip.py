@@ -110,6 +110,8 @@ class OneTripFeatureSide:
         self._gathering = gathering
         self._key = key
         self._lookahead = lookahead
+        assert isinstance(key.evaluator, OpenEvaluator)  # noqa: S101
+        self._evaluator = key.evaluator
 
     async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
         """Multiply encrypted residuals, for the gradient and for the next predictions."""
@@ -131,8 +133,7 @@ class OneTripFeatureSide:
         self, step: Step, batch: Batch, upcoming: Batch, outputs: int
     ) -> RingArray:
         party, key, fmt = self._party, self._key, self._key.product_format
-        evaluator = key.evaluator
-        assert isinstance(evaluator, OpenEvaluator)  # noqa: S101
+        evaluator = self._evaluator
         async with party.costs.compute("local"):
             ahead = self._lookahead.predictions(step.index, batch, upcoming)
         async with party.costs.compute("evaluate"):
@@ -164,6 +165,8 @@ class OneTripLabelSide:
         self._gathering = gathering
         self._key = key
         self._lookahead = lookahead
+        assert isinstance(key.owner, OpenOwner)  # noqa: S101
+        self._modulus_bits = key.owner.modulus_bits
         self._others: FloatArray | None = None
 
     async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
@@ -204,7 +207,5 @@ class OneTripLabelSide:
         return total
 
     def _opened(self, values: RingArray, scale: int) -> FloatArray:
-        owner = self._key.owner
-        assert isinstance(owner, OpenOwner)  # noqa: S101
-        integers = unmask(values, np.zeros_like(values), owner.modulus_bits)
+        integers = unmask(values, np.zeros_like(values), self._modulus_bits)
         return np.ldexp(decode(integers, self._key.product_format.product_fraction_bits), -scale)
