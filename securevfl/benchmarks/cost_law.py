@@ -19,7 +19,11 @@ OPERATIONS = ("encryptions", "products", "decryptions")
 def cost_law(
     dataset: VerticalDataset,
     *,
-    schemes: tuple[tuple[str, int | None], ...] = (("paillier", 2048), ("ckks", None)),
+    schemes: tuple[tuple[str, int | None], ...] = (
+        ("paillier", 2048),
+        ("ckks", None),
+        ("bfv", None),
+    ),
     local_steps: tuple[int, ...] = (1, 50),
     batch_size: int = 64,
     rounds: int = 3,

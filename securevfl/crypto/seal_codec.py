@@ -12,6 +12,7 @@ imported.
 
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
@@ -38,6 +39,7 @@ def to_bytes(item: Any) -> bytes:  # noqa: ANN401
     """A key or ciphertext in SEAL's serialization."""
     with _scratch() as (descriptor, path):
         item.save(path)
+        os.lseek(descriptor, 0, os.SEEK_SET)
         return os.read(descriptor, os.fstat(descriptor).st_size)
 
 
@@ -54,6 +56,7 @@ def _from_parts(
     context: seal.SEALContext, empty: SealObject, parts: list[bytes | memoryview]
 ) -> SealObject:
     with _scratch() as (descriptor, path), seal_errors(f"a SEAL {type(empty).__name__}"):
+        os.lseek(descriptor, 0, os.SEEK_SET)
         for part in parts:
             os.write(descriptor, part)
         empty.load(context, path)
@@ -151,13 +154,11 @@ def seal_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def _scratch() -> Iterator[tuple[int, str]]:
-    """An empty file that nobody else opens: its descriptor and a path to it."""
+    """A file that nobody else opens: its descriptor and a path to it; what it held is void."""
     if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("seal")
-        try:
-            yield descriptor, f"/proc/self/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
+        if _memory.descriptor is None:
+            _memory.descriptor = os.memfd_create("seal")
+        yield _memory.descriptor, f"/proc/self/fd/{_memory.descriptor}"
     else:
         with TemporaryDirectory() as folder:
             path = os.path.join(folder, "seal")
@@ -167,6 +168,23 @@ def _scratch() -> Iterator[tuple[int, str]]:
                 yield descriptor, path
             finally:
                 os.close(descriptor)
+
+
+class _Memory(threading.local):
+    """Each thread's file in memory, kept: its pages cost more than what is written there."""
+
+    descriptor: int | None = None
+
+
+def _forget() -> None:
+    global _memory  # noqa: PLW0603
+    _memory = _Memory()
+
+
+_memory = _Memory()
+# A child would write into its parent's file.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _members(parms_id: list[int], primes: int, degree: int) -> bytes:
