@@ -136,11 +136,7 @@ def test_crypto_measures_every_engine_in_one_process(capsys: Capture) -> None:
     rows = rows_of("out.json", "bench crypto")
     engines = [(row["scheme"], row["engine"], row["key_bits"]) for row in rows]
     assert engines == [
-        *(
-            ("paillier", engine, bits)
-            for engine in ("fast", "phe")
-            for bits in (2048, 3072)
-        ),
+        *(("paillier", engine, bits) for engine in ("fast", "phe") for bits in (2048, 3072)),
         ("ckks", "tenseal", None),
         ("bfv", "tenseal", None),
         ("none", "numpy", None),

@@ -1,0 +1,121 @@
+"""BFV products equal the integer product, whatever the shape and the numbers."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.scheme import Int64Array, ProductFormat, UInt64Array
+
+
+def ends(product_format: ProductFormat) -> tuple[BfvOwner, BfvEvaluator]:
+    owner = BfvOwner(product_format)
+    return owner, BfvEvaluator(owner.public_bytes, product_format)
+
+
+def product(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> Int64Array:
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
+    masked: UInt64Array = owner.decrypt(reply.ciphertext, matrix.shape[1])
+    return unmask(masked, reply.mask, evaluator.modulus_bits)
+
+
+def extremes(fmt: ProductFormat, rows: int, columns: int) -> tuple[Int64Array, Int64Array]:
+    values = np.full(rows, fmt.largest_value)
+    matrix = np.full((rows, columns), fmt.largest_entry)
+    matrix[:, ::2] *= -1
+    return values, matrix
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        (1, 1),
+        (1, 8192),
+        (3, 8191),
+        (64, 15),
+        (256, 64),
+        (257, 33),
+        (100, 3000),
+        (8192, 1),
+        (8193, 2),
+        (20_000, 3),
+    ],
+)
+@pytest.mark.parametrize("fraction_bits", [(12, 8), (20, 14)])
+def test_any_shape_is_exact_with_random_and_extreme_numbers(
+    rows: int, columns: int, fraction_bits: tuple[int, int]
+) -> None:
+    generator = np.random.default_rng(rows + columns)
+    fmt = ProductFormat(
+        rows=rows,
+        value_bound=1.0,
+        matrix_bound=8.0,
+        value_fraction_bits=fraction_bits[0],
+        matrix_fraction_bits=fraction_bits[1],
+        columns=columns,
+        rounds=100,
+    )
+    owner, evaluator = ends(fmt)
+    values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, rows)
+    matrix = generator.integers(-fmt.largest_entry, fmt.largest_entry + 1, (rows, columns))
+    for v, x in ((values, matrix), extremes(fmt, rows, columns)):
+        assert np.array_equal(product(owner, evaluator, v, x), x.T @ v)
+
+
+SMALL = ProductFormat(
+    rows=300,
+    value_bound=1.0,
+    matrix_bound=4.0,
+    value_fraction_bits=20,
+    matrix_fraction_bits=14,
+    columns=90,
+    rounds=1000,
+    summands=3,
+)
+WIDE = ProductFormat(
+    rows=300, value_bound=1.0, matrix_bound=4.0, columns=90, rounds=1000, vectors=2
+)
+KEYS = {fmt: ends(fmt) for fmt in (SMALL, WIDE)}
+
+
+@pytest.mark.parametrize("fmt", [SMALL, WIDE], ids=["one prime", "two primes"])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_fewer_rows_and_columns_than_agreed_are_exact(
+    fmt: ProductFormat, data: st.DataObject
+) -> None:
+    rows = data.draw(st.integers(1, fmt.rows))
+    columns = data.draw(st.integers(1, fmt.columns))
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    share = data.draw(st.sampled_from([0.0, 0.1, 1.0]))
+    values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, rows)
+    matrix = generator.integers(-fmt.largest_entry, fmt.largest_entry + 1, (rows, columns))
+    matrix[generator.random((rows, columns)) >= share] = 0
+    assert np.array_equal(product(*KEYS[fmt], values, matrix), matrix.T @ values)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_open_columns_are_exact_and_the_others_stay_masked(data: st.DataObject) -> None:
+    owner, evaluator = KEYS[SMALL]
+    columns = data.draw(st.integers(1, SMALL.columns))
+    opened = data.draw(st.integers(0, columns))
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    values = generator.integers(-SMALL.largest_value, SMALL.largest_value + 1, SMALL.rows)
+    matrix = generator.integers(
+        -SMALL.largest_entry, SMALL.largest_entry + 1, (SMALL.rows, columns)
+    )
+    addend = generator.integers(-(1 << 40), 1 << 40, opened)
+    prepared = evaluator.prepare(matrix)
+    reply = evaluator.partly_open_product(owner.encrypt(values), prepared, addend)
+    found = owner.decrypt(reply.ciphertext, columns)
+    closed = columns - opened
+    bits = evaluator.modulus_bits
+    expected = matrix.T @ values
+    assert np.array_equal(unmask(found[:closed], reply.mask, bits), expected[:closed])
+    shown = unmask(found[closed:], np.zeros(opened, np.uint64), bits)
+    assert np.array_equal(shown, expected[closed:] + addend)
