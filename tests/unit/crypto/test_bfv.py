@@ -1,0 +1,231 @@
+"""BFV's two ends: what they refuse, and what they share."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.scheme import Int64Array, OpenEvaluator, OpenOwner, ProductFormat
+from securevfl.crypto.seal_codec import SEED_BYTES
+from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
+
+ROWS, COLUMNS = 100, 200
+FORMAT = ProductFormat(
+    rows=ROWS,
+    value_bound=1.0,
+    matrix_bound=4.0,
+    value_fraction_bits=18,
+    matrix_fraction_bits=12,
+    columns=COLUMNS,
+    rounds=100,
+)
+
+
+@pytest.fixture(scope="module")
+def owner() -> BfvOwner:
+    return BfvOwner(FORMAT)
+
+
+@pytest.fixture(scope="module")
+def evaluator(owner: BfvOwner) -> BfvEvaluator:
+    return BfvEvaluator(owner.public_bytes, FORMAT)
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Int64Array:
+    largest = FORMAT.largest_entry
+    return np.random.default_rng(1).integers(-largest, largest + 1, (ROWS, COLUMNS))
+
+
+@pytest.fixture(scope="module")
+def values() -> Int64Array:
+    largest = FORMAT.largest_value
+    return np.random.default_rng(2).integers(-largest, largest + 1, ROWS)
+
+
+def test_both_ends_fill_the_interfaces(owner: BfvOwner, evaluator: BfvEvaluator) -> None:
+    assert isinstance(owner, OpenOwner)
+    assert isinstance(evaluator, OpenEvaluator)
+    assert owner.key_bits is None
+    assert len(owner.fingerprint) == 16
+    assert owner.fingerprint != BfvOwner(FORMAT).fingerprint
+    assert owner.modulus_bits == evaluator.modulus_bits
+
+
+def test_bytes_are_what_the_parameters_say(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    parameters = owner._parameters
+    encrypted = owner.encrypt(values)
+    assert len(encrypted) == parameters.inputs * (parameters.input_bytes + SEED_BYTES)
+    reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
+    bits = sum(parameters.reply_bits)
+    revealed = len(parameters.positions(COLUMNS))
+    assert len(reply) == parameters.replies(COLUMNS) * (8192 + revealed) * bits // 8
+
+
+def test_hundreds_of_honest_replies_are_accepted(
+    owner: BfvOwner, evaluator: BfvEvaluator, matrix: Int64Array
+) -> None:
+    extreme = np.full(ROWS, FORMAT.largest_value)
+    signs = np.where(matrix < 0, -FORMAT.largest_entry, FORMAT.largest_entry)
+    prepared = evaluator.prepare(signs)
+    expected = signs.T @ extreme
+    for _ in range(100):
+        reply = evaluator.masked_product(owner.encrypt(extreme), prepared)
+        found = unmask(owner.decrypt(reply.ciphertext, COLUMNS), reply.mask, owner.modulus_bits)
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        (np.full(ROWS, FORMAT.largest_value + 1), "at most"),
+        (np.zeros(ROWS + 1, np.int64), "rows"),
+        (np.zeros((ROWS, 1), np.int64), "shape"),
+        (np.zeros(ROWS), "int64"),
+    ],
+)
+def test_values_beyond_the_format_are_refused(
+    owner: BfvOwner, entries: Int64Array, says: str
+) -> None:
+    with pytest.raises(RangeExceeded, match=says):
+        owner.encrypt(entries)
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        (np.full((ROWS, 1), FORMAT.largest_entry + 1), "at most"),
+        (np.zeros((ROWS, COLUMNS + 1), np.int64), "columns"),
+        (np.zeros((ROWS + 1, 1), np.int64), "rows"),
+    ],
+)
+def test_a_matrix_beyond_the_format_is_refused(
+    evaluator: BfvEvaluator, entries: Int64Array, says: str
+) -> None:
+    with pytest.raises(RangeExceeded, match=says):
+        evaluator.prepare(entries)
+
+
+def test_addends_beyond_the_format_or_the_columns_are_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    prepared, encrypted = evaluator.prepare(matrix[:, :2]), owner.encrypt(values)
+    with pytest.raises(RangeExceeded, match="addends"):
+        evaluator.partly_open_product(encrypted, prepared, np.zeros(3, np.int64))
+    too_large = np.array([FORMAT.largest_product + 1])
+    with pytest.raises(RangeExceeded, match="addends"):
+        evaluator.partly_open_product(encrypted, prepared, too_large)
+
+
+def test_what_another_scheme_prepared_is_refused(owner: BfvOwner, evaluator: BfvEvaluator) -> None:
+    with pytest.raises(CryptoError, match="not BFV polynomials"):
+        evaluator.masked_product(b"", object())
+    with pytest.raises(CryptoError, match="not BFV polynomials"):
+        evaluator.lacks_blinders(object())
+
+
+@pytest.mark.parametrize("cut", [slice(0, -1), slice(0, 0), slice(1, None)])
+def test_an_input_of_another_length_is_refused(
+    owner: BfvOwner,
+    evaluator: BfvEvaluator,
+    values: Int64Array,
+    matrix: Int64Array,
+    cut: slice,
+) -> None:
+    with pytest.raises(CryptoError, match="bfv inputs"):
+        evaluator.masked_product(owner.encrypt(values)[cut], evaluator.prepare(matrix))
+
+
+def test_an_input_with_words_that_are_no_residues_is_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    encrypted = bytearray(owner.encrypt(values))
+    encrypted[:100] = b"\xff" * 100
+    with pytest.raises(KeyMismatch):
+        evaluator.masked_product(bytes(encrypted), evaluator.prepare(matrix))
+
+
+def test_an_input_with_a_damaged_seed_header_is_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    encrypted = bytearray(owner.encrypt(values))
+    encrypted[-SEED_BYTES] ^= 0xFF
+    with pytest.raises(KeyMismatch):
+        evaluator.masked_product(bytes(encrypted), evaluator.prepare(matrix))
+
+
+def test_a_reply_to_an_input_under_another_key_is_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    foreign = BfvOwner(FORMAT)
+    reply = evaluator.masked_product(foreign.encrypt(values), evaluator.prepare(matrix))
+    with pytest.raises(KeyMismatch, match="damaged, or was made under another key"):
+        owner.decrypt(reply.ciphertext, COLUMNS)
+    with pytest.raises(KeyMismatch, match="damaged"):
+        foreign.decrypt(reply.ciphertext, COLUMNS)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 47, COLUMNS])
+def test_a_reply_under_another_key_is_refused_however_few_columns_it_has(
+    evaluator: BfvEvaluator, owner: BfvOwner, matrix: Int64Array, values: Int64Array, columns: int
+) -> None:
+    foreign = BfvOwner(FORMAT)
+    prepared = evaluator.prepare(matrix[:, :columns])
+    reply = evaluator.masked_product(owner.encrypt(values), prepared).ciphertext
+    with pytest.raises(KeyMismatch):
+        foreign.decrypt(reply, columns)
+
+
+def test_a_damaged_c1_is_noticed_in_whichever_reply_it_is() -> None:
+    fmt = replace(FORMAT, columns=600, latency_ms=20.0)
+    owner = BfvOwner(fmt)
+    evaluator = BfvEvaluator(owner.public_bytes, fmt)
+    matrix = np.ones((ROWS, 600), np.int64)
+    reply = evaluator.masked_product(
+        owner.encrypt(np.ones(ROWS, np.int64)), evaluator.prepare(matrix)
+    ).ciphertext
+    count = owner._parameters.replies(600)
+    size = len(reply) // count
+    assert count > 4  # more than are tested together
+    owner.decrypt(reply, 600)
+    for index in range(count):
+        damaged = bytearray(reply)
+        damaged[index * size + 100 : index * size + 140] = bytes(40)
+        with pytest.raises(KeyMismatch):
+            owner.decrypt(bytes(damaged), 600)
+
+
+@pytest.mark.parametrize("columns", [0, -1, COLUMNS - 60, COLUMNS + 60])
+def test_a_reply_with_another_number_of_columns_is_refused(
+    owner: BfvOwner,
+    evaluator: BfvEvaluator,
+    values: Int64Array,
+    matrix: Int64Array,
+    columns: int,
+) -> None:
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
+    with pytest.raises(CryptoError, match="expected"):
+        owner.decrypt(reply if columns > 0 else reply[:0], columns)
+
+
+@pytest.mark.parametrize(
+    "material", [b"", b"no key", bytes(1000), b"\x5e\xa1\x10\x04\x03\x02\0\0" + bytes(100)]
+)
+def test_material_that_is_no_public_key_is_refused(material: bytes) -> None:
+    with pytest.raises(CryptoError):
+        BfvEvaluator(material, FORMAT)
+
+
+def test_a_key_of_other_parameters_is_refused(owner: BfvOwner) -> None:
+    other = ProductFormat(rows=ROWS, value_bound=1.0, matrix_bound=4.0, columns=COLUMNS)
+    with pytest.raises(KeyMismatch):
+        BfvEvaluator(owner.public_bytes, other)
+
+
+def test_products_that_could_wrap_are_refused_before_a_key_is_made() -> None:
+    with pytest.raises(RangeExceeded, match="more than the 59 of the plaintext space"):
+        BfvOwner(ProductFormat(rows=1 << 20, value_bound=1.0, matrix_bound=64.0))

@@ -1,0 +1,66 @@
+"""Arithmetic on 64-bit words against Python's integers."""
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from securevfl.crypto.residues import multiplied, reduced, scaled_message, uniform_noise
+
+PRIMES = [4294828033, 281474976546817, 1152921504606830593]
+
+
+@pytest.mark.parametrize("prime", PRIMES)
+@given(data=st.data())
+def test_products_modulo_a_prime_are_exact(prime: int, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.integers(0, prime - 1), min_size=1, max_size=20))
+    factor = data.draw(st.integers(0, 1 << 32))
+    found = multiplied(np.array(values, np.uint64), np.uint64(factor), prime)
+    assert found.tolist() == [value * factor % prime for value in values]
+    edges = np.array([0, 1, prime - 1, prime // 2], np.uint64)
+    found = multiplied(edges, np.uint64(factor), prime)
+    assert found.tolist() == [int(value) * factor % prime for value in edges]
+
+
+@pytest.mark.parametrize("prime", PRIMES)
+@given(data=st.data())
+def test_long_integers_are_reduced_exactly(prime: int, data: st.DataObject) -> None:
+    limbs = data.draw(st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=5))
+    offset = data.draw(st.integers(0, 1 << 160))
+    whole = sum(limb << (32 * place) for place, limb in enumerate(reversed(limbs)))
+    found = reduced(np.array(limbs, np.uint64)[:, None], offset, prime)
+    assert found.tolist() == [(whole - offset) % prime]
+
+
+@given(st.integers(20, 59), st.data())
+def test_messages_are_scaled_to_the_nearest_integer(plain_bits: int, data: st.DataObject) -> None:
+    half = 1 << (plain_bits - 1)
+    values = data.draw(st.lists(st.integers(-half + 1, half - 1), min_size=1, max_size=20))
+    modulus = prod(PRIMES)
+    for prime in PRIMES:
+        found = scaled_message(np.array(values), modulus, plain_bits, prime)
+        expected = [((modulus * v << 1) + (1 << plain_bits)) >> (plain_bits + 1) for v in values]
+        assert found.tolist() == [each % prime for each in expected]
+
+
+@pytest.mark.parametrize("bits", [1, 32, 33, 75, 112])
+def test_noise_is_the_same_integer_modulo_every_prime_and_uniform(bits: int) -> None:
+    """Chi-square over 16 bins of the range, false alarm 1e-6."""
+    noise = uniform_noise(bits, 4096, PRIMES)
+    modulus = prod(PRIMES)
+    whole = np.zeros(4096, object)
+    for residues, prime in zip(noise, PRIMES, strict=True):
+        others = modulus // prime
+        whole += residues.astype(object) * (others * pow(others, -1, prime))
+    whole %= modulus
+    whole = np.where(whole > modulus // 2, whole - modulus, whole)
+    half = 1 << (bits - 1)
+    assert whole.min() >= -half
+    assert whole.max() < half
+    bins = min(16, 1 << bits)
+    counts = np.bincount(((whole + half) * bins >> bits).astype(np.int64), minlength=bins)
+    expected = 4096 / bins
+    assert float(((counts - expected) ** 2 / expected).sum()) < chi2.isf(1e-6, bins - 1)
