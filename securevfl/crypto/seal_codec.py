@@ -57,8 +57,9 @@ def _from_parts(
 ) -> SealObject:
     with _scratch() as (descriptor, path), seal_errors(f"a SEAL {type(empty).__name__}"):
         os.lseek(descriptor, 0, os.SEEK_SET)
-        for part in parts:
-            os.write(descriptor, part)
+        written = sum(os.write(descriptor, part) for part in parts)
+        # What was there before must not complete what a peer cut off.
+        os.ftruncate(descriptor, written)
         empty.load(context, path)
     return empty
 

@@ -181,22 +181,22 @@ def test_a_reply_under_another_key_is_refused_however_few_columns_it_has(
 
 
 def test_a_damaged_c1_is_noticed_in_whichever_reply_it_is() -> None:
-    fmt = replace(FORMAT, columns=600, latency_ms=20.0)
+    fmt = replace(FORMAT, columns=3000, latency_ms=20.0)
     owner = BfvOwner(fmt)
     evaluator = BfvEvaluator(owner.public_bytes, fmt)
-    matrix = np.ones((ROWS, 600), np.int64)
+    matrix = np.ones((ROWS, 3000), np.int64)
     reply = evaluator.masked_product(
         owner.encrypt(np.ones(ROWS, np.int64)), evaluator.prepare(matrix)
     ).ciphertext
-    count = owner._parameters.replies(600)
+    count = owner._parameters.replies(3000)
     size = len(reply) // count
     assert count > 4  # more than are tested together
-    owner.decrypt(reply, 600)
+    owner.decrypt(reply, 3000)
     for index in range(count):
         damaged = bytearray(reply)
         damaged[index * size + 100 : index * size + 140] = bytes(40)
         with pytest.raises(KeyMismatch):
-            owner.decrypt(bytes(damaged), 600)
+            owner.decrypt(bytes(damaged), 3000)
 
 
 @pytest.mark.parametrize("columns", [0, -1, COLUMNS - 60, COLUMNS + 60])

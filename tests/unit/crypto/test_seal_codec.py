@@ -1,10 +1,15 @@
 import os
+import struct
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import tenseal.sealapi as seal
+from numpy.typing import NDArray
 
+from securevfl.crypto import seal_codec
 from securevfl.crypto.ckks import _context
-from securevfl.crypto.seal_codec import from_bytes, split, to_bytes
+from securevfl.crypto.seal_codec import from_bytes, polynomials_of, split, to_bytes
 from securevfl.errors import CryptoError, KeyMismatch
 
 
@@ -52,3 +57,52 @@ def test_a_secret_key_is_no_public_key() -> None:
     secret = to_bytes(seal.KeyGenerator(_context()[0]).secret_key())
     with pytest.raises(KeyMismatch):
         from_bytes(_context()[0], seal.PublicKey(), secret)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("_HEADER_START", b"\x5e\xa1\x10\x04\x02"),  # another version
+        ("SEED_BYTES", 80),
+        ("_PLAINTEXT_MEMBERS", struct.Struct("<4QQf")),
+        ("_CIPHERTEXT_MEMBERS", struct.Struct("<4Q?3Qd")),
+        ("_ZSTANDARD", 3),
+    ],
+)
+def test_another_layout_of_seals_objects_is_told_at_once(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal_codec._check_layout()
+    monkeypatch.setattr(seal_codec, name, value)
+    with pytest.raises(CryptoError, match="serializes otherwise"):
+        seal_codec._check_layout()
+
+
+def test_a_layout_that_loads_but_differs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shifted(ciphertext: seal.Ciphertext) -> NDArray[np.uint64]:
+        return np.roll(polynomials_of(ciphertext), 1)
+
+    monkeypatch.setattr(seal_codec, "polynomials_of", shifted)
+    with pytest.raises(CryptoError, match="serializes otherwise"):
+        seal_codec._check_layout()
+
+
+def test_a_child_process_does_not_write_into_its_parents_file() -> None:
+    to_bytes(seal.Plaintext("1"))
+    before = seal_codec._memory.descriptor
+    seal_codec._forget()
+    assert seal_codec._memory.descriptor is None
+    to_bytes(seal.Plaintext("1"))
+    assert seal_codec._memory.descriptor != before
+
+
+def test_threads_have_files_of_their_own() -> None:
+    to_bytes(seal.Plaintext("1"))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: seal_codec._memory.descriptor).result() is None
+
+
+def test_a_longer_object_before_leaves_nothing_behind(public_bytes: bytes) -> None:
+    from_bytes(_context()[0], seal.PublicKey(), public_bytes)
+    assert to_bytes(seal.Plaintext("1x^2 + 3")) == to_bytes(seal.Plaintext("1x^2 + 3"))
+    assert len(to_bytes(seal.Plaintext("1"))) < 200
