@@ -14,12 +14,13 @@ from securevfl.crypto.scheme import UInt64Array
 
 def unpack_input(parameters: BfvParameters, data: bytes) -> tuple[UInt64Array, bytes]:
     """c₀, shape (primes, N), and the seed of c₁."""
-    rows, at = [], 0
-    for bits in parameters.prime_bits:
+    residues = np.empty((len(parameters.prime_bits), DEGREE), np.uint64)
+    at = 0
+    for row, bits in enumerate(parameters.prime_bits):
         end = at + packed_size(DEGREE, bits)
-        rows.append(unpack(data[at:end], DEGREE, bits))
+        residues[row] = unpack(data[at:end], DEGREE, bits)
         at = end
-    return np.stack(rows), data[at:]
+    return residues, data[at:]
 
 
 def reply_bytes(parameters: BfvParameters, revealed: int) -> int:

@@ -1,9 +1,15 @@
-"""Residues of b bits as bytes without the gaps of 64-bit words, for b a multiple of 4."""
+"""Residues of b bits as bytes without the gaps of 64-bit words: 32 ≤ b ≤ 60, a multiple of 4.
+
+Two residues take b/4 ≥ 8 bytes, and are read and written as two 64-bit words that overlap.
+"""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import UInt64Array
 from securevfl.errors import CryptoError
+
+_WORD = 64
 
 
 def packed_size(count: int, bits: int) -> int:
@@ -12,10 +18,10 @@ def packed_size(count: int, bits: int) -> int:
     Raises:
         CryptoError: a width or a count that does not pack.
     """
-    if not (4 <= bits <= 64 and bits % 4 == 0):  # noqa: PLR2004
-        raise CryptoError(f"residues of {bits} bits: a multiple of 4 up to 64 expected")
-    if count % 2:
-        raise CryptoError(f"{count} residues: an even number expected")
+    if not (32 <= bits <= 60 and bits % 4 == 0):  # noqa: PLR2004
+        raise CryptoError(f"residues of {bits} bits: a multiple of 4 from 32 to 60 expected")
+    if count < 2 or count % 2:  # noqa: PLR2004
+        raise CryptoError(f"{count} residues: an even number from 2 on expected")
     return count * bits // 8
 
 
@@ -25,19 +31,14 @@ def pack(residues: UInt64Array, bits: int) -> bytes:
     Raises:
         CryptoError: a residue of more bits, which would be cut off.
     """
-    packed_size(residues.size, bits)
-    words = np.ascontiguousarray(residues, "<u8").reshape(-1)
-    if bits < 64 and int(words.max(initial=0)) >> bits:  # noqa: PLR2004
+    data = np.empty(packed_size(residues.size, bits), np.uint8)
+    if int(residues.max(initial=0)) >> bits:
         raise CryptoError(f"a residue of more than {bits} bits")
-    whole = bits // 8
-    if bits % 8 == 0:
-        return words.view(np.uint8).reshape(-1, 8)[:, :whole].tobytes()
-    low, high = words[::2], words[1::2]
-    pairs = np.empty((low.size, bits // 4), np.uint8)
-    pairs[:, :whole] = _octets(low)[:, :whole]
-    pairs[:, whole] = (low >> np.uint64(8 * whole)) | ((high & np.uint64(15)) << np.uint64(4))
-    pairs[:, whole + 1 :] = _octets(high >> np.uint64(4))[:, :whole]
-    return pairs.tobytes()
+    low, high = residues[::2], residues[1::2]
+    first, last = _words(data, bits, 0), _words(data, bits, bits // 4 - 8)
+    first[...] = low
+    last[...] = low >> np.uint64(2 * bits - _WORD) | high << np.uint64(_WORD - bits)
+    return data.tobytes()
 
 
 def unpack(data: bytes, count: int, bits: int) -> UInt64Array:
@@ -49,19 +50,14 @@ def unpack(data: bytes, count: int, bits: int) -> UInt64Array:
     if len(data) != packed_size(count, bits):
         raise CryptoError(f"{len(data)} bytes, {packed_size(count, bits)} expected")
     octets = np.frombuffer(data, np.uint8)
-    whole = bits // 8
-    words = np.zeros((count, 8), np.uint8)
-    if bits % 8 == 0:
-        words[:, :whole] = octets.reshape(count, whole)
-        return words.view("<u8").reshape(-1).astype(np.uint64)
-    pairs = octets.reshape(count // 2, bits // 4)
-    words[::2, : whole + 1] = pairs[:, : whole + 1]
-    words[::2, whole] &= 15
-    words[1::2, :whole] = pairs[:, whole + 1 :]
-    residues = words.view("<u8").reshape(-1).astype(np.uint64)
-    residues[1::2] = residues[1::2] << np.uint64(4) | (pairs[:, whole] >> 4)
+    first, last = _words(octets, bits, 0), _words(octets, bits, bits // 4 - 8)
+    residues = np.empty(count, np.uint64)
+    np.bitwise_and(first, np.uint64((1 << bits) - 1), out=residues[::2])
+    np.right_shift(last, np.uint64(_WORD - bits), out=residues[1::2])
     return residues
 
 
-def _octets(words: UInt64Array) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    return np.ascontiguousarray(words, "<u8").view(np.uint8).reshape(-1, 8)
+def _words(data: NDArray[np.uint8], bits: int, offset: int) -> NDArray[np.uint64]:
+    """One 64-bit word of every pair, at a byte offset within it."""
+    stride = bits // 4
+    return np.ndarray(data.size // stride, "<u8", data.data, offset, (stride,))

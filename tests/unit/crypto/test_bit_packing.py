@@ -7,7 +7,7 @@ from securevfl.crypto.bit_packing import pack, packed_size, unpack
 from securevfl.errors import CryptoError
 
 
-@pytest.mark.parametrize("bits", range(4, 65, 4))
+@pytest.mark.parametrize("bits", range(32, 61, 4))
 def test_packing_and_unpacking_are_inverse_without_a_spare_bit(bits: int) -> None:
     generator = np.random.default_rng(bits)
     residues = generator.integers(0, 1 << bits, 100, np.uint64, endpoint=False)
@@ -17,21 +17,16 @@ def test_packing_and_unpacking_are_inverse_without_a_spare_bit(bits: int) -> Non
     assert np.array_equal(unpack(data, 100, bits), residues)
 
 
-@pytest.mark.parametrize("bits", [4, 8, 60])
+@pytest.mark.parametrize("bits", [32, 44, 60])
 def test_a_residue_that_would_be_cut_off_is_refused(bits: int) -> None:
     with pytest.raises(CryptoError, match=f"more than {bits} bits"):
         pack(np.array([0, 1 << bits], np.uint64), bits)
 
 
-@pytest.mark.parametrize(("count", "bits"), [(3, 8), (2, 7), (2, 0), (2, 68)])
+@pytest.mark.parametrize(("count", "bits"), [(0, 32), (3, 32), (2, 33), (2, 28), (2, 64), (2, 0)])
 def test_what_does_not_pack_is_refused(count: int, bits: int) -> None:
     with pytest.raises(CryptoError):
         packed_size(count, bits)
-
-
-def test_nothing_packs_to_nothing() -> None:
-    assert pack(np.empty(0, np.uint64), 44) == b""
-    assert unpack(b"", 0, 44).size == 0
 
 
 @pytest.mark.parametrize("size", [0, 10, 12])
