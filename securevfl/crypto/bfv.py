@@ -20,19 +20,16 @@ Source: design protocols.md section 3.
 """
 
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
-from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_input, unpack_reply
-from securevfl.crypto.bit_packing import pack
-from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
-from securevfl.crypto.keys import fingerprint
+from securevfl.crypto.bfv_wire import pack_reply, unpack_input
+from securevfl.crypto.fixed_point import require_matrix, to_ring
 from securevfl.crypto.pool import BlinderPool
-from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
+from securevfl.crypto.residues import uniform_noise, uniform_words
 from securevfl.crypto.scheme import (
     MODULUS_BITS,
     Int64Array,
@@ -42,184 +39,17 @@ from securevfl.crypto.scheme import (
 )
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
-    ciphertext_of,
     coefficient_ciphertext,
     from_bytes,
     from_seeded,
     plaintext,
     polynomials_of,
     seal_errors,
-    seeded_parts,
     split,
-    to_bytes,
 )
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
 _LARGEST_KEY = 1 << 20
-_CHECKED_TOGETHER = 4
-
-
-@dataclass(frozen=True)
-class _EncryptedZero:
-    """A fresh encryption of zero under the secret key; used once.
-
-    Attributes:
-        heads: the first coefficients of c₀, those that a message adds to, by prime.
-        tails: the others, packed.
-        seed: of c₁.
-    """
-
-    heads: UInt64Array
-    tails: tuple[bytes, ...]
-    seed: bytes
-
-
-class BfvOwner:
-    """The party that holds the secret key.
-
-    Args:
-        product_format: fixed point, bounds and size of the job.
-
-    Raises:
-        RangeExceeded: products or flooding for which no 128-bit set has room.
-    """
-
-    def __init__(self, product_format: ProductFormat) -> None:
-        self._format = product_format
-        self._parameters = BfvParameters.of(product_format)
-        self._context = self._parameters.context()
-        generator = seal.KeyGenerator(self._context)
-        public_key = seal.PublicKey()
-        generator.create_public_key(public_key)
-        self._public_bytes = to_bytes(public_key)
-        # Under the secret key, so that c₁ is a seed.
-        self._encryptor = seal.Encryptor(self._context, generator.secret_key())
-        self._decryptor = seal.Decryptor(self._context, generator.secret_key())
-        self._reply_level = self._parameters.reply_level()
-        self._primes = self._parameters.primes()
-        self._modulus = prod(self._primes)
-        capacity = self._parameters.inputs * product_format.vectors
-        self._pool = BlinderPool(self._encrypted_zero, capacity)
-
-    @property
-    def public_bytes(self) -> bytes:
-        """A SEAL public key, by its type without any secret; parameters follow from the format."""
-        return self._public_bytes
-
-    @property
-    def fingerprint(self) -> str:
-        """Names the key in results."""
-        return fingerprint(self._public_bytes)
-
-    @property
-    def key_bits(self) -> None:
-        """None: the parameters are at 128 bits."""
-        return
-
-    @property
-    def modulus_bits(self) -> int:
-        """K of t = 2^k."""
-        return self._parameters.plain_bits
-
-    def encrypt(self, values: Int64Array) -> bytes:
-        """Encrypt integers of shape (S,): for each input its packed c₀ and its seed.
-
-        Raises:
-            RangeExceeded: a value beyond the format's bound, or too many rows.
-        """
-        require_values(values, self._format)
-        parameters = self._parameters
-        padded = np.zeros(parameters.inputs * parameters.chunk, np.int64)
-        padded[: len(values)] = values
-        return b"".join(self._input(part) for part in np.split(padded, parameters.inputs))
-
-    def _input(self, values: Int64Array) -> bytes:
-        """One input: an encryption of zero, plus round(q·v/t) in c₀."""
-        zero = self._pool.take()
-        pieces = []
-        for head, tail, bits, prime in zip(
-            zero.heads, zero.tails, self._parameters.prime_bits, self._primes, strict=True
-        ):
-            scaled = scaled_message(values, self._modulus, self._parameters.plain_bits, prime)
-            head[: len(scaled)] = (head[: len(scaled)] + scaled) % np.uint64(prime)
-            pieces += [pack(head, bits), tail]
-        return b"".join([*pieces, zero.seed])
-
-    def make_blinder(self) -> bool:
-        """Make one encryption of zero ahead; False where a round's worth is in stock."""
-        return self._pool.make_one()
-
-    def lacks_blinders(self) -> bool:
-        """Whether the next vector would have to make some."""
-        return len(self._pool) < self._parameters.inputs
-
-    def _encrypted_zero(self) -> _EncryptedZero:
-        fresh = self._encryptor.encrypt_zero_symmetric()
-        c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
-        end = self._parameters.chunk + self._parameters.chunk % 2  # pairs pack
-        tails = [pack(c[end:], b) for c, b in zip(c0, self._parameters.prime_bits, strict=True)]
-        return _EncryptedZero(c0[:, :end], tuple(tails), seed)
-
-    def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
-        """Decrypt a masked product: (columns,) integers modulo 2^k, times 2^(64 − k).
-
-        Raises:
-            CryptoError: bytes that are no reply of this key with so many columns.
-        """
-        if columns < 1:
-            raise CryptoError(f"{columns} columns, at least 1 expected")
-        parameters = self._parameters
-        replies, positions = parameters.replies(columns), parameters.positions(columns)
-        size = reply_bytes(parameters, len(positions))
-        if len(ciphertext) != replies * size:
-            raise CryptoError(f"{len(ciphertext)} bytes, {replies} bfv replies of {size} expected")
-        polynomials = np.stack(
-            [
-                unpack_reply(parameters, ciphertext[at : at + size], positions)
-                for at in range(0, replies * size, size)
-            ]
-        )
-        values = np.stack([self._coefficients(reply, positions) for reply in polynomials])
-        for first in range(0, replies, _CHECKED_TOGETHER):
-            together = slice(first, first + _CHECKED_TOGETHER)
-            self._require_little_noise(polynomials[together], values[together], positions)
-        found = values[:, : min(parameters.columns_per_reply, columns)].reshape(-1)[:columns]
-        return np.left_shift(found, np.uint64(MODULUS_BITS - parameters.plain_bits))
-
-    def _require_little_noise(
-        self, replies: UInt64Array, values: UInt64Array, positions: NDArray[np.int64]
-    ) -> None:
-        """Check that a few replies decrypt with little noise, by their sum.
-
-        The sum is moved by 5/16 of what lies between two plaintexts, up and down in turns. What
-        is rightly there stays, since four replies' noise is under 1/16 and rounding; what is
-        uniform moves 5 times in 16 at every position.
-
-        Raises:
-            KeyMismatch: replies of another key, or damaged ones.
-        """
-        primes = self._primes[: self._parameters.reply_primes]
-        shift = prod(primes) * 5 // 16 >> self._parameters.plain_bits
-        total: UInt64Array = replies.sum(axis=0, dtype=np.uint64)
-        for row, prime in enumerate(primes):
-            moved = total[0, row, positions]
-            moved[::2] += np.uint64(shift % prime)
-            moved[1::2] += np.uint64(-shift % prime)
-            total[0, row, positions] = moved
-            total[:, row] %= np.uint64(prime)
-        plain_mask = np.uint64((1 << self._parameters.plain_bits) - 1)
-        expected = values.sum(axis=0, dtype=np.uint64) & plain_mask
-        if not np.array_equal(self._coefficients(total, positions), expected):
-            raise KeyMismatch("a reply is damaged, or was made under another key")
-
-    def _coefficients(self, polynomials: UInt64Array, positions: NDArray[np.int64]) -> UInt64Array:
-        plain = seal.Plaintext()
-        reply = ciphertext_of(self._context, self._reply_level, polynomials)
-        with seal_errors("a reply"):
-            self._decryptor.decrypt(reply, plain)
-        present = plain.coeff_count()  # leading zeros are not stored
-        found = [plain.data(i) if i < present else 0 for i in positions.tolist()]
-        return np.array(found, np.uint64)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import ONE_PRIME_BITS, BfvParameters
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Int64Array, ProductFormat, UInt64Array
 

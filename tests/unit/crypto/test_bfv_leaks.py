@@ -10,7 +10,8 @@ import tenseal.sealapi as seal
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.bfv_wire import reply_bytes, unpack_reply
 from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, ProductFormat, UInt64Array
