@@ -1,8 +1,8 @@
 """The key owner's end of BFV; scheme and guarantees: bfv."""
 
+from dataclasses import dataclass
 from math import prod
 
-import dataclass
 import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
