@@ -154,6 +154,8 @@ class BfvOwner:
                 for at in range(0, replies * size, size)
             ]
         )
+        if not polynomials[:, 1].any(axis=(1, 2)).all():
+            raise KeyMismatch("a reply has no c1: it is no ciphertext of any key")
         values = np.stack([self._coefficients(reply, positions) for reply in polynomials])
         for first in range(0, replies, _CHECKED_TOGETHER):
             together = slice(first, first + _CHECKED_TOGETHER)

@@ -14,7 +14,7 @@ AUC = 1e-3
 EXACT = 1e-9
 
 
-@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+@pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
 @pytest.mark.parametrize("parties", [2, 3])
 def test_hiding_residuals_changes_nothing(
@@ -28,7 +28,7 @@ def test_hiding_residuals_changes_nothing(
     assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
 
 
-@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+@pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
 @pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
 @pytest.mark.parametrize("loss", ["taylor-logistic", "squared"])
 @pytest.mark.parametrize("parties", [2, 3])
@@ -70,7 +70,7 @@ def test_masked_predictions_go_with_encrypted_residuals(run_job: RunJob) -> None
     assert relative_difference(encrypted, twin) <= PARAMETERS
 
 
-@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+@pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
 def test_ten_classes_train_under_encryption(run_job: RunJob, scheme: str) -> None:
     dataset = load("digits")
     settings = {"rounds": 3, "batch_size": 32, "learning_rate": 0.3}

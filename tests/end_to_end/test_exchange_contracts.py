@@ -29,6 +29,7 @@ PLAIN: dict[str, object] = {"scheme": "plain"}
 MASKED: dict[str, object] = {"scheme": "masked"}
 PAILLIER: dict[str, object] = {"scheme": "paillier"}
 CKKS: dict[str, object] = {"scheme": "ckks"}
+BFV: dict[str, object] = {"scheme": "bfv", "round_trips": 2}
 MASKED_PAILLIER: dict[str, object] = {"scheme": "paillier", "predictions": "masked"}
 BOTH: dict[str, object] = {"scheme": "paillier", "hide": "both"}
 
@@ -141,7 +142,7 @@ def test_masked_shows_the_label_party_uniform_shares_that_only_sum_to_something(
     assert float(((counts - expected) ** 2 / expected).sum()) < 44.3
 
 
-@pytest.mark.parametrize("exchange", [PAILLIER, CKKS], ids=["paillier", "ckks"])
+@pytest.mark.parametrize("exchange", [PAILLIER, CKKS, BFV], ids=["paillier", "ckks", "bfv"])
 def test_encrypted_residuals_show_feature_parties_ciphertexts_and_their_masked_gradient(
     run_job: RunJob, exchange: dict[str, object]
 ) -> None:

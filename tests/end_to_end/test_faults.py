@@ -19,6 +19,7 @@ from securevfl.job import ExchangeSettings, Job, JobSettings
 from securevfl.messages import (
     DecryptedProducts,
     EncryptedProducts,
+    EncryptedStep,
     EncryptedValues,
     Hello,
     Message,
@@ -88,7 +89,14 @@ def replayed(message: Message) -> Message:
     return replace(message, step=0)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+TWO_TRIPS: dict[str, dict[str, object]] = {
+    "paillier": {},
+    "ckks": {},
+    "bfv": {"round_trips": 2},
+}
+
+
+@pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
 @pytest.mark.parametrize("hide", ["residuals", "both"])
 @pytest.mark.parametrize("kind", [EncryptedValues, EncryptedProducts])
 @pytest.mark.parametrize("change", [damaged_first, zeroed_first])
@@ -97,7 +105,21 @@ def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
 ) -> None:
     sender = "party[12]" if hide == "both" else ("party1" if kind is EncryptedValues else "party2")
     with pytest.raises(MalformedMessage, match=f"from {sender}"):
-        run({"scheme": scheme, "hide": hide}, tampering(kind, change))
+        run({"scheme": scheme, "hide": hide, **TWO_TRIPS[scheme]}, tampering(kind, change))
+
+
+@pytest.mark.parametrize("change", [damaged_first, zeroed_first])
+def test_a_bad_ciphertext_ends_a_round_of_one_trip_as_well(change: Change) -> None:
+    with pytest.raises(MalformedMessage, match="from party2"):
+        run({"scheme": "bfv", "round_trips": 1}, tampering(EncryptedStep, change))
+
+
+def test_a_scale_beyond_all_doubles_is_refused() -> None:
+    def scaled(message: Message) -> Message:
+        return replace(message, scale=200)  # type: ignore[call-arg]
+
+    with pytest.raises(MalformedMessage, match=r"party2 scales by 2\^136"):
+        run({"scheme": "bfv", "round_trips": 1}, tampering(EncryptedStep, scaled))
 
 
 @pytest.mark.parametrize("kind", [EncryptedValues, EncryptedProducts])
@@ -145,7 +167,7 @@ def test_a_peer_with_another_number_of_rows_is_refused() -> None:
         run({"scheme": "plain"}, environment)
 
 
-@pytest.mark.parametrize("scheme", ["paillier", "ckks"])
+@pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
 def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(
     scheme: str,
 ) -> None:

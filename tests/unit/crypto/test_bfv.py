@@ -7,6 +7,7 @@ import pytest
 
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv_wire import reply_bytes
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Int64Array, OpenEvaluator, OpenOwner, ProductFormat
 from securevfl.crypto.seal_codec import SEED_BYTES
@@ -230,3 +231,11 @@ def test_a_key_of_other_parameters_is_refused(owner: BfvOwner) -> None:
 def test_products_that_could_wrap_are_refused_before_a_key_is_made() -> None:
     with pytest.raises(RangeExceeded, match="more than the 59 of the plaintext space"):
         BfvOwner(ProductFormat(rows=1 << 20, value_bound=1.0, matrix_bound=64.0))
+
+
+def test_a_reply_without_c1_is_refused_although_it_has_no_noise(owner: BfvOwner) -> None:
+    parameters = owner._parameters
+    revealed = len(parameters.positions(COLUMNS))
+    size = reply_bytes(parameters, revealed) * parameters.replies(COLUMNS)
+    with pytest.raises(KeyMismatch, match="no c1"):
+        owner.decrypt(bytes(size), COLUMNS)
