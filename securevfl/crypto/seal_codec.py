@@ -184,7 +184,7 @@ def _forget() -> None:
 
 _memory = _Memory()
 # A child would write into its parent's file.
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # pragma: no branch
     os.register_at_fork(after_in_child=_forget)
 
 

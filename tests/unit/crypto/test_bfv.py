@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tenseal.sealapi as seal
 
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_wire import reply_bytes
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Int64Array, OpenEvaluator, OpenOwner, ProductFormat
-from securevfl.crypto.seal_codec import SEED_BYTES
+from securevfl.crypto.seal_codec import SEED_BYTES, _body, _framed, from_bytes, to_bytes
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
 ROWS, COLUMNS = 100, 200
@@ -239,3 +240,14 @@ def test_a_reply_without_c1_is_refused_although_it_has_no_noise(owner: BfvOwner)
     size = reply_bytes(parameters, revealed) * parameters.replies(COLUMNS)
     with pytest.raises(KeyMismatch, match="no c1"):
         owner.decrypt(bytes(size), COLUMNS)
+
+
+def test_a_public_key_that_hides_nothing_is_refused(owner: BfvOwner) -> None:
+    context = owner._context
+    key = from_bytes(context, seal.PublicKey(), owner.public_bytes)
+    word_bytes = 8 * 8192 * (len(owner._primes) + 1)
+    body = bytearray(_body(to_bytes(key)))
+    body[-word_bytes:] = bytes(word_bytes)
+    transparent = b"".join(bytes(part) for part in _framed([bytes(body)]))
+    with pytest.raises(KeyMismatch, match="encrypt nothing"):
+        BfvEvaluator(transparent, FORMAT)

@@ -14,6 +14,7 @@ from securevfl.crypto.bfv_parameters import (
     LEAST_REVEALED,
     STATISTICAL_BITS,
     BfvParameters,
+    _context,
 )
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import RangeExceeded
@@ -121,3 +122,8 @@ def _fits(fmt: ProductFormat) -> bool:
 def test_more_rounds_take_more_flooding() -> None:
     more = BfvParameters.of(replace(BASE, rounds=2000))
     assert more.flood_bits == BfvParameters.of(BASE).flood_bits + 1
+
+
+def test_sizes_that_seal_does_not_take_are_refused() -> None:
+    with pytest.raises(RangeExceeded, match="SEAL refuses primes"):
+        _context((60, 60, 60, 60), 40)

@@ -13,6 +13,7 @@ from phe.paillier import (
     generate_paillier_keypair,
 )
 
+from securevfl.crypto import multi_exponentiation
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.packing import Slots
 from securevfl.crypto.paillier import PaillierOwner
@@ -309,3 +310,13 @@ def test_encryptions_of_zero_are_nth_residues(owner: FastPaillierOwner) -> None:
         assert (
             gmpy2.powmod(number, (owner._private_key.p - 1) * (owner._private_key.q - 1), n**2) == 1
         )
+
+
+def test_the_widest_window_serves_where_none_is_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_exponentiation, "_WIDTHS", range(2, 4))
+    matrix = np.random.default_rng(3).integers(-(1 << 40), 1 << 40, (2, 50))
+    rows, columns, positions, digits = multi_exponentiation._cheapest(matrix)
+    rebuilt = np.zeros_like(matrix)
+    np.add.at(rebuilt, (rows, columns), digits << positions)
+    assert np.array_equal(rebuilt, matrix)
+    assert int(np.abs(digits).max()) == 3

@@ -84,3 +84,20 @@ def test_no_code_of_the_package_calls_the_test_only_constructors() -> None:
     ]
     assert len(uses) == 2
     assert all(use.startswith("paillier_keys.py: def insecure_for_tests(") for use in uses)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "engine"), [("ckks", None), ("paillier", "phe")], ids=["ckks", "phe"]
+)
+def test_engines_that_make_nothing_ahead_say_so(scheme: str, engine: str | None) -> None:
+    fmt = ProductFormat(rows=4, value_bound=1.0, matrix_bound=1.0)
+    owner = make_owner(scheme, fmt, key_bits=2048 if engine else None, engine=engine)
+    evaluator = make_evaluator(
+        scheme, owner.public_bytes, fmt, key_bits=2048 if engine else None, engine=engine
+    )
+    prepared = evaluator.prepare(np.ones((4, 1), np.int64))
+    assert not owner.make_blinder()
+    assert not owner.lacks_blinders()
+    assert not evaluator.make_blinder()
+    assert not evaluator.lacks_blinders(prepared)
+    assert evaluator.modulus_bits == 64

@@ -106,3 +106,12 @@ def test_a_longer_object_before_leaves_nothing_behind(public_bytes: bytes) -> No
     from_bytes(_context()[0], seal.PublicKey(), public_bytes)
     assert to_bytes(seal.Plaintext("1x^2 + 3")) == to_bytes(seal.Plaintext("1x^2 + 3"))
     assert len(to_bytes(seal.Plaintext("1"))) < 200
+
+
+def test_objects_are_read_compressed_or_not_and_no_other_way() -> None:
+    data = to_bytes(seal.Plaintext("1x^2 + 3"))
+    body = seal_codec._body(data)
+    plain = b"".join(bytes(part) for part in seal_codec._framed([body]))
+    assert seal_codec._body(plain) == body
+    with pytest.raises(CryptoError, match="mode 1"):
+        seal_codec._body(data[:5] + b"\1" + data[6:])
