@@ -29,12 +29,13 @@ rounds = 40
 batch_size = 128
 local_steps = 5
 learning_rate = 0.3
+model = "linear"               # or mlp, with hidden = [64]
 target_auc = 0.99
 seed = 0
 
 [exchange]
-scheme = "ckks"                # plain, masked (3 parties or more), paillier, ckks
-hide = "residuals"
+scheme = "bfv"                 # plain, masked (3 parties or more), bfv, paillier, ckks
+hide = "residuals"             # or both; round_trips = 1 or 2 where auto should not choose
 
 [network]
 preset = "wan"                 # or latency_ms and bandwidth_mbit

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import OpenEvaluator, OpenOwner
-from securevfl.errors import MalformedMessage
+from securevfl.errors import MalformedMessage, TrainingDiverged
 from securevfl.messages import SCALE_OFFSET, EncryptedStep
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.exchange import Batch, Party, Step
@@ -63,19 +63,27 @@ class Lookahead:
         return self.batch(round_index + 1) if round_index + 1 < self.rounds else None
 
     def predictions(self, round_index: int, now: Batch, then: Batch) -> "AffinePredictions":
-        """H' as a function of d."""
+        """H' as a function of d.
+
+        Raises:
+            TrainingDiverged: a step size at which the steps leave float64.
+        """
         rule, inputs, weights = self.rule, now.inputs, self.model.weights
         eta = self.step_size(round_index)
         rows, columns = inputs.shape
         curvature = 0.0 if rule.frozen else rule.loss.curvature
         identity = np.eye(columns)
-        curved = curvature / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
-        steps = np.zeros_like(identity)
-        for _ in range(rule.local_steps):
-            steps = eta * identity + steps - eta * (curved @ steps)
-        moves = then.inputs @ steps
-        constant = then.inputs @ weights - rule.l2 * (moves @ weights)
-        return AffinePredictions(-(moves @ inputs.T) / rows, constant)
+        with np.errstate(over="ignore", invalid="ignore"):
+            curved = curvature / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
+            steps = np.zeros_like(identity)
+            for _ in range(rule.local_steps):
+                steps = eta * identity + steps - eta * (curved @ steps)
+            moves = then.inputs @ steps
+            constant = then.inputs @ weights - rule.l2 * (moves @ weights)
+            matrix = -(moves @ inputs.T) / rows
+        if not (np.isfinite(matrix).all() and np.isfinite(constant).all()):
+            raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")
+        return AffinePredictions(matrix, constant)
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ def test_a_mistake_gets_one_line_and_exit_status_2(
     [
         (("local_steps", "local_step"), "nearest known key is 'local_steps'"),
         (("rounds = 40", "rounds = 0"), "job.rounds = 0"),
-        (('"ckks"', '"cks"'), "nearest is 'ckks'"),
+        (('"bfv"', '"bvf"'), "nearest is 'bfv'"),
         (("batch_size = 128", "batch_size = 32"), "label guard"),
         (('preset = "wan"', "latency_ms = 5"), "both latency_ms and bandwidth_mbit"),
         (("[exchange]", "[exchange"), "not TOML"),
@@ -284,7 +284,7 @@ def test_an_interrupt_leaves_the_last_checkpoint_usable() -> None:
     job = example(
         ("rounds = 40", "rounds = 100000"),
         ("target_auc = 0.99\n", ""),
-        ('"ckks"', '"plain"'),
+        ('"bfv"', '"plain"'),
         ("checkpoint_every = 10", "checkpoint_every = 3"),
     )
     command = [sys.executable, "-m", "securevfl", "train", job]
