@@ -131,6 +131,7 @@ class ExchangeSettings(_Section):
             are exact with fewer, as 0/1 columns are, take fewer.
         round_trips: two a round as a rule; one where the scheme can compute the next predictions
             under encryption, at the price of larger replies; auto takes what is faster.
+        workers: processes for a party's own homomorphic products; each party's own affair.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
     """
@@ -143,6 +144,7 @@ class ExchangeSettings(_Section):
     value_fraction_bits: Annotated[int, Field(ge=8, le=40)] | None = None
     feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] | None = None
     round_trips: Literal["auto", 1, 2] = "auto"
+    workers: PositiveInt = 1
     prediction_bound: PositiveFloat = 6.0
 
 
@@ -227,7 +229,7 @@ class Job(_Section):
         """SHA-256 over what all parties must agree on; compared before the first round."""
         agreed = {
             "job": self.job.model_dump(mode="json"),
-            "exchange": self.exchange.model_dump(mode="json"),
+            "exchange": self.exchange.model_dump(mode="json", exclude={"workers"}),
             "network": self.network.model_dump(mode="json"),  # schemes trade bytes by it
             "parties": [
                 (party.name, party.role, asdict(self.model_of(party.name))) for party in self.party

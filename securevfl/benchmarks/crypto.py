@@ -42,6 +42,7 @@ class CryptoSettings:
         paillier_bits: key sizes.
         rounds: of the job that flooding must last for.
         network: the lines that layouts are chosen for.
+        workers: beside one core, measure paillier's fast engine in so many processes.
         repeats: timed runs of a product, fewer of slow ones.
         seed: of the values, not of any key.
     """
@@ -50,6 +51,7 @@ class CryptoSettings:
     paillier_bits: tuple[int, ...] = (2048, 3072)
     rounds: int = 1000
     network: NetworkSettings = FAST_LINE
+    workers: int = 1
     repeats: int = 5
     seed: int = 0
 
@@ -67,18 +69,21 @@ class _Work:
 def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[Row]:
     """Measure; yields rows shape by shape, with their ratios to phe."""
     contenders = [
-        (scheme, engine, bits)
+        (scheme, engine, bits, workers)
         for scheme in ("paillier", "ckks", "bfv")
         for engine in SCHEMES[scheme].engines
         if engine not in SLOW_VARIANTS
         for bits in (settings.paillier_bits if SCHEMES[scheme].key_sizes else (None,))
+        for workers in ({1, settings.workers} if engine == "fast" else {1})
     ]
     for samples, features in settings.shapes:
         work = _work(settings, samples, features)
         rows = []
-        for scheme, engine, bits in contenders:
+        for scheme, engine, bits, workers in contenders:
             report(f"{scheme} {engine} {bits or ''}, {samples} x {features}")
-            rows.append(_measure(scheme, engine, bits, work, settings.repeats))
+            rows.append(
+                _measure(scheme, engine, bits, work, repeats=settings.repeats, workers=workers)
+            )
         rows.append(_numpy(work, settings.repeats))
         baseline = {
             row["key_bits"]: row["seconds_median"] for row in rows if row["engine"] == "phe"
@@ -112,11 +117,15 @@ def _work(settings: CryptoSettings, samples: int, features: int) -> _Work:
     return _Work(values, matrix, product_format)
 
 
-def _measure(scheme: str, engine: str, bits: int | None, work: _Work, repeats: int) -> Row:
+def _measure(
+    scheme: str, engine: str, bits: int | None, work: _Work, *, repeats: int, workers: int
+) -> Row:
     owner = make_owner(scheme, work.format, key_bits=bits, engine=engine)
     evaluator = make_evaluator(
-        scheme, owner.public_bytes, work.format, key_bits=bits, engine=engine
+        scheme, owner.public_bytes, work.format, key_bits=bits, engine=engine, workers=workers
     )
+    if workers > 1:
+        _run(owner, evaluator, work.part(workers, 1))  # processes take half a second to start
     samples, features = work.matrix.shape
     rows, columns = samples, features
     if engine == "phe":
@@ -132,6 +141,7 @@ def _measure(scheme: str, engine: str, bits: int | None, work: _Work, repeats: i
         "scheme": scheme,
         "engine": engine,
         "key_bits": bits,
+        "workers": workers,
         "samples": samples,
         "features": features,
         "seconds_median": statistics.median(totals),
@@ -225,6 +235,7 @@ def _numpy(work: _Work, repeats: int) -> Row:
         "scheme": "none",
         "engine": "numpy",
         "key_bits": None,
+        "workers": 1,
         "samples": samples,
         "features": features,
         "seconds_median": statistics.median(seconds),

@@ -201,6 +201,9 @@ def crypto(
         int, typer.Option(min=1, help="Rounds of the job that noise flooding has to cover.")
     ] = 1000,
     network: options.NetworkName = "20:1000",
+    workers: Annotated[
+        int, typer.Option(min=1, help="Measure paillier fast in so many processes as well.")
+    ] = 1,
     repeats: Repeats = 5,
     seed: options.Seed = 0,
     json: options.Json = None,
@@ -220,6 +223,7 @@ def crypto(
         paillier_bits=options.numbers(key_bits, "--key-bits", int),
         rounds=rounds,
         network=options.network(network),
+        workers=workers,
         repeats=repeats,
         seed=seed,
     )

@@ -10,8 +10,8 @@ Bases have half the size of n²: every unit c is a·(1 + n·t) with a = c mod n,
 multiply by adding t. Only the a's are multiplied: 2.8 µs in place of 4.8 µs for n of 2048 bits.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import gmpy2
 import numpy as np
@@ -67,15 +67,47 @@ class Exponents:
         """S."""
         return len(self.starts) - 1
 
+    def share(self, first: int, end: int) -> "Exponents":
+        """Those of the rows from `first` to before `end`."""
+        starts = self.starts[first : end + 1]
+        own = slice(int(starts[0]), int(starts[-1]))
+        return replace(
+            self,
+            starts=starts - starts[0],
+            accumulators=self.accumulators[own],
+            digits=self.digits[own],
+        )
 
-def products(ciphertexts: Sequence[int], exponents: Exponents, n: mpz) -> list[tuple[mpz, mpz]]:
+
+def products(
+    ciphertexts: Sequence[int],
+    exponents: Exponents,
+    n: mpz,
+    accumulate: "Accumulate | None" = None,
+) -> list[tuple[mpz, mpz]]:
     """Every result as (u, t): it is u·(1 + n·t) modulo n².
 
     Args:
         ciphertexts: the S bases, units modulo n².
         exponents: X.
         n: of the key.
+        accumulate: `accumulated`, or another way to the same numbers.
     """
+    units, sums = (accumulate or accumulated)(ciphertexts, exponents, n)
+    found: list[list[tuple[int, mpz, mpz]]] = [[] for _ in range(exponents.results)]
+    for (result, position), unit, total in zip(exponents.targets, units, sums, strict=True):
+        found[result].append((position, unit, total))
+    modulus = n * n
+    return [
+        (_horner(parts, modulus), sum((total << at for at, _, total in parts), mpz(0)) % n)
+        for parts in found
+    ]
+
+
+def accumulated(
+    ciphertexts: Sequence[int], exponents: Exponents, n: mpz
+) -> tuple[list[mpz], list[mpz]]:
+    """(u, t) of every accumulator, before powers of two."""
     modulus = n * n
     units = [mpz(1)] * len(exponents.targets)
     sums = [mpz(0)] * len(exponents.targets)
@@ -94,13 +126,10 @@ def products(ciphertexts: Sequence[int], exponents: Exponents, n: mpz) -> list[t
         for at, index in zip(accumulators, (digits >> 1).tolist(), strict=True):
             units[at] = units[at] * powers[index] % modulus
             sums[at] += terms[index]
-    found: list[list[tuple[int, mpz, mpz]]] = [[] for _ in range(exponents.results)]
-    for (result, position), unit, total in zip(exponents.targets, units, sums, strict=True):
-        found[result].append((position, unit, total))
-    return [
-        (_horner(parts, modulus), sum((total << at for at, _, total in parts), mpz(0)) % n)
-        for parts in found
-    ]
+    return units, sums
+
+
+Accumulate = Callable[[Sequence[int], Exponents, mpz], tuple[list[mpz], list[mpz]]]
 
 
 def _cheapest(matrix: Int64Array) -> tuple[Int64Array, ...]:

@@ -23,7 +23,7 @@ from phe.paillier import PaillierPrivateKey
 from typing_extensions import override
 
 from securevfl.crypto.fixed_point import require_matrix, require_values
-from securevfl.crypto.multi_exponentiation import Exponents, products
+from securevfl.crypto.multi_exponentiation import Accumulate, Exponents, accumulated, products
 from securevfl.crypto.nth_residues import ShortExponentResidues, UniformResidues, uniform_residue
 from securevfl.crypto.packing import Slots
 from securevfl.crypto.paillier_keys import (
@@ -40,6 +40,7 @@ from securevfl.crypto.scheme import (
     ProductFormat,
     UInt64Array,
 )
+from securevfl.crypto.workers import Workers
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
 _RING_MASK = (1 << MODULUS_BITS) - 1
@@ -119,6 +120,11 @@ class FastPaillierEvaluator(PaillierKeyPeer):
         self._slots = Slots.of(product_format, self._n.bit_length())
         capacity = self._slots.replies(product_format.columns) * product_format.vectors
         self._pool = BlinderPool(self._blinder, capacity)
+        self._accumulate: Accumulate = accumulated
+
+    def spread_over(self, workers: int) -> None:
+        """Do products in so many processes, this one included."""
+        self._accumulate = Workers(workers).accumulated
 
     def _blinder(self) -> mpz:
         return uniform_residue(self._n)
@@ -155,7 +161,7 @@ class FastPaillierEvaluator(PaillierKeyPeer):
         n, width = self._n, ciphertext_bytes(self._public_key)
         modulus = n * n
         masks, replies = [], []
-        for unit, term in products(numbers, product.exponents, n):
+        for unit, term in products(numbers, product.exponents, n, self._accumulate):
             fresh = [self._fresh_mask() for _ in range(self._slots.count)]
             shifted = 1 + n * ((term + self._slots.joined(fresh)) % n)
             reply = unit * shifted % modulus * self._pool.take() % modulus

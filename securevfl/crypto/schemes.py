@@ -147,6 +147,7 @@ def make_evaluator(
     *,
     engine: str | None = None,
     key_bits: int | None = None,
+    workers: int = 1,
 ) -> Evaluator:
     """A peer's end of another party's key.
 
@@ -156,6 +157,7 @@ def make_evaluator(
         product_format: fixed point and bounds of the job.
         engine: the implementation, the scheme's first unless told.
         key_bits: the size that the owner's key must have, 3072 unless told.
+        workers: processes for its products.
 
     Raises:
         ConfigError: a scheme, engine or key size that is unknown; the message names the known.
@@ -163,7 +165,14 @@ def make_evaluator(
         RangeExceeded: a format whose products do not fit the scheme.
     """
     bits, chosen = _choose(scheme, key_bits, engine)
-    return chosen.evaluator(public_bytes, product_format, bits)
+    evaluator = chosen.evaluator(public_bytes, product_format, bits)
+    if workers > 1:
+        if not isinstance(evaluator, FastPaillierEvaluator):
+            raise ConfigError(
+                f"workers is {workers}, 1 expected: only paillier's fast engine spreads"
+            )
+        evaluator.spread_over(workers)
+    return evaluator
 
 
 def default_engine(scheme: str) -> str:

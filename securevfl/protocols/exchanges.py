@@ -73,6 +73,7 @@ class SchemeKeys:
             product_format,
             key_bits=settings.key_bits,
             engine=settings.engine,
+            workers=settings.workers,
         )
 
 

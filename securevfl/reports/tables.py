@@ -56,7 +56,8 @@ def _scheme(row: Row) -> str:
         return "in clear"
     if row["key_bits"] is None:
         return str(row["scheme"])
-    return f"{row['scheme']} {row['engine']} {row['key_bits']}"
+    workers = f" ({row['workers']})" if row["workers"] > 1 else ""
+    return f"{row['scheme']} {row['engine']} {row['key_bits']}{workers}"
 
 
 def _ahead(value: float) -> str:
