@@ -5,7 +5,7 @@ figures are medians over repeats with seeds of their own.
 """
 
 import statistics
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -145,21 +145,23 @@ def _exchange(settings: TradeoffSettings, name: str) -> dict[str, object]:
     if name not in SCHEMES:
         return {"scheme": name}
     scheme = SCHEMES[name]
-    having = [each for each in settings.exchanges if settings.engine in _engines(each)]
+    chosen = [SCHEMES[each] for each in settings.exchanges if each in SCHEMES]
+    # What no chosen scheme has goes through, to be refused with what is known.
+    engine = settings.engine
+    if engine not in scheme.engines and any(engine in each.engines for each in chosen):
+        engine = None
+    round_trips = settings.round_trips
+    if scheme.seconds is None and any(each.seconds for each in chosen):
+        round_trips = "auto"
     return {
         "scheme": name,
         "hide": settings.hide,
         "key_bits": settings.key_bits if scheme.key_sizes else None,
-        # An engine that no chosen scheme has goes through, to be refused with the known ones.
-        "engine": settings.engine if name in having or not having else None,
-        "round_trips": settings.round_trips if scheme.seconds else "auto",
+        "engine": engine,
+        "round_trips": round_trips,
         "value_fraction_bits": settings.value_fraction_bits,
         "feature_fraction_bits": settings.feature_fraction_bits,
     }
-
-
-def _engines(exchange: str) -> Collection[str]:
-    return SCHEMES[exchange].engines if exchange in SCHEMES else ()
 
 
 def rounds_to(result: TrainingResult, target: float) -> int | None:

@@ -231,6 +231,8 @@ MISTAKES = [
     (["bench", "tradeoff", "--exchange", "paillier", "--key-bits", "1024"], "3072"),
     (["bench", "tradeoff", "--exchange", "ckks", "--hide", "both"], "taylor-logistic"),
     (["bench", "tradeoff", "--exchange", "ckks", "--engine", "gpu"], "gpu"),
+    (["bench", "tradeoff", "--exchange", "ckks,bfv", "--engine", "phe"], "'phe', one of"),
+    (["bench", "tradeoff", "--exchange", "paillier", "--round-trips", "1"], "needs scheme bfv"),
     (["bench", "tradeoff", "--dataset", "a9a"], "securevfl data get a9a"),
     (["bench", "rounds", "--algorithm", "fedavg"], "fedavg"),
     (["bench", "rounds", "--learning-rate", "0"], "learning_rate"),
@@ -301,3 +303,12 @@ def test_an_interrupt_leaves_the_last_checkpoint_usable() -> None:
     for party in ("party1", "party2"):
         assert load_model(Path(f"models/{party}.safetensors")).header.rounds % 3 == 0
     assert not list(Path("models").glob(".*"))
+
+
+def test_engine_and_round_trips_go_to_the_schemes_that_have_them() -> None:
+    arguments = ["--exchange", "paillier,bfv", "--engine", "fast", "--round-trips", "2"]
+    limits = ["--local-steps", "5", "--max-rounds", "1", "--learning-rate", "0.3"]
+    keys = ["--key-bits", "2048", "--batch-size", "57", "--quiet", "--json", "out.json"]
+    assert run("bench", "tradeoff", *arguments, *limits, *keys) == 0
+    rows = rows_of("out.json", "bench tradeoff")
+    assert [(row["engine"], row["round_trips"]) for row in rows] == [("fast", 2), ("tenseal", 2)]
