@@ -61,11 +61,12 @@ def test_masking_predictions_changes_nothing(run_job: RunJob, algorithm: str) ->
     assert masked.scores[-1].auc == twin.scores[-1].auc
 
 
-def test_masked_predictions_go_with_encrypted_residuals(run_job: RunJob) -> None:
+@pytest.mark.parametrize("scheme", ["paillier", "bfv"])
+def test_masked_predictions_go_with_encrypted_residuals(run_job: RunJob, scheme: str) -> None:
     dataset = load("breast_cancer", parties=3)
     settings = {"rounds": 6, "batch_size": 64, "learning_rate": 0.3}
     twin = run_job(dataset, **settings)
-    exchange = {"scheme": "paillier", "predictions": "masked"}
+    exchange = {"scheme": scheme, "predictions": "masked"}
     encrypted = run_job(dataset, exchange, **settings)
     assert relative_difference(encrypted, twin) <= PARAMETERS
 
@@ -79,7 +80,7 @@ def test_ten_classes_train_under_encryption(run_job: RunJob, scheme: str) -> Non
     assert relative_difference(encrypted, twin) <= PARAMETERS
 
 
-@pytest.mark.parametrize(("scheme", "rounds"), [("paillier", 2), ("ckks", 20)])
+@pytest.mark.parametrize(("scheme", "rounds"), [("paillier", 2), ("ckks", 20), ("bfv", 20)])
 def test_a9a_trains_alike_under_encryption(
     run_job: RunJob,
     real_data: Callable[[str], VerticalDataset],

@@ -32,6 +32,7 @@ CKKS: dict[str, object] = {"scheme": "ckks"}
 BFV: dict[str, object] = {"scheme": "bfv", "round_trips": 2}
 MASKED_PAILLIER: dict[str, object] = {"scheme": "paillier", "predictions": "masked"}
 BOTH: dict[str, object] = {"scheme": "paillier", "hide": "both"}
+BFV_BOTH: dict[str, object] = {"scheme": "bfv", "hide": "both"}
 
 
 def run(run_job: RunJob, exchange: dict[str, object], parties: int) -> TrainingResult:
@@ -56,7 +57,7 @@ def per_round(exchange: dict[str, object], k: int) -> tuple[int, int]:
     """The design's messages a round, and those of them with ciphertexts."""
     if exchange in (PLAIN, MASKED):
         return 2 * (k - 1), 0
-    if exchange == BOTH:
+    if exchange in (BOTH, BFV_BOTH):
         return 3 * (k * k - k), 2 * (k * k - k)
     return 4 * (k - 1), 2 * (k - 1)
 
@@ -65,7 +66,7 @@ def per_round(exchange: dict[str, object], k: int) -> tuple[int, int]:
     ("exchange", "parties"),
     [
         (exchange, parties)
-        for exchange in (PLAIN, MASKED, PAILLIER, CKKS, BOTH)
+        for exchange in (PLAIN, MASKED, PAILLIER, CKKS, BFV, BOTH, BFV_BOTH)
         for parties in (2, 3, 5)
         if (exchange, parties) != (MASKED, 2)
     ],
@@ -168,11 +169,12 @@ def test_masked_predictions_leave_only_their_sum_beside_the_products(run_job: Ru
     }
 
 
+@pytest.mark.parametrize("exchange", [BOTH, BFV_BOTH], ids=["paillier", "bfv"])
 @pytest.mark.parametrize("parties", [2, 3])
 def test_hiding_both_sides_shows_no_prediction_and_no_residual_to_anyone(
-    run_job: RunJob, parties: int
+    run_job: RunJob, exchange: dict[str, object], parties: int
 ) -> None:
-    result = run(run_job, BOTH, parties)
+    result = run(run_job, exchange, parties)
     for view in result.views.values():
         assert round_kinds(view) == {
             EncryptedValues: (parties - 1) * ROUNDS,
@@ -182,18 +184,24 @@ def test_hiding_both_sides_shows_no_prediction_and_no_residual_to_anyone(
         assert len(view.decrypted()) == (parties - 1) * ROUNDS
 
 
-def test_what_the_key_owner_decrypts_is_not_the_gradient(run_job: RunJob) -> None:
-    """The decrypted values are uniform modulo 2^64: their top bits carry nothing."""
-    result = run(run_job, PAILLIER, 2)
+@pytest.mark.parametrize("exchange", [PAILLIER, BFV], ids=["paillier", "bfv"])
+def test_what_the_key_owner_decrypts_is_not_the_gradient(
+    run_job: RunJob, exchange: dict[str, object]
+) -> None:
+    """The decrypted values are uniform up to 2^64: their top bits carry nothing."""
+    result = run(run_job, exchange, 2)
     values = np.concatenate([e.values.ravel() for e in result.views["party1"].decrypted()])
     # 60 values: 16 buckets of the top bits; all in one half happens once in 2^59.
     assert 0 < np.count_nonzero(values >> np.uint64(63)) < len(values)
 
 
+@pytest.mark.parametrize("exchange", [BOTH, BFV_BOTH], ids=["paillier", "bfv"])
 @pytest.mark.parametrize("parties", [3, 4])
-def test_a_share_hides_which_sender_a_summand_came_from(run_job: RunJob, parties: int) -> None:
+def test_a_share_hides_which_sender_a_summand_came_from(
+    run_job: RunJob, exchange: dict[str, object], parties: int
+) -> None:
     """With three parties or more no single DecryptedProducts is the masked product itself."""
-    result = run(run_job, BOTH, parties)
+    result = run(run_job, exchange, parties)
     receiver, owner = "party2", "party3"
     sent = arrays(result.views[receiver], DecryptedProducts, owner)
     decrypted = [e.values for e in result.views[owner].decrypted() if e.sender == receiver]

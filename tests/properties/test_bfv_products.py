@@ -120,3 +120,61 @@ def test_open_columns_are_exact_and_the_others_stay_masked(data: st.DataObject) 
     assert np.array_equal(unmask(found[:closed], reply.mask, bits), expected[:closed])
     shown = unmask(found[closed:], np.zeros(opened, np.uint64), bits)
     assert np.array_equal(shown, expected[closed:] + addend)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    rows=st.integers(1, 10_000),
+    columns=st.integers(1, 300),
+    bits=st.sampled_from([(16, 0), (20, 14), (24, 16)]),
+    latency_ms=st.sampled_from([0.0, 150.0]),
+    extreme=st.booleans(),
+)
+def test_any_job_is_exact(
+    rows: int, columns: int, bits: tuple[int, int], latency_ms: float, extreme: bool
+) -> None:
+    fmt = ProductFormat(
+        rows=rows,
+        value_bound=1.0,
+        matrix_bound=1.0,
+        value_fraction_bits=bits[0],
+        matrix_fraction_bits=bits[1],
+        columns=columns,
+        rounds=10,
+        latency_ms=latency_ms,
+    )
+    generator = np.random.default_rng(rows * columns)
+    values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, rows)
+    matrix = generator.integers(-fmt.largest_entry, fmt.largest_entry + 1, (rows, columns))
+    if extreme:
+        values, matrix = extremes(fmt, rows, columns)
+    assert np.array_equal(product(*ends(fmt), values, matrix), matrix.T @ values)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("fraction_bits", [(20, 14), (24, 18)])
+def test_sums_of_all_senders_products_are_exact_before_the_masks_come_off(
+    sign: int, fraction_bits: tuple[int, int]
+) -> None:
+    """K - 1 owners, one X: the largest sum that a job of K parties can have."""
+    fmt = ProductFormat(
+        rows=64,
+        value_bound=1.0,
+        matrix_bound=4.0,
+        value_fraction_bits=fraction_bits[0],
+        matrix_fraction_bits=fraction_bits[1],
+        summands=4,
+        columns=20,
+        rounds=100,
+    )
+    values, matrix = extremes(fmt, 64, 20)
+    masked, masks = np.zeros(20, np.uint64), np.zeros(20, np.uint64)
+    keys = [ends(fmt) for _ in range(fmt.summands)]
+    for owner, evaluator in keys:
+        encrypted = owner.encrypt(sign * values)
+        reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix))
+        masked += owner.decrypt(reply.ciphertext, 20)
+        masks += reply.mask
+    found = unmask(masked, masks, keys[0][1].modulus_bits)
+    assert np.array_equal(found, sign * fmt.summands * (matrix.T @ values))
+    assert int(np.abs(found).max()) == fmt.largest_product

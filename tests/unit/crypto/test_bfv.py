@@ -8,7 +8,8 @@ import tenseal.sealapi as seal
 
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
-from securevfl.crypto.bfv_wire import reply_bytes
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Int64Array, OpenEvaluator, OpenOwner, ProductFormat
 from securevfl.crypto.seal_codec import SEED_BYTES, _body, _framed, from_bytes, to_bytes
@@ -251,3 +252,127 @@ def test_a_public_key_that_hides_nothing_is_refused(owner: BfvOwner) -> None:
     transparent = b"".join(bytes(part) for part in _framed([bytes(body)]))
     with pytest.raises(KeyMismatch, match="encrypt nothing"):
         BfvEvaluator(transparent, FORMAT)
+
+
+def test_maximal_products_of_many_replies_and_two_primes_are_accepted() -> None:
+    """Groups of four replies are tested together, each with all the noise there can be."""
+    fmt = replace(
+        FORMAT, value_fraction_bits=24, matrix_fraction_bits=16, columns=3000, latency_ms=20.0
+    )
+    owner = BfvOwner(fmt)
+    assert owner._parameters.reply_primes == 2
+    assert owner._parameters.replies(3000) > 4
+    evaluator = BfvEvaluator(owner.public_bytes, fmt)
+    prepared = evaluator.prepare(np.full((ROWS, 3000), -fmt.largest_entry))
+    extreme = np.full(ROWS, fmt.largest_value)
+    for _ in range(3):
+        reply = evaluator.masked_product(owner.encrypt(extreme), prepared)
+        found = unmask(owner.decrypt(reply.ciphertext, 3000), reply.mask, owner.modulus_bits)
+        assert np.all(found == -ROWS * fmt.largest_value * fmt.largest_entry)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 4, 5, 9, 15])
+def test_a_seed_in_another_frame_is_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array, at: int
+) -> None:
+    encrypted = bytearray(owner.encrypt(values))
+    encrypted[at - SEED_BYTES] ^= 0x81
+    with pytest.raises(KeyMismatch):
+        evaluator.masked_product(bytes(encrypted), evaluator.prepare(matrix))
+
+
+@pytest.mark.parametrize("generator", [0, 2, 3, 255])
+def test_a_seed_for_another_generator_does_not_pass(
+    owner: BfvOwner,
+    evaluator: BfvEvaluator,
+    values: Int64Array,
+    matrix: Int64Array,
+    generator: int,
+) -> None:
+    encrypted = bytearray(owner.encrypt(values))
+    assert encrypted[16 - SEED_BYTES] == 1  # BLAKE2xb; 2 is SHAKE256
+    encrypted[16 - SEED_BYTES] = generator
+    with pytest.raises(KeyMismatch):
+        owner.decrypt(
+            evaluator.masked_product(bytes(encrypted), evaluator.prepare(matrix)).ciphertext,
+            COLUMNS,
+        )
+
+
+@pytest.mark.parametrize("at", [0, 31, 63])
+def test_a_reply_to_an_input_with_another_seed_is_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array, at: int
+) -> None:
+    encrypted = bytearray(owner.encrypt(values))
+    encrypted[at - 64] ^= 1
+    reply = evaluator.masked_product(bytes(encrypted), evaluator.prepare(matrix))
+    with pytest.raises(KeyMismatch, match="damaged"):
+        owner.decrypt(reply.ciphertext, COLUMNS)
+
+
+def test_a_public_key_of_another_owner_makes_replies_that_are_refused(
+    owner: BfvOwner, values: Int64Array, matrix: Int64Array
+) -> None:
+    foreign = BfvOwner(FORMAT)
+    mixed = BfvEvaluator(foreign.public_bytes, FORMAT)
+    reply = mixed.masked_product(owner.encrypt(values), mixed.prepare(matrix)).ciphertext
+    for each in (owner, foreign):
+        with pytest.raises(KeyMismatch, match="damaged"):
+            each.decrypt(reply, COLUMNS)
+
+
+def test_a_public_key_with_a_word_that_is_no_residue_is_refused(owner: BfvOwner) -> None:
+    body = bytearray(_body(owner.public_bytes))
+    body[-8:] = b"\xff" * 8
+    with pytest.raises(KeyMismatch, match="PublicKey"):
+        BfvEvaluator(b"".join(map(bytes, _framed([bytes(body)]))), FORMAT)
+
+
+def test_a_secret_key_or_a_key_with_more_behind_it_is_refused(owner: BfvOwner) -> None:
+    secret = to_bytes(seal.KeyGenerator(owner._context).secret_key())
+    with pytest.raises(CryptoError):
+        BfvEvaluator(secret, FORMAT)
+    with pytest.raises(CryptoError):
+        BfvEvaluator(owner.public_bytes + b"\0", FORMAT)
+
+
+def test_words_of_a_reply_that_are_no_residues_are_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
+    # c₁ comes first, the revealed c₀ last.
+    for cut in (slice(0, 20), slice(-20, None)):
+        damaged = bytearray(reply)
+        damaged[cut] = b"\xff" * 20
+        with pytest.raises(KeyMismatch, match="Ciphertext"):
+            owner.decrypt(bytes(damaged), COLUMNS)
+
+
+def test_other_random_words_in_c1_are_noticed(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    """Ten words: each of 40 replies passes less than once in 10^6.
+
+    One bit, or one word, may change values without making noise: lines have to be authentic.
+    """
+    generator = np.random.default_rng(4)
+    parameters, prime = owner._parameters, owner._primes[0]
+    positions = parameters.positions(COLUMNS)
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
+    size = reply_bytes(parameters, len(positions))
+    for _ in range(40):
+        polynomials = unpack_reply(parameters, reply[:size], positions)
+        places = generator.choice(DEGREE, 10, replace=False)
+        polynomials[1, 0, places] = generator.integers(0, prime, 10, np.uint64)
+        damaged = pack_reply(parameters, polynomials, positions) + reply[size:]
+        with pytest.raises(KeyMismatch, match="damaged"):
+            owner.decrypt(damaged, COLUMNS)
+
+
+def test_a_matrix_prepared_for_other_parameters_is_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    for other in (replace(FORMAT, value_fraction_bits=22), replace(FORMAT, rows=4000)):
+        foreign = BfvEvaluator(BfvOwner(other).public_bytes, other)
+        with pytest.raises(CryptoError):
+            evaluator.masked_product(owner.encrypt(values), foreign.prepare(matrix))

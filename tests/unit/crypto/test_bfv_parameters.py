@@ -49,9 +49,11 @@ def test_flooding_covers_the_job_and_leaves_room_to_decrypt(fmt: ProductFormat) 
     norm = columns * parameters.inputs * parameters.chunk * fmt.largest_entry
     revealed = parameters.replies(fmt.columns) * len(parameters.positions(fmt.columns))
     over_job = revealed * fmt.rounds * fmt.vectors
-    assert flooding >= 2**STATISTICAL_BITS * LARGEST_NOISE * norm * over_job
-    # E <= q/(4t) is what decrypting takes; the owner's test of noise takes q/(16t).
-    assert modulus >= 16 * flooding << parameters.plain_bits
+    assert (STATISTICAL_BITS, LARGEST_NOISE) == (40, 21 + 1 / 2)
+    assert 2 * flooding >= (43 << 40) * norm * over_job
+    # E <= q/(4t) is what decrypting takes. The owner's test of four replies' noise, each at most
+    # E/2, leaves them q/(16t): E <= q/(32t), but for what primes are short of a power of two.
+    assert modulus >= 31 * flooding << parameters.plain_bits
     reply_modulus = prod(parameters.primes()[: parameters.reply_primes])
     assert reply_modulus >> parameters.plain_bits >= 2**11
     assert 2 * fmt.largest_product < 1 << parameters.plain_bits

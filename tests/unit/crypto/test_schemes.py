@@ -1,9 +1,12 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import securevfl
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
@@ -18,7 +21,7 @@ FORMAT = ProductFormat(rows=2, value_bound=1.0, matrix_bound=2.0)
 
 
 def test_every_scheme_is_described_in_one_line() -> None:
-    assert {"paillier", "ckks"} <= set(SCHEMES)
+    assert list(SCHEMES) == ["bfv", "paillier", "ckks"]
     for scheme in SCHEMES.values():
         assert scheme.description
         assert "\n" not in scheme.description
@@ -45,6 +48,20 @@ def test_a_key_of_another_size_than_agreed_is_refused() -> None:
         make_evaluator("paillier", owner.public_bytes, FORMAT)
 
 
+def test_bfv_has_no_key_size_and_estimates_its_time() -> None:
+    owner = make_owner("bfv", FORMAT)
+    assert isinstance(owner, BfvOwner)
+    assert owner.key_bits is None
+    evaluator = make_evaluator("bfv", owner.public_bytes, FORMAT)
+    assert isinstance(evaluator, BfvEvaluator)
+    seconds = SCHEMES["bfv"].seconds
+    assert seconds is not None
+    far = replace(FORMAT, bandwidth_mbit=1.0)
+    assert 0 < seconds(FORMAT) < seconds(far)
+    assert [name for name, scheme in SCHEMES.items() if scheme.seconds] == ["bfv"]
+    assert [name for name, scheme in SCHEMES.items() if not scheme.exact] == ["ckks"]
+
+
 def test_ckks_has_no_key_size() -> None:
     owner = make_owner("ckks", FORMAT)
     assert isinstance(owner, CkksOwner)
@@ -60,6 +77,8 @@ def test_ckks_has_no_key_size() -> None:
         ("paillier", 1024, None, "key_bits is 1024, 3072 or 2048"),
         ("paillier", 0, None, "key_bits is 0, 3072 or 2048"),
         ("ckks", 3072, None, "key_bits is 3072, no choice"),
+        ("bfv", 128, None, "key_bits is 128, no choice"),
+        ("bfv", None, "phe", "engine is 'phe', one of tenseal expected for bfv"),
         ("paillier", None, "quantum", "engine is 'quantum', one of fast, fast-full, phe"),
         ("ckks", None, "phe", "engine is 'phe', one of tenseal"),
     ],

@@ -1,6 +1,8 @@
 import os
 import struct
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +31,23 @@ def test_objects_come_back_with_and_without_anonymous_files(
     loaded = from_bytes(_context()[0], seal.PublicKey(), public_bytes)
     again = from_bytes(_context()[0], seal.PublicKey(), to_bytes(loaded))
     assert [again.data()[at] for at in range(9)] == [loaded.data()[at] for at in range(9)]
+
+
+def test_temporary_files_are_private_and_gone_at_once(
+    public_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen = []
+    with seal_codec._scratch() as (descriptor, path):
+        seen.append(Path(path))
+        assert path.startswith(str(tmp_path))
+        assert os.fstat(descriptor).st_mode & 0o077 == 0
+    to_bytes(seal.Plaintext("1"))
+    with pytest.raises(KeyMismatch):
+        from_bytes(_context()[0], seal.PublicKey(), public_bytes[:-1])
+    assert not seen[0].exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_concatenated_objects_are_cut_apart(public_bytes: bytes) -> None:

@@ -1,9 +1,17 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from securevfl.errors import PeerViolation
 from securevfl.models.losses import Logistic
-from securevfl.protocols.agreement import Agreement, agree, feature_bound_bits
+from securevfl.protocols import agreement
+from securevfl.protocols.agreement import (
+    Agreement,
+    agree,
+    feature_bound_bits,
+    feature_fraction_bits,
+)
 from securevfl.protocols.exchange import Party
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
@@ -19,10 +27,13 @@ def member(
     columns: int = 2,
     test_rows: int = 3,
     size: float = 1,
+    *,
+    parameters: int | None = None,
 ) -> Program[Agreement]:
     async def program(channel: Channel, costs: Costs) -> Agreement:
         party = Party(channel, costs, NAMES, "bank", Logistic())
-        return await agree(party, job_hash, np.full((rows, columns), size), test_rows)
+        inputs = np.full((rows, columns), size)
+        return await agree(party, job_hash, inputs, test_rows, parameters=parameters)
 
     return program
 
@@ -31,7 +42,7 @@ def test_parties_learn_columns_and_a_common_bound() -> None:
     programs = {"bank": member(), "shop": member(columns=7, size=-5.0), "lab": member(columns=1)}
     agreed = simulate(programs, PRESETS["lan"]).results
     assert dict(agreed["bank"].columns) == {"shop": 7, "lab": 1}
-    assert {agreement.feature_bound for agreement in agreed.values()} == {8.0}
+    assert {each.feature_bound for each in agreed.values()} == {8.0}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +63,7 @@ def test_a_party_of_another_job_is_refused_by_name(odd_one: Program[Agreement], 
 def test_masks_of_two_parties_cancel() -> None:
     programs = {name: member() for name in NAMES}
     agreed = simulate(programs, PRESETS["lan"]).results
-    shares = [agreement.masks.zero_share(NAMES, "test", (5,)) for agreement in agreed.values()]
+    shares = [each.masks.zero_share(NAMES, "test", (5,)) for each in agreed.values()]
     assert np.array_equal(np.add.reduce(shares), np.zeros(5))
     assert all(share.any() for share in shares)
 
@@ -67,3 +78,68 @@ def test_the_bound_is_the_next_power_of_two(largest: float, bits: int) -> None:
 @pytest.mark.parametrize("bits", [10, 20, 40, 62])
 def test_a_feature_a_breath_above_a_power_of_two_is_within_the_bound(bits: int) -> None:
     assert feature_bound_bits(np.array([np.nextafter(2.0**bits, np.inf)])) == bits + 1
+
+
+@pytest.mark.parametrize(
+    ("features", "bits"),
+    [
+        ([0.0, 0.0], 0),
+        ([0.0, 1.0], 0),
+        ([-3.0, 1024.0], 0),
+        ([0.5], 1),
+        ([-0.5, 1.0], 1),
+        ([0.75, 0.5, -8.0], 2),
+        ([-(2.0**-31)], 31),
+        ([1.0 + 2.0**-31, -1.0], 31),
+        # 32 stands for all that are not exact with fewer.
+        ([2.0**-32], 32),
+        ([0.1], 32),
+        ([1.0, 1 / 3], 32),
+        ([1e-300], 32),
+        ([float("nan")], 32),
+        ([float("inf")], 32),
+        # 2^31 times these leaves int64.
+        ([2.0**40], 32),
+        ([2.0**32, 0.5], 32),
+        ([2.0**31], 0),
+    ],
+)
+def test_fraction_bits_are_the_fewest_that_are_exact(features: list[float], bits: int) -> None:
+    inputs = np.array([features])
+    assert feature_fraction_bits(inputs) == bits
+    assert feature_fraction_bits(np.vstack([inputs, np.zeros_like(inputs)])) == bits
+    if bits < 32:
+        exact = np.ldexp(inputs, bits)
+        assert np.array_equal(np.rint(exact), exact)
+        assert bits == 0 or np.any(np.rint(exact / 2) != exact / 2)
+
+
+@given(st.lists(st.integers(-(1 << 31), 1 << 31), min_size=1), st.integers(0, 31))
+def test_integers_over_a_power_of_two_take_at_most_its_bits(numbers: list[int], bits: int) -> None:
+    inputs = np.ldexp(np.array([numbers], np.float64), -bits)
+    found = feature_fraction_bits(inputs)
+    assert found <= bits
+    exact = np.ldexp(inputs, found)
+    assert np.array_equal(np.rint(exact), exact)
+
+
+def test_all_take_the_finest_fraction_bits_of_any() -> None:
+    programs = {"bank": member(), "shop": member(size=0.25), "lab": member(size=0.5)}
+    agreed = simulate(programs, PRESETS["lan"]).results
+    assert {each.feature_fraction_bits for each in agreed.values()} == {2}
+
+
+def test_a_network_tells_its_parameters_in_place_of_its_features() -> None:
+    programs = {"bank": member(), "shop": member(size=1000.0, parameters=77), "lab": member()}
+    agreed = simulate(programs, PRESETS["lan"]).results
+    assert agreed["lab"].columns["shop"] == 77
+    assert agreed["shop"].own_columns == 77
+    assert {each.feature_bound for each in agreed.values()} == {1.0}
+    assert {each.feature_fraction_bits for each in agreed.values()} == {32}
+
+
+def test_more_fraction_bits_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "feature_fraction_bits", lambda _: 33)
+    programs = {name: member() for name in NAMES}
+    with pytest.raises(PeerViolation, match="announces 33 fraction bits, at most 32"):
+        simulate(programs, PRESETS["lan"])
