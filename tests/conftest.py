@@ -3,8 +3,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from securevfl.data import VerticalDataset, load, where
+
+# No test is timed: machines are noisy.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 NOT_FOUND = "real data not found"
 
