@@ -13,8 +13,9 @@ Guarantees, for semi-honest parties:
       owner, who knows a, divides it out (200 of 200 coefficients of X).
     - A reply's noise holds X·e, e known to the owner. Flooding hides it within a statistical
       distance of 2^−40 over all coefficients that the job reveals.
-    - Replies of another key, and those with a damaged c₁, have too much noise and are refused. A
-      damaged word of c₀ changes one number and is noticed 5 times in 16: lines are authentic.
+    - Replies of another key, and bytes that are none, have too much noise and are refused. That
+      is no checksum: most single bits, and 3 of 8 single words, change numbers without making
+      noise. Lines are authentic.
 Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURITY.md.
 Source: design protocols.md section 3.
 """
@@ -56,6 +57,7 @@ _LARGEST_KEY = 1 << 20
 class PreparedPolynomials:
     """X as plaintexts in NTT form, [reply][input]; None where all entries are zero."""
 
+    product_format: ProductFormat
     columns: int
     plaintexts: tuple[tuple[seal.Plaintext | None, ...], ...]
 
@@ -89,9 +91,11 @@ class BfvEvaluator:
         self._reply_level = self._parameters.reply_level()
         (piece,) = split(public_bytes, 1, _LARGEST_KEY)
         public_key = from_bytes(self._context, seal.PublicKey(), piece)
-        if public_key.data().is_transparent():
-            raise KeyMismatch("the BFV public key would encrypt nothing")
         self._encryptor = seal.Encryptor(self._context, public_key)
+        trial = seal.Ciphertext()
+        self._encryptor.encrypt_zero(trial)
+        if trial.is_transparent():
+            raise KeyMismatch("the BFV public key would encrypt nothing")
         capacity = self._parameters.replies(product_format.columns) * product_format.vectors
         self._pool = BlinderPool(self._blinder, capacity)
 
@@ -118,6 +122,7 @@ class BfvEvaluator:
         # (reply, input, columns one after the other, rows reversed)
         coefficients = blocks[:, ::-1].transpose(2, 0, 3, 1).reshape(replies, parameters.inputs, -1)
         return PreparedPolynomials(
+            self._format,
             columns,
             tuple(
                 tuple(self._transformed(part) if part.any() else None for part in reply)
@@ -138,7 +143,7 @@ class BfvEvaluator:
 
     def lacks_blinders(self, prepared: object) -> bool:
         """Whether the next product would have to make some."""
-        return len(self._pool) < len(_own(prepared).plaintexts)
+        return len(self._pool) < len(self._own(prepared).plaintexts)
 
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
         """Compute Enc(Xᵀv + r), re-randomized and flooded, with a fresh mask r.
@@ -157,12 +162,16 @@ class BfvEvaluator:
             RangeExceeded: an addend beyond the format's largest product.
             CryptoError: bytes that are no encryption of S values under these parameters.
         """
-        product = _own(prepared)
+        product = self._own(prepared)
         closed = product.columns - len(addend)
-        if closed < 0 or np.any(np.abs(addend) > self._format.largest_product):
+        # Product and addend together stay under t/2; abs() of the least int64 would not.
+        largest = self._format.largest_product // self._format.summands
+        room = (1 << (self._parameters.plain_bits - 1)) - 1 - largest
+        fits = addend.dtype == np.int64 and addend.ndim == 1
+        if not (fits and closed >= 0 and np.all(addend <= room) and np.all(addend >= -room)):
             raise RangeExceeded(
-                f"{len(addend)} addends to {product.columns} columns, each within "
-                f"{self._format.largest_product} expected"
+                f"{len(addend)} {addend.dtype} addends to {product.columns} columns, int64 within "
+                f"{room} expected"
             )
         vectors = self._take_in(encrypted)
         positions = self._parameters.positions(product.columns)
@@ -229,6 +238,14 @@ class BfvEvaluator:
             self._evaluator.mod_switch_to_inplace(blinder, self._reply_level)
         return pack_reply(self._parameters, polynomials_of(blinder), positions)
 
+    def _own(self, prepared: object) -> PreparedPolynomials:
+        """What was prepared for this format: flooding follows from its bounds."""
+        if not isinstance(prepared, PreparedPolynomials):
+            raise CryptoError(f"prepared is a {type(prepared).__name__}, not BFV polynomials")
+        if prepared.product_format != self._format:
+            raise CryptoError("prepared are BFV polynomials of another format")
+        return prepared
+
     def _blinder(self) -> _Blinder:
         mask = uniform_words(DEGREE) & self._plain_mask
         encrypted = seal.Ciphertext()
@@ -238,12 +255,6 @@ class BfvEvaluator:
         flood = coefficient_ciphertext(self._context, noise)
         self._evaluator.add_inplace(encrypted, flood)
         return _Blinder(encrypted, mask)
-
-
-def _own(prepared: object) -> PreparedPolynomials:
-    if not isinstance(prepared, PreparedPolynomials):
-        raise CryptoError(f"prepared is a {type(prepared).__name__}, not BFV polynomials")
-    return prepared
 
 
 def _residues(integers: Int64Array, plain_bits: int) -> UInt64Array:

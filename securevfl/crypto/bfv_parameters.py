@@ -177,7 +177,9 @@ def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
     replies = -(-product_format.columns // (DEGREE // chunk))
     revealed = replies * len(_positions(chunk, columns))
     over_job = revealed * product_format.vectors * product_format.rounds
-    return STATISTICAL_BITS + (ceil(LARGEST_NOISE * norm) * over_job - 1).bit_length()
+    # A fresh encryption's own noise, N at most, tells of its randomness and is hidden as well.
+    largest = ceil(LARGEST_NOISE * norm) + DEGREE
+    return STATISTICAL_BITS + (largest * over_job - 1).bit_length()
 
 
 def _nibbles(bits: int, primes: int) -> int:

@@ -376,3 +376,54 @@ def test_a_matrix_prepared_for_other_parameters_is_refused(
         foreign = BfvEvaluator(BfvOwner(other).public_bytes, other)
         with pytest.raises(CryptoError):
             evaluator.masked_product(owner.encrypt(values), foreign.prepare(matrix))
+
+
+@pytest.mark.parametrize(
+    "addend", [np.array([-(1 << 63)]), np.array([2.5]), np.array([[1, 2]]), np.array([True])]
+)
+def test_addends_that_are_no_numbers_of_the_ring_are_refused(
+    owner: BfvOwner,
+    evaluator: BfvEvaluator,
+    values: Int64Array,
+    matrix: Int64Array,
+    addend: Int64Array,
+) -> None:
+    with pytest.raises(RangeExceeded, match="addends"):
+        evaluator.partly_open_product(owner.encrypt(values), evaluator.prepare(matrix), addend)
+
+
+def test_an_addend_that_would_wrap_with_the_product_is_refused() -> None:
+    fmt = replace(FORMAT, value_bound=0.999, summands=2)
+    owner = BfvOwner(fmt)
+    evaluator = BfvEvaluator(owner.public_bytes, fmt)
+    prepared = evaluator.prepare(np.full((ROWS, 1), fmt.largest_entry))
+    encrypted = owner.encrypt(np.full(ROWS, fmt.largest_value))
+    product = fmt.largest_product // 2
+    most = (1 << (owner.modulus_bits - 1)) - 1 - product
+    assert most >= product  # room for next predictions
+    reply = evaluator.partly_open_product(encrypted, prepared, np.array([most]))
+    found = unmask(owner.decrypt(reply.ciphertext, 1), np.zeros(1, np.uint64), owner.modulus_bits)
+    assert found.tolist() == [product + most]
+    with pytest.raises(RangeExceeded, match="addends"):
+        evaluator.partly_open_product(encrypted, prepared, np.array([most + 1]))
+
+
+def test_a_matrix_prepared_for_other_bounds_is_refused(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+) -> None:
+    """The same ring and primes, but entries 16 times as large: flooding would fall short."""
+    other = replace(FORMAT, matrix_bound=64.0, value_fraction_bits=14)
+    foreign = BfvEvaluator(owner.public_bytes, other)
+    with pytest.raises(CryptoError, match="another format"):
+        evaluator.masked_product(owner.encrypt(values), foreign.prepare(matrix))
+    with pytest.raises(CryptoError, match="another format"):
+        evaluator.lacks_blinders(foreign.prepare(matrix))
+
+
+def test_a_public_key_that_vanishes_in_rounding_is_refused(owner: BfvOwner) -> None:
+    """c₁ = 1: of every encryption, c₁ falls with SEAL's own prime."""
+    words = 8192 * (len(owner._primes) + 1)
+    body = bytearray(_body(owner.public_bytes))
+    body[-8 * words :] = np.ones(words, "<u8").tobytes()
+    with pytest.raises(KeyMismatch, match="encrypt nothing"):
+        BfvEvaluator(b"".join(map(bytes, _framed([bytes(body)]))), FORMAT)

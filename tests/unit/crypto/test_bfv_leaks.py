@@ -324,9 +324,11 @@ def test_a_blinder_of_a_product_that_failed_is_gone(owner: BfvOwner) -> None:
     values, matrix = numbers(10)
     assert evaluator.make_blinder()
     (made,) = evaluator._pool._stock
+    prepared = evaluator.prepare(matrix)
+    broken = replace(prepared, plaintexts=foreign.prepare(matrix).plaintexts)
     with pytest.raises(CryptoError):
-        evaluator.masked_product(owner.encrypt(values), foreign.prepare(matrix))
-    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
+        evaluator.masked_product(owner.encrypt(values), broken)
+    reply = evaluator.masked_product(owner.encrypt(values), prepared)
     at = owner._parameters.positions(COLUMNS)[:COLUMNS]
     unused = np.uint64(MODULUS_BITS - owner.modulus_bits)
     assert not np.any(reply.mask >> unused == made.mask[at])

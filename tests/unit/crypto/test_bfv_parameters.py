@@ -37,6 +37,7 @@ FORMATS = [
     replace(BASE, rows=64, columns=5000, rounds=100_000),
     replace(BASE, value_fraction_bits=24, matrix_fraction_bits=16, summands=2),
     replace(BASE, bandwidth_mbit=20.0, latency_ms=150.0),
+    replace(BASE, rows=1, columns=1, matrix_bound=1.0, matrix_fraction_bits=0),
 ]
 
 
@@ -50,7 +51,7 @@ def test_flooding_covers_the_job_and_leaves_room_to_decrypt(fmt: ProductFormat) 
     revealed = parameters.replies(fmt.columns) * len(parameters.positions(fmt.columns))
     over_job = revealed * fmt.rounds * fmt.vectors
     assert (STATISTICAL_BITS, LARGEST_NOISE) == (40, 21 + 1 / 2)
-    assert 2 * flooding >= (43 << 40) * norm * over_job
+    assert 2 * flooding >= (43 * norm + 2 * DEGREE << 40) * over_job
     # E <= q/(4t) is what decrypting takes. The owner's test of four replies' noise, each at most
     # E/2, leaves them q/(16t): E <= q/(32t), but for what primes are short of a power of two.
     assert modulus >= 31 * flooding << parameters.plain_bits
