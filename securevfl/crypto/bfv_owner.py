@@ -133,7 +133,7 @@ class BfvOwner:
             pack(row[end:], bits) if end < DEGREE else b""
             for row, bits in zip(c0, self._parameters.prime_bits, strict=True)
         ]
-        return _EncryptedZero(c0[:, :end], tuple(tails), seed)
+        return _EncryptedZero(c0[:, :end].copy(), tuple(tails), seed)
 
     def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
         """Decrypt a masked product: (columns,) integers modulo 2^k, times 2^(64 − k).

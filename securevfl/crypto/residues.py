@@ -49,22 +49,23 @@ def scaled_message(values: Int64Array, modulus: int, plain_bits: int, prime: int
     wrapped = to_ring(values) * np.uint64(modulus % (1 << MODULUS_BITS)) << unused
     remainder = from_ring(wrapped) >> np.int64(unused)
     size = np.abs(remainder).view(np.uint64)
-    over_t = np.uint64(pow(1 << plain_bits, -1, prime))
+    over_t = pow(1 << plain_bits, -1, prime)
     low, high = size & np.uint64((1 << LIMB_BITS) - 1), size >> np.uint64(LIMB_BITS)
-    shifted = multiplied(np.full_like(size, over_t), high, prime)
-    shifted = multiplied(shifted, np.uint64(1 << LIMB_BITS), prime)
-    quotient = (shifted + multiplied(np.full_like(size, over_t), low, prime)) % np.uint64(prime)
+    of_high = multiplied(np.uint64((over_t << LIMB_BITS) % prime), high, prime)
+    quotient = (of_high + multiplied(np.uint64(over_t), low, prime)) % np.uint64(prime)
     return np.where(remainder > 0, (np.uint64(prime) - quotient) % np.uint64(prime), quotient)
 
 
-def multiplied(values: UInt64Array, factor: UInt64Array | np.uint64, prime: int) -> UInt64Array:
+def multiplied(
+    values: UInt64Array | np.uint64, factor: UInt64Array | np.uint64, prime: int
+) -> UInt64Array:
     """values·factor mod prime, for values below the prime and factors up to 2^32.
 
     The quotient comes from float64 and may be off by one, which is put right after.
 
     Args:
-        values: shape (N,).
-        factor: one, or one for each.
+        values: shape (N,), or one for all factors.
+        factor: shape (N,), or one for all values.
         prime: between 2^31 and 2^61.
     """
     quotient = (values.astype(np.float64) * np.asarray(factor, np.float64) / prime).astype(
