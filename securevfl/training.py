@@ -16,7 +16,7 @@ from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
-from securevfl.models.local_model import MakeModule
+from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.losses import loss_for
 from securevfl.models.storage import save_model
 from securevfl.protocols.exchanges import (
@@ -48,6 +48,8 @@ class Environment:
         progress: called with rounds done.
         modules: by party what makes its network, where its model is custom: a function of the
             numbers of features and outputs.
+        wrap_model: gives what a party trains in place of its local model at θ⁰, from its name
+            and that model; None trains the model itself.
     """
 
     keys: KeyMaker = field(default_factory=SchemeKeys)
@@ -58,6 +60,7 @@ class Environment:
     checkpoints: Path | None = None
     progress: Callable[[int], None] | None = None
     modules: Mapping[str, MakeModule] = field(default_factory=dict)
+    wrap_model: Callable[[str, LocalModel], LocalModel] | None = None
 
 
 @dataclass(frozen=True)
@@ -208,11 +211,13 @@ def _parties(dataset: VerticalDataset, schedule: BatchSchedule) -> list[PartyDat
 
 def _workplace(job: Job, data: PartyData, environment: Environment) -> Workplace:
     is_label_party = data.train_labels is not None
+    name, wrap = data.table.name, environment.wrap_model
     return Workplace(
         keys=environment.keys,
-        start=np.random.default_rng([job.job.seed, data.names.index(data.table.name)]),
+        start=np.random.default_rng([job.job.seed, data.names.index(name)]),
         guard_directory=environment.guard_directory,
         checkpoints=environment.checkpoints,
         progress=environment.progress if is_label_party else None,
-        make_module=environment.modules.get(data.table.name),
+        make_module=environment.modules.get(name),
+        wrap_model=None if wrap is None else partial(wrap, name),
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import PartyTable
 from securevfl.job import Job
-from securevfl.models.local_model import MakeModule
+from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.losses import Loss, loss_for
 from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.agreement import Agreement, agree
@@ -71,6 +71,8 @@ class Workplace:
         checkpoints: where the model is written as training goes on; None writes none.
         progress: called with rounds done.
         make_module: makes this party's network where its model is custom.
+        wrap_model: gives what is trained in place of the local model at θ⁰; benchmarks follow
+            the weights with it.
     """
 
     keys: KeyMaker
@@ -79,6 +81,7 @@ class Workplace:
     checkpoints: Path | None = None
     progress: Callable[[int], None] | None = None
     make_module: MakeModule | None = None
+    wrap_model: Callable[[LocalModel], LocalModel] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ async def run_party(
         start=workplace.start,
         make_module=workplace.make_module,
     )
+    if workplace.wrap_model is not None:
+        part.model = workplace.wrap_model(part.model)
     agreement = await agree(
         party, job.hash(), part.inputs, len(part.held_out), parameters=part.parameters
     )

@@ -1,0 +1,1 @@
+"""Attacks on what a party saw, one a file; each declares what else it is given."""
