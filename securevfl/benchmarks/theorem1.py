@@ -1,0 +1,184 @@
+"""Theorem 1 tried: twin runs where it holds, and where it must not (design: audit.md section 1).
+
+A row is one pair of runs of the whole protocol. `expected` says what theory does: `holds` rows
+deviate by rounding only, `breaks` rows are negative controls, which a wrong rotation, a wrong
+comparison or a check of the first rounds alone would not tell apart.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import ortho_group
+from torch import nn
+
+from securevfl.attacks.local_rules import (
+    Adagrad,
+    Adam,
+    Lasso,
+    Momentum,
+    clip_coordinates,
+    clip_length,
+    project_on_ball,
+    sign_step,
+)
+from securevfl.attacks.rotation import stabilizer_rotation
+from securevfl.attacks.twins import Twin, TwinSetting, compare_twins
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.models.local_model import MakeModule
+
+FloatArray = NDArray[np.float64]
+HIDDEN = 4
+LEARNING_RATE = 0.1
+OFF_BY = 1e-3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pair of runs.
+
+    Attributes:
+        name: what is special about it.
+        holds: whether Theorem 1 covers it.
+        settings: of the job beside the common ones.
+        twin: of the comparison; its party is filled in.
+        label_party: turn the label party's data in place of a feature party's.
+    """
+
+    name: str
+    holds: bool
+    settings: dict[str, Any] = field(default_factory=dict)
+    twin: dict[str, Any] = field(default_factory=dict)
+    label_party: bool = False
+
+
+def identity_network(features: int, outputs: int) -> nn.Module:
+    """One linear layer: the paper's reduction of a network whose transformation is the identity."""
+    return nn.Linear(features, outputs, bias=False, dtype=torch.float64)
+
+
+def small_network(features: int, outputs: int) -> nn.Module:
+    """A network with fewer hidden units than features, which leaves directions to turn in."""
+    return nn.Sequential(
+        nn.Linear(features, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, outputs)
+    ).double()
+
+
+def any_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
+    """A Haar draw that does not care what it should fix."""
+    rotation: FloatArray = ortho_group.rvs(len(fixed), random_state=generator)
+    return rotation
+
+
+def nearly_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
+    """A rotation of the right kind with entries off by about 1e-3."""
+    error = OFF_BY * generator.standard_normal((len(fixed), len(fixed)))
+    return stabilizer_rotation(fixed, generator) + error
+
+
+def standardize_again(features: FloatArray) -> FloatArray:
+    """What standardizing does to a twin."""
+    spread = features.std(axis=0)
+    scaled: FloatArray = (features - features.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    return scaled
+
+
+def cases() -> list[Case]:
+    """What Theorem 1 covers, then its negative controls."""
+    lasso = LEARNING_RATE
+    return [
+        Case("FedBCD-p, Q = 5", True),
+        Case("FedSGD", True, {"algorithm": "fedsgd"}),
+        Case("Q = 50", True, {"local_steps": 50, "learning_rate": 0.02}),
+        Case("FedBCD-s", True, {"algorithm": "fedbcd-s"}),
+        Case(
+            "frozen rule, L2, proximal", True, {"local_rule": "frozen", "l2": 0.01, "proximal": 0.1}
+        ),
+        Case("reshuffled batches", True, {"sampling": "shuffle"}),
+        Case("theta0 = 0", True, {"start": "zero"}),
+        Case("the label party's data", True, label_party=True),
+        Case("momentum", True, twin={"rule": Momentum}),
+        Case("Nesterov", True, twin={"rule": lambda: Momentum(nesterov=True)}),
+        Case("length clipping", True, twin={"rule": lambda: clip_length}),
+        Case("AdaGrad-norm", True, twin={"rule": lambda: Adagrad(scalar=True)}),
+        Case("ball projection", True, twin={"rule": lambda: project_on_ball}),
+        Case("network, identity", True, {"model": "custom"}, {"modules": identity_network}),
+        Case(f"network, {HIDDEN} hidden", True, {"model": "custom"}, {"modules": small_network}),
+        Case("Adam", False, twin={"rule": Adam}),
+        Case("Adagrad", False, twin={"rule": Adagrad}),
+        Case("signSGD", False, twin={"rule": lambda: sign_step}),
+        Case("coordinate clipping", False, twin={"rule": lambda: clip_coordinates}),
+        Case("L1, 1e-2", False, twin={"rule": lambda: Lasso(1e-2 * lasso)}),
+        Case("L1, 1e-3", False, twin={"rule": lambda: Lasso(1e-3 * lasso)}),
+        Case("standardized again", False, twin={"change": standardize_again}),
+        Case("U moves theta0", False, twin={"rotation": any_orthogonal}),
+        Case("U off by 1e-3", False, twin={"rotation": nearly_orthogonal}),
+    ]
+
+
+def run_case(
+    case: Case, dataset: VerticalDataset, *, rounds: int, batch_size: int, seed: int
+) -> Twin:
+    """One pair of runs over the exchange in clear."""
+    names = [table.name for table in dataset.parties if table.name != dataset.label_party]
+    party = dataset.label_party if case.label_party else names[0]
+    job = Job.of(
+        job={
+            "rounds": rounds,
+            "batch_size": batch_size,
+            "learning_rate": LEARNING_RATE,
+            "local_steps": 5,
+            "eval_every": 0,
+            "seed": seed,
+            **case.settings,
+        }
+    )
+    twin = dict(case.twin)
+    if "modules" in twin:
+        module: MakeModule = twin["modules"]
+        twin["modules"] = {table.name: module for table in dataset.parties}
+    generator = np.random.default_rng([seed, 1])
+    return compare_twins(job, dataset, TwinSetting(party, **twin), generator)
+
+
+def theorem1(
+    dataset: VerticalDataset,
+    *,
+    rounds: int = 1000,
+    batch_size: int = 64,
+    seed: int = 0,
+    report: Report = silent,
+) -> Iterator[dict[str, Any]]:
+    """A row for every case.
+
+    Args:
+        dataset: real data.
+        rounds: of both runs.
+        batch_size: S.
+        seed: of batches, starts and rotations.
+        report: told what runs.
+    """
+    todo = cases()
+    for done, case in enumerate(todo):
+        report(case.name, done, len(todo))
+        twin = run_case(case, dataset, rounds=rounds, batch_size=batch_size, seed=seed)
+        expected: Literal["holds", "breaks"] = "holds" if case.holds else "breaks"
+        yield {
+            "dataset": dataset.name,
+            "case": case.name,
+            "expected": expected,
+            "rounds": rounds,
+            "deviation": twin.deviation,
+            "absolute_deviation": twin.absolute_deviation,
+            "relative_distance": twin.relative_distance,
+            "orthogonality_error": twin.orthogonality_error,
+            "free_dimensions": twin.free_dimensions,
+            "group_dimension": twin.group_dimension,
+            "set_up_differs": list(twin.set_up_differs),
+            "wall_s": twin.wall_s,
+        }

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securevfl.attacks.rotation import (
+    free_directions,
+    freedom,
+    lemma_rotation,
+    stabilizer_rotation,
+)
+from securevfl.errors import ConfigError
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@given(st.integers(2, 12), st.integers(0, 2**32 - 1))
+def test_lemma_1_gives_an_orthogonal_matrix_that_fixes_theta0(size: int, seed: int) -> None:
+    draws = generator(seed)
+    start = draws.standard_normal(size)
+    inner = np.linalg.qr(draws.standard_normal((size - 1, size - 1)))[0]
+    rotation = lemma_rotation(start, inner)
+    np.testing.assert_allclose(rotation.T @ rotation, np.eye(size), atol=1e-13)
+    np.testing.assert_allclose(rotation.T @ start, start, atol=1e-13)
+
+
+@pytest.mark.parametrize("first", [1.0, -1.0])
+def test_the_reflection_is_stable_next_to_the_axis(first: float) -> None:
+    start = np.array([first, 1e-9, 0.0])  # θ⁰ − ‖θ⁰‖e₁ cancels to noise here
+    rotation = lemma_rotation(start, np.array([[0.0, -1.0], [1.0, 0.0]]))
+    np.testing.assert_allclose(rotation.T @ start, start, atol=1e-15)
+
+
+def test_lemma_1_is_a_member_of_the_stabilizer() -> None:
+    start = generator().standard_normal(6)
+    inner = np.linalg.qr(generator(1).standard_normal((5, 5)))[0]
+    rotation = lemma_rotation(start, inner)
+    basis = free_directions(start[:, None])
+    within = basis.T @ rotation @ basis
+    np.testing.assert_allclose(within.T @ within, np.eye(5), atol=1e-13)
+    np.testing.assert_allclose(
+        rotation, np.eye(6) + basis @ (within - np.eye(5)) @ basis.T, atol=1e-13
+    )
+
+
+def test_lemma_1_has_no_direction_at_zero() -> None:
+    with pytest.raises(ConfigError, match="theta0 = 0"):
+        lemma_rotation(np.zeros(3), np.eye(2))
+
+
+def test_an_inner_matrix_of_another_size_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"expected \(2, 2\)"):
+        lemma_rotation(np.ones(3), np.eye(3))
+
+
+@pytest.mark.parametrize("outputs", [0, 1, 3])
+def test_a_draw_fixes_every_fixed_column_and_nothing_else(outputs: int) -> None:
+    fixed = generator().standard_normal((7, outputs))
+    rotation = stabilizer_rotation(fixed, generator(1))
+    np.testing.assert_allclose(rotation.T @ rotation, np.eye(7), atol=1e-13)
+    np.testing.assert_allclose(rotation @ fixed, fixed, atol=1e-13)
+    unmoved = np.sum(np.abs(np.linalg.eigvals(rotation) - 1) < 1e-9)
+    assert unmoved in {outputs, outputs + 1}  # an odd rotation has one axis more
+
+
+def test_the_freedom_is_that_of_the_complement() -> None:
+    start = generator().standard_normal((5, 1))
+    constant = np.eye(5)[:, -1:]
+    assert freedom(np.empty((5, 0))) == (5, 10)
+    assert freedom(start) == (4, 6)
+    assert freedom(np.hstack([start, constant])) == (3, 3)
+    assert freedom(np.hstack([start, 2 * start])) == (4, 6)
+    assert freedom(np.zeros((5, 1))) == (5, 10)
+
+
+def test_one_feature_has_no_twin() -> None:
+    with pytest.raises(ConfigError, match="the data have no twin"):
+        stabilizer_rotation(np.array([[2.0]]), generator())
+
+
+def test_two_features_have_exactly_one_twin() -> None:
+    start = np.array([[3.0], [4.0]])
+    draws = [stabilizer_rotation(start, generator(seed)) for seed in range(200)]
+    reflection = 2 * (start @ start.T) / 25 - np.eye(2)
+    np.testing.assert_allclose(draws, np.broadcast_to(reflection, (200, 2, 2)), atol=1e-14)
+
+
+def test_three_features_have_as_many_twins_as_draws() -> None:
+    draws = [stabilizer_rotation(np.ones((3, 1)), generator(seed)) for seed in range(200)]
+    distances = [np.linalg.norm(a - b) for i, a in enumerate(draws) for b in draws[:i]]
+    # Two draws of O(2) of the same kind are within 1e-6 with probability below 1e-6; 19,900 pairs.
+    assert np.sum(np.array(distances) < 1e-6) <= 1
+
+
+def test_draws_are_spread_evenly_over_the_group() -> None:
+    # E[V] = 0 for Haar draws: the mean of 2,000 has entries of deviation 1/√(3·2000) = 0.013;
+    # 16 entries below five of them fail wrongly with probability below 1e-5.
+    fixed = np.ones((4, 1))
+    mean = np.mean([stabilizer_rotation(fixed, generator(seed)) for seed in range(2000)], axis=0)
+    np.testing.assert_allclose(mean, np.full((4, 4), 0.25), atol=0.065)
+
+
+def test_a_known_constant_column_of_the_data_stays() -> None:
+    features = np.hstack([generator().standard_normal((20, 4)), np.ones((20, 1))])
+    fixed = np.hstack([generator(1).standard_normal((5, 1)), np.eye(5)[:, -1:]])
+    turned = features @ stabilizer_rotation(fixed, generator(2))
+    np.testing.assert_allclose(turned[:, -1], 1.0, atol=1e-13)
+    np.testing.assert_allclose(
+        np.linalg.norm(turned, axis=1), np.linalg.norm(features, axis=1), atol=1e-12
+    )
+    assert np.linalg.norm(turned - features) > 0.1 * np.linalg.norm(features)
+
+
+def test_a_twin_of_zeros_and_ones_is_not_of_zeros_and_ones() -> None:
+    bits = (generator().random((500, 8)) < 0.3).astype(float)
+    turned = bits @ stabilizer_rotation(generator(1).standard_normal((8, 1)), generator(2))
+    near = np.minimum(np.abs(turned), np.abs(turned - 1)) < 1e-6
+    rows_of_zeros = ~bits.any(axis=1)  # zero stays zero
+    assert near[~rows_of_zeros].mean() < 1e-3
