@@ -1,0 +1,68 @@
+import pytest
+
+from securevfl.attacks.finding import (
+    ACCURACY,
+    DEVIATION,
+    RELATIVE_ERROR,
+    Finding,
+    judge,
+)
+from securevfl.errors import ConfigError
+
+
+def accuracies(*values: float, model_alone: float | None = 0.8) -> list[Finding]:
+    return [Finding(ACCURACY, value, chance=0.6, model_alone=model_alone) for value in values]
+
+
+def test_an_attack_is_measured_against_the_better_of_both_bars() -> None:
+    assert accuracies(0.9)[0].advantage == pytest.approx(0.1)
+    assert accuracies(0.9, model_alone=0.5)[0].advantage == pytest.approx(0.3)
+    assert accuracies(0.9, model_alone=None)[0].advantage == pytest.approx(0.3)
+
+
+def test_an_error_is_measured_by_how_much_smaller_it_is() -> None:
+    finding = Finding(RELATIVE_ERROR, 0.5, chance=1.0, model_alone=2.0)
+    assert finding.advantage == pytest.approx(0.5)
+
+
+def test_what_passes_the_bars_at_every_seed_leaks_for_certain() -> None:
+    judgement = judge(accuracies(0.95, 0.96, 0.94))
+    assert (judgement.verdict, judgement.certain) == ("leaks", True)
+    low, high = judgement.interval
+    # t with 2 degrees of freedom: 4.303 · 0.01/√3
+    assert (low, high) == pytest.approx((0.15 - 0.02484, 0.15 + 0.02484), abs=1e-4)
+
+
+def test_what_the_model_gives_anyway_is_no_leak() -> None:
+    judgement = judge(accuracies(0.80, 0.801, 0.799))
+    assert (judgement.verdict, judgement.certain) == ("resists", True)
+    assert judge(accuracies(0.80, 0.801, 0.799, model_alone=None)).verdict == "leaks"
+
+
+def test_an_advantage_within_the_margin_resists_and_beyond_it_leaks() -> None:
+    assert judge(accuracies(0.829)).verdict == "resists"
+    assert judge(accuracies(0.831)).verdict == "leaks"
+
+
+def test_noise_does_not_count_as_resistance() -> None:
+    judgement = judge(accuracies(0.75, 0.85, 0.78))
+    assert (judgement.verdict, judgement.certain) == ("leaks", False)
+
+
+def test_a_rounding_error_is_allowed_and_more_is_not() -> None:
+    assert judge([Finding(DEVIATION, 1e-14, allowed=1e-11)]).verdict == "resists"
+    assert judge([Finding(DEVIATION, 1e-3, allowed=1e-11)]).verdict == "leaks"
+
+
+@pytest.mark.parametrize(
+    "findings",
+    [
+        [],
+        [Finding(ACCURACY, 0.5)],
+        accuracies(float("nan")),
+        accuracies(0.9, float("inf")),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(findings: list[Finding]) -> None:
+    with pytest.raises(ConfigError, match=r"none, expected|cannot be judged"):
+        judge(findings)
