@@ -178,6 +178,12 @@ class OutputSettings(_Section):
     checkpoint_every: Annotated[int, Field(ge=0)] = 10
 
 
+class AuditSection(_Section):
+    """`[audit]`: attacks that a job must be shown to resist, by name; the audit checks it."""
+
+    must_resist: tuple[str, ...] = ()
+
+
 class Job(_Section):
     """A whole job file."""
 
@@ -185,6 +191,7 @@ class Job(_Section):
     party: tuple[PartySettings, ...] = ()
     exchange: ExchangeSettings = ExchangeSettings()
     network: NetworkSettings = NetworkSettings(preset="lan")
+    audit: AuditSection = AuditSection()
     output: OutputSettings = OutputSettings()
 
     @classmethod
@@ -340,6 +347,7 @@ def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
         "party": PartySettings,
         "exchange": ExchangeSettings,
         "network": NetworkSettings,
+        "audit": AuditSection,
         "output": OutputSettings,
     }
     section = sections.get(str(place[0]), Job) if len(place) > 1 else Job

@@ -1,19 +1,22 @@
 """What an attack measured, and the rule by which an audit calls it a leak.
 
 **The rule.** An attack's advantage is how far its figure passes the better of two bars: what chance
-gives, and what the trained model gives its adversary anyway. Over the seeds the advantage has a mean
-and a 95 % interval (Student's t; one seed has the point alone). The verdict is
+gives, and what the trained model gives its adversary anyway. Over the seeds it has a mean
+and a 95 % interval (Student's t; one seed has the point alone). Deviations, of which a theorem
+bounds the largest, have their range over the seeds instead. The verdict is
 
 - `resists` where the whole interval stays within the metric's margin;
 - `leaks` otherwise; `certain` only where the whole interval lies beyond the margin.
 
-So a figure that is too noisy to tell counts as a leak that is not certain: resistance has to be
-shown. Margins are part of the metric and the same for all exchanges.
+Where the better bar leaves little room below 1, as a model with 98 % of the labels does, the margin
+is half of that room, so that who reads all labels is not taken for one who reads none. A figure
+that is too noisy to tell counts as a leak that is not certain: resistance has to be shown. Margins
+are part of the metric and the same for all exchanges.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, sqrt
+from math import isfinite, log10, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +26,7 @@ from securevfl.errors import ConfigError
 
 Verdict = Literal["leaks", "resists", "not_applicable"]
 CONFIDENCE = 0.95
+NOTHING = 1e-30
 
 
 @dataclass(frozen=True)
@@ -32,21 +36,25 @@ class Metric:
     Attributes:
         name: as reports show it.
         margin: the advantage that still resists.
-        is_error: whether smaller figures leak more; the advantage is then 1 − value / bar.
+        advantage: how a figure is compared with its bar: by its difference; for an error, which
+            is smaller the more leaks, by the share that is gone, 1 − value / bar; or by orders of
+            magnitude, log10(value / bar).
+        at_most_one: whether 1 is the most that a figure can be.
     """
 
     name: str
     margin: float
-    is_error: bool = False
+    advantage: Literal["difference", "share", "orders"] = "difference"
+    at_most_one: bool = True
 
 
 ACCURACY = Metric("accuracy", 0.03)
 RECOVERED = Metric("recovered_fraction", 0.03)
 RECALL = Metric("recall", 0.03)
 CORRELATION = Metric("correlation", 0.1)
-RELATIVE_ERROR = Metric("relative_error", 0.1, is_error=True)
-DEVIATION = Metric("relative_deviation", 0.0)
-EPSILON = Metric("epsilon_lower_bound", 0.0)
+RELATIVE_ERROR = Metric("relative_error", 0.1, "share")
+DEVIATION = Metric("deviation", 0.0, "orders")
+EPSILON = Metric("epsilon_lower_bound", 0.0, at_most_one=False)
 
 
 @dataclass(frozen=True)
@@ -70,18 +78,32 @@ class Finding:
     detail: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def advantage(self) -> float:
-        """How far the figure passes the better bar.
+    def bar(self) -> float:
+        """The better of the bars.
 
         Raises:
             ConfigError: no bar, or a figure that is not a number.
         """
         bars = [bar for bar in (self.chance, self.model_alone, self.allowed) if bar is not None]
         if not bars or not isfinite(self.value):
-            raise ConfigError(
-                f"{self.metric.name}: {self.value} with bars {bars}, cannot be judged"
-            )
-        return 1 - self.value / min(bars) if self.metric.is_error else self.value - max(bars)
+            raise ConfigError(f"{self.metric.name}: {self.value} beside {bars}, not to be judged")
+        return min(bars) if self.metric.advantage == "share" else max(bars)
+
+    @property
+    def advantage(self) -> float:
+        """How far the figure passes the bar; for errors, what share of the bar is gone."""
+        if self.metric.advantage == "share":
+            return 1 - self.value / self.bar
+        if self.metric.advantage == "orders":
+            return log10(max(self.value, NOTHING) / self.bar)
+        return self.value - self.bar
+
+    @property
+    def margin(self) -> float:
+        """The advantage that still resists."""
+        if self.metric.advantage == "difference" and self.metric.at_most_one:
+            return min(self.metric.margin, (1 - self.bar) / 2)
+        return self.metric.margin
 
 
 @dataclass(frozen=True)
@@ -92,13 +114,39 @@ class Judgement:
         verdict: by the rule above.
         certain: whether the interval leaves no doubt.
         advantage: mean over the seeds.
-        interval: 95 % interval of that mean.
+        interval: 95 % interval of that mean, or the range.
+        margin: what it was held against.
     """
 
     verdict: Verdict
     certain: bool
     advantage: float
     interval: tuple[float, float]
+    margin: float
+
+
+def curve(
+    title: str,
+    x_label: str,
+    y_label: str,
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    lines: Mapping[str, float] | None = None,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> dict[str, Any]:
+    """A figure over something, as reports draw it; `lines` are levels to compare with."""
+    return {
+        "title": title,
+        "x_label": x_label,
+        "y_label": y_label,
+        "x": list(x),
+        "series": {name: list(values) for name, values in series.items()},
+        "lines": dict(lines or {}),
+        "log_x": log_x,
+        "log_y": log_y,
+    }
 
 
 def judge(findings: Sequence[Finding]) -> Judgement:
@@ -116,6 +164,8 @@ def judge(findings: Sequence[Finding]) -> Judgement:
         quantile = float(student.ppf((1 + CONFIDENCE) / 2, seeds - 1))
         half = quantile * float(advantages.std(ddof=1)) / sqrt(seeds)
     low, high = mean - half, mean + half
-    margin = findings[0].metric.margin
+    if findings[0].metric.advantage == "orders":
+        low, high = float(advantages.min()), float(advantages.max())
+    margin = float(np.mean([finding.margin for finding in findings]))
     verdict: Verdict = "resists" if high <= margin else "leaks"
-    return Judgement(verdict, verdict == "resists" or low > margin, mean, (low, high))
+    return Judgement(verdict, verdict == "resists" or low > margin, mean, (low, high), margin)

@@ -7,6 +7,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from securevfl import __version__
+from securevfl.cli.audit import audit
 from securevfl.cli.bench import bench
 from securevfl.cli.data import data
 from securevfl.cli.train import train
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
 app.command()(train)
+app.command()(audit)
 
 INTERRUPTED = 130
 

@@ -27,6 +27,7 @@ Dataset = Annotated[str, typer.Option(help="Data set by name; `securevfl data li
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for data files first.")]
 Parties = Annotated[int | None, typer.Option(help="Split the columns among K parties.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result rows to this file.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page for people to this file.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of batches and starts (never of keys).")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no table.")]
 NetworkName = Annotated[

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,24 @@ def fingerprint(ids: Iterable[object]) -> str:
         # The length keeps ("1", "23") and ("12", "3") apart.
         digest.update(b"%d:%b" % (len(text), text))
     return digest.hexdigest()
+
+
+def first_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
+    """The first training rows alone; with a number that S divides, all batches are of size S.
+
+    Raises:
+        ConfigError: more rows than there are.
+    """
+    there = len(dataset.train_labels)
+    if not 1 <= rows <= there:
+        raise ConfigError(f"rows = {rows}: expected 1 to {there}")
+    return replace(
+        dataset,
+        name=f"{dataset.name}, first {rows} rows",
+        parties=tuple(replace(party, train=party.train[:rows]) for party in dataset.parties),
+        train_labels=dataset.train_labels[:rows],
+        fingerprint=fingerprint([dataset.fingerprint, rows]),
+    )
 
 
 def check(dataset: VerticalDataset) -> None:

@@ -26,6 +26,20 @@ def machine() -> dict[str, Any]:
     }
 
 
+def results(
+    *, command: str, seed: int, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What a result file holds."""
+    return {
+        "command": command,
+        "version": __version__,
+        "seed": seed,
+        "settings": settings,
+        "machine": machine(),
+        "rows": rows,
+    }
+
+
 def write_results(
     path: Path,
     *,
@@ -39,14 +53,7 @@ def write_results(
     Raises:
         DataError: it cannot be written.
     """
-    result = {
-        "command": command,
-        "version": __version__,
-        "seed": seed,
-        "settings": settings,
-        "machine": machine(),
-        "rows": rows,
-    }
+    result = results(command=command, seed=seed, settings=settings, rows=rows)
     text = json.dumps(result, indent=2, allow_nan=False, default=str) + "\n"
     replace_file(path, text.encode(), "result file")
 

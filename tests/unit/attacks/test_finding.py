@@ -44,6 +44,12 @@ def test_an_advantage_within_the_margin_resists_and_beyond_it_leaks() -> None:
     assert judge(accuracies(0.831)).verdict == "leaks"
 
 
+def test_all_labels_are_a_leak_even_where_a_model_knows_nearly_all() -> None:
+    assert judge(accuracies(1.0, model_alone=0.98)).verdict == "leaks"
+    assert judge(accuracies(0.989, model_alone=0.98)).verdict == "resists"
+    assert judge(accuracies(1.0, model_alone=1.0)).verdict == "resists"
+
+
 def test_noise_does_not_count_as_resistance() -> None:
     judgement = judge(accuracies(0.75, 0.85, 0.78))
     assert (judgement.verdict, judgement.certain) == ("leaks", False)
@@ -52,6 +58,15 @@ def test_noise_does_not_count_as_resistance() -> None:
 def test_a_rounding_error_is_allowed_and_more_is_not() -> None:
     assert judge([Finding(DEVIATION, 1e-14, allowed=1e-11)]).verdict == "resists"
     assert judge([Finding(DEVIATION, 1e-3, allowed=1e-11)]).verdict == "leaks"
+    assert judge([Finding(DEVIATION, 0.0, allowed=1e-11)]).verdict == "resists"
+    assert Finding(DEVIATION, 1e-3, allowed=1e-11).advantage == pytest.approx(8)
+
+
+def test_one_seed_that_passes_the_bound_is_a_leak() -> None:
+    within = Finding(DEVIATION, 1e-15, allowed=1e-11)
+    assert judge([within, Finding(DEVIATION, 1e-14, allowed=1e-11)]).verdict == "resists"
+    judgement = judge([within, within, Finding(DEVIATION, 2e-11, allowed=1e-11)])
+    assert (judgement.verdict, judgement.certain) == ("leaks", False)
 
 
 @pytest.mark.parametrize(
@@ -64,5 +79,5 @@ def test_a_rounding_error_is_allowed_and_more_is_not() -> None:
     ],
 )
 def test_what_cannot_be_judged_is_refused(findings: list[Finding]) -> None:
-    with pytest.raises(ConfigError, match=r"none, expected|cannot be judged"):
+    with pytest.raises(ConfigError, match=r"none, expected|not to be judged"):
         judge(findings)

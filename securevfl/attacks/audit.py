@@ -1,0 +1,193 @@
+"""The matrix attack × exchange: real runs recorded, attacked, and judged over seeds.
+
+An attack gets a party's seat of a recorded run and what its row calls side knowledge. A cell is a
+measurement of these attacks on this job, not a proof: `resists` means that they found nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from securevfl.attacks.finding import Finding, judge
+from securevfl.attacks.measure_labels import gradient_labels, residual_labels
+from securevfl.attacks.measure_rotation import rotation_twins
+from securevfl.attacks.subject import Measurement, Subject
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.models.losses import loss_for
+from securevfl.protocols.exchanges import check_exchange
+
+Row = dict[str, Any]
+Measure = Callable[[Subject], Iterator[Measurement]]
+
+MEASURES: Mapping[str, Measure] = {
+    "rotation_twin": rotation_twins,
+    "labels_from_residuals": residual_labels,
+    "labels_from_gradients": gradient_labels,
+}
+"""Every attack by the name that rows carry."""
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """What to audit.
+
+    Attributes:
+        jobs: by exchange, the job to run.
+        attacks: which rows; all by default.
+        repeats: seeds, from the job's on.
+        workers: processes, each with exchanges of its own.
+    """
+
+    jobs: Mapping[str, Job]
+    attacks: tuple[str, ...] = tuple(MEASURES)
+    repeats: int = 5
+    workers: int = 1
+
+
+def audit(
+    dataset: VerticalDataset,
+    settings: AuditSettings,
+    report: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> list[Row]:
+    """All rows, in the order of the exchanges.
+
+    Args:
+        dataset: real data.
+        settings: what to audit.
+        report: told which exchange is done, how many are, and of how many.
+
+    Raises:
+        ConfigError: an unknown attack or exchange, or a job that does not fit the data.
+    """
+    unknown = [name for name in settings.attacks if name not in MEASURES]
+    if unknown:
+        raise ConfigError(f"attack = {unknown[0]!r}: unknown; known are {', '.join(MEASURES)}")
+    tasks = [
+        partial(audit_exchange, dataset, name, job, settings) for name, job in settings.jobs.items()
+    ]
+    rows: list[Row] = []
+    report(next(iter(settings.jobs)), 0, len(tasks))
+    if settings.workers == 1:
+        results: Iterator[list[Row]] = (task() for task in tasks)
+        return _gathered(results, settings, rows, report)
+    # A fresh interpreter each: a fork would share the threads' state of the libraries.
+    with ProcessPoolExecutor(settings.workers, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(task) for task in tasks]
+        return _gathered((each.result() for each in futures), settings, rows, report)
+
+
+def _gathered(
+    results: Iterator[list[Row]],
+    settings: AuditSettings,
+    rows: list[Row],
+    report: Callable[[str, int, int], None],
+) -> list[Row]:
+    for done, (name, found) in enumerate(zip(settings.jobs, results, strict=True), 1):
+        rows += found
+        report(name, done, len(settings.jobs))
+    return rows
+
+
+def audit_exchange(
+    dataset: VerticalDataset, name: str, job: Job, settings: AuditSettings
+) -> list[Row]:
+    """The rows of one exchange; one row of reasons where it does not fit the data."""
+    try:
+        loss = loss_for(job.job.loss, dataset.classes)
+        check_exchange(job.exchange, loss, len(dataset.parties), job.job.algorithm)
+    except ConfigError as error:
+        unfit = [Measurement(attack, reason=str(error)) for attack in settings.attacks]
+        return [_row(name, [each]) for each in unfit]
+    by_cell: dict[tuple[str, str], list[Measurement]] = {}
+    for index in range(settings.repeats):
+        subject = Subject(job, dataset, job.job.seed + index)
+        for attack in settings.attacks:
+            for measured in MEASURES[attack](subject):
+                by_cell.setdefault((measured.attack, measured.case), []).append(measured)
+    return [_row(name, measured) for measured in by_cell.values()]
+
+
+def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
+    """A cell as JSON has it, from its measurements, one a seed."""
+    first = measured[0]
+    row: Row = {
+        "attack": first.attack,
+        "exchange": exchange,
+        "adversary": first.adversary,
+        "side_knowledge": first.side_knowledge,
+        "metric": None,
+        "value": None,
+        "chance": None,
+        "model_alone": None,
+        "verdict": "not_applicable",
+        "detail": {
+            "case": first.case,
+            "control": first.control,
+            "what_if": first.what_if,
+            "reason": first.reason,
+        },
+    }
+    findings = [each.finding for each in measured if each.finding is not None]
+    if not findings:
+        return row
+    judgement = judge(findings)
+    row |= {
+        "metric": findings[0].metric.name,
+        "value": _mean([each.value for each in findings]),
+        "chance": _mean([each.chance for each in findings]),
+        "model_alone": _mean([each.model_alone for each in findings]),
+        "verdict": judgement.verdict,
+        "detail": {
+            "case": first.case,
+            "control": first.control,
+            "what_if": first.what_if,
+            "certain": judgement.certain,
+            "advantage": judgement.advantage,
+            "advantage_interval": list(judgement.interval),
+            "margin": judgement.margin,
+            "allowed": findings[0].allowed,
+            "values": [each.value for each in findings],
+            **_first_detail(findings),
+        },
+    }
+    return row
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return float(np.mean(there)) if there else None
+
+
+def _first_detail(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Curves and side figures are those of the first seed."""
+    return findings[0].detail
+
+
+def violations(rows: Sequence[Row], must_resist: Sequence[str]) -> list[Row]:
+    """The rows that break a policy: attacks that must resist and were not shown to.
+
+    Negative controls are no attacks, and what-ifs are other jobs. An attack that applies to no
+    exchange breaks nothing.
+
+    Raises:
+        ConfigError: a policy on an attack that was not run.
+    """
+    ran = {row["attack"] for row in rows}
+    for name in must_resist:
+        if name not in ran:
+            raise ConfigError(f"must_resist: {name!r} was not run; ran {', '.join(sorted(ran))}")
+    return [
+        row
+        for row in rows
+        if row["attack"] in must_resist
+        and row["verdict"] == "leaks"
+        and not row["detail"]["control"]
+        and not row["detail"]["what_if"]
+    ]

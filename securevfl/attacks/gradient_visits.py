@@ -1,0 +1,103 @@
+"""What a feature party's recorded gradients say, round by round.
+
+A party that knows its θ⁰, its columns, the schedule and the job can repeat its own training from
+the gradients in its view, and so knows its own predictions of every round, too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.attacks.row_spaces import RowSpace
+from securevfl.errors import ConfigError
+from securevfl.models.linear import LinearModel
+from securevfl.protocols.fedbcd import Plan
+from securevfl.protocols.signals import GradientSignal
+from securevfl.runtime.views import View
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingKnowledge:
+    """Side knowledge: what a feature party with a linear model holds anyway, and the class shares.
+
+    Attributes:
+        inputs: its own X, shape (N, P), scaled as in training.
+        batches: the public schedule, row numbers of every round.
+        start: its own θ⁰, shape (P, C).
+        plan: the job's rounds, step sizes, Q and loss.
+        class_shares: how frequent each class is, shape (classes,): the one thing that is assumed.
+    """
+
+    inputs: FloatArray
+    batches: Sequence[IntArray]
+    start: FloatArray
+    plan: Plan
+    class_shares: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Visit:
+    """One look at a batch: Uᵀd.
+
+    Attributes:
+        rows: shape (S,).
+        space: of A, for which Aᵀd was seen: X of the batch, or a Jacobian.
+        seen: Uᵀd, shape (r, C).
+        predictions: the party's own H_k then, shape (S, C).
+    """
+
+    rows: IntArray
+    space: RowSpace
+    seen: FloatArray
+    predictions: FloatArray
+
+
+def gradients_of(view: View) -> list[FloatArray]:
+    """The gradients Xᵀd/S that a feature party learned, one a round, shapes (P, C)."""
+    return [entry.values for entry in view.learned()]
+
+
+def replay(
+    gradients: Sequence[FloatArray], knowledge: TrainingKnowledge
+) -> tuple[list[Visit], FloatArray]:
+    """Repeat a party's training from its gradients.
+
+    Returns:
+        Its visits, and its H_k of all rows after the last round, shape (N, C).
+
+    Raises:
+        ConfigError: gradients that do not fit the batches or the features.
+    """
+    if not gradients or len(gradients) > len(knowledge.batches):
+        raise ConfigError(
+            f"gradients: {len(gradients)} rounds, expected 1 to {len(knowledge.batches)}"
+        )
+    model = LinearModel(knowledge.start)
+    spaces: dict[bytes, RowSpace] = {}
+    visits = []
+    for index, gradient in enumerate(gradients):
+        if gradient.shape != knowledge.start.shape:
+            raise ConfigError(
+                f"gradient of shape {gradient.shape}, expected {knowledge.start.shape}"
+            )
+        rows = knowledge.batches[index]
+        matrix = knowledge.inputs[rows]
+        key = rows.tobytes()
+        if key not in spaces:
+            spaces[key] = RowSpace.of(matrix)
+        space = spaces[key]
+        predictions = model.predict(matrix)
+        visits.append(Visit(rows, space, space.coordinates(gradient * len(rows)), predictions))
+        knowledge.plan.rule.apply(
+            model,
+            matrix,
+            predictions=predictions,
+            signal=GradientSignal(gradient),
+            step_size=knowledge.plan.step_size.at(index),
+        )
+    return visits, model.predict(knowledge.inputs)

@@ -1,0 +1,159 @@
+"""Labels from aggregated gradients G = Xᵀd/S, which encryption leaves visible.
+
+Write d = s(H) − y: s is σ(H) for logistic loss, softmax for more classes. A visit of a batch shows
+Uᵀd of the row space of X[S] (see `row_spaces`), so that with a guess of s it is r = rank X[S]
+equations in the labels of the batch. The attack solves all of them together, within 0 ≤ y ≤ 1 and
+near what the attacker's own model says of y:
+
+- *one round*: `labels_from_one_round`; with θ⁰ = 0 everywhere s is ½ and no guess.
+- *over rounds*: `labels_from_gradients`; s is taken from the attacker's own part of the model as it
+  stood in each round. Visits of the same batch are averaged, visits of others stacked.
+- rows of leverage 1 in a batch show their own d, whose sign is the label, whatever s.
+
+One batch's gradient is the sufficient statistic of a logistic regression on that batch alone: what
+leaks beyond the attacker's own model is how far P parameters overfit S rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.attacks.box_least_squares import Box, Prior, box_least_squares
+from securevfl.attacks.gradient_visits import TrainingKnowledge, Visit, replay
+from securevfl.attacks.label_scores import LabelEstimate
+from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, stacked
+from securevfl.models.losses import Loss
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+# Variance of the guess of s that the equations are held to: 0.1² where s is guessed.
+GUESSED, KNOWN = 1e-2, 1e-3
+MIN_PROBABILITY = 0.02
+CALIBRATION_STEPS = 200
+# Losses for which d < 0 where y = 1 and d > 0 where y = 0, whatever H.
+SIGN_LOSSES = {"logistic", "multinomial"}
+
+
+@dataclass(frozen=True, eq=False)
+class OneRoundKnowledge:
+    """Side knowledge for one gradient.
+
+    Attributes:
+        matrix: the attacker's X of the batch, shape (S, P).
+        predicted: s, shape (S, C): ½ where training starts at zero.
+    """
+
+    matrix: FloatArray
+    predicted: FloatArray
+
+
+def labels_from_one_round(gradient: FloatArray, knowledge: OneRoundKnowledge) -> LabelEstimate:
+    """Read a batch's labels off one gradient, shape (P, C), with no model to start from.
+
+    Returns:
+        An estimate for rows 0 … S − 1 of the batch.
+    """
+    space = RowSpace.of(knowledge.matrix)
+    rows = np.arange(len(knowledge.matrix))
+    seen = space.coordinates(gradient * len(rows))
+    visit = Visit(rows, space, seen, np.zeros_like(knowledge.predicted))
+    flat = np.full_like(knowledge.predicted, 1 / max(knowledge.predicted.shape[1], 2))
+    return solve_labels([visit], [knowledge.predicted], flat, KNOWN)
+
+
+def labels_from_gradients(
+    gradients: Sequence[FloatArray], knowledge: TrainingKnowledge
+) -> LabelEstimate:
+    """Read labels off all gradients of a job.
+
+    Args:
+        gradients: what the view holds, one a round, see `gradient_visits.gradients_of`.
+        knowledge: what else the attacker has.
+
+    Returns:
+        An estimate for all N rows.
+
+    Raises:
+        ConfigError: gradients that do not fit the batches or the features.
+    """
+    visits, last = replay(gradients, knowledge)
+    loss = knowledge.plan.rule.loss
+    offset = _offset(loss, last, knowledge.class_shares)
+    guesses = [label_part(loss, visit.predictions + offset) for visit in visits]
+    own = label_part(loss, last + offset)
+    signs = _signs_at_leverage_one(visits) if loss.name in SIGN_LOSSES else []
+    return solve_labels(visits, guesses, own, GUESSED, signs)
+
+
+def solve_labels(
+    visits: Sequence[Visit],
+    guesses: Sequence[FloatArray],
+    own: FloatArray,
+    variance: float,
+    told: Sequence[tuple[IntArray, FloatArray]] = (),
+) -> LabelEstimate:
+    """The labels that fit all visits, near what the attacker's own model says.
+
+    Args:
+        visits: what was seen.
+        guesses: s of each visit, shapes (S, C).
+        own: the own model's probabilities of all rows, shape (N, C).
+        variance: of the guesses.
+        told: rows whose labels are known, with these, shapes (n,) and (n, C).
+    """
+    own = np.clip(own, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+    lower, upper = np.zeros_like(own), np.ones_like(own)
+    for rows, values in told:
+        lower[rows] = upper[rows] = values
+    # d = s − y, so that Uᵀy = Uᵀs − Uᵀd; of the same batch on average.
+    equations: dict[int, list[FloatArray]] = {}
+    for visit, guess in zip(visits, guesses, strict=True):
+        target = visit.space.basis.T @ guess - visit.seen
+        equations.setdefault(id(visit.space), []).append(target)
+    batches = list({id(visit.space): visit for visit in visits}.values())
+    count = np.bincount(np.concatenate([batch.rows for batch in batches]), minlength=len(own))
+    labels = box_least_squares(
+        stacked(len(own), [(batch.rows, batch.space.basis) for batch in batches]),
+        np.concatenate([np.mean(targets, axis=0) for targets in equations.values()]),
+        count.astype(np.float64),
+        Box(lower, upper),
+        Prior(own, variance / (own * (1 - own))),
+    )
+    binary = own.shape[1] == 1
+    return LabelEstimate(np.arange(len(own)), labels - 0.5 if binary else labels)
+
+
+def label_part(loss: Loss, predictions: FloatArray) -> FloatArray:
+    """s(H) of d = s(H) − y, shape (S, C); y as one column of 0 and 1 or one for each class."""
+    zeros = np.zeros(len(predictions), dtype=np.int64)
+    parts = loss.residuals(predictions, zeros)
+    if loss.outputs > 1:
+        parts[:, 0] += 1.0
+    return parts
+
+
+def _offset(loss: Loss, predictions: FloatArray, class_shares: FloatArray) -> FloatArray:
+    """What to add to own predictions so that s is on average the classes' shares, shape (C,)."""
+    shares = class_shares[1:] if loss.outputs == 1 else class_shares
+    offset = np.zeros(loss.outputs)
+    for _ in range(CALIBRATION_STEPS):
+        # f″ ≤ curvature: steps on a convex function that never overshoot.
+        offset = offset + (shares - label_part(loss, predictions + offset).mean(axis=0)) / (
+            loss.curvature
+        )
+    return offset
+
+
+def _signs_at_leverage_one(visits: Sequence[Visit]) -> list[tuple[IntArray, FloatArray]]:
+    """The rows whose d shows as it is, and the labels that their signs tell."""
+    told = []
+    for visit in visits:
+        at_one = visit.space.leverages > LEVERAGE_ONE
+        if at_one.any():
+            residuals = visit.space.basis[at_one] @ visit.seen
+            lowest = residuals.min(axis=1, keepdims=True)
+            labels = residuals <= 0 if residuals.shape[1] == 1 else residuals == lowest
+            told.append((visit.rows[at_one], labels.astype(np.float64)))
+    return told

@@ -1,0 +1,97 @@
+"""Labels from residuals in clear, as `plain`, `masked` and `dp` send them.
+
+For logistic loss d = σ(H) − y is at most 0 where y = 1 and at least 0 where y = 0, whatever the
+model: one look tells the label. A multinomial residual is negative in the column of its class
+alone. With noise on d, several visits of a row average it away.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.attacks.label_scores import LabelEstimate
+from securevfl.errors import ConfigError
+from securevfl.messages import Residuals
+from securevfl.runtime.views import View
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleKnowledge:
+    """Side knowledge: the public schedule.
+
+    Attributes:
+        rows: N.
+        batches: the row numbers of every round, in order.
+    """
+
+    rows: int
+    batches: Sequence[IntArray]
+
+
+def residuals_of(view: View) -> list[FloatArray]:
+    """The residuals that a party received, each of shape (S, C), one a round."""
+    messages = (entry.message for entry in view.received(Residuals))
+    return [message.values for message in messages if isinstance(message, Residuals)]
+
+
+def labels_from_residuals(
+    residuals: Sequence[FloatArray], knowledge: ScheduleKnowledge
+) -> LabelEstimate:
+    """Read labels off the signs of residuals.
+
+    Args:
+        residuals: what the view holds, see `residuals_of`.
+        knowledge: which rows they belong to.
+
+    Raises:
+        ConfigError: residuals that do not fit the batches.
+    """
+    rows, means = _row_means(residuals, knowledge)
+    # σ(H) − 1 is exactly 0 from H = 37 on, σ(H) only below H = −745: a zero means y = 1.
+    return LabelEstimate(rows, np.where(means == 0, np.finfo(np.float64).tiny, -means))
+
+
+def labels_from_magnitudes(
+    residuals: Sequence[FloatArray], knowledge: ScheduleKnowledge, rare_class: int
+) -> LabelEstimate:
+    """Rank two classes by |d| alone, as if signs were hidden.
+
+    A model fits the frequent class better, so that rows of the other have the larger |d|.
+
+    Args:
+        residuals: what the view holds, shapes (S, 1).
+        knowledge: which rows they belong to.
+        rare_class: 0 or 1, side knowledge too.
+
+    Raises:
+        ConfigError: residuals that do not fit the batches.
+    """
+    rows, means = _row_means([np.abs(values) for values in residuals], knowledge)
+    sizes = means - 0.5
+    return LabelEstimate(rows, sizes if rare_class == 1 else -sizes)
+
+
+def _row_means(
+    residuals: Sequence[FloatArray], knowledge: ScheduleKnowledge
+) -> tuple[IntArray, FloatArray]:
+    """The rows that were visited, and the mean of what was seen of each, shape (n, C)."""
+    if not residuals or len(residuals) > len(knowledge.batches):
+        raise ConfigError(
+            f"residuals: {len(residuals)} rounds, expected 1 to {len(knowledge.batches)}"
+        )
+    sums = np.zeros((knowledge.rows, residuals[0].shape[1]))
+    visits = np.zeros(knowledge.rows)
+    for batch, values in zip(knowledge.batches, residuals, strict=False):
+        if values.shape != (len(batch), sums.shape[1]):
+            raise ConfigError(
+                f"residuals of shape {values.shape}, expected {(len(batch), sums.shape[1])}"
+            )
+        sums[batch] += values
+        visits[batch] += 1
+    rows = np.flatnonzero(visits)
+    return rows, sums[rows] / visits[rows, None]

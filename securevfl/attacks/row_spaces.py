@@ -1,0 +1,80 @@
+"""The row spaces that aggregated gradients show, stacked over visits of batches.
+
+A visit of the rows S shows Aᵀd of the residuals d, with A the features of these rows (or a
+network's Jacobian). With A = U·diag(s)·Vᵀ that is exactly Uᵀd, r = rank A numbers; stacked over
+visits they are linear equations in what belongs to the rows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+# Singular values below this share of the largest carry rounding errors, not residuals.
+RANK_TOLERANCE = 1e-5
+LEVERAGE_ONE = 1 - 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class RowSpace:
+    """The thin singular value decomposition of A, null directions left out.
+
+    Attributes:
+        basis: U, shape (S, r).
+        scales: s, shape (r,).
+        directions: Vᵀ, shape (r, P).
+    """
+
+    basis: FloatArray
+    scales: FloatArray
+    directions: FloatArray
+
+    @classmethod
+    def of(cls, matrix: FloatArray) -> "RowSpace":
+        """That of A, shape (S, P)."""
+        basis, scales, directions = np.linalg.svd(matrix, full_matrices=False)
+        kept = scales > RANK_TOLERANCE * scales[:1]
+        return cls(basis[:, kept], scales[kept], directions[kept])
+
+    @property
+    def rank(self) -> int:
+        """The rank r."""
+        return len(self.scales)
+
+    @property
+    def leverages(self) -> FloatArray:
+        """h_i, shape (S,): how much of row i's residual Aᵀd shows; at 1 all of it."""
+        leverages: FloatArray = np.einsum("ij,ij->i", self.basis, self.basis)
+        return leverages
+
+    def coordinates(self, product: FloatArray) -> FloatArray:
+        """Uᵀd from Aᵀd: shapes (P, C) to (r, C)."""
+        coordinates: FloatArray = self.directions @ product / self.scales[:, None]
+        return coordinates
+
+
+def stacked(rows: int, visits: Iterable[tuple[IntArray, FloatArray]]) -> csr_array:
+    """All Uᵀ below one another as one sparse matrix over all rows.
+
+    Args:
+        rows: N.
+        visits: the row numbers of each, shape (S,), and its U, shape (S, r).
+
+    Returns:
+        Shape (Σr, N).
+    """
+    pairs = list(visits)
+    lengths = [np.full(basis.shape[1], len(of)) for of, basis in pairs]
+    pointers = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    columns = np.concatenate([np.tile(of, basis.shape[1]) for of, basis in pairs])
+    values = np.concatenate([basis.T.ravel() for _, basis in pairs])
+    return csr_array((values, columns, pointers), shape=(len(pointers) - 1, rows))
+
+
+def distinct(batches: Sequence[IntArray]) -> list[IntArray]:
+    """Batches without repetitions, in order of their first visit."""
+    return list({batch.tobytes(): batch for batch in batches}.values())

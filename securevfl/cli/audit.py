@@ -1,0 +1,162 @@
+"""`securevfl audit`: the attack × exchange matrix, and the exit status of a policy."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from securevfl.attacks.audit import MEASURES, AuditSettings, violations
+from securevfl.attacks.audit import audit as run_audit
+from securevfl.attacks.subject import guarded_batch_size
+from securevfl.cli import options
+from securevfl.cli.train import job_data
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job, read_job
+from securevfl.protocols.exchanges import EXCHANGES, IN_CLEAR
+from securevfl.reports.matrix import legend, matrix
+from securevfl.reports.page import audit_page, write_page
+from securevfl.reports.results import results, write_results
+
+VIOLATED = 1
+
+
+def audit(
+    job: Annotated[
+        Path | None, typer.Argument(help="Job file: its settings, data and policy.")
+    ] = None,
+    *,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set by name; breast_cancer where no job is given.")
+    ] = None,
+    exchange: Annotated[
+        str | None, typer.Option(help="Exchanges, by commas; the job's, or all.")
+    ] = None,
+    attack: Annotated[str | None, typer.Option(help="Attacks, by commas; all if absent.")] = None,
+    hide: Annotated[
+        Literal["residuals", "both"], typer.Option(help="What homomorphic exchanges hide.")
+    ] = "residuals",
+    batch_size: Annotated[
+        str | None,
+        typer.Option(help="Rows a batch, or `full`; the smallest that the label guard allows."),
+    ] = None,
+    local_steps: Annotated[int, typer.Option(min=1, help="Q.")] = 5,
+    learning_rate: Annotated[float, typer.Option(help="Step size.")] = 0.1,
+    parties: options.Parties = None,
+    label_party: Annotated[
+        str | None, typer.Option(help="Give the labels to this party in place of the usual one.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Seeds, for the intervals.")] = 5,
+    must_resist: Annotated[
+        str | None, typer.Option(help="Attacks that must not leak, by commas; else status 1.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; one a core if absent.")
+    ] = None,
+    data_dir: options.DataDir = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="First seed; the job's, or 0.")] = None,
+    json: options.Json = None,
+    html: options.Html = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Attack recorded training runs: which exchange leaks what, to whom.
+
+    With a job file its settings are audited, and [audit] must_resist is its policy. Exit status 1
+    if an attack leaks that must not.
+    """
+    if job is not None:
+        described, data = _described(job, dataset, data_dir)
+    else:
+        data = options.dataset(dataset or "breast_cancer", parties, data_dir)
+        data = replace(data, label_party=label_party or data.label_party)
+        size = guarded_batch_size(data) if batch_size is None else options.batch_size(batch_size)
+        described = Job.of(
+            job={
+                "dataset": data.name,
+                "batch_size": size,
+                "local_steps": local_steps,
+                "learning_rate": learning_rate,
+                "loss": "taylor-logistic" if hide == "both" else "logistic",
+            }
+        )
+    if seed is not None:
+        described = described.with_settings(seed=seed)
+    policy = options.names(must_resist) if must_resist else described.audit.must_resist
+    settings = AuditSettings(
+        jobs=_jobs(described, exchange, hide, from_file=job is not None),
+        attacks=options.names(attack) if attack else tuple(MEASURES),
+        repeats=repeats,
+        workers=workers or os.cpu_count() or 1,
+    )
+    with options.progress(quiet) as report:
+        rows = run_audit(data, settings, report)
+    broken = violations(rows, policy)
+    result = results(
+        command="audit",
+        seed=described.job.seed,
+        settings={
+            "dataset": data.name,
+            "parties": len(data.parties),
+            "repeats": repeats,
+            "must_resist": list(policy),
+            "job": described.model_dump(mode="json"),
+        },
+        rows=rows,
+    )
+    if json is not None:
+        write_results(json, **{key: result[key] for key in ("command", "seed", "settings", "rows")})
+    if html is not None:
+        write_page(html, audit_page(result))
+    if not quiet:
+        _show(rows, described, data)
+    for row in broken:
+        sys.stderr.write(
+            f"securevfl: {row['attack']} leaks under {row['exchange']}"
+            f"{_case(row)}: {row['metric']} {row['value']:.3g}\n"
+        )
+    if broken:
+        raise typer.Exit(VIOLATED)
+
+
+def _described(
+    path: Path, dataset: str | None, data_dir: Path | None
+) -> tuple[Job, VerticalDataset]:
+    if dataset is not None:
+        raise ConfigError(f"--dataset {dataset!r}: the job file {path} names the data")
+    described = read_job(path)
+    return described, job_data(described, path.parent, data_dir)
+
+
+def _jobs(job: Job, exchange: str | None, hide: str, *, from_file: bool) -> dict[str, Job]:
+    """The job under each exchange; a file's own exchange as it stands."""
+    if exchange is None and from_file:
+        return {job.exchange.scheme: job}
+    jobs = {}
+    for name in options.names(exchange) if exchange else EXCHANGES:
+        if name not in EXCHANGES:
+            raise ConfigError(f"--exchange {name!r}: unknown; known are {', '.join(EXCHANGES)}")
+        own = job.exchange if name == job.exchange.scheme and from_file else {"scheme": name}
+        if name not in IN_CLEAR and hide == "both":
+            own = {**dict(own), "hide": "both"}
+        jobs[name] = Job.of(**{**dict(job), "exchange": own})
+    return jobs
+
+
+def _show(rows: list[dict[str, Any]], job: Job, data: VerticalDataset) -> None:
+    console = Console()
+    settings = job.job
+    title = (
+        f"{data.name}, {len(data.parties)} parties, S = {settings.batch_size}, "
+        f"Q = {job.local_steps}"
+    )
+    console.print(matrix(rows, title))
+    for note in legend(rows):
+        console.print(note, highlight=False, soft_wrap=False)
+
+
+def _case(row: dict[str, Any]) -> str:
+    return f" ({row['detail']['case']})" if row["detail"]["case"] else ""

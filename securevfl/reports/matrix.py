@@ -1,0 +1,122 @@
+"""The audit's rows as a matrix: attacks and their cases down, exchanges across."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+Row = Mapping[str, Any]
+
+STYLES = {"leaks": "bold red", "resists": "green", "not_applicable": "dim"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One attack in one case over all exchanges.
+
+    Attributes:
+        attack: its name.
+        case: which of its settings.
+        control: whether it is a negative control.
+        cells: by exchange, the row; None where there is none.
+    """
+
+    attack: str
+    case: str
+    control: bool
+    cells: Mapping[str, Row | None]
+
+
+def exchanges_of(rows: Sequence[Row]) -> list[str]:
+    """The exchanges in the order of the rows."""
+    return list(dict.fromkeys(row["exchange"] for row in rows))
+
+
+def lines_of(rows: Sequence[Row]) -> list[Line]:
+    """A line for every attack and case; an exchange that fits no case gives its reason in all."""
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        key = (row["attack"], row["detail"]["case"])
+        found.setdefault(key, {})[row["exchange"]] = row
+    with_cases = {attack for attack, case in found if case}
+    lines = []
+    for (attack, case), by_exchange in found.items():
+        if not case and attack in with_cases:
+            continue
+        whole = found.get((attack, ""), {})
+        cells = {name: by_exchange.get(name, whole.get(name)) for name in exchanges_of(rows)}
+        control = any(row["detail"]["control"] for row in by_exchange.values())
+        lines.append(Line(attack, case, control, cells))
+    return sorted(lines, key=lambda line: _first_place(rows, line.attack))
+
+
+def _first_place(rows: Sequence[Row], attack: str) -> int:
+    return next(place for place, row in enumerate(rows) if row["attack"] == attack)
+
+
+def figure(value: float | None) -> str:
+    """A figure in at most seven characters."""
+    if value is None:
+        return "-"
+    if value == 0 or 1e-3 <= abs(value) < 1e3:  # noqa: PLR2004
+        return f"{value:.3g}"
+    return f"{value:.0e}"
+
+
+def cell_text(row: Row | None) -> str:
+    """A cell's figure; `?` marks a verdict that the seeds leave open, `·` no figure."""
+    if row is None or row["verdict"] == "not_applicable":
+        return "·"
+    return figure(row["value"]) + ("" if row["detail"]["certain"] else "?")
+
+
+def matrix(rows: Sequence[Row], title: str) -> Table:
+    """The matrix for a terminal of 80 columns: red leaks, green resists."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
+    table.add_column("attack", no_wrap=False)
+    for name in exchanges_of(rows):
+        table.add_column(name, justify="right", no_wrap=True)
+    last = ""
+    for line in lines_of(rows):
+        if line.attack != last:
+            table.add_row(Text(line.attack, style="bold"))
+            last = line.attack
+        case = Text("  " + (line.case or "-"), style="dim" if line.control else "")
+        cells = [
+            Text(_marked(cell), style=STYLES[cell["verdict"]] if cell is not None else "dim")
+            for cell in line.cells.values()
+        ]
+        table.add_row(case, *cells)
+    return table
+
+
+def _marked(row: Row | None) -> str:
+    """Verdicts that show without colour too: a leak has an exclamation mark."""
+    leaks = row is not None and row["verdict"] == "leaks" and not row["detail"]["control"]
+    return cell_text(row) + (" !" if leaks else "  ")
+
+
+def legend(rows: Sequence[Row]) -> list[str]:
+    """What a reader needs to read the matrix by, and why cells are empty."""
+    seeds = max((len(row["detail"].get("values", [])) for row in rows), default=0)
+    notes = [
+        f"! leaks: beyond chance and the model alone by more than its margin ({seeds} seeds, 95 % "
+        "interval); ? not certain; · does not apply. A cell is a measurement, not a proof."
+    ]
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row["verdict"] == "not_applicable":
+            where = reasons.setdefault(row["detail"]["reason"], [])
+            if row["exchange"] not in where:
+                where.append(row["exchange"])
+    notes += [f"· {', '.join(where)}: {reason}" for reason, where in reasons.items()]
+    return notes

@@ -1,0 +1,61 @@
+"""Results as one self-contained page: no script, no request to anywhere, readable on a phone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from securevfl.files import replace_file
+from securevfl.reports.matrix import cell_text, exchanges_of, figure, legend, lines_of
+from securevfl.reports.plots import curve_svg
+
+Row = Mapping[str, Any]
+
+
+def audit_page(result: Mapping[str, Any]) -> str:
+    """The page of an audit, from what its JSON holds."""
+    rows: Sequence[Row] = result["rows"]
+    curves = [
+        {
+            "attack": row["attack"],
+            "exchange": row["exchange"],
+            "case": row["detail"]["case"],
+            "title": curve["title"],
+            "svg": Markup(curve_svg(curve)),  # noqa: S704  # made by matplotlib from numbers
+        }
+        for row in rows
+        for curve in row["detail"].get("curves", ())
+    ]
+    return _render(
+        "audit.html",
+        result=result,
+        exchanges=exchanges_of(rows),
+        lines=lines_of(rows),
+        legend=legend(rows),
+        curves=curves,
+        leaks=[row for row in rows if row["verdict"] == "leaks" and not row["detail"]["control"]],
+    )
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page in one step.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    replace_file(path, page.encode(), "page")
+
+
+def _render(template: str, **values: object) -> str:
+    environment = Environment(
+        loader=PackageLoader("securevfl.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["figure"] = figure
+    environment.filters["cell"] = cell_text
+    return environment.get_template(template).render(**values)
