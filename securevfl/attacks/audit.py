@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from securevfl.attacks.finding import Finding, judge
+from securevfl.attacks.measure_features import anchors, binary, components, gram
+from securevfl.attacks.measure_inference import equality_solving
 from securevfl.attacks.measure_labels import gradient_labels, residual_labels
 from securevfl.attacks.measure_rotation import rotation_twins
 from securevfl.attacks.subject import Measurement, Subject
@@ -28,8 +30,13 @@ Measure = Callable[[Subject], Iterator[Measurement]]
 
 MEASURES: Mapping[str, Measure] = {
     "rotation_twin": rotation_twins,
+    "gram": gram,
+    "anchors": anchors,
+    "components": components,
+    "binary_columns": binary,
     "labels_from_residuals": residual_labels,
     "labels_from_gradients": gradient_labels,
+    "equality_solving": equality_solving,
 }
 """Every attack by the name that rows carry."""
 

@@ -1,0 +1,259 @@
+"""X up to a rotation, from predictions: what Theorem 1 leaves to the label party.
+
+*Full batches.* Local steps of a linear model move its predictions by functions of K = XXᵀ alone:
+H' = H − g(K)·d for the residuals d, with g(κ) = η Σ_{q<Q} (1 − η(cκ/S + μ))^q κ/S: one step is
+ηK/S, and the curvature rule's refreshed own part is in the sum. All H lie in the range of X, of
+dimension d; within it d rounds fix the symmetric g(K), and its eigenvalues K's, g being monotone.
+
+*Fixed batches.* What moves a batch's predictions between two of its visits is a linear function of
+the residuals of all batches in between, d numbers each: about d visits for each batch solve for it.
+
+The figures are the label party's own: it has H of every round and computes d itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from securevfl.attacks.own_replay import Round
+from securevfl.attacks.ridge import ridge_solution, shrinkage
+from securevfl.errors import ConfigError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class GramKnowledge:
+    """Side knowledge: how the party under attack steps.
+
+    Attributes:
+        dimension: d, the rank of its X.
+        step_sizes: η of every round.
+        local_steps: Q.
+        curvature: c; 0 under the frozen rule.
+        l2: λ, known with Q = 1 only.
+        proximal: μ.
+    """
+
+    dimension: int
+    step_sizes: Sequence[float]
+    local_steps: int = 1
+    curvature: float = 0.25
+    l2: float = 0.0
+    proximal: float = 0.0
+
+
+def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) -> FloatArray:
+    """F with FFᵀ = XXᵀ, shape (N, d): X up to a rotation.
+
+    Args:
+        rounds: T ≥ 2 of all rows, in the same order.
+        knowledge: see there; one step size for all rounds unless Q = 1.
+
+    Raises:
+        ConfigError: fewer than two rounds, L2 with several local steps, or steps that are too
+            long for g to be monotone.
+    """
+    if len(rounds) < 2:  # noqa: PLR2004
+        raise ConfigError(f"rounds: {len(rounds)}, expected at least 2")
+    if knowledge.l2 and knowledge.local_steps > 1:
+        raise ConfigError("l2 with several local steps: this attack does not separate the two")
+    rows, size = len(rounds[0].rows), knowledge.dimension
+    etas = np.asarray(knowledge.step_sizes[: len(rounds) - 1])
+    if knowledge.local_steps > 1 and np.ptp(etas) > 0:
+        raise ConfigError("step sizes that change with several local steps: not separated")
+    # With Q = 1 every round is brought to η = 1, so that g(K) = K/S.
+    scales = etas if knowledge.local_steps == 1 else np.ones_like(etas)
+    before = [each.predictions for each in rounds[:-1]]
+    moved = np.hstack(
+        [
+            ((1 - eta * knowledge.l2) * one - two.predictions) / scale
+            for one, two, eta, scale in zip(before, rounds[1:], etas, scales, strict=True)
+        ]
+    )
+    residuals = np.hstack([each.residuals for each in rounds[:-1]])
+    predictions = np.hstack([each.predictions for each in rounds])
+    basis = _range(predictions, size)
+    inner = symmetric_solution(basis.T @ residuals, basis.T @ moved)
+    values, vectors = np.linalg.eigh(inner)
+    eta = 1.0 if knowledge.local_steps == 1 else float(etas[0])
+    kappas = [_inverse(value, eta, rows, knowledge) for value in values]
+    factor: FloatArray = basis @ vectors * np.sqrt(np.maximum(kappas, 0.0))
+    return factor
+
+
+def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
+    """The symmetric M with M·A ≈ B, least squares over symmetric matrices.
+
+    In the singular basis of A both M_ij and M_ji are measured, with errors like 1/s_j and 1/s_i;
+    what no column tells stays 0, and what noise drowns is shrunk.
+
+    Args:
+        given: A, shape (d, m).
+        result: B, shape (d, m).
+    """
+    left, scales, right = np.linalg.svd(given, full_matrices=False)
+    left, scales, right = _complete(left, scales, right)
+    projected = right @ result.T
+    outside = float(np.sum(result**2) - np.sum(projected**2))
+    penalty = shrinkage(
+        scales[scales > 0], projected[scales > 0], max(outside, 0.0), result.shape[1]
+    )
+    turned = left.T @ projected.T * scales
+    weights = scales[:, None] ** 2 + scales[None, :] ** 2 + 2 * penalty
+    inner = np.divide(turned + turned.T, weights, out=np.zeros_like(turned), where=weights > 0)
+    solution: FloatArray = left @ inner @ left.T
+    return solution
+
+
+def factor_from_fixed_batches(rounds: Sequence[Round], knowledge: GramKnowledge) -> FloatArray:
+    """F with FFᵀ = XXᵀ, shape (N, d), from visits of a fixed partition's batches.
+
+    A batch's predictions span the range of X_b, with basis B_b: X_b = B_b·A_b for an unknown d × d
+    matrix A_b. Between two visits of b its coordinates B_bᵀH_b move by −Σ A_bA_b'ᵀ·q_b'·B_b'ᵀd_b'
+    over the batches in between, with q what local steps make of a step: linear in d numbers for
+    each batch, for each coordinate. So about d visits of every batch for each batch there is solve
+    for all of it; the batch's own block is g, which gives A_bA_bᵀ and with it q.
+
+    Args:
+        rounds: in order; every batch at least twice.
+        knowledge: see there; one step size, λ = 0.
+
+    Raises:
+        ConfigError: L2, step sizes that change, or a batch visited once.
+    """
+    etas = np.asarray(knowledge.step_sizes[: len(rounds)])
+    if knowledge.l2 or np.ptp(etas) > 0:
+        raise ConfigError("l2 or changing step sizes: this attack does not separate them")
+    places = _places(rounds, knowledge.dimension)
+    width = places[-1].span.stop
+    pushed = np.zeros((len(rounds), width, rounds[0].residuals.shape[1]))
+    for place in places:
+        for index in place.visits:
+            pushed[index, place.span] = place.basis.T @ rounds[index].residuals
+    total = np.concatenate([np.zeros_like(pushed[:1]), np.cumsum(pushed, axis=0)])
+    moves = []
+    for place in places:
+        if len(place.visits) < 2:  # noqa: PLR2004
+            raise ConfigError("a batch was visited once: two visits are needed to see it move")
+        between = np.diff(total[place.visits], axis=0).transpose(0, 2, 1).reshape(-1, width)
+        seen = [place.basis.T @ rounds[index].predictions for index in place.visits]
+        moved = -np.diff(seen, axis=0).transpose(0, 2, 1).reshape(-1, place.basis.shape[1])
+        moves.append(ridge_solution(between, moved).T)
+    coordinates = _coordinates(np.vstack(moves), places, knowledge, float(etas[0]))
+    factor = np.zeros((1 + max(int(place.rows.max()) for place in places), coordinates.shape[1]))
+    for place in places:
+        factor[place.rows] = place.basis @ coordinates[place.span]
+    return factor
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A batch of a fixed partition.
+
+    Attributes:
+        rows: its rows, shape (S,).
+        visits: the rounds that took it.
+        basis: B_b of its predictions' span, shape (S, ≤ d).
+        span: where its coordinates stand among those of all batches.
+    """
+
+    rows: IntArray
+    visits: list[int]
+    basis: FloatArray
+    span: slice
+
+
+def _places(rounds: Sequence[Round], size: int) -> list[Place]:
+    visits: dict[bytes, list[int]] = {}
+    for index, each in enumerate(rounds):
+        visits.setdefault(each.rows.tobytes(), []).append(index)
+    places, start = [], 0
+    for indices in visits.values():
+        basis = _range(np.hstack([rounds[index].predictions for index in indices]), size)
+        span = slice(start, start + basis.shape[1])
+        places.append(Place(rounds[indices[0]].rows, indices, basis, span))
+        start = span.stop
+    return places
+
+
+def _coordinates(
+    moves: FloatArray, places: Sequence[Place], knowledge: GramKnowledge, eta: float
+) -> FloatArray:
+    """All A_b below one another, shape (Σd, d), from the blocks A_bA_b'ᵀ·q_b', shape (Σd, Σd)."""
+    inner = np.empty_like(moves)
+    for place in places:
+        block = moves[place.span, place.span]
+        values, vectors = np.linalg.eigh((block + block.T) / 2)
+        kappas = np.array([_inverse(value, eta, len(place.rows), knowledge) for value in values])
+        steps = _steps(kappas, eta, len(place.rows), knowledge) / len(place.rows)
+        inner[:, place.span] = moves[:, place.span] @ (vectors / steps) @ vectors.T
+    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    kept = slice(-knowledge.dimension, None)
+    coordinates: FloatArray = vectors[:, kept] * np.sqrt(np.maximum(values[kept], 0.0))
+    return coordinates
+
+
+def gram_error(factor: FloatArray, features: FloatArray) -> float:
+    """‖FFᵀ − XXᵀ‖/‖XXᵀ‖ in Frobenius norms, without N × N matrices; 1 for F = 0.
+
+    Args:
+        factor: F, shape (N, r).
+        features: the truth, shape (N, P).
+    """
+    both = np.hstack([factor, features])
+    triangle: FloatArray = np.linalg.qr(both)[1]
+    ours, true = triangle[:, : factor.shape[1]], triangle[:, factor.shape[1] :]
+    difference = ours @ ours.T - true @ true.T
+    return float(np.linalg.norm(difference) / np.linalg.norm(true @ true.T))
+
+
+def _range(predictions: FloatArray, size: int) -> FloatArray:
+    """An orthonormal basis of what the predictions span, at most d vectors, shape (N, ≤ d)."""
+    basis, scales, _ = np.linalg.svd(predictions, full_matrices=False)
+    kept = scales[:size] > np.finfo(np.float64).eps * scales[0]
+    return basis[:, :size][:, kept]
+
+
+def _complete(
+    left: FloatArray, scales: FloatArray, right: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Directions that no column has, with scale 0, where there are fewer columns than rows."""
+    missing = left.shape[0] - left.shape[1]
+    if not missing:
+        return left, scales, right
+    whole = np.linalg.qr(left, mode="complete")[0]
+    whole[:, : left.shape[1]] = left
+    padded = np.vstack([right, np.zeros((missing, right.shape[1]))])
+    return whole, np.concatenate([scales, np.zeros(missing)]), padded
+
+
+def _steps(kappas: FloatArray, eta: float, rows: int, knowledge: GramKnowledge) -> FloatArray:
+    """q(κ) = η Σ_{q<Q} (1 − η(cκ/S + μ))^q, what Q local steps make of one."""
+    shrink = 1 - eta * (knowledge.curvature * kappas / rows + knowledge.proximal)
+    steps: FloatArray = eta * np.sum(
+        [shrink**step for step in range(knowledge.local_steps)], axis=0
+    )
+    return steps
+
+
+def _inverse(value: float, eta: float, rows: int, knowledge: GramKnowledge) -> float:
+    """The κ with g(κ) = value."""
+    if value <= 0:
+        return 0.0
+    if knowledge.local_steps == 1:
+        return value * rows / eta
+
+    def moved(kappa: float) -> float:
+        return float(_steps(np.array([kappa]), eta, rows, knowledge)[0]) * kappa / rows
+
+    # Beyond this the first step overshoots and g need not grow.
+    most = rows * (1 / eta - knowledge.proximal) / max(knowledge.curvature, 1e-12)
+    most = min(most, 1e12)
+    if moved(most) < value:
+        return most
+    return float(brentq(lambda kappa: moved(kappa) - value, 0.0, most, xtol=1e-14 * most))

@@ -1,0 +1,208 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securevfl.attacks.gram import (
+    GramKnowledge,
+    factor_from_fixed_batches,
+    factor_from_full_batches,
+    gram_error,
+    symmetric_solution,
+)
+from securevfl.attacks.labels_from_residuals import residuals_of
+from securevfl.attacks.own_replay import Round, rounds_of
+from securevfl.attacks.subject import Subject
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+
+FloatArray = NDArray[np.float64]
+
+
+def with_columns(columns: int) -> VerticalDataset:
+    """breast_cancer with so many columns at the feature party."""
+    dataset = load("breast_cancer")
+    label, feature = dataset.parties
+    cut = replace(
+        feature,
+        columns=feature.columns[:columns],
+        train=feature.train[:, :columns],
+        test=feature.test[:, :columns],
+    )
+    return replace(dataset, parties=(label, cut))
+
+
+def recorded(
+    columns: int, rounds: int, scheme: str = "plain", **settings: object
+) -> tuple[list[Round], FloatArray]:
+    """What the label party has of a real run, and the truth."""
+    job = Job.of(
+        job={
+            "rounds": rounds,
+            "batch_size": "full",
+            "local_steps": 1,
+            "learning_rate": 0.1,
+            **settings,
+        },
+        exchange={"scheme": scheme},
+    )
+    recording = Subject(job, with_columns(columns), seed=0).record()
+    seats = [recording.seat(name) for name in ("party1", "party2")]
+    return rounds_of(recording, seats[0], "party2"), seats[1].inputs
+
+
+def knowledge(columns: int, rounds: int, **other: float) -> GramKnowledge:
+    steps = int(other.pop("local_steps", 1))
+    return GramKnowledge(columns, [0.1] * rounds, steps, **other)
+
+
+def full_error(columns: int, rounds: int, scheme: str = "plain") -> float:
+    seen, truth = recorded(columns, rounds, scheme)
+    return gram_error(factor_from_full_batches(seen, knowledge(columns, rounds)), truth)
+
+
+def test_one_round_more_than_columns_gives_all_of_it_and_one_less_does_not() -> None:
+    assert full_error(3, 4) <= 1e-10
+    assert full_error(3, 3) >= 1e-3
+
+
+@pytest.mark.parametrize(("columns", "rounds", "bound"), [(5, 200, 1e-10), (10, 200, 3e-7)])
+def test_more_columns_take_more_rounds(columns: int, rounds: int, bound: float) -> None:
+    assert full_error(columns, rounds) <= bound
+
+
+def test_fifteen_columns_after_a_thousand_rounds() -> None:
+    assert full_error(15, 1000) <= 5e-3
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "ckks"])
+def test_encrypting_residuals_leaves_it_as_predictions_are_in_clear(scheme: str) -> None:
+    assert full_error(3, 20, scheme) <= 1e-3
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.01])
+def test_l2_is_part_of_what_is_known(l2: float) -> None:
+    seen, truth = recorded(5, 60, l2=l2)
+    known = factor_from_full_batches(seen, knowledge(5, 60, l2=l2))
+    wrong = factor_from_full_batches(seen, knowledge(5, 60, l2=0.05 - l2))
+    assert gram_error(known, truth) <= 1e-9
+    assert gram_error(wrong, truth) >= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("settings", "known"),
+    [
+        ({}, {}),
+        ({"local_rule": "frozen"}, {"curvature": 0.0}),
+        ({"proximal": 0.1}, {"proximal": 0.1}),
+    ],
+)
+def test_several_local_steps_are_undone(settings: dict[str, Any], known: dict[str, float]) -> None:
+    seen, truth = recorded(5, 60, local_steps=5, **settings)
+    factor = factor_from_full_batches(seen, knowledge(5, 60, local_steps=5, **known))
+    assert gram_error(factor, truth) <= 1e-9
+    as_if_one = factor_from_full_batches(seen, knowledge(5, 60))
+    assert gram_error(as_if_one, truth) >= 1e-2
+
+
+@pytest.mark.parametrize("local_steps", [1, 5])
+def test_fixed_batches_leave_it_too(local_steps: int) -> None:
+    # 3 batches of 5 directions: 45 rounds at least.
+    seen, truth = recorded(5, 90, batch_size=115, local_steps=local_steps)
+    known = knowledge(5, 90, local_steps=local_steps)
+    assert gram_error(factor_from_fixed_batches(seen, known), truth) <= 1e-9
+    assert gram_error(factor_from_fixed_batches(seen[:30], known), truth) >= 1e-2
+
+
+def test_the_default_exchange_leaves_it_after_some_hundred_rounds() -> None:
+    seen, truth = recorded(15, 400, "bfv", batch_size=115, local_steps=5)
+    known = knowledge(15, 400, local_steps=5)
+    assert gram_error(factor_from_fixed_batches(seen, known), truth) <= 0.02
+
+
+@pytest.mark.parametrize(("digits", "least", "most"), [(7, 1e-6, 1e-2), (2, 0.05, 1.0)])
+def test_rounded_messages_blur_it(digits: int, least: float, most: float) -> None:
+    seen, truth = recorded(10, 200)
+    rounded = [replace(each, predictions=np.round(each.predictions, digits)) for each in seen]
+    error = gram_error(factor_from_full_batches(rounded, knowledge(10, 200)), truth)
+    assert least <= error <= most
+
+
+def test_predictions_of_other_data_give_other_data() -> None:
+    # The known-safe case: rounds that have nothing to do with X.
+    seen, truth = recorded(5, 60)
+    draws = np.random.default_rng(0)
+    noise = [
+        replace(each, predictions=draws.standard_normal(each.predictions.shape)) for each in seen
+    ]
+    assert gram_error(factor_from_full_batches(noise, knowledge(5, 60)), truth) >= 0.5
+
+
+def test_a_symmetric_matrix_comes_back_from_as_many_columns_as_it_has() -> None:
+    draws = np.random.default_rng(0)
+    root = draws.standard_normal((6, 6))
+    inner, given = root @ root.T, draws.standard_normal((6, 6))
+    np.testing.assert_allclose(symmetric_solution(given, inner @ given), inner, rtol=1e-9)
+
+
+def test_a_rotated_factor_has_no_error_and_nothing_has_all_of_it() -> None:
+    draws = np.random.default_rng(0)
+    features = draws.standard_normal((30, 4))
+    rotation = np.linalg.qr(draws.standard_normal((4, 4)))[0]
+    assert gram_error(features @ rotation, features) <= 1e-14
+    assert gram_error(np.zeros((30, 4)), features) == pytest.approx(1)
+
+
+def test_what_the_attack_cannot_separate_is_refused() -> None:
+    seen, _ = recorded(3, 4)
+    with pytest.raises(ConfigError, match="expected at least 2"):
+        factor_from_full_batches(seen[:1], knowledge(3, 1))
+    with pytest.raises(ConfigError, match="l2 with several"):
+        factor_from_full_batches(seen, knowledge(3, 4, local_steps=5, l2=0.1))
+    changing = replace(knowledge(3, 4, local_steps=5), step_sizes=[0.1, 0.2, 0.3, 0.4])
+    with pytest.raises(ConfigError, match="step sizes that change"):
+        factor_from_full_batches(seen, changing)
+    with pytest.raises(ConfigError, match="l2 or changing"):
+        factor_from_fixed_batches(seen, replace(changing, local_steps=1))
+    with pytest.raises(ConfigError, match="visited once"):
+        factor_from_fixed_batches(seen[:1], knowledge(3, 1))
+
+
+def test_steps_that_change_are_known_with_one_local_step() -> None:
+    seen, truth = recorded(5, 60, schedule="inverse-sqrt")
+    known = replace(knowledge(5, 60), step_sizes=[0.1 / np.sqrt(index + 1) for index in range(60)])
+    assert gram_error(factor_from_full_batches(seen, known), truth) <= 1e-8
+
+
+def test_parties_in_turns_are_not_replayed() -> None:
+    job = Job.of(job={"rounds": 2, "algorithm": "fedbcd-s"})
+    recording = Subject(job, load("breast_cancer"), seed=0).record()
+    with pytest.raises(ConfigError, match="take turns"):
+        rounds_of(recording, recording.seat("party1"), "party2")
+
+
+def test_predictions_that_were_never_sent_in_clear_are_not_there() -> None:
+    job = Job.of(job={"rounds": 2}, exchange={"scheme": "masked"})
+    recording = Subject(job, load("breast_cancer", parties=3), seed=0).record()
+    with pytest.raises(ConfigError, match="0 rounds in the view"):
+        rounds_of(recording, recording.seat("party1"), "party2")
+
+
+@pytest.mark.parametrize("scheme", ["plain", "bfv"])
+def test_the_replayed_residuals_are_those_of_the_run(scheme: str) -> None:
+    job = Job.of(
+        job={"rounds": 6, "batch_size": 115, "local_steps": 3}, exchange={"scheme": scheme}
+    )
+    recording = Subject(job, load("breast_cancer"), seed=0).record()
+    rounds = rounds_of(recording, recording.seat("party1"), "party2")
+    inputs, view = recording.seat("party2").inputs, recording.result.views["party2"]
+    for index, each in enumerate(rounds):
+        gradient = inputs[each.rows].T @ each.residuals / len(each.rows)
+        if scheme == "plain":
+            np.testing.assert_allclose(residuals_of(view)[index], each.residuals, atol=1e-14)
+        else:
+            np.testing.assert_allclose(view.learned()[index].values, gradient, atol=1e-3)
