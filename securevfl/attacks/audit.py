@@ -14,6 +14,13 @@ from typing import Any
 import numpy as np
 
 from securevfl.attacks.finding import Finding, judge
+from securevfl.attacks.measure_ciphertexts import (
+    approximate_key,
+    crafted_query,
+    noise,
+    ratio,
+    symbols,
+)
 from securevfl.attacks.measure_features import anchors, binary, components, gram
 from securevfl.attacks.measure_inference import equality_solving
 from securevfl.attacks.measure_labels import gradient_labels, residual_labels
@@ -36,6 +43,11 @@ MEASURES: Mapping[str, Measure] = {
     "binary_columns": binary,
     "labels_from_residuals": residual_labels,
     "labels_from_gradients": gradient_labels,
+    "ciphertext_ratio": ratio,
+    "ciphertext_noise": noise,
+    "jacobi_symbol": symbols,
+    "ckks_key": approximate_key,
+    "crafted_query": crafted_query,
     "equality_solving": equality_solving,
 }
 """Every attack by the name that rows carry."""

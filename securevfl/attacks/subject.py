@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from securevfl.attacks.finding import Finding
 from securevfl.attacks.twins import scaled
 from securevfl.data.partition import BatchSchedule
-from securevfl.data.tables import VerticalDataset, first_rows
+from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
@@ -163,11 +163,11 @@ class Subject:
         return max(others, key=lambda table: len(table.columns)).name
 
     def with_rows(self, rows: int) -> "Subject":
-        """The same exchange on the first training rows alone; itself where there are no more."""
+        """The same exchange on some training rows alone; itself where there are no more."""
         if len(self.dataset.train_labels) <= rows:
             return self
         if rows not in self._smaller:
-            smaller = first_rows(self.dataset, rows)
+            smaller = some_rows(self.dataset, rows)
             self._smaller[rows] = Subject(self.job, smaller, self.seed, self.keys)
         return self._smaller[rows]
 

@@ -67,20 +67,22 @@ def fingerprint(ids: Iterable[object]) -> str:
     return digest.hexdigest()
 
 
-def first_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
-    """The first training rows alone; with a number that S divides, all batches are of size S.
+def some_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
+    """Some training rows, spread evenly over the classes, in their order.
 
     Raises:
-        ConfigError: more rows than there are.
+        ConfigError: more rows than there are, or fewer than two.
     """
-    there = len(dataset.train_labels)
-    if not 1 <= rows <= there:
-        raise ConfigError(f"rows = {rows}: expected 1 to {there}")
+    labels = dataset.train_labels
+    if not 2 <= rows <= len(labels):  # noqa: PLR2004
+        raise ConfigError(f"rows = {rows}: expected 2 to {len(labels)}")
+    by_label = np.argsort(labels, kind="stable")
+    kept = np.sort(by_label[np.linspace(0, len(labels) - 1, rows).astype(np.int64)])
     return replace(
         dataset,
-        name=f"{dataset.name}, first {rows} rows",
-        parties=tuple(replace(party, train=party.train[:rows]) for party in dataset.parties),
-        train_labels=dataset.train_labels[:rows],
+        name=f"{dataset.name}, {rows} rows",
+        parties=tuple(replace(party, train=party.train[kept]) for party in dataset.parties),
+        train_labels=labels[kept],
         fingerprint=fingerprint([dataset.fingerprint, rows]),
     )
 

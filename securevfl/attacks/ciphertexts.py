@@ -1,0 +1,96 @@
+"""What ciphertexts themselves give away: key owners against X, evaluators against keys.
+
+Each attack takes numbers that `securevfl.crypto.openings` computes from bytes in a view and from
+what the adversary holds itself. Against the product as it is they find nothing, with the exception
+of the crafted query, which is no semi-honest party's (design: audit.md section 5).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseKnowledge:
+    """Side knowledge of a key owner: its own encryption noise.
+
+    Attributes:
+        equations: by query, what noise X·e a unit of every entry of X adds, shape (revealed, n).
+    """
+
+    equations: Sequence[FloatArray]
+
+
+def matrix_from_noise(noise: Sequence[FloatArray], knowledge: NoiseKnowledge) -> FloatArray:
+    """Entries of X, up to one scale: least squares of replies' noise = X·e + rest, shape (n,).
+
+    Args:
+        noise: by query, at the coefficients that were sent, shape (revealed,).
+        knowledge: see there.
+    """
+    equations = np.vstack(knowledge.equations)
+    return np.asarray(np.linalg.lstsq(equations, np.concatenate(noise), rcond=None)[0], np.float64)
+
+
+def shared_values(found: Iterable[int], truth: Iterable[int]) -> float:
+    """The share of values that are the same, place by place."""
+    return float(np.mean([one == other for one, other in zip(found, truth, strict=True)]))
+
+
+@dataclass(frozen=True)
+class SymbolKnowledge:
+    """Side knowledge: that all inputs met the same column, of this many rows."""
+
+    rows: int
+
+
+def parities_from_symbols(equations: IntArray, knowledge: SymbolKnowledge) -> IntArray | None:
+    """A column's parities from Jacobi symbols of inputs and replies, or None: contradicted.
+
+    The symbol of Π cᵢ^xᵢ is Π (symbol of cᵢ)^xᵢ: one linear equation in x modulo 2 a reply.
+
+    Args:
+        equations: [inputs' symbols | the reply's], shape (replies, rows + 1).
+        knowledge: see there.
+    """
+    reduced = equations.copy()
+    for at in range(knowledge.rows):
+        (candidates,) = np.nonzero(reduced[at:, at])
+        if not len(candidates):
+            return None
+        reduced[[at, at + candidates[0]]] = reduced[[at + candidates[0], at]]
+        others = np.flatnonzero(reduced[:, at])
+        others = others[others != at]
+        reduced[others] ^= reduced[at]
+    rest = reduced[knowledge.rows :, -1]
+    return None if rest.any() else reduced[: knowledge.rows, -1]
+
+
+def secret_from_crafted_queries(
+    queries: Iterable[tuple[bytes, IntArray]],
+    decrypt: Callable[[bytes], NDArray[np.uint64]],
+    modulus_bits: int,
+    degree: int,
+) -> IntArray:
+    """A BFV secret key, coefficient by coefficient, from an owner that decrypts what it is sent.
+
+    Args:
+        queries: crafted replies, and which coefficients they tell.
+        decrypt: the key owner, as it answers masked products; it returns them to the evaluator.
+        modulus_bits: k of t = 2^k.
+        degree: N.
+
+    Returns:
+        Shape (N,), −1, 0 or 1.
+    """
+    secret = np.zeros(degree, np.int64)
+    unused = np.int64(64 - modulus_bits)
+    for reply, places in queries:
+        values = decrypt(reply)[: len(places)].view(np.int64) >> unused
+        secret[places % degree] = np.where(places >= degree, -values, values)
+    return secret

@@ -1,0 +1,247 @@
+"""What a party can compute from ciphertexts with what it holds: for attacks, never for protocols.
+
+A BFV owner knows its key, and with it the noise e of its own inputs and that of every reply. A CKKS
+evaluator knows the ciphertexts that it multiplied. Anybody knows a Paillier ciphertext's Jacobi
+symbol. The attacks that draw conclusions from these numbers are in securevfl.attacks.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+import gmpy2
+import numpy as np
+import tenseal.sealapi as seal
+from numpy.typing import NDArray
+
+from securevfl.crypto import ckks
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
+from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_input, unpack_reply
+from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, ProductFormat, UInt64Array
+from securevfl.crypto.seal_codec import (
+    SEED_BYTES,
+    ciphertext_of,
+    from_seeded,
+    plaintext,
+    polynomials_of,
+)
+
+FloatArray = NDArray[np.float64]
+CHECKED = 200
+PRODUCT_SCALE_BITS = ckks.VALUE_SCALE_BITS + ckks.MATRIX_SCALE_BITS
+
+
+class BfvOpening:
+    """What follows from the secret key s and public bytes.
+
+    Args:
+        product_format: of the job.
+        secret: coefficients of s, −1, 0 or 1, shape (N,).
+    """
+
+    def __init__(self, product_format: ProductFormat, secret: Int64Array) -> None:
+        self.parameters = BfvParameters.of(product_format)
+        self.context = self.parameters.context()
+        self.primes = self.parameters.primes()
+        self._operations = seal.Evaluator(self.context)
+        modulo_t = np.uint64((1 << self.parameters.plain_bits) - 1)
+        self._secret = plaintext(self.context, secret.view(np.uint64) & modulo_t)
+
+    def phase(self, ciphertext: seal.Ciphertext) -> tuple[NDArray[np.object_], int]:
+        """(c₀ + c₁·s) modulo the product of the level's primes, shape (N,), and that product."""
+        product = seal.Ciphertext()
+        self._operations.multiply_plain(ciphertext, self._secret, product)
+        parts = polynomials_of(ciphertext)[0].astype(object) + polynomials_of(product)[1]
+        primes = self.primes[: len(parts)]
+        modulus = prod(primes)
+        phase = np.zeros(DEGREE, object)
+        for part, prime in zip(parts, primes, strict=True):
+            others = modulus // prime
+            phase += part * (others * pow(others, -1, prime))
+        return phase % modulus, modulus
+
+    def noise(self, ciphertext: seal.Ciphertext) -> FloatArray:
+        """Phase minus the nearest plaintext's, shape (N,)."""
+        phase, modulus = self.phase(ciphertext)
+        half = modulus >> 1
+        off = ((phase << self.parameters.plain_bits) + half) % modulus - half
+        return np.asarray(off.astype(np.float64) * 2.0**-self.parameters.plain_bits, np.float64)
+
+    def inputs(self, encrypted: bytes) -> list[seal.Ciphertext]:
+        """An encrypted vector's ciphertexts."""
+        size = self.parameters.input_bytes + SEED_BYTES
+        parts = [encrypted[at : at + size] for at in range(0, len(encrypted), size)]
+        return [from_seeded(self.context, *unpack_input(self.parameters, part)) for part in parts]
+
+    def decrypted(self, encrypted: bytes) -> Int64Array:
+        """The vector, chunk by chunk: what only the owner should read."""
+        found = []
+        for each in self.inputs(encrypted):
+            phase, modulus = self.phase(each)
+            scaled = (phase << self.parameters.plain_bits) + (modulus >> 1)
+            plain = (scaled // modulus)[: self.parameters.chunk]
+            low = (plain % (1 << self.parameters.plain_bits)).astype(np.uint64)
+            unused = np.uint64(MODULUS_BITS - self.parameters.plain_bits)
+            found.append((low << unused).view(np.int64) >> unused.astype(np.int64))
+        return np.concatenate(found)
+
+    def replies(self, data: bytes, columns: int) -> list[UInt64Array]:
+        """(c₀, c₁) of every reply, each of shape (2, reply primes, N)."""
+        positions = self.parameters.positions(columns)
+        size = reply_bytes(self.parameters, len(positions))
+        return [
+            unpack_reply(self.parameters, data[at : at + size], positions)
+            for at in range(0, len(data), size)
+        ]
+
+    def reply_noise(self, data: bytes, columns: int) -> FloatArray:
+        """The noise at the coefficients that were sent, shape (replies, revealed)."""
+        positions, level = self.parameters.positions(columns), self.parameters.reply_level()
+        return np.stack(
+            [
+                self.noise(ciphertext_of(self.context, level, polynomials))[positions]
+                for polynomials in self.replies(data, columns)
+            ]
+        )
+
+    def noise_equations(self, encrypted: bytes, rows: int, columns: int) -> FloatArray:
+        """What noise X·e each unit of an entry of X would add: one input, one reply's columns.
+
+        Shape (revealed, columns · rows), the entries of X by column.
+        """
+        (own,) = [self.noise(each) for each in self.inputs(encrypted)]
+        chunk, positions = self.parameters.chunk, self.parameters.positions(columns)
+        column, row = np.divmod(np.arange(columns * rows), rows)
+        places = column * chunk + chunk - 1 - row
+        shifts = positions[:, None] - places[None, :]
+        equations: FloatArray = np.where(shifts < 0, -1, 1) * own[shifts % DEGREE]
+        return equations
+
+    def expected_c1(
+        self, encrypted: bytes, matrix: Int64Array, evaluator: BfvEvaluator
+    ) -> list[UInt64Array]:
+        """C₁ of replies that were neither re-randomized nor masked, were X this matrix."""
+        vectors = self.inputs(encrypted)
+        expected = []
+        for row in evaluator.prepare(matrix).plaintexts:
+            total = seal.Ciphertext()
+            for index, (vector, plain) in enumerate(zip(vectors, row, strict=True)):
+                transformed, product = seal.Ciphertext(), seal.Ciphertext()
+                self._operations.transform_to_ntt(vector, transformed)
+                self._operations.multiply_plain(transformed, plain, product)
+                if index:
+                    self._operations.add_inplace(total, product)
+                else:
+                    total = product
+            self._operations.transform_from_ntt_inplace(total)
+            self._operations.mod_switch_to_inplace(total, self.parameters.reply_level())
+            expected.append(polynomials_of(total)[1])
+        return expected
+
+
+def owner_secret(owner: BfvOwner) -> Int64Array:
+    """An owner's own secret key, coefficients −1, 0 and 1, shape (N,)."""
+    context, primes = owner._context, owner._primes
+    bits, modulus = owner._parameters.plain_bits, owner._modulus
+    crafted = np.zeros((2, len(primes), DEGREE), np.uint64)
+    crafted[1, :, 0] = [(modulus >> bits) % prime for prime in primes]
+    plain = seal.Plaintext()
+    query = ciphertext_of(context, context.first_parms_id(), crafted)
+    owner._decryptor.decrypt(query, plain)
+    count = plain.coeff_count()
+    words = [plain.data(at) if at < count else 0 for at in range(DEGREE)]
+    minus_one = (1 << bits) - 1
+    return np.array([-1 if word == minus_one else word for word in words], np.int64)
+
+
+def crafted_replies(
+    product_format: ProductFormat, columns: int
+) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
+    """Replies (0, ⌊q/t⌋·x^k), of every key: they decrypt to pieces of the secret.
+
+    Yields:
+        A reply, and which coefficients of s its columns decrypt to, up to the sign that x^N = −1
+        gives those of wrapped indices (≥ N).
+    """
+    parameters = BfvParameters.of(product_format)
+    primes = parameters.primes()[: parameters.reply_primes]
+    delta = prod(primes) >> parameters.plain_bits
+    positions = parameters.positions(columns)
+    read = positions[: min(columns, parameters.columns_per_reply)]
+    unread = np.ones(DEGREE, dtype=np.bool_)
+    while unread.any():
+        # The reply's factor x^k moves coefficient i of s to i + k.
+        shift = int((read[0] - np.flatnonzero(unread)[0]) % DEGREE)
+        polynomials = np.zeros((2, len(primes), DEGREE), np.uint64)
+        polynomials[1, :, shift] = [delta % prime for prime in primes]
+        piece = pack_reply(parameters, polynomials, positions)
+        places = (read - shift) % (2 * DEGREE)
+        unread[places % DEGREE] = False
+        yield piece * parameters.replies(columns), places
+
+
+def ckks_ratio(numerator: bytes, denominator: bytes) -> list[int]:
+    """C₁ of a reply over c₁ of the input, in NTT form modulo the first prime; first values."""
+    top = _ckks_polynomial(ckks._load(numerator, PRODUCT_SCALE_BITS), 1)
+    bottom = _ckks_polynomial(ckks._load(denominator, ckks.VALUE_SCALE_BITS), 1)
+    return _ratios(top, bottom)
+
+
+def ckks_matrix(prepared: ckks.PreparedSlots) -> list[int]:
+    """X of the first reply in the same form."""
+    plain = prepared.plaintexts[0][0]
+    assert plain is not None  # noqa: S101
+    return [plain[at] for at in range(CHECKED)]
+
+
+def ckks_slots(product_format: ProductFormat, values: FloatArray) -> FloatArray:
+    """The slots of an input that holds these integers, shape (S,), as its owner lays them out."""
+    layout = ckks.SlotLayout.of(product_format)
+    padded = np.zeros(layout.block)
+    padded[: len(values)] = np.ldexp(values, -layout.value_exponent)
+    return np.tile(padded, layout.columns)
+
+
+def ckks_key_guess(encrypted: bytes, slots: FloatArray) -> list[int]:
+    """(m − c₀)/c₁ of an input, m the encoding of what its slots are believed to hold."""
+    ciphertext = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
+    return key_of(ciphertext, ckks._encode(slots, ckks.VALUE_SCALE_BITS))
+
+
+def ckks_key(owner: ckks.CkksOwner, encrypted: bytes) -> list[int]:
+    """The owner's key in the same form, from the exact decryption of one of its inputs."""
+    ciphertext, plain = (
+        ckks._load(encrypted, ckks.VALUE_SCALE_BITS),
+        seal.Plaintext(),
+    )
+    owner._decryptor.decrypt(ciphertext, plain)
+    return key_of(ciphertext, plain)
+
+
+def key_of(ciphertext: seal.Ciphertext, message: seal.Plaintext) -> list[int]:
+    """S = (m − c₀)/c₁, were m the exact phase; first values modulo the first prime."""
+    c0, c1 = _ckks_polynomial(ciphertext, 0), _ckks_polynomial(ciphertext, 1)
+    return _ratios([(message[at] - c0[at]) % _ckks_prime() for at in range(CHECKED)], c1)
+
+
+def jacobi_symbols(ciphertexts: bytes, public_bytes: bytes) -> Int64Array:
+    """1 where the Jacobi symbol of a Paillier ciphertext modulo n is −1, else 0."""
+    n, width = int.from_bytes(public_bytes, "big"), 2 * len(public_bytes)
+    parts = [ciphertexts[at : at + width] for at in range(0, len(ciphertexts), width)]
+    symbols = [gmpy2.jacobi(int.from_bytes(part, "big"), n) for part in parts]
+    return np.array([symbol == -1 for symbol in symbols], np.int64)
+
+
+def _ckks_polynomial(ciphertext: seal.Ciphertext, index: int) -> list[int]:
+    start = index * ckks._DATA_PRIMES * ckks.DEGREE
+    return [ciphertext[start + at] for at in range(CHECKED)]
+
+
+def _ckks_prime() -> int:
+    return int(ckks._parameters().coeff_modulus()[0].value())
+
+
+def _ratios(numerator: list[int], denominator: list[int]) -> list[int]:
+    q = _ckks_prime()
+    return [a * pow(b, -1, q) % q for a, b in zip(numerator, denominator, strict=True)]
