@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from securevfl.attacks.ciphertexts import (
     NoiseKnowledge,
@@ -34,10 +33,10 @@ from securevfl.crypto.openings import (
     jacobi_symbols,
     owner_secret,
 )
-from securevfl.crypto.scheme import KeyOwner, ProductFormat
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.job import ExchangeSettings, Job
 from securevfl.messages import EncryptedProducts, EncryptedValues, PublicKey
-from securevfl.protocols.exchanges import KeyMaker, SchemeKeys
+from securevfl.protocols.exchanges import KeyMaker
 from securevfl.runtime.views import View
 
 Int64Array = NDArray[np.int64]
@@ -47,19 +46,24 @@ SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
 KEY_ROWS = 8
 
 
-class RememberedKeys(SchemeKeys):
+class RememberedKeys:
     """Keys as the job asks for them; an adversary keeps the one that it made."""
 
     def __init__(self, keys: KeyMaker) -> None:
         self._keys = keys
         self.made: list[tuple[KeyOwner, ProductFormat]] = []
 
-    @override
     def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
         """A fresh key, remembered."""
         made = self._keys.owner(settings, product_format)
         self.made.append((made, product_format))
         return made
+
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        """A peer's end, as the job has it."""
+        return self._keys.evaluator(settings, material, product_format)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +116,7 @@ def noise(subject: Subject) -> Iterator[Measurement]:
     cell = partial(Measurement, "ciphertext_noise", "", "label party", f"{OWN_KEY}, its noise e")
     run = _run(subject, ROWS, QUERIES)
     if run is None or not isinstance(run.owner, BfvOwner):
-        yield cell(reason="noise of bfv replies alone is read; ckks has it in its results")
+        yield cell(reason="this attack reads the noise of bfv replies")
         return
     opening = BfvOpening(run.product_format, owner_secret(run.owner))
     rows, columns = run.matrix.shape

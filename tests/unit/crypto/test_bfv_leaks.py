@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 from typing_extensions import override
 
+from securevfl.attacks.ciphertexts import (
+    NoiseKnowledge,
+    matrix_from_noise,
+    secret_from_crafted_queries,
+)
 from securevfl.crypto import bfv
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.openings import BfvOpening, crafted_replies, owner_secret
 from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
 from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, ProductFormat, UInt64Array
 from securevfl.crypto.seal_codec import (
-    ciphertext_of,
     coefficient_ciphertext,
-    plaintext,
     polynomials_of,
 )
 from securevfl.errors import CryptoError
@@ -60,41 +64,10 @@ def numbers(seed: int) -> tuple[Int64Array, Int64Array]:
     return values, generator.integers(-largest, largest + 1, (ROWS, COLUMNS))
 
 
-class Owner:
+@pytest.fixture(scope="module")
+def opening(owner: BfvOwner) -> BfvOpening:
     """What the owner can compute with its secret key."""
-
-    def __init__(self, owner: BfvOwner) -> None:
-        self.context = owner._context
-        self.primes = owner._primes
-        self.plain_bits = owner._parameters.plain_bits
-        self.modulus = owner._modulus
-        self.operations = seal.Evaluator(self.context)
-        # (0, q/t) decrypts to s: the crafted query that only a malicious peer would send.
-        crafted = np.zeros((2, len(self.primes), DEGREE), np.uint64)
-        crafted[1, :, 0] = [(self.modulus >> self.plain_bits) % prime for prime in self.primes]
-        plain = seal.Plaintext()
-        query = ciphertext_of(self.context, self.context.first_parms_id(), crafted)
-        owner._decryptor.decrypt(query, plain)
-        count = plain.coeff_count()
-        secret = np.array([plain.data(i) if i < count else 0 for i in range(DEGREE)], np.uint64)
-        assert set(np.unique(secret)) == {0, 1, (1 << self.plain_bits) - 1}
-        self.secret = plaintext(self.context, secret)
-
-    def noise(self, ciphertext: seal.Ciphertext) -> NDArray[np.float64]:
-        """Phase minus the nearest plaintext's, shape (N,), at whichever level."""
-        product = seal.Ciphertext()
-        self.operations.multiply_plain(ciphertext, self.secret, product)
-        parts = polynomials_of(ciphertext)[0].astype(object) + polynomials_of(product)[1]
-        primes = self.primes[: len(parts)]
-        modulus = prod(primes)
-        phase = np.zeros(DEGREE, object)
-        for part, prime in zip(parts, primes, strict=True):
-            others = modulus // prime
-            phase += part * (others * pow(others, -1, prime))
-        # t·phase − q·plaintext, centred, over t
-        half = modulus >> 1
-        off = ((phase << self.plain_bits) + half) % modulus - half
-        return off.astype(np.float64) * 2.0**-self.plain_bits
+    return BfvOpening(FORMAT, owner_secret(owner))
 
 
 def bare_product(
@@ -161,7 +134,7 @@ class EncryptsNothing(BfvEvaluator):
 
 @pytest.mark.parametrize("kind", [EncryptsNothing, BfvEvaluator])
 def test_c1_on_the_wire_confirms_no_guess_of_the_matrix(
-    owner: BfvOwner, kind: type[BfvEvaluator]
+    owner: BfvOwner, opening: BfvOpening, kind: type[BfvEvaluator]
 ) -> None:
     """The owner repeats the multiplication with the X that it supposes, and compares c₁."""
     values, matrix = numbers(6)
@@ -171,22 +144,55 @@ def test_c1_on_the_wire_confirms_no_guess_of_the_matrix(
     reply = evaluator.masked_product(encrypted, prepared)
     masked = owner.decrypt(reply.ciphertext, COLUMNS)
     assert np.array_equal(unmask(masked, reply.mask, owner.modulus_bits), matrix.T @ values)
-    ((transformed,),) = prepared.plaintexts
-    assert transformed is not None
-    (vector,) = evaluator._take_in(encrypted)
-    guess = bare_product(evaluator, vector, transformed)
-    evaluator._evaluator.transform_from_ntt_inplace(guess)
-    evaluator._evaluator.mod_switch_to_inplace(guess, owner._reply_level)
-    positions = owner._parameters.positions(COLUMNS)
-    sent = unpack_reply(owner._parameters, reply.ciphertext, positions)
-    confirmed = np.count_nonzero(sent[1] == polynomials_of(guess)[1])
+    (guess,) = opening.expected_c1(encrypted, matrix, evaluator)
+    (sent,) = opening.replies(reply.ciphertext, COLUMNS)
+    confirmed = np.count_nonzero(sent[1] == guess)
     # A coincidence has odds of 8192 in 2^60.
     assert confirmed == (DEGREE if kind is EncryptsNothing else 0)
 
 
+def test_crafted_queries_read_the_key_and_with_it_every_input(
+    owner: BfvOwner, opening: BfvOpening
+) -> None:
+    """What semi-honest means: an owner decrypts whatever has the form of a reply."""
+    values, _ = numbers(11)
+    secret = secret_from_crafted_queries(
+        crafted_replies(FORMAT, COLUMNS),
+        lambda reply: owner.decrypt(reply, COLUMNS),
+        owner.modulus_bits,
+        DEGREE,
+    )
+    assert np.array_equal(secret, owner_secret(owner))
+    assert np.array_equal(BfvOpening(FORMAT, secret).decrypted(owner.encrypt(values)), values)
+    wrong = BfvOpening(FORMAT, np.roll(secret, 1)).decrypted(owner.encrypt(values))
+    assert not np.any(wrong == values)
+
+
+@pytest.mark.parametrize("rows", [600, 12000])
+def test_openings_take_several_inputs_and_replies(rows: int) -> None:
+    fmt = replace(FORMAT, rows=rows, columns=40)
+    owner = BfvOwner(fmt)
+    evaluator = EncryptsNothing(owner.public_bytes, fmt)
+    generator = np.random.default_rng(12)
+    values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, rows)
+    matrix = generator.integers(-fmt.largest_entry, fmt.largest_entry + 1, (rows, 40))
+    opening, encrypted = BfvOpening(fmt, owner_secret(owner)), owner.encrypt(values)
+    assert len(opening.inputs(encrypted)) == opening.parameters.inputs > 1
+    assert np.array_equal(opening.decrypted(encrypted)[:rows], values)
+    reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
+    seen = opening.replies(reply, 40)
+    assert len(seen) == opening.parameters.replies(40)
+    for one, guess in zip(seen, opening.expected_c1(encrypted, matrix, evaluator), strict=True):
+        assert np.array_equal(one[1], guess)
+
+
 @pytest.mark.parametrize("flooded", [False, True])
 def test_noise_of_replies_tells_the_matrix_unless_it_is_flooded(
-    owner: BfvOwner, evaluator: BfvEvaluator, flooded: bool, monkeypatch: pytest.MonkeyPatch
+    owner: BfvOwner,
+    evaluator: BfvEvaluator,
+    opening: BfvOpening,
+    flooded: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The owner knows e and solves noise = X·e + rest for X over 30 queries, least squares.
 
@@ -201,37 +207,29 @@ def test_noise_of_replies_tells_the_matrix_unless_it_is_flooded(
     _, matrix = numbers(2)
     ((transformed,),) = evaluator.prepare(matrix).plaintexts
     assert transformed is not None
-    mind = Owner(owner)
     positions = evaluator._parameters.positions(COLUMNS)
-    # Where column j, row s stands in the plaintext of X.
-    chunk = evaluator._parameters.chunk
-    column, row = np.divmod(np.arange(COLUMNS * ROWS), ROWS)
-    places = column * chunk + chunk - 1 - row
     equations, observed = [], []
     for query in range(30):
         values, _ = numbers(100 + query)
-        (vector,) = evaluator._take_in(owner.encrypt(values))
+        encrypted = owner.encrypt(values)
+        (vector,) = evaluator._take_in(encrypted)
         reply = bare_product(evaluator, vector, transformed)
-        evaluator._evaluator.transform_from_ntt_inplace(vector)
         evaluator._evaluator.transform_from_ntt_inplace(reply)
         evaluator._evaluator.add_inplace(reply, evaluator._blinder().ciphertext)
-        own = mind.noise(vector)
-        assert np.abs(own).max() <= 21.5  # the bound that parameters rest on
-        shifts = positions[:, None] - places[None, :]
-        equations.append(np.where(shifts < 0, -1, 1) * own[shifts % DEGREE])
-        observed.append(mind.noise(reply)[positions])
-    solved = np.linalg.lstsq(np.vstack(equations), np.concatenate(observed), rcond=None)[0]
-    truth = matrix[row, column]
-    correlation = float(np.corrcoef(solved, truth)[0, 1])
+        (own,) = opening.inputs(encrypted)
+        assert np.abs(opening.noise(own)).max() <= 21.5  # the bound that parameters rest on
+        equations.append(opening.noise_equations(encrypted, ROWS, COLUMNS))
+        observed.append(opening.noise(reply)[positions])
+    solved = matrix_from_noise(observed, NoiseKnowledge(equations))
+    correlation = float(np.corrcoef(solved, matrix.T.ravel())[0, 1])
     assert correlation > 0.99 if not flooded else abs(correlation) < 0.16
 
 
 def test_flooding_is_uniform_over_its_whole_width_at_every_coefficient(
-    owner: BfvOwner, evaluator: BfvEvaluator
+    owner: BfvOwner, evaluator: BfvEvaluator, opening: BfvOpening
 ) -> None:
     """Chi-square over 64 bins, false alarm 1e-6; half the width has 32 empty bins of 384."""
-    mind = Owner(owner)
-    noise = np.concatenate([mind.noise(evaluator._blinder().ciphertext) for _ in range(3)])
+    noise = np.concatenate([opening.noise(evaluator._blinder().ciphertext) for _ in range(3)])
     width = 2.0**owner._parameters.flood_bits
     assert len(np.unique(noise)) == noise.size
     # The encryption's own noise, some hundreds, may reach over the edge.
@@ -243,7 +241,7 @@ def test_flooding_is_uniform_over_its_whole_width_at_every_coefficient(
 
 
 def test_noise_on_the_wire_is_flooding_and_rounding(
-    owner: BfvOwner, evaluator: BfvEvaluator
+    owner: BfvOwner, evaluator: BfvEvaluator, opening: BfvOpening
 ) -> None:
     """What the owner sees: flooding divided by the primes that fall, and nothing else of note.
 
@@ -252,13 +250,10 @@ def test_noise_on_the_wire_is_flooding_and_rounding(
     values, matrix = numbers(7)
     parameters = owner._parameters
     prepared, encrypted = evaluator.prepare(matrix), owner.encrypt(values)
-    mind, positions = Owner(owner), parameters.positions(COLUMNS)
     seen = []
     for _ in range(40):
         reply = evaluator.masked_product(encrypted, prepared).ciphertext
-        polynomials = unpack_reply(parameters, reply, positions)
-        ciphertext = ciphertext_of(owner._context, owner._reply_level, polynomials)
-        seen.append(mind.noise(ciphertext)[positions])
+        seen.append(opening.reply_noise(reply, COLUMNS))
     fallen = prod(owner._primes[parameters.reply_primes :])
     flooding = 2.0**parameters.flood_bits / fallen / np.sqrt(12)
     assert flooding > 100  # well above rounding

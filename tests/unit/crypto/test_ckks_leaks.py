@@ -4,19 +4,28 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
+from securevfl.attacks.ciphertexts import shared_values
 from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import from_ring, unmask
+from securevfl.crypto.openings import (
+    CHECKED,
+    PRODUCT_SCALE_BITS,
+    ckks_key,
+    ckks_key_guess,
+    ckks_matrix,
+    ckks_ratio,
+    ckks_slots,
+    key_of,
+)
 from securevfl.crypto.scheme import ProductFormat
-from securevfl.crypto.seal_codec import coefficient_ciphertext, from_bytes
+from securevfl.crypto.seal_codec import coefficient_ciphertext, from_bytes, to_bytes
 
 ROWS = 64
-CHECKED = 200
 FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
 VALUES = np.linspace(-FORMAT.largest_value, FORMAT.largest_value, ROWS).astype(np.int64)
 # 64 columns fill every slot with its largest product
 MATRIX = np.full((ROWS, 64), FORMAT.largest_entry)
-PRODUCT_SCALE_BITS = ckks.VALUE_SCALE_BITS + ckks.MATRIX_SCALE_BITS
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +36,6 @@ def owner() -> CkksOwner:
 @pytest.fixture(scope="module")
 def evaluator(owner: CkksOwner) -> CkksEvaluator:
     return CkksEvaluator(owner.public_bytes, FORMAT)
-
-
-def first_prime() -> int:
-    return int(ckks._parameters().coeff_modulus()[0].value())
-
-
-def polynomial(ciphertext: seal.Ciphertext, index: int) -> list[int]:
-    """The first coefficients, transformed and modulo the first prime."""
-    start = index * ckks._DATA_PRIMES * ckks.DEGREE
-    return [ciphertext[start + at] for at in range(CHECKED)]
-
-
-def ratios(numerator: list[int], denominator: list[int]) -> list[int]:
-    q = first_prime()
-    return [a * pow(b, -1, q) % q for a, b in zip(numerator, denominator, strict=True)]
 
 
 def decrypted(owner: CkksOwner, reply: bytes) -> np.ndarray:
@@ -57,9 +51,8 @@ def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
     prepared = evaluator.prepare(MATRIX)
     (plaintext,) = prepared.plaintexts[0]
     assert plaintext is not None
-    secret = [plaintext[at] for at in range(CHECKED)]
+    secret = ckks_matrix(prepared)
     vector = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
-    known = polynomial(vector, 1)
 
     # masked, but without a fresh encryption: everybody reads X
     bare = seal.Ciphertext()
@@ -72,15 +65,16 @@ def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
     bare.scale = 1.0
     operations.add_inplace(bare, coefficient_ciphertext(ckks._context()[0], residues))
     operations.transform_to_ntt_inplace(bare)
-    assert ratios(polynomial(bare, 1), known) == secret
+    bare.scale = 2.0**PRODUCT_SCALE_BITS
+    assert ckks_ratio(to_bytes(bare), encrypted) == secret
 
     # the product's reply: a coincidence once in 2^52
     reply = evaluator.masked_product(encrypted, prepared).ciphertext
-    got = ratios(polynomial(ckks._load(reply, PRODUCT_SCALE_BITS), 1), known)
+    got = ckks_ratio(reply, encrypted)
     assert not any(a == b for a, b in zip(got, secret, strict=True))
     # nor does a second reply cancel the first's encryption of zero
     reply = evaluator.masked_product(encrypted, prepared).ciphertext
-    again = ratios(polynomial(ckks._load(reply, PRODUCT_SCALE_BITS), 1), known)
+    again = ckks_ratio(reply, encrypted)
     assert not any(a == b for a, b in zip(got, again, strict=True))
 
 
@@ -155,8 +149,6 @@ def test_released_sums_are_flooded_afresh_and_rounded(
 def test_the_reencoded_decryption_is_the_key_and_what_is_released_is_not() -> None:
     """Li and Micciancio, EUROCRYPT 2021: m + e gives s = (m + e − c₀) / c₁."""
     context, encoder = ckks._context()
-    q = first_prime()
-
     # the textbook: 2^40, and all decrypted slots handed back in float64
     generator = seal.KeyGenerator(context)
     secret_key = generator.secret_key()
@@ -168,7 +160,7 @@ def test_the_reencoded_decryption_is_the_key_and_what_is_released_is_not() -> No
     seal.Decryptor(context, secret_key).decrypt(ciphertext, back)
     encoder.encode(encoder.decode_complex(back), 2.0**40, again)
     key = [secret_key.data()[at] for at in range(CHECKED)]
-    assert guess(ciphertext, again, q) == key
+    assert key_of(ciphertext, again) == key
 
     # what we release, at its most generous: one row, so that every slot is a result
     one_row = ProductFormat(1, value_bound=1.0, matrix_bound=1.0)
@@ -180,17 +172,8 @@ def test_the_reencoded_decryption_is_the_key_and_what_is_released_is_not() -> No
     sums = unmask(owner.decrypt(reply.ciphertext, ckks.SLOTS), reply.mask)
     slots = sums / (one_row.largest_value * one_row.largest_entry)
     np.testing.assert_allclose(slots, 1 / 3, atol=1e-5)
-    encoder.encode(slots.tolist(), 2.0**ckks.VALUE_SCALE_BITS, again)
-    vector = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
-    # the key itself, from the exact decryption; float64 at 2^56 alone would spoil the guess too,
-    # so the flooding has a test of its own
-    plain = seal.Plaintext()
-    owner._decryptor.decrypt(vector, plain)
-    key = guess(vector, plain, q)
-    assert not any(a == b for a, b in zip(guess(vector, again, q), key, strict=True))
-
-
-def guess(ciphertext: seal.Ciphertext, message: seal.Plaintext, q: int) -> list[int]:
-    """The secret key's coefficients, were the message the exact decryption."""
-    c0, c1 = polynomial(ciphertext, 0), polynomial(ciphertext, 1)
-    return ratios([(message[at] - c0[at]) % q for at in range(CHECKED)], c1)
+    # float64 at 2^56 alone would spoil the guess too, so the flooding has a test of its own
+    guess, key = ckks_key_guess(encrypted, slots), ckks_key(owner, encrypted)
+    assert shared_values(guess, key) == 0
+    believed = ckks_slots(one_row, np.array([one_row.largest_value // 3]))
+    np.testing.assert_allclose(believed, slots, atol=1e-5)

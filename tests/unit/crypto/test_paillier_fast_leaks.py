@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
 from typing_extensions import override
 
+from securevfl.attacks.ciphertexts import SymbolKnowledge, parities_from_symbols
 from securevfl.crypto.nth_residues import (
     ShortExponentResidues,
     UniformResidues,
     uniform_residue,
 )
+from securevfl.crypto.openings import jacobi_symbols
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
 from securevfl.crypto.scheme import ProductFormat
 
@@ -41,42 +43,20 @@ def blum_key() -> PaillierPrivateKey:
             return private
 
 
-def symbols(data: bytes, n: int) -> NDArray[np.int64]:
-    """1 where the Jacobi symbol of a ciphertext is −1."""
-    width = 2 * KEY_BITS // 8
-    numbers = [int.from_bytes(data[at : at + width], "big") for at in range(0, len(data), width)]
-    return np.array([gmpy2.jacobi(number, n) == -1 for number in numbers], np.int64)
-
-
 def attack(
     owner: FullPaillierOwner, evaluator: FastPaillierEvaluator, column: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """The 0/1 column from public ciphertexts alone, or None where the symbols contradict it.
-
-    The symbol of Π cᵢ^xᵢ is Π (symbol of cᵢ)^xᵢ: one linear equation in x modulo 2 a reply.
-    """
-    n = int.from_bytes(owner.public_bytes, "big")
+    """The 0/1 column from public ciphertexts alone, or None where the symbols contradict it."""
+    n = owner.public_bytes
     prepared = evaluator.prepare(column[:, None])
     equations = []
     for _ in range(REPLIES):
         encrypted = owner.encrypt(np.arange(ROWS))
         reply = evaluator.masked_product(encrypted, prepared)
-        equations.append(np.concatenate([symbols(encrypted, n), symbols(reply.ciphertext, n)]))
-    return solved_modulo_2(np.array(equations))
-
-
-def solved_modulo_2(equations: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """The solution of full-rank equations [A | b], by elimination."""
-    unknowns = equations.shape[1] - 1
-    for at in range(unknowns):
-        (candidates,) = np.nonzero(equations[at:, at])
-        if not len(candidates):
-            return None
-        equations[[at, at + candidates[0]]] = equations[[at + candidates[0], at]]
-        others = np.flatnonzero(equations[:, at])
-        others = others[others != at]
-        equations[others] ^= equations[at]
-    return None if equations[unknowns:, -1].any() else equations[:unknowns, -1]
+        equations.append(
+            np.concatenate([jacobi_symbols(encrypted, n), jacobi_symbols(reply.ciphertext, n)])
+        )
+    return parities_from_symbols(np.array(equations), SymbolKnowledge(ROWS))
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +89,14 @@ def test_our_blinders_contradict_every_column(
 
 
 def test_symbols_of_replies_are_coins(owner: FullPaillierOwner) -> None:
-    n = int.from_bytes(owner.public_bytes, "big")
+    n = owner.public_bytes
     evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
     prepared = evaluator.prepare(np.ones((1, 1), np.int64))
     agree = 0
     for _ in range(400):
         encrypted = owner.encrypt(np.array([1]))
         reply = evaluator.masked_product(encrypted, prepared)
-        agree += int(symbols(encrypted, n)[0] == symbols(reply.ciphertext, n)[0])
+        agree += int(jacobi_symbols(encrypted, n)[0] == jacobi_symbols(reply.ciphertext, n)[0])
     assert abs(agree - 200) < 5.5 * 10  # false alarm 4e-8
 
 

@@ -1,0 +1,234 @@
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.attacks.audit import MEASURES, AuditSettings, audit, violations
+from securevfl.attacks.subject import Subject, guarded_batch_size
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.protocols.label_guard import LIMIT
+
+NAMES = {
+    "rotation_twin", "gram", "anchors", "components", "binary_columns", "labels_from_residuals",
+    "labels_from_gradients", "ciphertext_ratio", "ciphertext_noise", "jacobi_symbol", "ckks_key",
+    "crafted_query", "equality_solving", "epsilon",
+}  # fmt: skip
+KEYS = {
+    "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",
+    "model_alone", "verdict", "detail",
+}  # fmt: skip
+
+
+def job(scheme: str, **settings: object) -> Job:
+    return Job.of(job={"batch_size": 115, **settings}, exchange={"scheme": scheme})
+
+
+def rows_of(
+    dataset: VerticalDataset, *schemes: str, attacks: tuple[str, ...], repeats: int = 2
+) -> list[dict[str, Any]]:
+    jobs = {scheme: job(scheme) for scheme in schemes}
+    return audit(dataset, AuditSettings(jobs, attacks, repeats))
+
+
+@pytest.fixture(scope="module")
+def labels() -> list[dict[str, Any]]:
+    names = ("labels_from_residuals", "labels_from_gradients", "gram", "anchors")
+    return rows_of(load("breast_cancer"), "plain", "bfv", attacks=names)
+
+
+def verdicts(rows: list[dict[str, Any]], attack: str, case: str = "") -> dict[str, str]:
+    return {
+        row["exchange"]: row["verdict"]
+        for row in rows
+        if row["attack"] == attack and row["detail"]["case"] == case
+    }
+
+
+def test_every_attack_has_its_contract_name() -> None:
+    assert set(MEASURES) <= NAMES
+
+
+def test_rows_have_the_contracts_keys_and_are_json(labels: list[dict[str, Any]]) -> None:
+    for row in labels:
+        assert set(row) == KEYS
+        assert row["verdict"] in {"leaks", "resists", "not_applicable"}
+        assert row["adversary"]
+        assert row["side_knowledge"]
+    assert json.loads(json.dumps(labels, allow_nan=False)) == labels
+
+
+def test_plain_residuals_are_labels_and_encrypted_ones_do_not_apply(
+    labels: list[dict[str, Any]],
+) -> None:
+    assert verdicts(labels, "labels_from_residuals") == {"plain": "leaks", "bfv": "not_applicable"}
+    (plain,) = [
+        row
+        for row in labels
+        if row["attack"] == "labels_from_residuals" and row["exchange"] == "plain"
+    ]
+    assert plain["value"] == 1
+    assert plain["chance"] < plain["model_alone"] < 1
+
+
+def test_gradients_tell_the_same_under_encryption(labels: list[dict[str, Any]]) -> None:
+    values = {
+        (row["exchange"], row["detail"]["case"]): row["value"]
+        for row in labels
+        if row["attack"] == "labels_from_gradients"
+    }
+    cases = {case for _, case in values}
+    assert len(cases) == 4
+    for case in cases:
+        assert abs(values["plain", case] - values["bfv", case]) < 0.01
+
+
+def test_predictions_in_clear_leave_x_up_to_a_rotation(labels: list[dict[str, Any]]) -> None:
+    case = "this job's batches"
+    assert verdicts(labels, "gram", case) == {"plain": "leaks", "bfv": "leaks"}
+    assert verdicts(labels, "anchors") == {"plain": "leaks", "bfv": "leaks"}
+
+
+def test_masked_predictions_leave_no_single_party() -> None:
+    names = ("gram", "anchors", "components", "binary_columns")
+    rows = rows_of(load("breast_cancer", parties=3), "masked", attacks=names, repeats=1)
+    assert {row["verdict"] for row in rows} == {"not_applicable"}
+    assert {row["detail"]["reason"] for row in rows} == {
+        "the label party sees no single party's predictions"
+    }
+
+
+def test_an_exchange_that_does_not_fit_says_why_in_every_row() -> None:
+    rows = rows_of(load("breast_cancer"), "masked", attacks=("gram", "crafted_query"))
+    assert [row["attack"] for row in rows] == ["gram", "crafted_query"]
+    assert all("at least 3 parties" in row["detail"]["reason"] for row in rows)
+
+
+def test_rotation_twins_and_their_controls_are_told_apart() -> None:
+    rows = rows_of(load("breast_cancer"), "plain", attacks=("rotation_twin",), repeats=1)
+    by_case = {row["detail"]["case"]: row for row in rows}
+    assert len(by_case) == 5
+    for case, row in by_case.items():
+        assert row["detail"]["control"] == case.startswith("control")
+        assert row["verdict"] == ("leaks" if row["detail"]["control"] else "resists")
+        if row["detail"]["control"]:
+            assert row["value"] >= 1e-3
+        else:
+            assert row["value"] <= 1e-11
+            assert row["detail"]["relative_distance"] >= 0.1
+            assert row["detail"]["rounds"] == 1000
+
+
+def test_equality_solving_takes_as_many_classes_as_features() -> None:
+    binary = rows_of(load("breast_cancer"), "plain", attacks=("equality_solving",))
+    assert binary[0]["verdict"] == "resists"
+    settings = AuditSettings(
+        {"plain": job("plain", loss="multinomial", learning_rate=0.001)},
+        ("equality_solving",),
+        repeats=1,
+    )
+    (digits,) = audit(load("digits", parties=16), settings)  # 4 columns a party
+    assert digits["verdict"] == "leaks"
+    assert digits["value"] <= 1e-6
+    squared = AuditSettings({"plain": job("plain", loss="squared")}, ("equality_solving",))
+    (row,) = audit(load("breast_cancer"), squared)
+    assert "no probabilities" in row["detail"]["reason"]
+
+
+def test_bits_come_back_from_a_run() -> None:
+    dataset = load("breast_cancer")
+    table = dataset.parties[1]
+    middle = np.median(table.train, axis=0)
+    bits = {
+        "train": (table.train > middle).astype(np.float64),
+        "test": (table.test > middle).astype(np.float64),
+    }
+    dataset = VerticalDataset(
+        **{
+            **vars(dataset),
+            "parties": (dataset.parties[0], type(table)(table.name, table.columns, **bits)),
+            "standardize": False,
+        }
+    )
+    (row,) = rows_of(dataset, "plain", attacks=("binary_columns",), repeats=1)
+    assert row["verdict"] == "leaks"
+    assert row["value"] > 0.8
+
+
+def test_settings_that_an_attack_cannot_take_are_a_reason() -> None:
+    settings = AuditSettings(
+        {"plain": job("plain", sampling="shuffle", l2=0.1, loss="squared", learning_rate=0.01)},
+        ("gram", "anchors", "labels_from_residuals", "labels_from_gradients"),
+        repeats=1,
+    )
+    rows = audit(load("breast_cancer"), settings)
+    reasons = [row["detail"].get("reason", "") for row in rows]
+    assert any("reshuffled" in reason for reason in reasons)
+    assert any("l2 with several" in reason for reason in reasons)
+    assert any("squared" in reason for reason in reasons)
+
+
+def test_a_policy_is_about_attacks_on_this_job(labels: list[dict[str, Any]]) -> None:
+    assert not violations(labels, [])
+    (broken,) = violations(labels, ["labels_from_residuals"])
+    assert broken["exchange"] == "plain"
+    # Reshuffled batches are a what-if; this job's own hold.
+    cases = {row["detail"]["case"] for row in labels if row["detail"]["what_if"]}
+    assert any(case.startswith("reshuffled") for case in cases)
+    broken_cases = {row["detail"]["case"] for row in violations(labels, ["labels_from_gradients"])}
+    assert not broken_cases & cases
+
+
+def test_controls_break_no_policy() -> None:
+    rows = rows_of(load("breast_cancer"), "plain", attacks=("rotation_twin",), repeats=1)
+    assert not violations(rows, ["rotation_twin"])
+
+
+def test_a_policy_on_an_attack_that_was_not_run_is_refused(labels: list[dict[str, Any]]) -> None:
+    with pytest.raises(ConfigError, match="'crafted_query' was not run"):
+        violations(labels, ["crafted_query"])
+
+
+def test_an_unknown_attack_is_refused() -> None:
+    with pytest.raises(ConfigError, match="attack = 'gramm': unknown"):
+        rows_of(load("breast_cancer"), "plain", attacks=("gramm",))
+
+
+def test_several_processes_give_the_same_rows() -> None:
+    dataset = load("breast_cancer")
+    jobs = {"plain": job("plain"), "masked": job("masked")}
+    alone = audit(dataset, AuditSettings(jobs, ("labels_from_gradients",), 1))
+    told: list[tuple[str, int, int]] = []
+    together = audit(
+        dataset,
+        AuditSettings(jobs, ("labels_from_gradients",), 1, workers=2),
+        lambda what, done, total: told.append((what, done, total)),
+    )
+    assert together == alone
+    assert told == [("plain", 0, 2), ("plain", 1, 2), ("masked", 2, 2)]
+
+
+def test_the_default_batch_is_the_smallest_that_the_guard_allows() -> None:
+    for dataset in (load("breast_cancer"), load("breast_cancer", parties=5), load("digits")):
+        rows = len(dataset.train_labels)
+        widths = [
+            len(table.columns) for table in dataset.parties if table.name != dataset.label_party
+        ]
+        share = 1 if dataset.classes == 2 else (dataset.classes - 1) / dataset.classes
+        size = guarded_batch_size(dataset)
+        assert (rows // size) * sum(widths) / (rows * share) <= LIMIT or size == rows
+        smaller = size - 1
+        assert smaller <= max(widths) or (rows // smaller) * sum(widths) / (rows * share) > LIMIT
+
+
+def test_a_run_is_made_once_for_the_same_settings() -> None:
+    subject = Subject(job("plain"), load("breast_cancer"), 0)
+    first = subject.record(rounds=2)
+    assert subject.record(rounds=2) is first
+    assert subject.record(rounds=3) is not first
+    assert subject.with_rows(100) is subject.with_rows(100)
+    assert subject.with_rows(10_000) is subject
+    assert len(np.unique(subject.with_rows(2).dataset.train_labels)) == 2

@@ -1,0 +1,172 @@
+"""The rows on ciphertexts: the product as it is, and evaluators without a protection.
+
+Weakened evaluators live here alone; what makes keys is no part of a job file.
+"""
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+import numpy as np
+import pytest
+from gmpy2 import mpz
+from phe.paillier import PaillierPrivateKey, generate_paillier_keypair
+from typing_extensions import override
+
+from securevfl.attacks.ciphertexts import (
+    SymbolKnowledge,
+    parities_from_symbols,
+)
+from securevfl.attacks.finding import Finding
+from securevfl.attacks.measure_ciphertexts import (
+    approximate_key,
+    crafted_query,
+    noise,
+    ratio,
+    symbols,
+)
+from securevfl.attacks.subject import Measurement, Subject
+from securevfl.crypto import bfv
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.nth_residues import ShortExponentResidues
+from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
+from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.seal_codec import coefficient_ciphertext
+from securevfl.data.sources import load
+from securevfl.job import ExchangeSettings, Job
+from securevfl.protocols.exchanges import KeyMaker, SchemeKeys
+
+KEY_BITS = 384
+
+
+class EncryptsNothing(BfvEvaluator):
+    """Masks and floods, but its blinders are no encryptions: c₁ = 0."""
+
+    @override
+    def _blinder(self) -> bfv._Blinder:
+        parameters, primes = self._parameters, self._parameters.primes()
+        mask = uniform_words(DEGREE) & self._plain_mask
+        residues = uniform_noise(parameters.flood_bits, DEGREE, primes)
+        for row, prime in zip(residues, primes, strict=True):
+            scaled = scaled_message(
+                mask.astype(np.int64), prod(primes), parameters.plain_bits, prime
+            )
+            row[:] = (row + scaled) % np.uint64(prime)
+        return bfv._Blinder(coefficient_ciphertext(self._context, residues), mask)
+
+
+class WithoutEncryptions(SchemeKeys):
+    @override
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        return EncryptsNothing(material, product_format)
+
+
+class ShortBlinders(FastPaillierEvaluator):
+    """Blinds with h_n^α, as the owner does with its own encryptions: what must not be done."""
+
+    residues: ShortExponentResidues
+
+    @override
+    def _blinder(self) -> mpz:
+        return self.residues.draw()
+
+
+class BlumKeys(SchemeKeys):
+    """Small Paillier keys for which all powers of −y² have Jacobi symbol 1."""
+
+    def __init__(self, short: bool) -> None:
+        self._short = short
+        self._residues: ShortExponentResidues | None = None
+
+    @override
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        while True:
+            private: PaillierPrivateKey = generate_paillier_keypair(n_length=KEY_BITS)[1]
+            if private.p % 4 == private.q % 4 == 3:
+                break
+        self._residues = ShortExponentResidues(private)
+        return FullPaillierOwner.insecure_for_tests(product_format, private)
+
+    @override
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        kind = ShortBlinders if self._short else FastPaillierEvaluator
+        made = kind.insecure_for_tests(material, product_format)
+        if isinstance(made, ShortBlinders):
+            assert self._residues is not None
+            made.residues = self._residues
+        return made
+
+
+def subject(scheme: str, keys: KeyMaker | None = None, **exchange: object) -> Subject:
+    loss = "taylor-logistic" if exchange.get("hide") == "both" else "logistic"
+    job = Job.of(job={"batch_size": 115, "loss": loss}, exchange={"scheme": scheme, **exchange})
+    return Subject(job, load("breast_cancer"), 0, keys or SchemeKeys())
+
+
+def finding(measured: Iterator[Measurement]) -> Finding:
+    (cell,) = measured
+    assert cell.finding is not None, cell.reason
+    return cell.finding
+
+
+@pytest.mark.parametrize("hide", ["residuals", "both"])
+@pytest.mark.parametrize("scheme", ["bfv", "ckks"])
+def test_c1_of_the_products_replies_tells_nothing(scheme: str, hide: str) -> None:
+    assert finding(ratio(subject(scheme, hide=hide))).value == 0
+
+
+def test_c1_without_encryptions_tells_all_of_x() -> None:
+    assert finding(ratio(subject("bfv", WithoutEncryptions()))).value == 1
+
+
+def test_noise_of_the_products_replies_tells_nothing() -> None:
+    # 960 independent numbers: beyond 0.17 once in 10 million.
+    assert finding(noise(subject("bfv"))).value < 0.17
+
+
+def test_symbols_of_the_products_replies_contradict_each_other() -> None:
+    # 36 coins that all fit: 2^-36.
+    assert finding(symbols(subject("paillier", BlumKeys(short=False)))).value == 0
+
+
+def test_symbols_of_short_blinders_tell_parities() -> None:
+    # Fails where 60 random equations have no rank of 24: 2^-36.
+    assert finding(symbols(subject("paillier", BlumKeys(short=True)))).value == 1
+
+
+def test_too_few_equations_contradict_nothing_and_solve_nothing() -> None:
+    equations = np.zeros((3, 3), np.int64)
+    assert parities_from_symbols(equations, SymbolKnowledge(2)) is None
+
+
+def test_released_ckks_sums_are_not_the_key() -> None:
+    assert finding(approximate_key(subject("ckks"))).value == 0
+
+
+def test_a_crafted_query_reads_the_key_and_residuals() -> None:
+    found = finding(crafted_query(subject("bfv")))
+    assert found.value == 1
+    assert found.detail["residuals_read"] == 1
+
+
+@pytest.mark.parametrize(
+    ("measure", "scheme"),
+    [
+        (ratio, "plain"),
+        (noise, "ckks"),
+        (symbols, "bfv"),
+        (approximate_key, "bfv"),
+        (crafted_query, "ckks"),
+    ],
+)
+def test_what_does_not_apply_says_why(
+    measure: Callable[[Subject], Iterator[Measurement]], scheme: str
+) -> None:
+    (cell,) = measure(subject(scheme))
+    assert cell.finding is None
+    assert cell.reason
