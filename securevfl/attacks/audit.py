@@ -126,7 +126,7 @@ def audit_exchange(
         return [_row(name, [each]) for each in unfit]
     by_cell: dict[tuple[str, str], list[Measurement]] = {}
     for index in range(settings.repeats):
-        subject = Subject(job, dataset, job.job.seed + index)
+        subject = Subject(job, dataset, job.job.seed + index, with_curves=index == 0)
         for attack in settings.attacks:
             for measured in MEASURES[attack](subject):
                 by_cell.setdefault((measured.attack, measured.case), []).append(measured)

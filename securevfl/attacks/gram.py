@@ -251,9 +251,9 @@ def _inverse(value: float, eta: float, rows: int, knowledge: GramKnowledge) -> f
     def moved(kappa: float) -> float:
         return float(_steps(np.array([kappa]), eta, rows, knowledge)[0]) * kappa / rows
 
-    # Beyond this the first step overshoots and g need not grow.
+    # Beyond this the first step overshoots and g need not grow: no stable job is there, noise is.
     most = rows * (1 / eta - knowledge.proximal) / max(knowledge.curvature, 1e-12)
     most = min(most, 1e12)
     if moved(most) < value:
-        return most
+        return 0.0
     return float(brentq(lambda kappa: moved(kappa) - value, 0.0, most, xtol=1e-14 * most))

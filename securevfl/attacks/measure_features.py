@@ -48,7 +48,8 @@ STEPS = "rank of X, step size, Q, local rule"
 # Longer runs are not made for an audit.
 MOST_ROUNDS = 600
 # What-ifs: full batches of so many rows, some rounds for each dimension.
-FULL_ROWS, ROUNDS_A_DIMENSION = 512, 6
+FULL_ROWS, SLOW_ROWS = 512, 128
+ROUNDS_A_DIMENSION, SLOW_ROUNDS = 20, 6
 SHORTFALL = 1.5
 CURVE_POINTS = 8
 UNSEEN = "the label party sees no single party's predictions"
@@ -191,7 +192,7 @@ def _from_job(subject: Subject) -> Recovered:
         raise ConfigError("reshuffled batches: this attack takes a fixed partition")
     size = _rank(subject)
     batches = schedule_of(subject.job, subject.dataset).batches
-    rounds = ceil(SHORTFALL * size * batches**2) + ROUNDS_A_DIMENSION
+    rounds = ceil(SHORTFALL * size * batches**2) + SLOW_ROUNDS
     if rounds > MOST_ROUNDS:
         raise ConfigError(
             f"rank {size} and {batches} batches take some {rounds:,} rounds, more than an audit "
@@ -206,10 +207,15 @@ def _from_full_batches(subject: Subject) -> Recovered:
     Raises:
         ConfigError: settings that the attack cannot take.
     """
-    small = subject.with_rows(FULL_ROWS)
-    size = _rank(small)
-    recording = small.record(rounds=ROUNDS_A_DIMENSION * (size + 1), batch_size="full")
+    small, recording, size = _full_batches(subject)
     return _recovered(small, recording, size, "full batches")
+
+
+def _full_batches(subject: Subject) -> tuple[Subject, Recording, int]:
+    small = subject.with_rows(SLOW_ROWS if subject.is_slow else FULL_ROWS)
+    size = _rank(small)
+    rounds = (SLOW_ROUNDS if subject.is_slow else ROUNDS_A_DIMENSION) * (size + 1)
+    return small, small.record(rounds=rounds, batch_size="full"), size
 
 
 def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> Recovered:
@@ -245,7 +251,7 @@ def _rank(subject: Subject) -> int:
 
 
 def _gram_finding(subject: Subject, found: Recovered) -> Finding:
-    curves = [] if not found.what_if else [_by_rounds(subject)]
+    curves = [_by_rounds(subject)] if found.what_if and subject.with_curves else []
     detail = {"rounds": found.rounds, "rank": found.factor.shape[1], "rows": len(found.features)}
     value = gram_error(found.factor, found.features)
     return Finding(RELATIVE_ERROR, value, chance=1.0, detail={**detail, "curves": curves})
@@ -253,9 +259,7 @@ def _gram_finding(subject: Subject, found: Recovered) -> Finding:
 
 def _by_rounds(subject: Subject) -> dict[str, object]:
     """The Gram error over the rounds of full batches."""
-    small = subject.with_rows(FULL_ROWS)
-    size = _rank(small)
-    recording = small.record(rounds=ROUNDS_A_DIMENSION * (size + 1), batch_size="full")
+    small, recording, size = _full_batches(subject)
     rounds = rounds_of(recording, recording.seat(small.dataset.label_party), small.feature_party)
     features = recording.seat(small.feature_party).inputs
     counts = np.unique(np.geomspace(2, len(rounds), 2 * CURVE_POINTS).astype(int))

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
+from scipy.special import expit, softmax
 
 from securevfl.attacks.finding import RELATIVE_ERROR, Finding
 from securevfl.attacks.inference import ModelKnowledge, equations_and_unknowns, features_from_scores
-from securevfl.attacks.labels_from_gradients import label_part
 from securevfl.attacks.subject import Measurement, Subject
 from securevfl.data.tables import PartyTable
 from securevfl.models.losses import loss_for
 
 PROBABILITIES = {"logistic", "multinomial"}
+ROUNDS = 20
 
 
 def equality_solving(subject: Subject) -> Iterator[Measurement]:
@@ -27,7 +28,7 @@ def equality_solving(subject: Subject) -> Iterator[Measurement]:
     if loss.name not in PROBABILITIES:
         yield cell(reason=f"{loss.name} loss gives no probabilities")
         return
-    recording = subject.record()
+    recording = subject.record(rounds=ROUNDS)
     tables: dict[str, PartyTable] = {table.name: table for table in recording.dataset.parties}
     weights = {name: outcome.model.weights for name, outcome in recording.result.outcomes.items()}
     target = tables[subject.feature_party].test
@@ -39,7 +40,8 @@ def equality_solving(subject: Subject) -> Iterator[Measurement]:
     knowledge = ModelKnowledge(
         weights[subject.feature_party], total - predictions[subject.feature_party]
     )
-    found = features_from_scores(label_part(loss, total), knowledge)
+    scores = expit(total) if loss.outputs == 1 else softmax(total, axis=1)
+    found = features_from_scores(scores, knowledge)
     equations, unknowns = equations_and_unknowns(knowledge)
     # What anybody reads off a score who knows the population: the best linear guess from it.
     beside = np.hstack([np.ones((len(total), 1)), total])

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.attacks.advice import advise
 from securevfl.attacks.finding import ACCURACY, Finding
 from securevfl.attacks.gradient_visits import TrainingKnowledge, gradients_of
 from securevfl.attacks.label_scores import LabelEstimate, score
@@ -66,16 +67,20 @@ def gradient_labels(subject: Subject) -> Iterator[Measurement]:
         adversary="feature party",
         side_knowledge="its columns, theta0, the schedule, the plan; how frequent each class is",
     )
-    yield cell("this job's batches", finding=_stacked(_epochs(subject, EPOCHS), subject))
+    finding = read_labels(_epochs(subject, EPOCHS), subject.feature_party)
+    if subject.with_curves:
+        advice = advise(subject, partial(read_labels, party=subject.feature_party), EPOCHS)
+        finding.detail.update(curves=advice.curves, advice=advice.row())
+    yield cell("this job's batches", finding=finding)
     small = subject.with_rows(WHAT_IF_ROWS)
     size = min(WHAT_IF_BATCH, len(small.dataset.train_labels))
     for epochs in (1, EPOCHS):
         recording = _epochs(small, epochs, batch_size=size, sampling="shuffle")
-        case = f"reshuffled, S = {size}, {epochs} epoch{'s' if epochs > 1 else ''}"
-        yield cell(case, finding=_stacked(recording, small), what_if=True)
+        case = f"reshuffled {size}, {epochs} epoch{'s' if epochs > 1 else ''}"
+        yield cell(case, finding=read_labels(recording, small.feature_party), what_if=True)
     if subject.job.job.loss in SIGN_LOSSES:
         finding = _one_round(small)
-        yield cell("theta0 = 0, one round, S = P", finding=finding, what_if=True)
+        yield cell("theta0 = 0, S = P, once", finding=finding, what_if=True)
 
 
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
@@ -86,8 +91,9 @@ def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
     return subject.record(rounds=epochs * rounds, **changes)
 
 
-def _stacked(recording: Recording, subject: Subject) -> Finding:
-    seat = recording.seat(subject.feature_party)
+def read_labels(recording: Recording, party: str) -> Finding:
+    """Labels from all gradients of a run that a feature party learned."""
+    seat = recording.seat(party)
     job, dataset = recording.job, recording.dataset
     loss = loss_for(job.job.loss, dataset.classes)
     knowledge = TrainingKnowledge(

@@ -21,8 +21,7 @@ KNOWLEDGE = "everything but X: both runs' theta0, seeds and messages"
 ROUNDING = 1e-11
 FIXED_POINT_UNITS = 100
 ROUNDS = 1000
-# Encrypted runs are for telling that encryption changes nothing: smaller batches will do.
-ENCRYPTED_ROUNDS, ENCRYPTED_ROWS = 60, 64
+ENCRYPTED_ROUNDS, SLOW_ROWS = 60, 32
 CURVE_POINTS = 60
 
 
@@ -49,8 +48,8 @@ def measured(
     """One pair of runs."""
     rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
     job = subject.job.with_settings(rounds=rounds)
-    if not subject.in_clear and job.job.batch_size != "full":
-        job = job.with_settings(batch_size=min(job.job.batch_size, ENCRYPTED_ROWS))
+    if subject.is_slow and job.job.batch_size != "full":
+        job = job.with_settings(batch_size=min(job.job.batch_size, SLOW_ROWS))
     cell = partial(
         Measurement, "rotation_twin", case, "all other parties together", KNOWLEDGE, control=control
     )

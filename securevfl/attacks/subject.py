@@ -117,12 +117,14 @@ class Subject:
         dataset: the data.
         seed: of batches, starts and rotations.
         keys: makes homomorphic keys.
+        with_curves: measure what only the first seed shows.
     """
 
     job: Job
     dataset: VerticalDataset
     seed: int
     keys: KeyMaker = field(default_factory=SchemeKeys)
+    with_curves: bool = True
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
 
@@ -147,6 +149,11 @@ class Subject:
         return self.scheme in IN_CLEAR
 
     @property
+    def is_slow(self) -> bool:
+        """Whether a round takes so long that audits make fewer and smaller ones."""
+        return self.scheme == "paillier"
+
+    @property
     def shows_predictions(self) -> bool:
         """Whether the label party sees each H_k by itself."""
         exchange = self.job.exchange
@@ -168,7 +175,7 @@ class Subject:
             return self
         if rows not in self._smaller:
             smaller = some_rows(self.dataset, rows)
-            self._smaller[rows] = Subject(self.job, smaller, self.seed, self.keys)
+            self._smaller[rows] = Subject(self.job, smaller, self.seed, self.keys, self.with_curves)
         return self._smaller[rows]
 
     def record(self, **changes: object) -> Recording:

@@ -90,7 +90,7 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
         if line.attack != last:
             table.add_row(Text(line.attack, style="bold"))
             last = line.attack
-        case = Text("  " + (line.case or "-"), style="dim" if line.control else "")
+        case = Text("  " + (line.case or "as declared"), style="dim" if line.control else "")
         cells = [
             Text(_marked(cell), style=STYLES[cell["verdict"]] if cell is not None else "dim")
             for cell in line.cells.values()

@@ -1,0 +1,63 @@
+"""How much more than its own model a feature party reads, by the label guard's ratio.
+
+Fixed partitions, all training rows, runs in clear: what the gradients of a homomorphic exchange
+tell, up to rounding. The guard's limit rests on this (docs/decisions/0010-label-guard.md).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from securevfl.attacks.leverage import exposure
+from securevfl.attacks.measure_labels import read_labels
+from securevfl.attacks.subject import Subject, guarded_batch_size, schedule_of
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+
+RATIOS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+
+
+def label_guard(
+    dataset: VerticalDataset,
+    *,
+    ratios: Sequence[float] = RATIOS,
+    epochs: int = 10,
+    seeds: Sequence[int] = (0, 1, 2),
+    report: Report = silent,
+) -> Iterator[dict[str, Any]]:
+    """A row for every ratio: means over seeds.
+
+    Args:
+        dataset: real data.
+        ratios: limits to try; each takes the smallest batches that keep within it.
+        epochs: floor(N / S) draws each.
+        seeds: of batches drawn and of starts.
+        report: told what runs.
+    """
+    for done, limit in enumerate(ratios):
+        report(f"ratio {limit:g}", done, len(ratios))
+        size = guarded_batch_size(dataset, limit)
+        job = Job.of(job={"batch_size": size, "learning_rate": 0.1})
+        subjects = [Subject(job, dataset, seed) for seed in seeds]
+        first, party = subjects[0], subjects[0].feature_party
+        schedule = schedule_of(first.job, first.dataset)
+        rounds = epochs * schedule.batches
+        found = [read_labels(each.record(rounds=rounds), party) for each in subjects]
+        table = next(each for each in first.dataset.parties if each.name == party)
+        shown = exposure(table.train, schedule, epochs)
+        yield {
+            "dataset": dataset.name,
+            "rows": len(dataset.train_labels),
+            "columns": len(table.columns),
+            "ratio": shown.leakage_ratio,
+            "batch_size": size,
+            "epochs": epochs,
+            "accuracy": float(np.mean([each.value for each in found])),
+            "accuracy_std": float(np.std([each.value for each in found])),
+            "own_model": found[0].model_alone,
+            "chance": found[0].chance,
+            "rank_share": shown.rank_share,
+            "exposed_rows": shown.exposed_rows,
+        }
