@@ -1,0 +1,193 @@
+"""Theorem 2 of Liu et al. 2019 beside what training does: bound (13)-(14) and the rate 1/√T.
+
+T counts local steps, T = R·Q. The bound is on the average over them of E‖∇L(Θ)‖², over all rows:
+
+    2(L(Θ⁰) − L*)/(ηT) + 2η²(K + 3)Q² Σ_k L_k² σ²/S + 2Kσ²/S,
+
+for η ≤ √2/(2Q·√(Σ_j L_j² + 3L_k²)) and 1/L. All constants are computed, see `objective`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from securevfl.benchmarks.objective import Objective
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+
+FloatArray = NDArray[np.float64]
+DRIFT = 0.7
+"""√(Σ_j L_j² + 3 max_k L_k²) of scaled data: η = 1/√T meets the condition at Q = √T up to 0.707."""
+
+
+def bound(
+    objective: Objective, *, eta: float, local_steps: int, batch_size: int, steps: int, gap: float
+) -> float:
+    """The right side of (13)-(14).
+
+    Args:
+        objective: for K, L_k and σ².
+        eta: η.
+        local_steps: Q.
+        batch_size: S.
+        steps: T.
+        gap: L(Θ⁰) − L*.
+    """
+    parties = len(objective.blocks)
+    noise = objective.noise(batch_size) / batch_size
+    squares = sum(each**2 for each in objective.smoothness.blocks)
+    drift = 2 * eta**2 * (parties + 3) * local_steps**2 * squares * noise
+    return 2 / (eta * steps) * gap + drift + 2 * parties * noise
+
+
+def bounded_gradients(
+    dataset: VerticalDataset,
+    *,
+    local_steps: Sequence[int] = (1, 5, 20),
+    batch_sizes: Sequence[int] = (57, 228, 456),
+    steps_over_limit: Sequence[float] = (0.25, 1.0, 4.0, 16.0),
+    steps: int = 400,
+    seeds: Sequence[int] = (0, 1, 2),
+    report: Report = silent,
+) -> Iterator[dict[str, Any]]:
+    """A row for every Q, S and η: measured average and bound.
+
+    Args:
+        dataset: two classes.
+        local_steps: values of Q, which divide `steps`.
+        batch_sizes: values of S, which divide N.
+        steps_over_limit: values of η, over the largest that the theorem allows at that Q.
+        steps: T.
+        seeds: of the batches drawn; training starts at zero.
+        report: told what runs.
+    """
+    objective = Objective.of(dataset)
+    for size in batch_sizes:
+        for count in local_steps:
+            largest = objective.smoothness.largest_step(count)
+            for over in steps_over_limit:
+                report(f"Q = {count}, S = {size}, {over:g} of the largest step")
+                row = _measured(
+                    objective,
+                    local_steps=count,
+                    batch_size=size,
+                    eta=over * largest,
+                    steps=steps,
+                    seeds=seeds,
+                )
+                yield {"dataset": dataset.name, **row, "over_limit": over}
+
+
+def rates(
+    dataset: VerticalDataset,
+    *,
+    roots: Sequence[int] = (4, 8, 16, 32, 64),
+    seeds: Sequence[int] = (0, 1, 2),
+    report: Report = silent,
+) -> Iterator[dict[str, Any]]:
+    """A row for every T = root²: η = 1/√T, S = Q = √T rounds, and the measured average.
+
+    Args:
+        dataset: scaled by `with_drift`; every root divides N.
+        roots: √T.
+        seeds: of the batches drawn.
+        report: told what runs.
+
+    Raises:
+        ConfigError: data that are not scaled so that η = 1/√T meets the condition.
+    """
+    objective = Objective.of(dataset)
+    for root in roots:
+        report(f"T = {root**2}")
+        eta = 1 / root
+        if eta > objective.smoothness.largest_step(root) * (1 + 1e-9):
+            raise ConfigError(f"eta = {eta:g} is over the theorem's limit: scale the features")
+        row = _measured(
+            objective, local_steps=root, batch_size=root, eta=eta, steps=root**2, seeds=seeds
+        )
+        yield {"dataset": dataset.name, **row, "over_limit": None}
+
+
+def slope(rows: Sequence[dict[str, Any]]) -> float:
+    """Of log error over log rounds; the theorem's rate is −1."""
+    rounds = np.log([row["rounds"] for row in rows])
+    return float(np.polyfit(rounds, np.log([row["measured"] for row in rows]), 1)[0])
+
+
+def with_drift(dataset: VerticalDataset, drift: float = DRIFT) -> VerticalDataset:
+    """The data with standardized features times what gives that drift.
+
+    Standardized features of several parties have L_k of some units, where 1/√T with Q = √T is no
+    step the theorem allows, whatever T.
+    """
+
+    def times(factor: float) -> VerticalDataset:
+        def scaled(table: PartyTable) -> PartyTable:
+            scaling = Scaling.fit(table.train)
+            train, test = scaling.apply(table.train), scaling.apply(table.test)
+            return replace(table, train=factor * train, test=factor * test)
+
+        parties = tuple(scaled(table) for table in dataset.parties)
+        return replace(dataset, parties=parties, standardize=False)
+
+    def excess(factor: float) -> float:
+        return Objective.of(times(factor)).smoothness.drift - drift
+
+    # No formula, as the constant column does not shrink along.
+    return times(float(brentq(excess, 0.0, 1.0, xtol=1e-6)) * (1 - 1e-5))
+
+
+def _measured(
+    objective: Objective,
+    *,
+    local_steps: int,
+    batch_size: int,
+    eta: float,
+    steps: int,
+    seeds: Sequence[int],
+) -> dict[str, Any]:
+    rounds = steps // local_steps
+    averages = []
+    for seed in seeds:
+        job = Job.of(
+            job={
+                "rounds": rounds,
+                "batch_size": batch_size,
+                "local_steps": local_steps,
+                "learning_rate": eta,
+                "start": "zero",
+                "eval_every": 0,
+                "seed": seed,
+            }
+        )
+        path = objective.follow(job)
+        averages.append(float(np.mean(objective.squared_gradients(path[:-1]))))
+    gap = objective.loss(np.zeros(objective.joint.shape[1])) - objective.lowest_loss
+    allowed = bound(
+        objective,
+        eta=eta,
+        local_steps=local_steps,
+        batch_size=batch_size,
+        steps=rounds * local_steps,
+        gap=gap,
+    )
+    measured = float(np.mean(averages))
+    return {
+        "parties": len(objective.blocks),
+        "local_steps": local_steps,
+        "batch_size": batch_size,
+        "eta": eta,
+        "rounds": rounds,
+        "steps": rounds * local_steps,
+        "measured": measured,
+        "spread": float(np.std(averages)),
+        "bound": allowed,
+        "holds": measured <= allowed,
+    }
