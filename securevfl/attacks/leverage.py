@@ -17,7 +17,8 @@ from securevfl.data.partition import BatchSchedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-PROBES = 2
+EXACT_ROWS = 1500
+PROBES = 4
 PROBE_ITERATIONS = 200
 
 
@@ -56,7 +57,11 @@ def exposure(inputs: FloatArray, schedule: BatchSchedule, epochs: int) -> Exposu
         rank = float(sum(space.rank for space in spaces))
     else:
         visits = [(batch, space.basis) for batch, space in zip(batches, spaces, strict=True)]
-        rank = probed_rank(stacked(len(inputs), visits))
+        equations = stacked(len(inputs), visits)
+        exact = len(inputs) <= EXACT_ROWS
+        rank = (
+            float(np.linalg.matrix_rank(equations.toarray())) if exact else probed_rank(equations)
+        )
     return Exposure(
         epochs=epochs,
         leakage_ratio=len(batches) * inputs.shape[1] / len(inputs),

@@ -94,17 +94,20 @@ def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
 def read_labels(recording: Recording, party: str) -> Finding:
     """Labels from all gradients of a run that a feature party learned."""
     seat = recording.seat(party)
+    knowledge = training_knowledge(recording, seat)
+    return _finding(labels_from_gradients(_gradients(recording, seat), knowledge), recording, seat)
+
+
+def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
+    """What a feature party holds beside its view, and how frequent each class is."""
     job, dataset = recording.job, recording.dataset
-    loss = loss_for(job.job.loss, dataset.classes)
-    knowledge = TrainingKnowledge(
+    return TrainingKnowledge(
         inputs=seat.inputs,
         batches=recording.batches,
         start=seat.model.weights,
-        plan=plan_of(job, loss, len(dataset.parties)),
+        plan=plan_of(job, loss_for(job.job.loss, dataset.classes), len(dataset.parties)),
         class_shares=np.bincount(dataset.train_labels) / len(dataset.train_labels),
     )
-    estimate = labels_from_gradients(_gradients(recording, seat), knowledge)
-    return _finding(estimate, recording, seat)
 
 
 def _one_round(subject: Subject) -> Finding:
