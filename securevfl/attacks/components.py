@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 FloatArray = NDArray[np.float64]
 ITERATIONS = 400
+TURNS = 5
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,13 @@ def matched_correlation(found: FloatArray, features: FloatArray) -> float:
     best = np.zeros(varied.shape[1])
     best[places[1]] = correlations[places]
     return float(np.median(best))
+
+
+def rotated_correlation(factor: FloatArray, features: FloatArray, seed: int) -> float:
+    """The same for F turned at random, without any search: mean over a few turns."""
+    generator = np.random.default_rng([seed, 4])
+    turns = [
+        np.linalg.qr(generator.standard_normal((factor.shape[1], factor.shape[1])))[0]
+        for _ in range(TURNS)
+    ]
+    return float(np.mean([matched_correlation(factor @ turn, features) for turn in turns]))

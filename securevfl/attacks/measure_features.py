@@ -28,6 +28,7 @@ from securevfl.attacks.components import (
     IndependenceKnowledge,
     independent_components,
     matched_correlation,
+    rotated_correlation,
 )
 from securevfl.attacks.finding import CORRELATION, RECALL, RELATIVE_ERROR, Finding, curve
 from securevfl.attacks.gram import (
@@ -142,7 +143,7 @@ def components(subject: Subject) -> Iterator[Measurement]:
     finding = Finding(
         CORRELATION,
         value,
-        chance=matched_correlation(found.factor, found.features),
+        chance=rotated_correlation(found.factor, found.features, subject.seed),
         detail={"x_from": found.case, "rows": len(found.features)},
     )
     yield cell(finding=finding, what_if=found.what_if)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from securevfl.attacks.audit import MEASURES, AuditSettings, violations
+from securevfl.attacks.audit import MEASURES, AuditSettings, check_policy, violations
 from securevfl.attacks.audit import audit as run_audit
 from securevfl.attacks.subject import guarded_batch_size
 from securevfl.cli import options
@@ -18,7 +18,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
 from securevfl.protocols.exchanges import EXCHANGES, IN_CLEAR
-from securevfl.reports.matrix import legend, matrix
+from securevfl.reports.matrix import advice_lines, legend, matrix
 from securevfl.reports.page import audit_page, write_page
 from securevfl.reports.results import results, write_results
 
@@ -92,6 +92,7 @@ def audit(
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
     )
+    check_policy(policy, settings.attacks)
     with options.progress(quiet) as report:
         rows = run_audit(data, settings, report)
     broken = violations(rows, policy)
@@ -154,7 +155,7 @@ def _show(rows: list[dict[str, Any]], job: Job, data: VerticalDataset) -> None:
         f"Q = {job.local_steps}"
     )
     console.print(matrix(rows, title))
-    for note in legend(rows):
+    for note in [*advice_lines(rows), *legend(rows)]:
         console.print(note, highlight=False, soft_wrap=False)
 
 

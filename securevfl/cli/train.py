@@ -40,6 +40,9 @@ hide = "residuals"             # or both; round_trips = 1 or 2 where auto should
 [network]
 preset = "wan"                 # or latency_ms and bandwidth_mbit
 
+[audit]
+must_resist = ["labels_from_residuals"]  # securevfl audit example.toml ends with status 1 else
+
 [output]
 directory = "models"
 checkpoint_every = 10

@@ -10,6 +10,11 @@ from rich.text import Text
 
 Row = Mapping[str, Any]
 
+SHORT = {
+    "recovered_fraction": "recovered",
+    "relative_error": "error",
+    "epsilon_lower_bound": "epsilon",
+}
 STYLES = {"leaks": "bold red", "resists": "green", "not_applicable": "dim"}
 
 
@@ -28,6 +33,12 @@ class Line:
     case: str
     control: bool
     cells: Mapping[str, Row | None]
+
+    @property
+    def metric(self) -> str:
+        """What its figures are."""
+        metrics: list[str] = [row["metric"] for row in self.cells.values() if row and row["metric"]]
+        return SHORT.get(metrics[0], metrics[0]) if metrics else ""
 
 
 def exchanges_of(rows: Sequence[Row]) -> list[str]:
@@ -67,10 +78,16 @@ def figure(value: float | None) -> str:
 
 
 def cell_text(row: Row | None) -> str:
-    """A cell's figure; `?` marks a verdict that the seeds leave open, `·` no figure."""
+    """A cell's figure; `!` marks a leak, `?` a verdict that the seeds leave open, `·` no figure.
+
+    Colours say the same, for who sees them.
+    """
     if row is None or row["verdict"] == "not_applicable":
         return "·"
-    return figure(row["value"]) + ("" if row["detail"]["certain"] else "?")
+    leaks = row["verdict"] == "leaks" and not row["detail"]["control"]
+    return (
+        figure(row["value"]) + ("" if row["detail"]["certain"] else "?") + (" !" if leaks else "")
+    )
 
 
 def matrix(rows: Sequence[Row], title: str) -> Table:
@@ -87,22 +104,25 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     last = ""
     for line in lines_of(rows):
-        if line.attack != last:
-            table.add_row(Text(line.attack, style="bold"))
-            last = line.attack
-        case = Text("  " + (line.case or "as declared"), style="dim" if line.control else "")
+        heading = Text.assemble((line.attack, "bold"), (f" {line.metric}", "dim"))
         cells = [
-            Text(_marked(cell), style=STYLES[cell["verdict"]] if cell is not None else "dim")
+            Text(_padded(cell), style=STYLES[cell["verdict"]] if cell is not None else "dim")
             for cell in line.cells.values()
         ]
-        table.add_row(case, *cells)
+        if not line.case:
+            table.add_row(heading, *cells)
+            continue
+        if line.attack != last:
+            table.add_row(heading)
+            last = line.attack
+        table.add_row(Text("  " + line.case, style="dim" if line.control else ""), *cells)
     return table
 
 
-def _marked(row: Row | None) -> str:
-    """Verdicts that show without colour too: a leak has an exclamation mark."""
-    leaks = row is not None and row["verdict"] == "leaks" and not row["detail"]["control"]
-    return cell_text(row) + (" !" if leaks else "  ")
+def _padded(row: Row | None) -> str:
+    """Figures stand below one another whether they leak or not."""
+    text = cell_text(row)
+    return text if text.endswith("!") else text + "  "
 
 
 def legend(rows: Sequence[Row]) -> list[str]:
@@ -110,7 +130,8 @@ def legend(rows: Sequence[Row]) -> list[str]:
     seeds = max((len(row["detail"].get("values", [])) for row in rows), default=0)
     notes = [
         f"! leaks: beyond chance and the model alone by more than its margin ({seeds} seeds, 95 % "
-        "interval); ? not certain; · does not apply. A cell is a measurement, not a proof."
+        "interval); ? not certain; · does not apply. A cell is a measurement, not a proof. What is "
+        "not this job's are what-ifs."
     ]
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -120,3 +141,17 @@ def legend(rows: Sequence[Row]) -> list[str]:
                 where.append(row["exchange"])
     notes += [f"· {', '.join(where)}: {reason}" for reason, where in reasons.items()]
     return notes
+
+
+def advice_lines(rows: Sequence[Row]) -> list[str]:
+    """What the label party can do about gradients, from the first row that says so."""
+    found = [row for row in rows if "advice" in row["detail"]]
+    if not found:
+        return []
+    advice = found[0]["detail"]["advice"]
+    lines = [f"labels: {flag}" for flag in advice["flags"]]
+    for name, size in advice["safe_batch_size"].items():
+        safe = f"from S = {size} on" if size else "at no batch size tried"
+        epochs = advice["safe_epochs"][name]
+        lines.append(f"labels, {name}: kept {safe} (3 epochs); at this S for {epochs} of 5 epochs")
+    return lines

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from securevfl.files import replace_file
-from securevfl.reports.matrix import cell_text, exchanges_of, figure, legend, lines_of
+from securevfl.reports.matrix import advice_lines, cell_text, exchanges_of, figure, legend, lines_of
 from securevfl.reports.plots import curve_svg
 
 Row = Mapping[str, Any]
@@ -34,8 +34,14 @@ def audit_page(result: Mapping[str, Any]) -> str:
         exchanges=exchanges_of(rows),
         lines=lines_of(rows),
         legend=legend(rows),
+        advice=advice_lines(rows),
         curves=curves,
-        leaks=[row for row in rows if row["verdict"] == "leaks" and not row["detail"]["control"]],
+        attacks=[
+            row
+            for row in rows
+            if row["verdict"] != "not_applicable"
+            and not (row["detail"]["control"] or row["detail"]["what_if"])
+        ],
     )
 
 

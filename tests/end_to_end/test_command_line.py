@@ -312,3 +312,69 @@ def test_engine_and_round_trips_go_to_the_schemes_that_have_them() -> None:
     assert run("bench", "tradeoff", *arguments, *limits, *keys) == 0
     rows = rows_of("out.json", "bench tradeoff")
     assert [(row["engine"], row["round_trips"]) for row in rows] == [("fast", 2), ("tenseal", 2)]
+
+
+AUDIT_KEYS = {
+    "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",
+    "model_alone", "verdict", "detail",
+}  # fmt: skip
+
+
+def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> None:
+    chosen = "labels_from_residuals,gram"
+    assert run(
+        *("audit", "--exchange", "plain,bfv", "--attack", chosen, "--repeats", "2"),
+        *("--json", "a.json", "--html", "a.html"),
+    ) == 0  # fmt: skip
+    rows = rows_of("a.json", "audit")
+    assert all(set(row) == AUDIT_KEYS for row in rows)
+    assert {row["exchange"] for row in rows} == {"plain", "bfv"}
+    shown = capsys.readouterr().out
+    assert "labels_from_residuals" in shown
+    assert "bfv: residuals travel encrypted" in shown
+    page = Path("a.html").read_text(encoding="utf-8")
+    assert "Privacy audit of breast_cancer" in page
+    assert "<svg" in page
+
+
+def test_an_audit_of_a_job_keeps_its_policy(capsys: Capture) -> None:
+    path = example(('scheme = "bfv"', 'scheme = "plain"'))
+    arguments = ("audit", path, "--attack", "labels_from_residuals", "--repeats", "1")
+    assert run(*arguments, "--quiet") == 1
+    assert "labels_from_residuals leaks under plain: accuracy 1" in capsys.readouterr().err
+    example()
+    assert run(*arguments, "--quiet") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_policy_can_be_typed() -> None:
+    arguments = ("audit", "--exchange", "bfv", "--repeats", "1", "--quiet")
+    query = ("--attack", "crafted_query", "--must-resist", "crafted_query")
+    assert run(*arguments, *query) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--exchange", "bvf"), "--exchange 'bvf'"),
+        (("--attack", "gramm"), "attack = 'gramm'"),
+        (("--dataset", "brest_cancer"), "breast_cancer"),
+        (("--batch-size", "0"), "--batch-size"),
+        (("--label-party", "nobody"), "label_party: 'nobody'"),
+        (("--repeats", "0"), "repeats"),
+        (("--attack", "gram", "--must-resist", "anchors"), "'anchors' is not run"),
+        (("job.toml", "--dataset", "digits"), "names the data"),
+        (("--batch-size", "100000"), "batch_size"),
+        (("--learning-rate", "-1"), "learning_rate"),
+    ],
+)
+def test_mistakes_in_an_audit_are_one_line(
+    arguments: tuple[str, ...], message: str, capsys: Capture
+) -> None:
+    quick = ("--exchange", "plain", "--workers", "1") if "--exchange" not in arguments else ()
+    repeats = ("--repeats", "1") if "--repeats" not in arguments else ()
+    assert run("audit", *arguments, *quick, *repeats, "--quiet") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("securevfl: error: ")
+    assert error.count("\n") == 1
+    assert message in error

@@ -1,0 +1,152 @@
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from securevfl.attacks.finding import curve
+from securevfl.errors import DataError
+from securevfl.reports.matrix import advice_lines, cell_text, figure, legend, lines_of, matrix
+from securevfl.reports.page import audit_page, write_page
+from securevfl.reports.plots import curve_svg
+from securevfl.reports.results import results
+
+CURVE = curve(
+    "Labels <by> epochs", "epochs", "accuracy", [1, 2, 3], {"fixed": [0.5, None, 0.7]},
+    lines={"own model": 0.6}, log_y=True,
+)  # fmt: skip
+
+
+def row(attack: str, exchange: str, verdict: str, **other: Any) -> dict[str, Any]:  # noqa: ANN401
+    detail = {
+        "case": "",
+        "control": False,
+        "what_if": False,
+        "certain": True,
+        "reason": "no predictions",
+        "values": [0.5, 0.5],
+        **other.pop("detail", {}),
+    }
+    return {
+        "attack": attack,
+        "exchange": exchange,
+        "adversary": "label party",
+        "side_knowledge": "<its own>",
+        "metric": "relative_error" if verdict != "not_applicable" else None,
+        "value": 0.25 if verdict != "not_applicable" else None,
+        "chance": 1.0,
+        "model_alone": None,
+        "verdict": verdict,
+        "detail": detail,
+        **other,
+    }
+
+
+@pytest.fixture
+def rows() -> list[dict[str, Any]]:
+    advice = {
+        "flags": ["750 rows have leverage 1"],
+        "safe_batch_size": {"fixed batches": 114, "reshuffled": None},
+        "safe_epochs": {"fixed batches": 5, "reshuffled": 2},
+    }
+    job = {"case": "this job", "curves": [CURVE], "advice": advice}
+    return [
+        row("gram", "plain", "leaks", detail=job),
+        row("gram", "plain", "leaks", detail={"case": "control: Adam", "control": True}),
+        row("anchors", "plain", "resists", value=2e-11),
+        row("gram", "bfv", "leaks", detail={"case": "this job", "certain": False}),
+        row("gram", "masked", "not_applicable"),
+        row("anchors", "masked", "not_applicable"),
+    ]
+
+
+def text(rows: list[dict[str, Any]], width: int = 80) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(matrix(rows, "title"))
+    return console.export_text()
+
+
+def test_a_line_for_every_attack_and_case_over_all_exchanges(rows: list[dict[str, Any]]) -> None:
+    lines = lines_of(rows)
+    assert [(line.attack, line.case) for line in lines] == [
+        ("gram", "this job"),
+        ("gram", "control: Adam"),
+        ("anchors", ""),
+    ]
+    assert [cell_text(cell) for cell in lines[0].cells.values()] == ["0.25 !", "0.25? !", "·"]
+    assert [cell_text(cell) for cell in lines[1].cells.values()] == ["0.25", "·", "·"]
+    assert [cell_text(cell) for cell in lines[2].cells.values()] == ["2e-11", "·", "·"]
+
+
+def test_the_matrix_fits_eighty_columns(rows: list[dict[str, Any]]) -> None:
+    many = [
+        {**each, "exchange": name}
+        for name in ("plain", "masked", "bfv", "paillier", "ckks")
+        for each in rows
+    ]
+    shown = text(many)
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "gram error" in shown
+    assert "0.25 !" in shown
+
+
+def test_the_legend_gives_every_reason_once(rows: list[dict[str, Any]]) -> None:
+    notes = legend(rows)
+    assert "2 seeds" in notes[0]
+    assert notes[1:] == ["· masked: no predictions"]
+
+
+def test_advice_is_said_in_words(rows: list[dict[str, Any]]) -> None:
+    lines = advice_lines(rows)
+    assert lines[0] == "labels: 750 rows have leverage 1"
+    assert "from S = 114 on" in lines[1]
+    assert "at no batch size tried" in lines[2]
+    assert advice_lines(rows[1:]) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (0.0, "0"), (0.12345, "0.123"), (3e-15, "3e-15"), (12345.0, "1e+04")],
+)
+def test_figures_are_short(value: float | None, shown: str) -> None:
+    assert figure(value) == shown
+
+
+def test_a_curve_is_an_svg_without_references() -> None:
+    svg = curve_svg(CURVE)
+    ET.fromstring(svg)  # noqa: S314  # our own
+    assert "epochs" in svg
+    assert "own model" in svg
+    assert not re.search(r'(href|src)="(?!#)', svg)
+    assert "metadata" not in svg
+    assert curve_svg(CURVE) == svg
+
+
+def test_the_page_holds_everything_itself_and_escapes(rows: list[dict[str, Any]]) -> None:
+    settings = {"dataset": "<b>data</b>", "parties": 2}
+    page = audit_page(results(command="audit", seed=0, settings=settings, rows=rows))
+    assert "<b>data</b>" not in page
+    assert "&lt;its own&gt;" in page
+    assert "Labels &lt;by&gt; epochs" in page
+    assert 'name="viewport"' in page
+    assert "<script" not in page
+    outside = re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#)[^)]*\)|@import', page)
+    assert outside == []
+    assert "2 of 3 attacks on this job" in page
+    assert "kept from S = 114 on" in page
+    assert page.count("<svg") == 1
+
+
+def test_a_page_without_leaks_or_curves_is_a_page(rows: list[dict[str, Any]]) -> None:
+    settings = {"dataset": "data", "parties": 2}
+    page = audit_page(results(command="audit", seed=0, settings=settings, rows=rows[2:3]))
+    assert "0 of 1 attacks" in page
+    assert "<svg" not in page
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"page .* cannot be written"):
+        write_page(tmp_path / "file" / "page.html", "page")
