@@ -123,7 +123,7 @@ def test_rotation_twins_and_their_controls_are_told_apart() -> None:
 
 
 def test_equality_solving_takes_as_many_classes_as_features() -> None:
-    binary = rows_of(load("breast_cancer"), "plain", attacks=("equality_solving",))
+    binary = rows_of(load("breast_cancer"), "plain", attacks=("equality_solving",), repeats=5)
     assert binary[0]["verdict"] == "resists"
     settings = AuditSettings(
         {"plain": job("plain", loss="multinomial", learning_rate=0.001)},

@@ -1,3 +1,4 @@
+import io
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -63,7 +64,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def text(rows: list[dict[str, Any]], width: int = 80) -> str:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(matrix(rows, "title"))
     return console.export_text()
 
@@ -84,7 +85,7 @@ def test_the_matrix_fits_eighty_columns(rows: list[dict[str, Any]]) -> None:
     many = [
         {**each, "exchange": name}
         for name in ("plain", "masked", "bfv", "paillier", "ckks")
-        for each in rows
+        for each in rows[:3]
     ]
     shown = text(many)
     assert all(len(line) <= 80 for line in shown.splitlines())
