@@ -227,7 +227,7 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged | None:
         exchange["round_trips"] = "auto"
     job = Job.of(**{**dict(subject.job), "exchange": exchange})
     dataset = subject.with_rows(rows).dataset
-    small = Subject(job, dataset, subject.seed, keys)
+    small = Subject(job, dataset, subject.seed, keys, keeps_ciphertexts=True)
     recording = small.record(rounds=rounds, batch_size="full", algorithm="fedsgd")
     label = dataset.label_party
     own = recording.result.views[label]

@@ -14,12 +14,13 @@ from securevfl.attacks.twins import scaled
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
+from securevfl.messages import EncryptedProducts, EncryptedStep, EncryptedValues
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
 from securevfl.protocols.exchanges import IN_CLEAR, KeyMaker, SchemeKeys
 from securevfl.protocols.label_guard import LIMIT
 from securevfl.protocols.local_part import LocalPart
-from securevfl.runtime.views import View
+from securevfl.runtime.views import Received, View
 from securevfl.training import Environment, TrainingResult, train
 
 FloatArray = NDArray[np.float64]
@@ -118,6 +119,7 @@ class Subject:
         seed: of batches, starts and rotations.
         keys: makes homomorphic keys.
         with_curves: measure what only the first seed shows.
+        keeps_ciphertexts: keep them in views; many rounds of them are gigabytes.
     """
 
     job: Job
@@ -125,6 +127,7 @@ class Subject:
     seed: int
     keys: KeyMaker = field(default_factory=SchemeKeys)
     with_curves: bool = True
+    keeps_ciphertexts: bool = False
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
 
@@ -185,6 +188,9 @@ class Subject:
         if key not in self._recordings:
             environment = Environment(keys=self.keys, record_views=True)
             result = train(job, self.dataset, environment)
+            if not self.keeps_ciphertexts:
+                for view in result.views.values():
+                    view.entries = [each for each in view.entries if not _is_ciphertext(each)]
             self._recordings[key] = Recording(job, self.dataset, result)
         return self._recordings[key]
 
@@ -209,3 +215,9 @@ def guarded_batch_size(dataset: VerticalDataset, limit: float = LIMIT) -> int:
     widths = [len(table.columns) for table in dataset.parties if table.name != dataset.label_party]
     batches = int(limit * rows * share / sum(widths))
     return rows if batches < 1 else max(rows // (batches + 1) + 1, max(widths) + 1)
+
+
+def _is_ciphertext(entry: object) -> bool:
+    return isinstance(entry, Received) and isinstance(
+        entry.message, EncryptedValues | EncryptedProducts | EncryptedStep
+    )

@@ -18,7 +18,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
 from securevfl.protocols.exchanges import EXCHANGES, IN_CLEAR
-from securevfl.reports.matrix import advice_lines, legend, matrix
+from securevfl.reports.matrix import advice_lines, advice_tables, legend, matrix
 from securevfl.reports.page import audit_page, write_page
 from securevfl.reports.results import results, write_results
 
@@ -155,8 +155,13 @@ def _show(rows: list[dict[str, Any]], job: Job, data: VerticalDataset) -> None:
         f"Q = {job.local_steps}"
     )
     console.print(matrix(rows, title))
-    for note in [*advice_lines(rows), *legend(rows)]:
-        console.print(note, highlight=False, soft_wrap=False)
+    for note in legend(rows):
+        console.print(note, highlight=False)
+    for table in advice_tables(rows):
+        console.print()
+        console.print(table)
+    for note in advice_lines(rows):
+        console.print(note, highlight=False)
 
 
 def _case(row: dict[str, Any]) -> str:

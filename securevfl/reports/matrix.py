@@ -155,3 +155,27 @@ def advice_lines(rows: Sequence[Row]) -> list[str]:
         epochs = advice["safe_epochs"][name]
         lines.append(f"labels, {name}: kept {safe} (3 epochs); at this S for {epochs} of 5 epochs")
     return lines
+
+
+def advice_tables(rows: Sequence[Row]) -> list[Table]:
+    """Labels read by batch size and by epochs, fixed batches beside reshuffled ones."""
+    found = [row for row in rows if "advice" in row["detail"]]
+    tables = []
+    for curve in found[0]["detail"]["curves"] if found else ():
+        table = Table(
+            title=curve["title"],
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            show_edge=False,
+        )
+        table.add_column(curve["x_label"])
+        for x in curve["x"]:
+            table.add_column(str(x), justify="right", no_wrap=True)
+        for name, values in curve["series"].items():
+            table.add_row(name, *(figure(value) for value in values))
+        levels = ", ".join(f"{name} {level:.3f}" for name, level in curve["lines"].items())
+        table.caption = levels
+        table.caption_justify = "left"
+        tables.append(table)
+    return tables

@@ -9,7 +9,15 @@ from rich.console import Console
 
 from securevfl.attacks.finding import curve
 from securevfl.errors import DataError
-from securevfl.reports.matrix import advice_lines, cell_text, figure, legend, lines_of, matrix
+from securevfl.reports.matrix import (
+    advice_lines,
+    advice_tables,
+    cell_text,
+    figure,
+    legend,
+    lines_of,
+    matrix,
+)
 from securevfl.reports.page import audit_page, write_page
 from securevfl.reports.plots import curve_svg
 from securevfl.reports.results import results
@@ -105,6 +113,14 @@ def test_advice_is_said_in_words(rows: list[dict[str, Any]]) -> None:
     assert "from S = 114 on" in lines[1]
     assert "at no batch size tried" in lines[2]
     assert advice_lines(rows[1:]) == []
+    assert advice_tables(rows[1:]) == []
+    (table,) = advice_tables(rows)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table)
+    shown = console.export_text()
+    assert "fixed" in shown
+    assert "0.7" in shown
+    assert "own model 0.600" in shown
 
 
 @pytest.mark.parametrize(
