@@ -6,6 +6,7 @@ measurement of these attacks on this job, not a proof: `resists` means that they
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -62,7 +63,7 @@ class AuditSettings:
         jobs: by exchange, the job to run.
         attacks: which rows; all by default.
         repeats: seeds, from the job's on.
-        workers: processes, each with exchanges of its own.
+        workers: processes, each with exchanges and seeds of its own.
     """
 
     jobs: Mapping[str, Job]
@@ -81,7 +82,7 @@ def audit(
     Args:
         dataset: real data.
         settings: what to audit.
-        report: told which exchange is done, how many are, and of how many.
+        report: told which exchange is done, how many runs are, and of how many.
 
     Raises:
         ConfigError: an unknown attack or exchange, or a job that does not fit the data.
@@ -91,49 +92,50 @@ def audit(
         raise ConfigError(f"attack = {unknown[0]!r}: unknown; known are {', '.join(MEASURES)}")
     for job in settings.jobs.values():
         check(Job.of(**{**dict(job), "exchange": {"scheme": "plain"}}), dataset)
-    tasks = [
-        partial(audit_exchange, dataset, name, job, settings) for name, job in settings.jobs.items()
-    ]
-    rows: list[Row] = []
-    report(next(iter(settings.jobs)), 0, len(tasks))
-    if settings.workers == 1:
-        results: Iterator[list[Row]] = (task() for task in tasks)
-        return _gathered(results, settings, rows, report)
+    seeds = range(settings.repeats)
+    # Seed by seed, so that a slow exchange does not end alone on one core.
+    tasks = [(name, index) for index in seeds for name in settings.jobs]
+    attack = partial(_measured, dataset, settings)
+    by_cell: dict[tuple[str, str, str], list[Measurement]] = {}
+    report(tasks[0][0], 0, len(tasks))
+    with _results(attack, tasks, settings.workers) as results:
+        for done, ((name, _), found) in enumerate(zip(tasks, results, strict=True), 1):
+            for each in found:
+                by_cell.setdefault((name, each.attack, each.case), []).append(each)
+            report(name, done, len(tasks))
+    order = list(settings.jobs)
+    cells = sorted(by_cell, key=lambda cell: order.index(cell[0]))
+    return [_row(cell[0], by_cell[cell]) for cell in cells]
+
+
+@contextmanager
+def _results(
+    attack: Callable[[tuple[str, int]], list[Measurement]],
+    tasks: Sequence[tuple[str, int]],
+    workers: int,
+) -> Iterator[Iterator[list[Measurement]]]:
+    """What every task finds, in order, as it is there."""
+    if workers == 1:
+        yield map(attack, tasks)
+        return
     # A fresh interpreter each: a fork would share the threads' state of the libraries.
-    with ProcessPoolExecutor(settings.workers, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(task) for task in tasks]
-        return _gathered((each.result() for each in futures), settings, rows, report)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield pool.map(attack, tasks)
 
 
-def _gathered(
-    results: Iterator[list[Row]],
-    settings: AuditSettings,
-    rows: list[Row],
-    report: Callable[[str, int, int], None],
-) -> list[Row]:
-    for done, (name, found) in enumerate(zip(settings.jobs, results, strict=True), 1):
-        rows += found
-        report(name, done, len(settings.jobs))
-    return rows
-
-
-def audit_exchange(
-    dataset: VerticalDataset, name: str, job: Job, settings: AuditSettings
-) -> list[Row]:
-    """The rows of one exchange; one row of reasons where it does not fit the data."""
+def _measured(
+    dataset: VerticalDataset, settings: AuditSettings, task: tuple[str, int]
+) -> list[Measurement]:
+    """All attacks on one exchange under one seed; only reasons where it does not fit the data."""
+    name, index = task
+    job = settings.jobs[name]
     try:
         loss = loss_for(job.job.loss, dataset.classes)
         check_exchange(job.exchange, loss, len(dataset.parties), job.job.algorithm)
     except ConfigError as error:
-        unfit = [Measurement(attack, reason=str(error)) for attack in settings.attacks]
-        return [_row(name, [each]) for each in unfit]
-    by_cell: dict[tuple[str, str], list[Measurement]] = {}
-    for index in range(settings.repeats):
-        subject = Subject(job, dataset, job.job.seed + index, with_curves=index == 0)
-        for attack in settings.attacks:
-            for measured in MEASURES[attack](subject):
-                by_cell.setdefault((measured.attack, measured.case), []).append(measured)
-    return [_row(name, measured) for measured in by_cell.values()]
+        return [Measurement(attack, reason=str(error)) for attack in settings.attacks]
+    subject = Subject(job, dataset, job.job.seed + index, with_curves=index == 0)
+    return [each for attack in settings.attacks for each in MEASURES[attack](subject)]
 
 
 def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
