@@ -4,11 +4,9 @@ Weakened evaluators live here alone; what makes keys is no part of a job file.
 """
 
 from collections.abc import Callable, Iterator
-from math import prod
 
 import numpy as np
 import pytest
-from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey, generate_paillier_keypair
 from typing_extensions import override
 
@@ -25,35 +23,15 @@ from securevfl.attacks.measure_ciphertexts import (
     symbols,
 )
 from securevfl.attacks.subject import Measurement, Subject
-from securevfl.crypto import bfv
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.nth_residues import ShortExponentResidues
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
-from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
-from securevfl.crypto.seal_codec import coefficient_ciphertext
 from securevfl.data.sources import load
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols.exchanges import KeyMaker, SchemeKeys
+from tests.weakened import EncryptsNothing, ShortBlinders
 
 KEY_BITS = 384
-
-
-class EncryptsNothing(BfvEvaluator):
-    """Masks and floods, but its blinders are no encryptions: c₁ = 0."""
-
-    @override
-    def _blinder(self) -> bfv._Blinder:
-        parameters, primes = self._parameters, self._parameters.primes()
-        mask = uniform_words(DEGREE) & self._plain_mask
-        residues = uniform_noise(parameters.flood_bits, DEGREE, primes)
-        for row, prime in zip(residues, primes, strict=True):
-            scaled = scaled_message(
-                mask.astype(np.int64), prod(primes), parameters.plain_bits, prime
-            )
-            row[:] = (row + scaled) % np.uint64(prime)
-        return bfv._Blinder(coefficient_ciphertext(self._context, residues), mask)
 
 
 class WithoutEncryptions(SchemeKeys):
@@ -62,16 +40,6 @@ class WithoutEncryptions(SchemeKeys):
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
     ) -> Evaluator:
         return EncryptsNothing(material, product_format)
-
-
-class ShortBlinders(FastPaillierEvaluator):
-    """Blinds with h_n^α, as the owner does with its own encryptions: what must not be done."""
-
-    residues: ShortExponentResidues
-
-    @override
-    def _blinder(self) -> mpz:
-        return self.residues.draw()
 
 
 class BlumKeys(SchemeKeys):

@@ -12,7 +12,6 @@ import pytest
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 from scipy.stats import chi2
-from typing_extensions import override
 
 from securevfl.attacks.ciphertexts import (
     NoiseKnowledge,
@@ -26,13 +25,13 @@ from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.openings import BfvOpening, crafted_replies, owner_secret
-from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
 from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, ProductFormat, UInt64Array
 from securevfl.crypto.seal_codec import (
     coefficient_ciphertext,
     polynomials_of,
 )
 from securevfl.errors import CryptoError
+from tests.weakened import EncryptsNothing
 
 CHECKED = 200
 ROWS, COLUMNS = 64, 16
@@ -114,22 +113,6 @@ def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
     evaluator._evaluator.add_inplace(reply, blinder.ciphertext)
     # A coincidence has odds of 200 in 2^40 or less.
     assert recovered(reply) == 0
-
-
-class EncryptsNothing(BfvEvaluator):
-    """Masks and floods, but its blinders are no encryptions: c₁ = 0."""
-
-    @override
-    def _blinder(self) -> bfv._Blinder:
-        parameters, primes = self._parameters, self._parameters.primes()
-        mask = uniform_words(DEGREE) & self._plain_mask
-        residues = uniform_noise(parameters.flood_bits, DEGREE, primes)
-        for row, prime in zip(residues, primes, strict=True):
-            scaled = scaled_message(
-                mask.astype(np.int64), prod(primes), parameters.plain_bits, prime
-            )
-            row[:] = (row + scaled) % np.uint64(prime)
-        return bfv._Blinder(coefficient_ciphertext(self._context, residues), mask)
 
 
 @pytest.mark.parametrize("kind", [EncryptsNothing, BfvEvaluator])

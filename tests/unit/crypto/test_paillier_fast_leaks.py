@@ -6,7 +6,6 @@ import pytest
 from gmpy2 import mpz
 from numpy.typing import NDArray
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
-from typing_extensions import override
 
 from securevfl.attacks.ciphertexts import SymbolKnowledge, parities_from_symbols
 from securevfl.crypto.nth_residues import (
@@ -17,22 +16,13 @@ from securevfl.crypto.nth_residues import (
 from securevfl.crypto.openings import jacobi_symbols
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
 from securevfl.crypto.scheme import ProductFormat
+from tests.weakened import ShortBlinders
 
 KEY_BITS = 256  # breakable at once: for speed
 ROWS, REPLIES = 24, 60
 FORMAT = ProductFormat(rows=ROWS, value_bound=1.0, matrix_bound=1.0, matrix_fraction_bits=0)
 TINY = PaillierPrivateKey(PaillierPublicKey(11 * 13), 11, 13)
 TINY_RESIDUES = 120
-
-
-class ShortBlinders(FastPaillierEvaluator):
-    """Blinds with h_n^α, as the owner does with its own encryptions: what must not be done."""
-
-    residues: ShortExponentResidues
-
-    @override
-    def _blinder(self) -> mpz:
-        return self.residues.draw()
 
 
 def blum_key() -> PaillierPrivateKey:

@@ -1,0 +1,44 @@
+"""Evaluators without one protection: what must not be done, and what the attacks then read.
+
+They live in tests alone; no job file and nothing in the package reaches them.
+"""
+
+from math import prod
+
+import numpy as np
+from gmpy2 import mpz
+from typing_extensions import override
+
+from securevfl.crypto import bfv
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.nth_residues import ShortExponentResidues
+from securevfl.crypto.paillier_fast import FastPaillierEvaluator
+from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
+from securevfl.crypto.seal_codec import coefficient_ciphertext
+
+
+class EncryptsNothing(BfvEvaluator):
+    """Masks and floods, but its blinders are no encryptions: c₁ = 0."""
+
+    @override
+    def _blinder(self) -> bfv._Blinder:
+        parameters, primes = self._parameters, self._parameters.primes()
+        mask = uniform_words(DEGREE) & self._plain_mask
+        residues = uniform_noise(parameters.flood_bits, DEGREE, primes)
+        for row, prime in zip(residues, primes, strict=True):
+            scaled = scaled_message(
+                mask.astype(np.int64), prod(primes), parameters.plain_bits, prime
+            )
+            row[:] = (row + scaled) % np.uint64(prime)
+        return bfv._Blinder(coefficient_ciphertext(self._context, residues), mask)
+
+
+class ShortBlinders(FastPaillierEvaluator):
+    """Blinds with h_n^α, as the owner does with its own encryptions."""
+
+    residues: ShortExponentResidues
+
+    @override
+    def _blinder(self) -> mpz:
+        return self.residues.draw()
