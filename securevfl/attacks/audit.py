@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from securevfl.attacks.finding import Finding, judge
 from securevfl.attacks.measure_ciphertexts import (
@@ -119,8 +120,14 @@ def _results(
         yield map(attack, tasks)
         return
     # A fresh interpreter each: a fork would share the threads' state of the libraries.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread) as pool:
         yield pool.map(attack, tasks)
+
+
+def _one_thread() -> None:
+    """Processes are the parallelism: threads of linear algebra beside them only contend."""
+    threadpool_limits(1)
 
 
 def _measured(

@@ -37,6 +37,7 @@ from securevfl.attacks.gram import (
     factor_from_full_batches,
     gram_error,
 )
+from securevfl.attacks.gram_rows import factor_from_minibatches
 from securevfl.attacks.own_replay import Round, rounds_of
 from securevfl.attacks.subject import Measurement, Recording, Subject, schedule_of
 from securevfl.errors import ConfigError
@@ -189,15 +190,19 @@ def _from_job(subject: Subject) -> Recovered:
     Raises:
         ConfigError: more than an audit makes, or settings that the attack cannot take.
     """
-    if subject.job.job.sampling == "shuffle":
-        raise ConfigError("reshuffled batches: this attack takes a fixed partition")
-    size = _rank(subject)
+    size, rows = _rank(subject), len(subject.dataset.train_labels)
     batches = schedule_of(subject.job, subject.dataset).batches
-    rounds = ceil(SHORTFALL * size * batches**2) + SLOW_ROUNDS
+    if subject.job.job.sampling == "shuffle":
+        settings = subject.job.job
+        if subject.job.local_steps > 1 or settings.l2 or settings.proximal:
+            raise ConfigError("reshuffled batches: this attack takes single steps, no penalties")
+        rounds, why = (rows + SLOW_ROUNDS) * batches, f"{rows} rows, reshuffled,"
+    else:
+        rounds = ceil(SHORTFALL * size * batches**2) + SLOW_ROUNDS
+        why = f"rank {size} and {batches} batches"
     if rounds > MOST_ROUNDS:
         raise ConfigError(
-            f"rank {size} and {batches} batches take some {rounds:,} rounds, more than an audit "
-            f"makes ({MOST_ROUNDS})"
+            f"{why} take some {rounds:,} rounds, more than an audit makes ({MOST_ROUNDS})"
         )
     return _recovered(subject, subject.record(rounds=rounds), size, "this job's batches")
 
@@ -242,6 +247,9 @@ def _factor(recording: Recording, rounds: list[Round], size: int) -> FloatArray:
     )
     if job.job.batch_size == "full":
         return factor_from_full_batches(rounds, knowledge)
+    if job.job.sampling == "shuffle":
+        rows = len(dataset.train_labels)
+        return factor_from_minibatches(rounds, rows, knowledge.step_sizes[0], size)
     return factor_from_fixed_batches(rounds, knowledge)
 
 

@@ -7,7 +7,7 @@ import pytest
 from securevfl.attacks.audit import MEASURES, AuditSettings, audit, check_policy, violations
 from securevfl.attacks.subject import Subject, guarded_batch_size
 from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols.label_guard import LIMIT
@@ -169,6 +169,20 @@ def test_settings_that_an_attack_cannot_take_are_a_reason() -> None:
     assert any("reshuffled" in reason for reason in reasons)
     assert any("l2 with several" in reason for reason in reasons)
     assert any("squared" in reason for reason in reasons)
+
+
+def test_reshuffled_single_steps_leave_x_up_to_a_rotation_too() -> None:
+    settings = {"sampling": "shuffle", "local_steps": 1, "batch_size": 20}
+    few = some_rows(load("breast_cancer"), 40)
+    (row, _) = audit(few, AuditSettings({"plain": job("plain", **settings)}, ("gram",), 1))
+    assert row["verdict"] == "leaks"
+    assert row["value"] <= 1e-4
+    (row, _) = rows_of_job(job("plain", sampling="shuffle", local_steps=1))
+    assert "reshuffled, take some" in row["detail"]["reason"]
+
+
+def rows_of_job(described: Job) -> list[dict[str, Any]]:
+    return audit(load("breast_cancer"), AuditSettings({"plain": described}, ("gram",), 1))
 
 
 def test_a_policy_is_about_attacks_on_this_job(labels: list[dict[str, Any]]) -> None:
