@@ -36,8 +36,8 @@ class Round:
 def predictions_of(view: View, party: str) -> list[FloatArray]:
     """Every H_k of a party in the label party's view, in clear or opened, one a round.
 
-    A job in one round trip has its first predictions in clear and the others under the label
-    party's own key.
+    A job in one round trip has its first predictions in clear; each reply holds the next under the
+    label party's own key.
     """
     found: dict[int, FloatArray] = {}
     for entry in view.entries:
@@ -45,7 +45,7 @@ def predictions_of(view: View, party: str) -> list[FloatArray]:
             if entry.sender == party:
                 found[entry.message.step] = entry.message.values
         elif isinstance(entry, Learned) and entry.sender == party:
-            found[entry.step] = entry.values
+            found[entry.step + 1] = entry.values
     return [found[step] for step in sorted(found)]
 
 
