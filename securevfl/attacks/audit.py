@@ -4,8 +4,10 @@ An attack gets a party's seat of a recorded run and what its row calls side know
 measurement of these attacks on this job, not a proof: `resists` means that they found nothing.
 """
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +31,7 @@ from securevfl.attacks.measure_labels import gradient_labels, residual_labels
 from securevfl.attacks.measure_rotation import rotation_twins
 from securevfl.attacks.subject import Measurement, Subject
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, SecureVFLError
 from securevfl.job import Job
 from securevfl.models.losses import loss_for
 from securevfl.protocols.exchanges import check_exchange
@@ -121,13 +123,25 @@ def _results(
         return
     # A fresh interpreter each: a fork would share the threads' state of the libraries.
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread) as pool:
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread)
+    try:
         yield pool.map(attack, tasks)
+    except BrokenProcessPool as error:
+        raise SecureVFLError(
+            "a process of the audit was killed, for lack of memory perhaps: try --workers 1"
+        ) from error
+    finally:
+        # An interrupt ends with what runs now, not with all that was planned.
+        pool.shutdown(cancel_futures=True)
 
 
 def _one_thread() -> None:
-    """Processes are the parallelism: threads of linear algebra beside them only contend."""
+    """Processes are the parallelism: threads of linear algebra beside them only contend.
+
+    An interrupt reaches the whole group, and ends a process of it at once.
+    """
     threadpool_limits(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _measured(

@@ -1,5 +1,6 @@
 """The commands as a person runs them: what they print, write and refuse."""
 
+import contextlib
 import json
 import os
 import signal
@@ -345,6 +346,64 @@ def test_an_audit_of_a_job_keeps_its_policy(capsys: Capture) -> None:
     example()
     assert run(*arguments, "--quiet") == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("victim", "number", "status", "says"),
+    [
+        ("group", signal.SIGINT, 130, "interrupted"),
+        ("worker", signal.SIGKILL, 2, "a process of the audit was killed"),
+    ],
+)
+def test_an_audit_that_is_interrupted_ends_at_once_and_leaves_no_process(
+    victim: str, number: signal.Signals, status: int, says: str
+) -> None:
+    command = [sys.executable, "-m", "securevfl", "audit", "--exchange", "bfv,ckks"]
+    process = subprocess.Popen(  # noqa: S603
+        [*command, "--workers", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    workers = _wait_for_workers(process.pid)
+    if victim == "group":
+        os.killpg(process.pid, number)
+    else:
+        os.kill(workers[0], number)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == status
+    assert says in error
+    assert error.count("\n") == 1
+    left = _living(process.pid)
+    for _ in range(100):
+        if left:
+            time.sleep(0.1)
+            left = _living(process.pid)
+    assert left == []
+
+
+def _living(group: int) -> list[str]:
+    """The command lines of a process group, without those that ended already."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, pgrp = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:3]
+            if int(pgrp) == group and state != "Z":
+                found.append(entry.joinpath("cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def _wait_for_workers(parent: int) -> list[int]:
+    """The pool's processes, once two have been working for a moment."""
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    for _ in range(600):
+        spawned = [
+            int(child)
+            for child in children.read_text(encoding="ascii").split()
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
+        if len(spawned) == 2:
+            time.sleep(2)
+            return spawned
+        time.sleep(0.1)
+    raise AssertionError(parent)
 
 
 def test_a_policy_can_be_typed() -> None:
