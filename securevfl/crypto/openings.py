@@ -124,16 +124,22 @@ class BfvOpening:
         """C₁ of replies that were neither re-randomized nor masked, were X this matrix."""
         vectors = self.inputs(encrypted)
         expected = []
+        primes = self.parameters.reply_primes
         for row in evaluator.prepare(matrix).plaintexts:
-            total = seal.Ciphertext()
-            for index, (vector, plain) in enumerate(zip(vectors, row, strict=True)):
+            total: seal.Ciphertext | None = None
+            for vector, plain in zip(vectors, row, strict=True):
+                if plain is None:
+                    continue
                 transformed, product = seal.Ciphertext(), seal.Ciphertext()
                 self._operations.transform_to_ntt(vector, transformed)
                 self._operations.multiply_plain(transformed, plain, product)
-                if index:
-                    self._operations.add_inplace(total, product)
-                else:
+                if total is None:
                     total = product
+                else:
+                    self._operations.add_inplace(total, product)
+            if total is None:
+                expected.append(np.zeros((primes, DEGREE), np.uint64))
+                continue
             self._operations.transform_from_ntt_inplace(total)
             self._operations.mod_switch_to_inplace(total, self.parameters.reply_level())
             expected.append(polynomials_of(total)[1])

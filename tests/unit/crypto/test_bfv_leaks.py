@@ -159,6 +159,8 @@ def test_openings_take_several_inputs_and_replies(rows: int) -> None:
     generator = np.random.default_rng(12)
     values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, rows)
     matrix = generator.integers(-fmt.largest_entry, fmt.largest_entry + 1, (rows, 40))
+    parameters = BfvParameters.of(fmt)
+    matrix[: parameters.chunk, : parameters.columns_per_reply] = 0  # a block without a product
     opening, encrypted = BfvOpening(fmt, owner_secret(owner)), owner.encrypt(values)
     assert len(opening.inputs(encrypted)) == opening.parameters.inputs > 1
     assert np.array_equal(opening.decrypted(encrypted)[:rows], values)
@@ -167,6 +169,8 @@ def test_openings_take_several_inputs_and_replies(rows: int) -> None:
     assert len(seen) == opening.parameters.replies(40)
     for one, guess in zip(seen, opening.expected_c1(encrypted, matrix, evaluator), strict=True):
         assert np.array_equal(one[1], guess)
+    nothing = opening.expected_c1(encrypted, np.zeros_like(matrix), evaluator)
+    assert not np.any(nothing)
 
 
 @pytest.mark.parametrize("flooded", [False, True])
