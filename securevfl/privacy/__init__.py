@@ -1,0 +1,1 @@
+"""Differential privacy: noise on what is shared, and what it promises."""

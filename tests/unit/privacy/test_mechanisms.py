@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from securevfl.errors import ConfigError, DataError
+from securevfl.privacy.mechanisms import Mechanism, secret_generator
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_noise_has_the_scale_of_the_sensitivity(name: str) -> None:
+    mechanism = Mechanism(name, 1.5, clip=2.0)  # type: ignore[arg-type]
+    noise = mechanism.release(np.zeros(200_000), np.random.default_rng(0))
+    deviation = 6.0 if name == "gaussian" else 6.0 * np.sqrt(2)
+    # 200,000 draws: the deviation within 1.5 % but once in 10^9 (Laplace has the wider tails).
+    assert abs(noise.std() / deviation - 1) < 0.015
+    assert abs(noise.mean()) < 6 * deviation / np.sqrt(noise.size)
+
+
+def test_values_are_clipped_before_noise() -> None:
+    mechanism = Mechanism("gaussian", 0.0, clip=2.0)
+    found = mechanism.release(np.array([[-5.0], [1.0], [3.0]]), np.random.default_rng(0))
+    np.testing.assert_array_equal(found, [[-2.0], [1.0], [2.0]])
+
+
+def test_every_release_has_noise_of_its_own() -> None:
+    mechanism, generator = Mechanism("laplace", 1.0, clip=1.0), np.random.default_rng(0)
+    first, second = (mechanism.release(np.zeros(100), generator) for _ in range(2))
+    assert not np.any(first == second)
+
+
+def test_generators_start_from_the_operating_system() -> None:
+    assert not np.any(secret_generator().random(10) == secret_generator().random(10))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_not_clipped_away(value: float) -> None:
+    with pytest.raises(DataError, match="1 NaN or infinite"):
+        Mechanism("gaussian", 1.0, clip=1.0).release(np.array([0.0, value]), secret_generator())
+
+
+@pytest.mark.parametrize(
+    ("name", "multiplier", "clip", "named"),
+    [
+        ("gauss", 1.0, 1.0, "mechanism"),
+        ("gaussian", -1.0, 1.0, "noise_multiplier"),
+        ("gaussian", float("nan"), 1.0, "noise_multiplier"),
+        ("laplace", 1.0, 0.0, "clip"),
+        ("laplace", 1.0, float("inf"), "clip"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(
+    name: str, multiplier: float, clip: float, named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        Mechanism(name, multiplier, clip)  # type: ignore[arg-type]
