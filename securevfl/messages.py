@@ -155,6 +155,22 @@ class Verdict(StepMessage):
     stop: bool
 
 
+@dataclass(frozen=True, eq=False)
+class PushedPredictions(StepMessage):
+    """FDML, a party to the server: its predictions of a batch, shape (S, C)."""
+
+    stage = "round"
+    values: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class PulledSums(StepMessage):
+    """FDML, the server to a party: the newest of the others for the same batch, summed."""
+
+    stage = "round"
+    values: FloatArray
+
+
 KINDS: tuple[type[Message], ...] = (
     Hello,
     PublicKey,
@@ -168,6 +184,8 @@ KINDS: tuple[type[Message], ...] = (
     HeldOutPredictions,
     MaskedHeldOutPredictions,
     Verdict,
+    PushedPredictions,
+    PulledSums,
 )
 CIPHERTEXT_KINDS = (EncryptedValues, EncryptedProducts, EncryptedStep)
 SCALE_OFFSET = 64

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
@@ -18,6 +19,7 @@ from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.losses import loss_for
+from securevfl.models.scores import auc
 from securevfl.models.storage import save_model
 from securevfl.protocols.exchanges import (
     KeyMaker,
@@ -25,11 +27,14 @@ from securevfl.protocols.exchanges import (
     check_exchange,
     reveals_gradients,
 )
+from securevfl.protocols.fdml import SERVER, Served, check_fdml, serve
 from securevfl.protocols.local_part import check_local_models
+from securevfl.protocols.privacy_account import PrivacyAccount, Promise, account_of
 from securevfl.protocols.program import PartyData, PartyOutcome, Workplace, run_party
 from securevfl.protocols.scoring import Score
 from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
-from securevfl.runtime.simulation import Tamper, simulate
+from securevfl.runtime.pace import Pace
+from securevfl.runtime.simulation import Program, Tamper, simulate
 from securevfl.runtime.views import View
 
 
@@ -50,6 +55,7 @@ class Environment:
             numbers of features and outputs.
         wrap_model: gives what a party trains in place of its local model at θ⁰, from its name
             and that model; None trains the model itself.
+        paces: by party, how much longer than measured it computes.
     """
 
     keys: KeyMaker = field(default_factory=SchemeKeys)
@@ -61,6 +67,7 @@ class Environment:
     progress: Callable[[int], None] | None = None
     modules: Mapping[str, MakeModule] = field(default_factory=dict)
     wrap_model: Callable[[str, LocalModel], LocalModel] | None = None
+    paces: Mapping[str, Pace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class TrainingResult:
         views: each party's view, where recorded.
         label_guard_ratio: highest ratio at any key owner; None where gradients stay hidden.
         wall_s: seconds on this machine's clock.
+        test_labels: of the held-out rows.
+        served: what fdml's server saw.
     """
 
     job: Job
@@ -86,10 +95,26 @@ class TrainingResult:
     views: dict[str, View]
     label_guard_ratio: float | None
     wall_s: float
+    test_labels: NDArray[np.int64]
+    served: Served | None = None
 
     def costs(self, rounds: int | None = None) -> JobCosts:
         """Costs of the job's first rounds; of all by default."""
         return job_costs(self.ledgers, rounds or self.rounds)
+
+    @property
+    def privacy(self) -> Promise | None:
+        """What the job's noise promises; None where there is none."""
+        return next(iter(self.outcomes.values())).privacy
+
+    @property
+    def clear_auc(self) -> float:
+        """Held-out AUC of the trained models' exact predictions.
+
+        No party can compute it: under noise they score noisy predictions.
+        """
+        predictions = np.sum([each.held_out for each in self.outcomes.values()], axis=0)
+        return auc(predictions, self.test_labels)
 
     @property
     def key_fingerprints(self) -> dict[str, str]:
@@ -120,12 +145,14 @@ def train(
     environment = environment or Environment()
     check(job, dataset, environment.modules)
     schedule = _schedule(job, dataset)
-    programs = {
+    programs: dict[str, Program[PartyOutcome | Served]] = {
         data.table.name: partial(
             run_party, job=job, data=data, workplace=_workplace(job, data, environment)
         )
-        for data in _parties(dataset, schedule)
+        for data in _parties(dataset, schedule, everyone_labels=job.job.algorithm == "fdml")
     }
+    if job.job.algorithm == "fdml":
+        programs[SERVER] = _server(job, dataset, schedule)
     started = time.perf_counter()
     simulated = simulate(
         programs,
@@ -133,19 +160,28 @@ def train(
         stopwatch=environment.stopwatch,
         record_views=environment.record_views,
         tamper=environment.tamper,
+        paces=environment.paces,
     )
     wall = time.perf_counter() - started
-    label = simulated.results[dataset.label_party]
-    ratios = [outcome.leakage.ratio for outcome in simulated.results.values()]
+    outcomes = {
+        name: outcome
+        for name, outcome in simulated.results.items()
+        if isinstance(outcome, PartyOutcome)
+    }
+    served = simulated.results.get(SERVER)
+    label = outcomes[dataset.label_party]
+    ratios = [outcome.leakage.ratio for outcome in outcomes.values()]
     return TrainingResult(
         job=job,
-        outcomes=simulated.results,
+        outcomes=outcomes,
         scores=label.scores,
         rounds=label.rounds,
         ledgers=simulated.costs,
         views=simulated.views,
         label_guard_ratio=max(ratios) if reveals_gradients(job.exchange) else None,
         wall_s=wall,
+        test_labels=dataset.test_labels,
+        served=served if isinstance(served, Served) else None,
     )
 
 
@@ -157,6 +193,7 @@ def check(
     Raises:
         ConfigError: a loss, local model, exchange, network or batch size that does not.
         DataError: data that no job could train on.
+        BudgetExhausted: the job would spend more than its privacy budget.
     """
     check_dataset(dataset)
     loss = loss_for(job.job.loss, dataset.classes)
@@ -168,8 +205,26 @@ def check(
         label_party=dataset.label_party,
         modules=modules or {},
     )
+    check_fdml(job, [table.name for table in dataset.parties])
     job.network.resolve()
-    _schedule(job, dataset)
+    account = privacy_account(job, dataset)
+    if account is not None:
+        account.require_budget()
+
+
+def privacy_account(job: Job, dataset: VerticalDataset) -> PrivacyAccount | None:
+    """The account of a job; None where its exchange adds no noise.
+
+    Raises:
+        ConfigError: a batch size that does not fit the data, or `[privacy]` without its exchange.
+    """
+    return account_of(
+        job,
+        _schedule(job, dataset),
+        parties=len(dataset.parties),
+        outputs=loss_for(job.job.loss, dataset.classes).outputs,
+        test_rows=len(dataset.test_labels),
+    )
 
 
 def save_models(result: TrainingResult, directory: Path) -> list[Path]:
@@ -192,15 +247,33 @@ def _schedule(job: Job, dataset: VerticalDataset) -> BatchSchedule:
     )
 
 
-def _parties(dataset: VerticalDataset, schedule: BatchSchedule) -> list[PartyData]:
+def _server(
+    job: Job, dataset: VerticalDataset, schedule: BatchSchedule
+) -> Program[PartyOutcome | Served]:
+    return partial(
+        serve,
+        workers=tuple(table.name for table in dataset.parties),
+        job_hash=job.hash(),
+        rounds=job.job.rounds,
+        staleness=job.job.staleness,
+        batch=schedule.batch,
+        shape=(schedule.rows, loss_for(job.job.loss, dataset.classes).outputs),
+        test_rows=len(dataset.test_labels),
+    )
+
+
+def _parties(
+    dataset: VerticalDataset, schedule: BatchSchedule, *, everyone_labels: bool
+) -> list[PartyData]:
     names = tuple(table.name for table in dataset.parties)
+    holders = names if everyone_labels else (dataset.label_party,)
     return [
         PartyData(
             table=table,
             names=names,
             label_party=dataset.label_party,
-            train_labels=dataset.train_labels if table.name == dataset.label_party else None,
-            test_labels=dataset.test_labels if table.name == dataset.label_party else None,
+            train_labels=dataset.train_labels if table.name in holders else None,
+            test_labels=dataset.test_labels if table.name in holders else None,
             classes=dataset.classes,
             standardize=dataset.standardize,
             schedule=schedule,
@@ -210,7 +283,7 @@ def _parties(dataset: VerticalDataset, schedule: BatchSchedule) -> list[PartyDat
 
 
 def _workplace(job: Job, data: PartyData, environment: Environment) -> Workplace:
-    is_label_party = data.train_labels is not None
+    is_label_party = data.table.name == data.label_party
     name, wrap = data.table.name, environment.wrap_model
     return Workplace(
         keys=environment.keys,

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from securevfl.errors import ConfigError
 
+KEPT_EPOCHS = 8
+
 
 def fixed_partition(rows: int, batch_size: int, fingerprint: str) -> list[NDArray[np.int64]]:
     """Part rows into floor(rows / batch_size) batches, every row in exactly one.
@@ -57,8 +59,10 @@ class BatchSchedule:
     fingerprint: str
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
-    _epoch: int = field(default=-1, init=False, repr=False)
     _batches: list[NDArray[np.int64]] = field(init=False, repr=False)
+    _epochs: dict[int, list[NDArray[np.int64]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         if self.sampling not in ("partition", "shuffle"):
@@ -80,10 +84,12 @@ class BatchSchedule:
         if self.sampling == "partition":
             return self._batches[key]
         epoch, index = divmod(round_number, self.batches)
-        if epoch != self._epoch:
+        if epoch not in self._epochs:
+            if len(self._epochs) == KEPT_EPOCHS:  # parties need not be in the same one
+                self._epochs.pop(min(self._epochs))
             seed = f"shuffle|{self.fingerprint}|{self.rows}|{self.batch_size}|{self.seed}|{epoch}"
-            self._batches, self._epoch = _part(self.rows, self.batch_size, seed), epoch
-        return self._batches[index]
+            self._epochs[epoch] = _part(self.rows, self.batch_size, seed)
+        return self._epochs[epoch][index]
 
     def batch_key(self, round_number: int) -> int:
         """What tells distinct batches apart: the batch's index, or under "shuffle" the round.

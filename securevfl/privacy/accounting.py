@@ -10,20 +10,16 @@ sensitivity 2C is inside the noise multiplier, and the accountant keeps its defa
 REPLACE_ONE it would double the sensitivity again.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from functools import cache
+from math import inf, isfinite, sqrt
 
 import dp_accounting
-import numpy as np
 from dp_accounting import pld
-from numpy.typing import NDArray
 
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.privacy.mechanisms import Mechanism, MechanismName
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class LocalNoise:
     Attributes:
         noise_multiplier: z_g = σ_g / (2·C_g), σ_g the deviation of the noise on the summed clipped
             gradient.
-        steps: Q, how many follow a release of the batch.
+        steps: how many of them take a sample's gradient.
     """
 
     noise_multiplier: float
@@ -57,6 +53,7 @@ class Spent:
     end_to_end: float
 
 
+@cache
 def spent(
     mechanism: Mechanism, releases: int, delta: float, local: LocalNoise | None = None
 ) -> Spent:
@@ -77,11 +74,12 @@ def spent(
     each = _event(mechanism)
     end_to_end = inf
     if local is not None:
-        noisy_steps = dp_accounting.SelfComposedDpEvent(
-            dp_accounting.GaussianDpEvent(local.noise_multiplier), local.steps
-        )
-        end_to_end = _epsilon(dp_accounting.ComposedDpEvent([each, noisy_steps]), releases, delta)
-    return Spent(releases, delta, _epsilon(each, releases, delta), end_to_end)
+        both = [
+            (each, releases),
+            (dp_accounting.GaussianDpEvent(local.noise_multiplier), local.steps),
+        ]
+        end_to_end = _epsilon(both, delta)
+    return Spent(releases, delta, _epsilon([(each, releases)], delta), end_to_end)
 
 
 def require_budget(found: Spent, budget: float) -> None:
@@ -102,6 +100,24 @@ def require_budget(found: Spent, budget: float) -> None:
         )
 
 
+def require_release_budget(found: Spent, budget: float, whose: str = "a sample") -> None:
+    """Check the releases alone, the model taken as given.
+
+    Args:
+        found: after the job's last round.
+        budget: the largest ε of the releases.
+        whose: what is released, in words.
+
+    Raises:
+        BudgetExhausted: they would spend more.
+    """
+    if not found.release <= budget:
+        raise BudgetExhausted(
+            f"epsilon of {found.releases} releases of {whose} would be {found.release:.4g} at "
+            f"delta = {found.delta:g}, the budget is {budget:g}"
+        )
+
+
 def calibrated_multiplier(
     name: MechanismName, epsilon: float, releases: int, delta: float
 ) -> float:
@@ -110,38 +126,37 @@ def calibrated_multiplier(
     Raises:
         ConfigError: an ε, T or δ that cannot be.
     """
-    if not (np.isfinite(epsilon) and epsilon > 0):
+    if not (isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon = {epsilon}: expected a positive number")
     if releases < 1:
         raise ConfigError(f"releases = {releases}: expected at least 1")
     _require_delta(delta)
     if name == "gaussian":
-        return float(dp_accounting.get_sigma_gaussian(epsilon, delta) * np.sqrt(releases))
-    return float(
-        dp_accounting.calibrate_dp_mechanism(
-            pld.PLDAccountant,
-            lambda scale: dp_accounting.SelfComposedDpEvent(
-                dp_accounting.LaplaceDpEvent(scale), releases
-            ),
-            epsilon,
-            delta,
-            # Scale T/ε gives ε without any δ.
-            bracket_interval=dp_accounting.mechanism_calibration.ExplicitBracketInterval(
-                releases / epsilon / 10, releases / epsilon
-            ),
+        found = float(dp_accounting.get_sigma_gaussian(epsilon, delta) * sqrt(releases))
+    else:
+        found = float(
+            dp_accounting.calibrate_dp_mechanism(
+                pld.PLDAccountant,
+                lambda scale: dp_accounting.SelfComposedDpEvent(
+                    dp_accounting.LaplaceDpEvent(scale), releases
+                ),
+                epsilon,
+                delta,
+                # Scale T/ε gives ε without any δ.
+                bracket_interval=dp_accounting.mechanism_calibration.ExplicitBracketInterval(
+                    releases / epsilon / 10, releases / epsilon
+                ),
+            )
         )
-    )
+    # Searches end within a tolerance on either side; a budget is a limit.
+    while spent(Mechanism(name, found, 1.0), releases, delta).release > epsilon:
+        found *= 1 + 1e-5
+    return found
 
 
 def _require_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise ConfigError(f"delta = {delta}: expected a number between 0 and 1")
-
-
-def most_releases(batches: Iterable[IntArray]) -> int:
-    """T: how often the sample that is in most of these batches is released."""
-    counts = Counter(int(row) for batch in batches for row in batch)
-    return max(counts.values(), default=0)
 
 
 def _event(mechanism: Mechanism) -> dp_accounting.DpEvent:
@@ -152,25 +167,16 @@ def _event(mechanism: Mechanism) -> dp_accounting.DpEvent:
     return dp_accounting.LaplaceDpEvent(mechanism.noise_multiplier)
 
 
-def _epsilon(event: dp_accounting.DpEvent, count: int, delta: float) -> float:
-    if count == 0:
+def _epsilon(events: Sequence[tuple[dp_accounting.DpEvent, int]], delta: float) -> float:
+    """ε of events, each so many times."""
+    events = [(event, count) for event, count in events if count > 0]
+    if not events:
         return 0.0
-    variance = _inverse_variance(event)
-    if variance is not None:  # Gaussians compose to one Gaussian, exactly
-        return float(dp_accounting.get_epsilon_gaussian(1 / np.sqrt(count * variance), delta))
+    if all(isinstance(event, dp_accounting.GaussianDpEvent) for event, _ in events):
+        # Gaussians compose to one Gaussian, exactly.
+        variance = sum(count / event.noise_multiplier**2 for event, count in events)
+        return float(dp_accounting.get_epsilon_gaussian(1 / sqrt(variance), delta))
     accountant = pld.PLDAccountant()
-    accountant.compose(dp_accounting.SelfComposedDpEvent(event, count))
+    for event, count in events:
+        accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
-
-
-def _inverse_variance(event: dp_accounting.DpEvent) -> float | None:
-    """Σ 1/z² of an event that is Gaussians alone; None of any other."""
-    if isinstance(event, dp_accounting.GaussianDpEvent):
-        return float(event.noise_multiplier) ** -2
-    if isinstance(event, dp_accounting.SelfComposedDpEvent):
-        inner = _inverse_variance(event.event)
-        return None if inner is None else inner * event.count
-    if isinstance(event, dp_accounting.ComposedDpEvent):
-        parts = [_inverse_variance(each) for each in event.events]
-        return None if None in parts else float(sum(part for part in parts if part is not None))
-    return None

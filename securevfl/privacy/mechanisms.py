@@ -7,6 +7,7 @@ more than the theory allows (Mironov, CCS 2012), which sweeps accept and say.
 
 import secrets
 from dataclasses import dataclass
+from math import sqrt
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ class Mechanism:
         noise_multiplier: z: a Gaussian's deviation is z·2C, a Laplace's scale b·2C with b = z. 0
             adds nothing and promises nothing.
         clip: C.
+        outputs: predictions of one sample, each clipped by itself; all may change at once.
 
     Raises:
         ConfigError: an unknown name, or a multiplier or bound that cannot be.
@@ -36,6 +38,7 @@ class Mechanism:
     name: MechanismName
     noise_multiplier: float
     clip: float
+    outputs: int = 1
 
     def __post_init__(self) -> None:
         if self.name not in ("gaussian", "laplace"):
@@ -48,7 +51,14 @@ class Mechanism:
     @property
     def scale(self) -> float:
         """The deviation or the scale of the noise, in units of what is released."""
-        return self.noise_multiplier * 2 * self.clip
+        # In the norm that the mechanism's guarantee is stated in: Euclidean, or absolute values.
+        length = sqrt(self.outputs) if self.name == "gaussian" else self.outputs
+        return self.noise_multiplier * 2 * self.clip * length
+
+    def noise(self, shape: tuple[int, ...], generator: np.random.Generator) -> FloatArray:
+        """Fresh noise."""
+        draw = generator.normal if self.name == "gaussian" else generator.laplace
+        return draw(0.0, self.scale, shape)
 
     def release(self, values: FloatArray, generator: np.random.Generator) -> FloatArray:
         """Values clipped to [−C, C], plus fresh noise, in any shape.
@@ -59,8 +69,35 @@ class Mechanism:
         if not np.isfinite(values).all():
             count = int(np.sum(~np.isfinite(values)))
             raise DataError(f"predictions: {count} NaN or infinite values, expected finite ones")
-        draw = generator.normal if self.name == "gaussian" else generator.laplace
-        return np.clip(values, -self.clip, self.clip) + draw(0.0, self.scale, values.shape)
+        return np.clip(values, -self.clip, self.clip) + self.noise(values.shape, generator)
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """Gaussian noise on sums of clipped gradients, one a sample (Abadi et al., CCS 2016).
+
+    Attributes:
+        noise_multiplier: z_g = σ_g / (2·C_g), σ_g the deviation on the sum.
+        clip: C_g, the largest Euclidean length of one sample's gradient.
+
+    Raises:
+        ConfigError: a multiplier or bound that cannot be.
+    """
+
+    noise_multiplier: float
+    clip: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise ConfigError(
+                f"gradient_noise_multiplier = {self.noise_multiplier}: expected 0 or more"
+            )
+        if not (np.isfinite(self.clip) and self.clip > 0):
+            raise ConfigError(f"gradient_clip = {self.clip}: expected a positive number")
+
+    def noise(self, shape: tuple[int, ...], generator: np.random.Generator) -> FloatArray:
+        """Fresh noise for a sum of clipped gradients."""
+        return generator.normal(0.0, self.noise_multiplier * 2 * self.clip, shape)
 
 
 def secret_generator() -> np.random.Generator:

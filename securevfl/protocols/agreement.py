@@ -6,7 +6,7 @@ Learns:
         a party with a network its number of parameters in place of these. Nothing about rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import frexp
 
@@ -69,6 +69,7 @@ async def agree(
     test_rows: int,
     *,
     parameters: int | None = None,
+    observers: Collection[str] = (),
 ) -> Agreement:
     """Introduce this party to all others and check that they run the same job.
 
@@ -79,6 +80,7 @@ async def agree(
         test_rows: its number of held-out rows.
         parameters: p of a network, whose Jacobians are brought within ±1 and rounded; None for a
             linear model. Features then stay unmentioned.
+        observers: who is told without answering: a server checks, and holds no rows.
 
     Raises:
         PeerViolation: a peer runs another job, or holds another number of rows.
@@ -96,7 +98,7 @@ async def agree(
             ),
             mask_key=mask_key.public_bytes,
         )
-    for name in party.others:
+    for name in (*party.others, *observers):
         await party.channel.send(name, hello)
     hellos = await collect(party.channel, party.others, Hello)
     for name, other in hellos.items():

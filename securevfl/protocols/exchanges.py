@@ -29,13 +29,15 @@ from securevfl.protocols.exchange import Exchange, Party
 from securevfl.protocols.gathering import ClearGathering, Gathering, MaskedGathering
 from securevfl.protocols.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.label_guard import LeakageCount
+from securevfl.protocols.noisy import NoisyGathering, NoisyLabelSide
 from securevfl.protocols.one_trip import Lookahead, OneTripFeatureSide, OneTripLabelSide
 from securevfl.protocols.plain import PlainFeatureSide, PlainLabelSide
+from securevfl.protocols.privacy_account import Noise
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.network import Network
 
-IN_CLEAR = ("plain", "masked")
+IN_CLEAR = ("plain", "masked", "dp")
 EXCHANGES = (*IN_CLEAR, *SCHEMES)
 
 
@@ -110,11 +112,8 @@ def check_exchange(
             f"{', '.join(EXCHANGES)}"
         )
     masked = name == "masked" or settings.predictions == "masked"
-    if masked and parties < 3:  # noqa: PLR2004
-        raise ConfigError(
-            f"masked predictions need at least 3 parties, this job has {parties}: with one "
-            "feature party the sum is its prediction"
-        )
+    if masked:
+        _check_masked(name, parties)
     if settings.hide == "both":
         if name in IN_CLEAR:
             raise ConfigError(f"hide = 'both' needs a homomorphic scheme, not {name!r}")
@@ -125,6 +124,16 @@ def check_exchange(
         _require_one_trip(settings, algorithm)
     if name in IN_CLEAR and (settings.key_bits or settings.engine):
         raise ConfigError(f"exchange {name!r} has no keys: drop key_bits and engine")
+
+
+def _check_masked(name: str, parties: int) -> None:
+    if name == "dp":
+        raise ConfigError("exchange 'dp' adds noise at each party: predictions = 'clear'")
+    if parties < 3:  # noqa: PLR2004
+        raise ConfigError(
+            f"masked predictions need at least 3 parties, this job has {parties}: with one "
+            "feature party the sum is its prediction"
+        )
 
 
 def _require_one_trip(settings: ExchangeSettings, algorithm: str) -> None:
@@ -216,6 +225,7 @@ async def establish(
     in_turns: bool,
     nonlinear: frozenset[str],
     keys: KeyMaker,
+    noise: Noise | None = None,
 ) -> Established:
     """Set up this party's side: gather, make keys, exchange public ones.
 
@@ -230,12 +240,16 @@ async def establish(
         in_turns: whether parties take turns within a round.
         nonlinear: the parties that train a network.
         keys: makes homomorphic keys.
+        noise: what the `dp` exchange adds.
 
     Raises:
         RangeExceeded: products could overflow; before any key is made.
         PeerViolation: a peer's key does not fit.
     """
     leakage = LeakageCount(total_rows, party.loss.outputs, agreement.columns, nonlinear=nonlinear)
+    if settings.scheme == "dp":
+        assert noise is not None  # noqa: S101
+        return _noisy(party, noise, leakage)
     gathering = _gathering(party, settings, agreement)
     if settings.scheme in IN_CLEAR:
         plain = PlainLabelSide if party.holds_labels else PlainFeatureSide
@@ -291,6 +305,18 @@ async def establish(
             else EncryptedFeatureSide(party, gathering, key)
         )
     return Established(exchange, gathering, own, leakage)
+
+
+def _noisy(party: Party, noise: Noise, leakage: LeakageCount) -> Established:
+    gathering = NoisyGathering(party, noise.predictions, noise.generator)
+    exchange: Exchange
+    if not party.holds_labels:
+        exchange = PlainFeatureSide(party, gathering)
+    elif noise.residuals is None:
+        exchange = PlainLabelSide(party, gathering)
+    else:
+        exchange = NoisyLabelSide(party, gathering, noise.residuals, noise.generator)
+    return Established(exchange, gathering, None, leakage)
 
 
 def one_trip_pays(

@@ -142,11 +142,18 @@ def check_local_models(
     for name in sorted(set(modules) - custom):
         raise ConfigError(f"a module for {name!r}, which is no party with model = 'custom'")
     networks = network_parties(job, names)
-    if networks and job.job.start == "zero":
+    if networks:
+        _check_networks(job, loss, networks - {label_party})
+
+
+def _check_networks(job: Job, loss: Loss, at_feature_parties: Collection[str]) -> None:
+    if job.job.start == "zero":
         raise ConfigError("start = 'zero' gives a network no gradient: use 'random'")
-    if networks and job.exchange.hide == "both":
+    if job.privacy.gradient_clip and job.job.local_rule == "gauss-newton":
+        raise ConfigError("gradient_clip needs gradients of networks: local_rule = 'curvature'")
+    if job.exchange.hide == "both":
         raise ConfigError("hide = 'both' takes linear models only")
-    if networks - {label_party} and job.exchange.scheme in SCHEMES:
+    if at_feature_parties and job.exchange.scheme in SCHEMES:
         if loss.outputs > 1:
             raise ConfigError(
                 f"networks at feature parties take two classes under encryption, not "

@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.crypto.scheme import KeyOwner
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import PartyTable
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.losses import Loss, loss_for
 from securevfl.models.storage import SavedModel, save_model
+from securevfl.protocols import fdml
 from securevfl.protocols.agreement import Agreement, agree
 from securevfl.protocols.exchange import Batch, Party
 from securevfl.protocols.exchanges import Established, KeyMaker, establish, key_owners
@@ -24,6 +26,8 @@ from securevfl.protocols.fedbcd import Plan, StepSize, train
 from securevfl.protocols.label_guard import GuardRecord, LeakageCount, planned
 from securevfl.protocols.local_part import LocalPart, network_parties
 from securevfl.protocols.one_trip import Lookahead
+from securevfl.protocols.privacy_account import Noise, Promise, account_of
+from securevfl.protocols.private_gradients import PrivateGradients
 from securevfl.protocols.scoring import FeatureScoring, LabelScoring, Score, Timetable
 from securevfl.protocols.signals import LocalRule
 from securevfl.runtime.channel import Channel
@@ -41,8 +45,8 @@ class PartyData:
         table: its own columns.
         names: all parties, in the job's order.
         label_party: who holds the labels.
-        train_labels: at the label party only.
-        test_labels: at the label party only.
+        train_labels: at the label party only; under fdml at all.
+        test_labels: the same.
         classes: number of classes.
         standardize: whether features are standardized, each party on its own.
         schedule: which rows each round takes, the same at every party.
@@ -95,6 +99,8 @@ class PartyOutcome:
         key_fingerprint: of its own homomorphic key, if any.
         key_bits: of that key, if its scheme has a choice.
         leakage: what the gradients it decrypted reveal.
+        held_out: its own exact predictions of the held-out rows after the last round.
+        privacy: what the job's noise promises; None where there is none.
     """
 
     model: SavedModel
@@ -103,6 +109,8 @@ class PartyOutcome:
     key_fingerprint: str | None
     key_bits: int | None
     leakage: LeakageCount
+    held_out: FloatArray
+    privacy: Promise | None
 
 
 async def run_party(
@@ -114,6 +122,7 @@ async def run_party(
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
         LabelLeakRefused: this party owns a key and its gradients would tell too much.
+        BudgetExhausted: the job would spend more than its privacy budget.
     """
     loss = loss_for(job.job.loss, data.classes)
     party = Party(channel, costs, data.names, data.label_party, loss)
@@ -129,12 +138,88 @@ async def run_party(
     )
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
+    account = account_of(
+        job,
+        data.schedule,
+        parties=len(data.names),
+        outputs=loss.outputs,
+        test_rows=len(part.held_out),
+    )
+    noise = None
+    private: LocalModel = part.model
+    if account is not None:
+        account.require_budget()
+        noise = account.noise_at(data.names.index(party.name))
+        if noise.gradients is not None and not (party.holds_labels and job.job.algorithm != "fdml"):
+            private = PrivateGradients(part.model, noise.gradients, noise.generator)
+
+    def after_round(rounds: int) -> None:
+        every = job.output.checkpoint_every
+        if workplace.checkpoints is not None and every and rounds % every == 0:
+            path = workplace.checkpoints / f"{party.name}.safetensors"
+            save_model(path, part.saved(rounds))
+        if workplace.progress is not None:
+            workplace.progress(rounds)
+
+    algorithm = _fdml if job.job.algorithm == "fdml" else _fedbcd
+    trained = await algorithm(
+        Training(party, job, data, workplace, part, private, noise, after_round)
+    )
+    return PartyOutcome(
+        model=part.saved(trained.rounds),
+        rounds=trained.rounds,
+        scores=trained.scores,
+        key_fingerprint=trained.key.fingerprint if trained.key is not None else None,
+        key_bits=trained.key.key_bits if trained.key is not None else None,
+        leakage=trained.leakage,
+        held_out=part.model.predict(part.held_out),
+        privacy=None if account is None else account.after(trained.rounds),
+    )
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a party's part of an algorithm starts from.
+
+    Attributes:
+        party: who it is.
+        job: the job.
+        data: what it brings.
+        workplace: what it may use.
+        part: what it trains.
+        model: its model, with private gradients where the job has them.
+        noise: what it adds under `dp`.
+        after_round: to be called with rounds done.
+    """
+
+    party: Party
+    job: Job
+    data: PartyData
+    workplace: Workplace
+    part: LocalPart
+    model: LocalModel
+    noise: Noise | None
+    after_round: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is left of an algorithm beside the model; see `PartyOutcome`."""
+
+    rounds: int
+    scores: list[Score]
+    key: KeyOwner | None
+    leakage: LeakageCount
+
+
+async def _fedbcd(training: Training) -> Trained:
+    party, job, data, part = training.party, training.job, training.data, training.part
     agreement = await agree(
         party, job.hash(), part.inputs, len(part.held_out), parameters=part.parameters
     )
     if party.name in key_owners(party, job.exchange):
-        _require_guard(party, job, agreement, data, workplace.guard_directory)
-    plan = plan_of(job, loss, len(data.names))
+        _require_guard(party, job, agreement, data, training.workplace.guard_directory)
+    plan = plan_of(job, party.loss, len(data.names))
     batches = _PartyBatches(data, part.inputs, job.job.sampling == "partition")
     ready = await establish(
         party,
@@ -146,35 +231,50 @@ async def run_party(
         lookahead=Lookahead(part.model, plan.rule, plan.rounds, plan.step_size.at, batches.at),
         in_turns=plan.in_turns,
         nonlinear=network_parties(job, data.names),
-        keys=workplace.keys,
+        keys=training.workplace.keys,
+        noise=training.noise,
     )
     scoring = _scoring(party, job, data, ready, part.held_out)
-
-    def after_round(rounds: int) -> None:
-        every = job.output.checkpoint_every
-        if workplace.checkpoints is not None and every and rounds % every == 0:
-            path = workplace.checkpoints / f"{party.name}.safetensors"
-            save_model(path, part.saved(rounds))
-        if workplace.progress is not None:
-            workplace.progress(rounds)
-
     rounds = await train(
         party,
-        part.model,
+        training.model,
         plan,
         batches=batches,
         exchange=ready.exchange,
         scoring=scoring,
-        after_round=after_round,
+        after_round=training.after_round,
     )
-    return PartyOutcome(
-        model=part.saved(rounds),
+    scores = scoring.scores if isinstance(scoring, LabelScoring) else []
+    return Trained(rounds, scores, ready.key, ready.leakage)
+
+
+async def _fdml(training: Training) -> Trained:
+    party, job, data, part = training.party, training.job, training.data, training.part
+    agreement = await agree(
+        party,
+        job.hash(),
+        part.inputs,
+        len(part.held_out),
+        parameters=part.parameters,
+        observers=[fdml.SERVER],
+    )
+    rounds = job.job.rounds
+    await fdml.work(
+        party,
+        training.model,
         rounds=rounds,
-        scores=scoring.scores if isinstance(scoring, LabelScoring) else [],
-        key_fingerprint=ready.key.fingerprint if ready.key is not None else None,
-        key_bits=ready.key.key_bits if ready.key is not None else None,
-        leakage=ready.leakage,
+        step_size=step_size_of(job, len(data.names)),
+        l2=job.job.l2,
+        batches=_PartyBatches(data, part.inputs, job.job.sampling == "partition"),
+        noise=training.noise,
+        after_round=training.after_round,
     )
+    scores = []
+    if len(part.held_out) and data.test_labels is not None:
+        own = training.model.predict(part.held_out)
+        scores = [await fdml.score(party, own, data.test_labels, rounds, training.noise)]
+    leakage = LeakageCount(len(part.inputs), party.loss.outputs, agreement.columns)
+    return Trained(rounds, scores, None, leakage)
 
 
 def _require_guard(
@@ -200,11 +300,7 @@ def plan_of(job: Job, loss: Loss, parties: int) -> Plan:
     return Plan(
         rounds=settings.rounds,
         in_turns=settings.algorithm == "fedbcd-s",
-        step_size=StepSize(
-            settings.learning_rate,
-            decays=settings.schedule == "inverse-sqrt",
-            parties=parties if settings.divide_by_sqrt_parties else 1,
-        ),
+        step_size=step_size_of(job, parties),
         rule=LocalRule(
             loss,
             local_steps=job.local_steps,
@@ -214,6 +310,13 @@ def plan_of(job: Job, loss: Loss, parties: int) -> Plan:
             gauss_newton=settings.local_rule == "gauss-newton",
         ),
     )
+
+
+def step_size_of(job: Job, parties: int) -> StepSize:
+    """η of a job, round by round."""
+    settings = job.job
+    divided_by = parties if settings.divide_by_sqrt_parties else 1
+    return StepSize(settings.learning_rate, decays=job.step_size_decays, parties=divided_by)
 
 
 class _PartyBatches:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from securevfl.messages import CIPHERTEXT_KINDS, Message
+from securevfl.runtime.pace import Pace, steady
 
 PHASES = ("local", "encrypt", "evaluate", "decrypt", "offline")
 SETUP = "setup"
@@ -101,6 +102,7 @@ class Costs:
         ahead: work that can be done while the party waits; each call does one piece and says
             whether there was one to do.
         hidden_s: seconds of such work that fitted into waits.
+        pace: how much longer than measured the party's computations take.
     """
 
     clock: Clock
@@ -114,6 +116,7 @@ class Costs:
     ahead: list[Callable[[], bool]] = field(default_factory=list)
     hidden_s: float = 0.0
     snapshots: list[Snapshot] = field(default_factory=list)
+    pace: Pace = steady
     _round_messages: int = 0
     _round_bytes: int = 0
     _ciphertext_bytes: int = 0
@@ -188,6 +191,8 @@ class ComputeSection:
     ) -> None:
         costs, phase = self._costs, self._phase
         seconds = costs.stopwatch.stop(phase)
+        if phase != SCORING:
+            seconds = costs.pace(costs.clock.now(), seconds)
         costs.seconds[phase] = costs.seconds.get(phase, 0.0) + seconds
         if phase == SCORING or error is not None:
             return

@@ -22,6 +22,7 @@ from securevfl.messages import MAX_MESSAGE_BYTES, Message, Stage, encode
 from securevfl.runtime.channel import Channel, M, expect
 from securevfl.runtime.costs import COMMUNICATION, SETUP, Costs, Path, Stopwatch
 from securevfl.runtime.network import Network
+from securevfl.runtime.pace import Pace, steady
 from securevfl.runtime.views import Decrypted, Learned, Received, View
 
 T = TypeVar("T")
@@ -248,6 +249,7 @@ def simulate(
     record_views: bool = False,
     tamper: Tamper | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
+    paces: Mapping[str, Pace] | None = None,
 ) -> Simulated[T]:
     """Run one program per party until all have returned.
 
@@ -259,6 +261,7 @@ def simulate(
         tamper: for fault tests: sees every message as (sender, receiver, bytes) and returns the
             bytes to deliver, or None to lose them.
         max_message_bytes: longer messages are refused by their receiver.
+        paces: by party, how much longer than measured it computes.
 
     Raises:
         PeerTimeout: every party waits for a message and none is under way.
@@ -269,7 +272,8 @@ def simulate(
     for name in programs:
         clock = _PartyClock()
         view = View(name) if record_views else None
-        wire.endpoints[name] = _Endpoint(name, wire, clock, Costs(clock, stopwatch), view)
+        costs = Costs(clock, stopwatch, pace=(paces or {}).get(name, steady))
+        wire.endpoints[name] = _Endpoint(name, wire, clock, costs, view)
     with asyncio.Runner(loop_factory=_VirtualTimeLoop) as runner:
         try:
             results = runner.run(_run_together(programs, wire.endpoints))

@@ -9,6 +9,7 @@ from securevfl.job import (
     Job,
     JobSettings,
     LocalModelSettings,
+    PrivacySettings,
     parse_job,
     read_job,
 )
@@ -139,6 +140,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "rounds": 7,
         "batch_size": "full",
         "local_steps": 7,
+        "staleness": 7,
         "learning_rate": 0.7,
         "schedule": "inverse-sqrt",
         "divide_by_sqrt_parties": True,
@@ -169,11 +171,24 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "round_trips": 1,
         "prediction_bound": 7.0,
     },
+    "privacy": {
+        "mechanism": "laplace",
+        "noise_multiplier": 0.7,
+        "clip": 0.7,
+        "delta": 0.7,
+        "gradient_clip": 0.7,
+        "gradient_noise_multiplier": 0.7,
+        "label_noise_multiplier": 0.7,
+        "release_budget": 0.7,
+        "budget": 0.7,
+        "noise_seed": 7,
+    },
 }
 
 
-def test_every_setting_of_job_and_exchange_changes_the_hash() -> None:
+def test_every_setting_that_all_parties_share_changes_the_hash() -> None:
     assert OTHER_VALUES["job"].keys() == JobSettings.model_fields.keys()
+    assert OTHER_VALUES["privacy"].keys() == PrivacySettings.model_fields.keys()
     # How many processes a party uses is its own affair.
     assert OTHER_VALUES["exchange"].keys() == ExchangeSettings.model_fields.keys() - {"workers"}
     hashes = {

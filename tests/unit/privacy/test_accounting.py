@@ -3,7 +3,6 @@ from math import inf, isinf
 from pathlib import Path
 
 import dp_accounting
-import numpy as np
 import pytest
 from dp_accounting import pld
 
@@ -11,7 +10,6 @@ from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.privacy.accounting import (
     LocalNoise,
     calibrated_multiplier,
-    most_releases,
     require_budget,
     spent,
 )
@@ -45,7 +43,7 @@ def test_composed_gaussians_are_what_the_accountant_says() -> None:
     step = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(8), 5)
     both = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(4), step])
     accountant.compose(dp_accounting.SelfComposedDpEvent(both, 20))
-    found = spent(Mechanism("gaussian", 4, 1.0), 20, DELTA, LocalNoise(8, 5))
+    found = spent(Mechanism("gaussian", 4, 1.0), 20, DELTA, LocalNoise(8, 100))
     assert found.end_to_end == pytest.approx(accountant.get_epsilon(DELTA), abs=0.01)
 
 
@@ -70,11 +68,11 @@ def test_release_noise_alone_is_no_end_to_end_guarantee() -> None:
 
 
 def test_noisy_local_steps_cost_something_end_to_end() -> None:
-    local = spent(Mechanism("gaussian", 4, 1.0), 10, DELTA, LocalNoise(4, 5))
+    local = spent(Mechanism("gaussian", 4, 1.0), 10, DELTA, LocalNoise(4, 50))
     assert local.release < local.end_to_end < inf
     # One release and five steps of the same multiplier are six releases.
     assert local.end_to_end == pytest.approx(epsilon("gaussian", 4, 60), abs=1e-6)
-    mixed = spent(Mechanism("laplace", 10, 1.0), 3, DELTA, LocalNoise(10, 1))
+    mixed = spent(Mechanism("laplace", 10, 1.0), 3, DELTA, LocalNoise(10, 3))
     assert mixed.release < mixed.end_to_end < inf
 
 
@@ -89,23 +87,17 @@ def test_a_calibrated_multiplier_just_meets_its_target(
     name: MechanismName, target: float, releases: int
 ) -> None:
     multiplier = calibrated_multiplier(name, target, releases, DELTA)
-    assert epsilon(name, multiplier, releases) <= target * (1 + 1e-3)
+    assert epsilon(name, multiplier, releases) <= target
     assert epsilon(name, multiplier * 0.98, releases) > target
 
 
 def test_a_budget_is_about_the_whole_view() -> None:
     mechanism = Mechanism("gaussian", 4, 1.0)
-    require_budget(spent(mechanism, 10, DELTA, LocalNoise(8, 1)), 5.0)
+    require_budget(spent(mechanism, 10, DELTA, LocalNoise(8, 10)), 5.0)
     with pytest.raises(BudgetExhausted, match="the budget is 1"):
-        require_budget(spent(mechanism, 10, DELTA, LocalNoise(8, 1)), 1.0)
+        require_budget(spent(mechanism, 10, DELTA, LocalNoise(8, 10)), 1.0)
     with pytest.raises(BudgetExhausted, match="would be inf end to end"):
         require_budget(spent(mechanism, 10, DELTA), 1000.0)
-
-
-def test_the_sample_that_is_released_most_often_counts() -> None:
-    batches = [np.array([0, 1]), np.array([1, 2]), np.array([1, 3])]
-    assert most_releases(batches) == 3
-    assert most_releases([]) == 0
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, float("nan")])

@@ -56,7 +56,7 @@ def test_an_exchange_that_fits_is_let_through(
 
 
 def test_every_scheme_is_an_exchange() -> None:
-    assert ("plain", "masked", *SCHEMES) == EXCHANGES
+    assert ("plain", "masked", "dp", *SCHEMES) == EXCHANGES
 
 
 def test_only_encrypted_exchanges_reveal_gradients_in_place_of_residuals() -> None:

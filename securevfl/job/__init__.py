@@ -1,0 +1,227 @@
+"""A job: everything the parties agree on before they train, as one validated object.
+
+Job files are TOML. An unknown key is an error that names the nearest known one. The job's hash
+covers what all parties must agree on; where a party keeps its files is its own affair.
+"""
+
+import difflib
+import hashlib
+import json
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+
+from securevfl.errors import ConfigError, DataError
+from securevfl.job.sections import (
+    Activation,
+    Algorithm,
+    AuditSection,
+    ExchangeSettings,
+    Hide,
+    JobSettings,
+    LocalModelSettings,
+    NetworkSettings,
+    OutputSettings,
+    PartySettings,
+    PrivacySettings,
+    Section,
+)
+
+__all__ = [
+    "Activation",
+    "Algorithm",
+    "ExchangeSettings",
+    "Hide",
+    "Job",
+    "JobSettings",
+    "LocalModelSettings",
+    "NetworkSettings",
+    "PartySettings",
+    "PrivacySettings",
+    "check_job",
+    "check_models",
+    "parse_job",
+    "read_job",
+]
+
+
+class Job(Section):
+    """A whole job file."""
+
+    job: JobSettings = JobSettings()
+    party: tuple[PartySettings, ...] = ()
+    exchange: ExchangeSettings = ExchangeSettings()
+    network: NetworkSettings = NetworkSettings(preset="lan")
+    privacy: PrivacySettings = PrivacySettings()
+    audit: AuditSection = AuditSection()
+    output: OutputSettings = OutputSettings()
+
+    @classmethod
+    def of(cls, **sections: object) -> "Job":
+        """A job from its sections, each a mapping of keys to values.
+
+        Raises:
+            ConfigError: an unknown key or a value out of range; the first one is named.
+        """
+        # By way of JSON, where pydantic can be strict: "5" and true are no numbers, lists and paths
+        # still are what they should be.
+        data = to_json(sections, inf_nan_mode="constants")
+        try:
+            return cls.model_validate_json(data, strict=True)
+        except ValidationError as error:
+            raise ConfigError(_first_problem(error)) from error
+
+    def with_settings(self, **changes: object) -> "Job":
+        """The same job with other values in `[job]`, validated.
+
+        Raises:
+            ConfigError: see `of`.
+        """
+        return Job.of(**{**dict(self), "job": {**dict(self.job), **changes}})
+
+    @property
+    def local_steps(self) -> int:
+        """Q in force: 1 under fedsgd and fdml."""
+        return 1 if self.job.algorithm in {"fedsgd", "fdml"} else self.job.local_steps
+
+    @property
+    def step_size_decays(self) -> bool:
+        """Whether η falls with √t."""
+        default = "inverse-sqrt" if self.job.algorithm == "fdml" else "constant"
+        return (self.job.schedule or default) == "inverse-sqrt"
+
+    def model_of(self, party: str) -> LocalModelSettings:
+        """The local model of a party."""
+        job = self.job
+        own = next((each for each in self.party if each.name == party), None)
+        return LocalModelSettings(
+            (own and own.model) or job.model,
+            (own and own.hidden) or job.hidden or (64,),
+            (own and own.activation) or job.activation or "relu",
+        )
+
+    def hash(self) -> bytes:
+        """SHA-256 over what all parties must agree on; compared before the first round."""
+        agreed = {
+            "job": self.job.model_dump(mode="json"),
+            "exchange": self.exchange.model_dump(mode="json", exclude={"workers"}),
+            "privacy": self.privacy.model_dump(mode="json"),
+            "network": self.network.model_dump(mode="json"),  # schemes trade bytes by it
+            "parties": [
+                (party.name, party.role, asdict(self.model_of(party.name))) for party in self.party
+            ],
+        }
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).digest()
+
+
+def parse_job(text: str, where: str = "job") -> Job:
+    """The job that TOML text describes.
+
+    Raises:
+        ConfigError: text that is no TOML, an unknown key, a value out of range, or parties that
+            make no job; one line that names the first problem.
+    """
+    try:
+        job = Job.of(**tomllib.loads(text))
+        check_job(job)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: not TOML: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return job
+
+
+def read_job(path: Path) -> Job:
+    """The job in a file.
+
+    Raises:
+        DataError: the file cannot be read.
+        ConfigError: see `parse_job`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"job file {path}: {error}") from error
+    return parse_job(text, str(path))
+
+
+def check_job(job: Job) -> None:
+    """Check what no single key can tell.
+
+    Raises:
+        ConfigError: parties or network settings that do not fit together.
+    """
+    if job.party and job.job.dataset:
+        raise ConfigError("give either job.dataset or [[party]] sections, not both")
+    if not job.party and not job.job.dataset:
+        raise ConfigError("no data: give job.dataset or [[party]] sections")
+    if job.party:
+        _check_parties(job.party)
+    check_models(job)
+    custom = (job.network.latency_ms, job.network.bandwidth_mbit)
+    if (job.network.preset is not None) == (custom != (None, None)) or (None in custom) != (
+        custom == (None, None)
+    ):
+        raise ConfigError("network: give a preset, or both latency_ms and bandwidth_mbit")
+
+
+def _check_parties(parties: tuple[PartySettings, ...]) -> None:
+    names = [party.name for party in parties]
+    if len(parties) < 2:  # noqa: PLR2004
+        raise ConfigError(f"{len(parties)} party: expected at least 2")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"party names are not unique: {', '.join(names)}")
+    labels = [party.name for party in parties if party.role == "label"]
+    if len(labels) != 1:
+        raise ConfigError(f"{len(labels)} label parties ({', '.join(labels)}): expected 1")
+
+
+def check_models(job: Job) -> None:
+    """Check that hidden layers and activations belong to an mlp.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    sections: list[tuple[str, JobSettings | PartySettings, bool]] = [
+        (f"party {each.name!r}: ", each, job.model_of(each.name).model == "mlp")
+        for each in job.party
+    ]
+    anywhere = job.job.model == "mlp" or any(is_mlp for _, _, is_mlp in sections)
+    for where, section, is_mlp in (*sections, ("job.", job.job, anywhere)):
+        for key in ("hidden", "activation"):
+            if getattr(section, key) is not None and not is_mlp:
+                raise ConfigError(
+                    f"{where}{key} = {getattr(section, key)!r} belongs to model = 'mlp'"
+                )
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    # What follows a key tells branches of its type, which nobody wrote.
+    depth = 3 if problem["loc"][0] == "party" else 2
+    place = ".".join(str(part) for part in problem["loc"][:depth])
+    if problem["type"] == "missing":
+        return f"{place} is missing"
+    if problem["type"] != "extra_forbidden":
+        return f"{place} = {problem['input']!r}: {problem['msg']}"
+    known = _keys_beside(problem["loc"])
+    key = str(problem["loc"][-1])
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"
+
+
+def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
+    sections: dict[str, type[BaseModel]] = {
+        "job": JobSettings,
+        "party": PartySettings,
+        "exchange": ExchangeSettings,
+        "network": NetworkSettings,
+        "privacy": PrivacySettings,
+        "audit": AuditSection,
+        "output": OutputSettings,
+    }
+    section = sections.get(str(place[0]), Job) if len(place) > 1 else Job
+    return list(section.model_fields)

@@ -1,0 +1,214 @@
+"""The sections of a job file, each a validated object; see `securevfl train --example`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from securevfl.errors import ConfigError
+from securevfl.runtime.network import PRESETS, Network
+
+Algorithm = Literal["fedsgd", "fedbcd-p", "fedbcd-s", "fdml"]
+Hide = Literal["residuals", "both"]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Model = Literal["linear", "mlp", "custom"]
+Activation = Literal["relu", "tanh", "gelu", "silu"]
+Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are errors, and nothing changes once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class JobSettings(Section):
+    """`[job]`: the algorithm and its settings.
+
+    Attributes:
+        dataset: a data set by name, with its parties; or give `[[party]]` sections with files.
+        parties: K for a data set by name; its usual split by default.
+        algorithm: fedsgd is fedbcd-p at Q = 1; fdml has a server and labels at all parties.
+        batch_size: S, or "full".
+        local_steps: Q.
+        staleness: τ of fdml: how many iterations a party may be ahead of the slowest; unbounded
+            lets it run.
+        learning_rate: η0.
+        schedule: constant η0, or inverse-sqrt: η0/√(t+1) at round t; where not given, constant,
+            and inverse-sqrt under fdml.
+        divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
+        loss: logistic (multinomial beyond two classes), squared or taylor-logistic.
+        local_rule: curvature follows the party's own changes, frozen repeats the residual;
+            gauss-newton is curvature on a network's linearization, as encryption has it.
+        sampling: partition draws from fixed batches of the data set, shuffle reshuffles.
+        model: the local model of parties that name none: linear, mlp, or custom, a module from
+            Python.
+        hidden: units of each hidden layer of an mlp; one of 64 where not given.
+        activation: between the layers of an mlp; relu where not given.
+        start: random θ⁰ with std(H⁰) = 1 at each party, or zero.
+        intercept: a constant column at the label party.
+        standardize: features to mean 0 and deviation 1 at each party; where not given, as is
+            usual for the data set.
+        target_auc: stop once the held-out AUC reaches it.
+        eval_every: rounds between scorings on the held-out rows; 0 scores after the last only, as
+            fdml does anyway.
+        allow_label_leak: run although the aggregated gradients carry too much about the labels.
+    """
+
+    name: str = "job"
+    dataset: str | None = None
+    parties: Annotated[int, Field(ge=2)] | None = None
+    algorithm: Algorithm = "fedbcd-p"
+    rounds: PositiveInt = 100
+    batch_size: PositiveInt | Literal["full"] = 128
+    local_steps: PositiveInt = 5
+    staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
+    learning_rate: PositiveFloat = 0.1
+    schedule: Literal["constant", "inverse-sqrt"] | None = None
+    divide_by_sqrt_parties: bool = False
+    loss: Literal["logistic", "multinomial", "squared", "taylor-logistic"] = "logistic"
+    l2: NonNegative = 0.0
+    proximal: NonNegative = 0.0
+    local_rule: Literal["curvature", "gauss-newton", "frozen"] = "curvature"
+    sampling: Literal["partition", "shuffle"] = "partition"
+    model: Model = "linear"
+    hidden: Hidden | None = None
+    activation: Activation | None = None
+    start: Literal["random", "zero"] = "random"
+    intercept: bool = True
+    standardize: bool | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    target_auc: Annotated[float, Field(gt=0, le=1)] | None = None
+    eval_every: Annotated[int, Field(ge=0)] = 1
+    allow_label_leak: bool = False
+
+
+class PartySettings(Section):
+    """`[[party]]`: one organization, its local model, and where it keeps its own files.
+
+    `model`, `hidden` and `activation` are the job's where not given.
+    """
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
+    role: Literal["label", "feature"]
+    address: str | None = None
+    data: Path | None = None
+    test_data: Path | None = None
+    id_column: str = "id"
+    label_column: str | None = None
+    features: tuple[str, ...] | None = None
+    model: Model | None = None
+    hidden: Hidden | None = None
+    activation: Activation | None = None
+
+
+@dataclass(frozen=True)
+class LocalModelSettings:
+    """One party's local model; hidden and activation are an mlp's."""
+
+    model: Model
+    hidden: tuple[int, ...] = (64,)
+    activation: Activation = "relu"
+
+
+class ExchangeSettings(Section):
+    """`[exchange]`: how a round's predictions and residuals travel.
+
+    Attributes:
+        scheme: plain, masked, or a homomorphic scheme.
+        hide: with a homomorphic scheme: the residuals, or both sides.
+        predictions: clear, or masked so that only their sum shows (three parties or more).
+        key_bits: Paillier modulus; the scheme's 128-bit default where not given.
+        engine: implementation of the scheme; its default where not given.
+        value_fraction_bits: fixed point of residuals and predictions; the scheme's where not
+            given.
+        feature_fraction_bits: the most for features; the scheme's where not given. Features that
+            are exact with fewer, as 0/1 columns are, take fewer.
+        round_trips: two a round as a rule; one where the scheme can compute the next predictions
+            under encryption, at the price of larger replies; auto takes what is faster.
+        workers: processes for a party's own homomorphic products; each party's own affair.
+        prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
+            is beyond is clipped and counted where both sides are hidden, else refused.
+    """
+
+    scheme: str = "plain"
+    hide: Hide = "residuals"
+    predictions: Literal["clear", "masked"] = "clear"
+    key_bits: PositiveInt | None = None
+    engine: str | None = None
+    value_fraction_bits: Annotated[int, Field(ge=8, le=40)] | None = None
+    feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] | None = None
+    round_trips: Literal["auto", 1, 2] = "auto"
+    workers: PositiveInt = 1
+    prediction_bound: PositiveFloat = 6.0
+
+
+class NetworkSettings(Section):
+    """`[network]`: a preset by name, or latency and bandwidth."""
+
+    preset: str | None = None
+    latency_ms: NonNegative | None = None
+    bandwidth_mbit: PositiveFloat | None = None
+
+    def resolve(self) -> Network:
+        """The network these settings name.
+
+        Raises:
+            ConfigError: an unknown preset.
+        """
+        if self.latency_ms is not None and self.bandwidth_mbit is not None:
+            return Network(self.latency_ms, self.bandwidth_mbit)
+        if self.preset not in PRESETS:
+            raise ConfigError(
+                f"network = {self.preset!r}: expected {', '.join(PRESETS)}, or latency_ms and "
+                "bandwidth_mbit"
+            )
+        return PRESETS[self.preset]
+
+
+class OutputSettings(Section):
+    """`[output]`: where models go, and how often they are written on the way."""
+
+    directory: Path = Path("models")
+    checkpoint_every: Annotated[int, Field(ge=0)] = 10
+
+
+class PrivacySettings(Section):
+    """`[privacy]`: noise on what the `dp` exchange shares, and what it may spend.
+
+    Noise multipliers are in units of a sensitivity: of 2·clip for predictions, 2·gradient_clip for
+    gradients, and of one flipped label for residuals.
+
+    Attributes:
+        mechanism: of the noise on predictions and residuals; gradients take gaussian noise.
+        noise_multiplier: z on predictions; the least that keeps the budget where not given.
+        clip: C; predictions are clipped to [-C, C] before noise.
+        delta: of every (epsilon, delta).
+        gradient_clip: C_g, the largest length of a sample's gradient at feature parties; not
+            given, their steps are exact and nothing is promised end to end.
+        gradient_noise_multiplier: z_g; the least that keeps the budget where not given.
+        label_noise_multiplier: z on residuals; 0 leaves them exact.
+        release_budget: the most epsilon of the releases, the model taken as given.
+        budget: the most epsilon end to end.
+        noise_seed: repeatable noise, for experiments: it promises nothing.
+    """
+
+    mechanism: Literal["gaussian", "laplace"] = "gaussian"
+    noise_multiplier: NonNegative | None = None
+    clip: PositiveFloat = 2.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    gradient_clip: PositiveFloat | None = None
+    gradient_noise_multiplier: NonNegative | None = None
+    label_noise_multiplier: NonNegative = 0.0
+    release_budget: PositiveFloat | None = None
+    budget: PositiveFloat | None = None
+    noise_seed: Annotated[int, Field(ge=0)] | None = None
+
+
+class AuditSection(Section):
+    """`[audit]`: attacks that a job must be shown to resist, by name; the audit checks it."""
+
+    must_resist: tuple[str, ...] = ()

@@ -1,0 +1,96 @@
+"""The `dp` exchange: clipped predictions with noise, and residuals with or without.
+
+Learns:
+    label party: clip(H_k) + noise per sample, of every feature party.
+    feature party: d per sample, or d + noise. d without noise is every label and, through
+        σ(ΣH), the sum of the others' noisy predictions with the label party's exact one.
+Messages a round of FedBCD-p: 2(K − 1), as in clear.
+
+What noise promises is counted by `privacy_account`. It hides single samples: whoever sees many
+releases of one averages its noise away, which is what ε says.
+Source: FDML (Hu et al., KDD 2019) for predictions; design privacy.md.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from securevfl.messages import HeldOutPredictions, Predictions, Residuals
+from securevfl.privacy.mechanisms import Mechanism
+from securevfl.protocols.exchange import Batch, Party, Step
+from securevfl.protocols.gathering import ClearGathering
+from securevfl.protocols.signals import ResidualSignal, Signal
+from securevfl.runtime.costs import SCORING
+
+FloatArray = NDArray[np.float64]
+
+
+class NoisyGathering(ClearGathering):
+    """Every H_k clipped, with fresh noise at every release.
+
+    A message that has to be sent again is the one that was sent: noise drawn twice would average.
+    """
+
+    def __init__(self, party: Party, mechanism: Mechanism, generator: np.random.Generator) -> None:
+        super().__init__(party)
+        self._mechanism = mechanism
+        self._generator = generator
+        self._last: Predictions | HeldOutPredictions | None = None
+
+    @override
+    async def give(self, step: Step, predictions: FloatArray) -> None:
+        """Send H_k with noise if it is fresh."""
+        if self._party.name in step.fresh:
+            await self._send(Predictions, step.index, predictions, "encrypt")
+
+    @override
+    async def give_held_out(self, step: int, predictions: FloatArray) -> None:
+        """Send the held-out predictions with noise: one more release of each."""
+        await self._send(HeldOutPredictions, step, predictions, SCORING)
+
+    async def _send(
+        self,
+        kind: type[Predictions] | type[HeldOutPredictions],
+        step: int,
+        predictions: FloatArray,
+        phase: str,
+    ) -> None:
+        party, last = self._party, self._last
+        if not (type(last) is kind and last.step == step):
+            async with party.costs.compute(phase):
+                last = kind(step, self._mechanism.release(predictions, self._generator))
+            self._last = last
+        await party.channel.send(party.label_party, last)
+
+
+class NoisyLabelSide:
+    """The label party's side with noise on residuals.
+
+    Its own steps start from the same noisy d: a label touches nothing else that others ever see.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        gathering: ClearGathering,
+        mechanism: Mechanism,
+        generator: np.random.Generator,
+    ) -> None:
+        self._party = party
+        self._gathering = gathering
+        self._mechanism = mechanism
+        self._generator = generator
+
+    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
+        """Gather predictions, give residuals with noise."""
+        party = self._party
+        assert batch.labels is not None  # noqa: S101
+        others = await self._gathering.take_sum(step, predictions.shape)
+        async with party.costs.compute("local"):
+            residuals = party.loss.residuals(others + predictions, batch.labels)
+        async with party.costs.compute("encrypt"):
+            residuals += self._mechanism.noise(residuals.shape, self._generator)
+        for name in party.feature_parties:
+            if name in step.receivers:
+                await party.channel.send(name, Residuals(step.index, residuals))
+        return ResidualSignal(residuals) if party.name in step.receivers else None
