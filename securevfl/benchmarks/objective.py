@@ -3,8 +3,8 @@
 A benchmark may put the parties' columns side by side; no program of a party does.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import sqrt
 
@@ -74,10 +74,12 @@ class Objective:
         dataset: the data.
         blocks: X_k as party k trains on it, scaled, with the label party's constant column;
             shape (N, P_k).
+        held_out: the same of the held-out rows, by party.
     """
 
     dataset: VerticalDataset
     blocks: tuple[FloatArray, ...]
+    held_out: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
     def of(cls, dataset: VerticalDataset) -> "Objective":
@@ -95,7 +97,9 @@ class Objective:
             )
             for table in dataset.parties
         ]
-        return cls(dataset, tuple(part.inputs for part in parts))
+        names = [table.name for table in dataset.parties]
+        held_out = {name: part.held_out for name, part in zip(names, parts, strict=True)}
+        return cls(dataset, tuple(part.inputs for part in parts), held_out)
 
     @property
     def rows(self) -> int:
@@ -134,7 +138,12 @@ class Objective:
 
     @cached_property
     def lowest_loss(self) -> float:
-        """L*, by L-BFGS from zero; of separable classes, whose infimum 0 is at infinity, nearly."""
+        """L*; of separable classes, whose infimum 0 is at infinity, nearly."""
+        return self.loss(self.optimum)
+
+    @cached_property
+    def optimum(self) -> FloatArray:
+        """Θ*, shape (P,), by L-BFGS from zero."""
 
         def value_and_gradient(weights: FloatArray) -> tuple[float, FloatArray]:
             residuals = next(self._residuals(weights[None]))
@@ -147,7 +156,8 @@ class Objective:
             method="L-BFGS-B",
             options={"maxiter": 5000, "maxfun": 10000, "ftol": 1e-14, "gtol": 1e-8},
         )
-        return float(found.fun)
+        weights: FloatArray = found.x
+        return weights
 
     def noise(self, batch_size: int) -> float:
         """σ² for minibatches of size S: E‖∇_kL_S(Θ) − ∇_kL(Θ)‖² ≤ σ²/S for every k and Θ.

@@ -47,9 +47,7 @@ def audit(
     local_steps: Annotated[int, typer.Option(min=1, help="Q.")] = 5,
     learning_rate: Annotated[float, typer.Option(help="Step size.")] = 0.1,
     parties: options.Parties = None,
-    label_party: Annotated[
-        str | None, typer.Option(help="Give the labels to this party in place of the usual one.")
-    ] = None,
+    label_party: options.LabelParty = None,
     repeats: Annotated[int, typer.Option(min=1, help="Seeds, for the intervals.")] = 5,
     must_resist: Annotated[
         str | None, typer.Option(help="Attacks that must not leak, by commas; else status 1.")

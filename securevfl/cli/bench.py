@@ -1,7 +1,7 @@
 """`securevfl bench`: what encryption costs, measured."""
 
 import sys
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +12,8 @@ from securevfl.benchmarks.crypto import CryptoSettings
 from securevfl.benchmarks.crypto import crypto as run_crypto
 from securevfl.benchmarks.rounds import RoundsSettings
 from securevfl.benchmarks.rounds import rounds as run_rounds
+from securevfl.benchmarks.staleness import StalenessSettings
+from securevfl.benchmarks.staleness import staleness as run_staleness
 from securevfl.benchmarks.tradeoff import TradeoffSettings
 from securevfl.benchmarks.tradeoff import tradeoff as run_tradeoff
 from securevfl.cli import options
@@ -234,6 +236,61 @@ def crypto(
         _show(tables.table(tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt"))
         if any(row["extrapolated"] for row in rows):
             _line("~ timed on a part of the work and scaled up; the JSON says which")
+
+
+@bench.command()
+def staleness(
+    *,
+    dataset: options.Dataset = "a9a",
+    label_party: options.LabelParty = None,
+    staleness: Annotated[
+        str, typer.Option(help="Values of tau, by commas: iterations, or `unbounded`.")
+    ] = "0,4,64,1024,unbounded",
+    straggler: Annotated[
+        str | None,
+        typer.Option(help="Slow parties by name, `turns`, `none`, by commas; all if absent."),
+    ] = None,
+    factor: Annotated[float, typer.Option(help="How many times slower.")] = 4.0,
+    compute_ms: Annotated[
+        float, typer.Option(min=0, help="What an iteration takes; 0: what it measures.")
+    ] = 2.0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows a batch.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Iterations of each party.")] = 3000,
+    learning_rate: Annotated[
+        float, typer.Option(help="Step size; falls with the root of t.")
+    ] = 3.0,
+    target_auc: Annotated[float, typer.Option(help="Held-out AUC to reach.")] = 0.9,
+    network: options.NetworkName = "lan",
+    repeats: Repeats = 1,
+    data_dir: options.DataDir = None,
+    seed: options.Seed = 0,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """FDML's parties at their own speed: virtual time to a target AUC, and regret."""
+    settings = StalenessSettings(
+        staleness=options.staleness(staleness),
+        stragglers=options.names(straggler or ""),
+        factor=factor,
+        compute_ms=compute_ms,
+        batch_size=batch_size,
+        rounds=rounds,
+        learning_rate=learning_rate,
+        target_auc=target_auc,
+        network=options.network(network),
+        repeats=repeats,
+        seed=seed,
+    )
+    data = options.dataset(dataset, None, data_dir)
+    data = replace(data, label_party=label_party or data.label_party)
+    with options.progress(quiet) as report:
+        rows = list(run_staleness(settings, data, report))
+    _keep(json, "bench staleness", settings, rows, dataset=dataset)
+    if not quiet:
+        title = f"{dataset}, fdml, S = {batch_size}, virtual time to AUC {target_auc:g}"
+        _show(tables.table(tables.STALENESS, rows, title))
+        if not all(row["reached_target"] for row in rows):
+            _line("* target not reached")
 
 
 def _keep(

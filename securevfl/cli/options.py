@@ -20,6 +20,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings
+from securevfl.protocols.fdml import Staleness
 
 T = TypeVar("T", int, float)
 
@@ -30,6 +31,9 @@ Json = Annotated[Path | None, typer.Option("--json", help="Write the result rows
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page for people to this file.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of batches and starts (never of keys).")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no table.")]
+LabelParty = Annotated[
+    str | None, typer.Option(help="Give the labels to this party in place of the usual one.")
+]
 NetworkName = Annotated[
     str, typer.Option("--network", help="lan, wan, intercontinental, or LATENCY_MS:MBIT_PER_S.")
 ]
@@ -66,6 +70,23 @@ def batch_size(text: str) -> int | Literal["full"]:
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--batch-size = {text!r}: expected a number from 1 on, or full")
     return int(text)
+
+
+def staleness(text: str) -> tuple[Staleness, ...]:
+    """Values of τ as typed.
+
+    Raises:
+        ConfigError: something that is neither a number from 0 on nor `unbounded`.
+    """
+    values: list[Staleness] = []
+    for part in names(text):
+        if part == "unbounded":
+            values.append("unbounded")
+        elif part.isdecimal():
+            values.append(int(part))
+        else:
+            raise ConfigError(f"--staleness {part!r}: expected numbers from 0 on, or unbounded")
+    return tuple(values)
 
 
 def network(text: str) -> NetworkSettings:

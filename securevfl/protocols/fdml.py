@@ -127,9 +127,8 @@ async def serve(
             newest[sender][rows] = message.values
         pushed[sender] += 1
         waiting.append(sender)
-        if min(pushed.values()) > slowest:
-            slowest += 1
-            costs.end_round()
+        ends_round = min(pushed.values()) > slowest
+        slowest += ends_round
         for name in waiting.copy():
             if staleness != "unbounded" and pushed[name] - slowest > staleness:
                 served.refused[name] += name == sender
@@ -140,6 +139,8 @@ async def serve(
                 step = pushed[name] - 1
                 others = _sum_of_others(newest, name, batch(step))
             await channel.send(name, PulledSums(step, others))
+        if ends_round:
+            costs.end_round()
     await _sum_held_out(channel, costs, workers, rounds, (test_rows, shape[1]))
     return served
 

@@ -97,6 +97,33 @@ CRYPTO: tuple[Column, ...] = (
     ("down", lambda row: size(row["bytes_down"])),
 )
 
+STALENESS: tuple[Column, ...] = (
+    ("straggler", lambda row: str(row["straggler"])),
+    ("tau", lambda row: str(row["staleness"])),
+    ("to target", lambda row: _time(row["seconds_to_target"])),
+    ("all rounds", lambda row: seconds(row["total_s"])),
+    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("refused", lambda row: f"{row['refused_pulls']:,.0f}"),
+    ("lead", lambda row: str(row["largest_lead"])),
+    ("regret slope", lambda row: f"{row['regret_slope']:.2f}"),
+)
+
+FDML: tuple[Column, ...] = (
+    ("training", lambda row: f"{row['model']}, {row['training']}"),
+    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("wall, an epoch", lambda row: seconds(row["wall_s_per_epoch"])),
+    ("virtual, an epoch", lambda row: _seconds_or_dash(row["virtual_s_per_epoch"])),
+    ("machinery", lambda row: _seconds_or_dash(row["machinery_s"])),
+)
+
+
+def _seconds_or_dash(value: float | None) -> str:
+    return "-" if value is None else seconds(value)
+
+
+def _time(value: float | None) -> str:
+    return "*" if value is None else seconds(value)
+
 
 def table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> Table:
     """A table of rows that fits 80 columns; the first column to the left, figures right."""

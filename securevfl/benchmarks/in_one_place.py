@@ -1,0 +1,79 @@
+"""The same model trained in one place, on all columns or on one party's: what to compare with.
+
+The steps are those of fdml with τ = 0, from the same θ⁰ over the same batches, without channel,
+codec, server or ledger. A benchmark may put the parties' columns side by side; no party does.
+"""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.data.partition import BatchSchedule
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.models.losses import loss_for
+from securevfl.models.scores import auc
+from securevfl.protocols.local_part import LocalPart
+from securevfl.protocols.program import step_size_of
+
+
+@dataclass(frozen=True)
+class InOnePlace:
+    """A model trained without any protocol.
+
+    Attributes:
+        auc: of the held-out rows.
+        training_s: seconds of all steps on this machine's clock.
+    """
+
+    auc: float
+    training_s: float
+
+
+def train_in_one_place(
+    job: Job, dataset: VerticalDataset, parties: Collection[str] | None = None
+) -> InOnePlace:
+    """Train the sum of local models by minibatch SGD.
+
+    Args:
+        job: rounds, batches, step sizes, local models and seed.
+        dataset: the data.
+        parties: whose columns; all by default. The constant column is the label party's, and of
+            whoever trains alone.
+    """
+    settings, names = job.job, [table.name for table in dataset.parties]
+    loss = loss_for(settings.loss, dataset.classes)
+    parts = [
+        LocalPart(
+            job,
+            table,
+            loss=loss,
+            classes=dataset.classes,
+            standardize=dataset.standardize,
+            holds_labels=table.name == dataset.label_party or parties == [table.name],
+            start=np.random.default_rng([settings.seed, names.index(table.name)]),
+            make_module=None,
+        )
+        for table in dataset.parties
+        if parties is None or table.name in parties
+    ]
+    rows = len(dataset.train_labels)
+    size = rows if settings.batch_size == "full" else settings.batch_size
+    schedule = BatchSchedule(
+        rows, size, dataset.fingerprint, seed=settings.seed, sampling=settings.sampling
+    )
+    step_size = step_size_of(job, len(names))
+    started = time.perf_counter()
+    for index in range(settings.rounds):
+        batch = schedule.batch(index)
+        linearized = [part.model.linearize(part.inputs[batch]) for part in parts]
+        total = sum(predictions for predictions, _ in linearized)
+        residuals = loss.residuals(np.asarray(total), dataset.train_labels[batch])
+        for part, (_, pull_back) in zip(parts, linearized, strict=True):
+            gradient = pull_back(residuals) / len(batch) + part.model.penalty_gradient(settings.l2)
+            part.model.weights = part.model.weights - step_size.at(index) * gradient
+    seconds = time.perf_counter() - started
+    held_out = np.sum([part.model.predict(part.held_out) for part in parts], axis=0)
+    return InOnePlace(auc(held_out, dataset.test_labels), seconds)

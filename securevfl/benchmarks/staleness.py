@@ -1,0 +1,254 @@
+"""FDML under stragglers: virtual time to a target AUC against τ, and regret against T.
+
+Parties run at their own speed in virtual time. What the model was at a moment is put together
+afterwards, from the weights that each party had then; no party sees it.
+"""
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.benchmarks.objective import LOSS, Objective, Trail
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.data.partition import BatchSchedule
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job, NetworkSettings
+from securevfl.messages import PulledSums
+from securevfl.models.local_model import LocalModel
+from securevfl.models.scores import auc
+from securevfl.protocols.fdml import SERVER, Staleness
+from securevfl.runtime.costs import FixedCosts, Stopwatch
+from securevfl.runtime.pace import Pace, Slower
+from securevfl.training import Environment, TrainingResult, check, train
+
+FloatArray = NDArray[np.float64]
+Row = dict[str, Any]
+NOBODY, IN_TURNS = "none", "turns"
+SCORED_MOMENTS = 200
+REGRET_POINTS = 12
+SERVER_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class StalenessSettings:
+    """What to run: every τ under every kind of straggler.
+
+    Attributes:
+        staleness: values of τ.
+        stragglers: a party that is `factor` times slower all the time; "turns", each party in its
+            turn; or "none". All of these where not given.
+        factor: how many times slower.
+        turn_s: seconds of a turn.
+        compute_ms: what an iteration of a party takes, and the server a fiftieth of, so that runs
+            repeat to the bit; 0 takes what they measure.
+        batch_size: S.
+        rounds: T, iterations of each party.
+        learning_rate: η0 of η0/√t.
+        target_auc: held-out AUC to reach.
+        network: between parties and server.
+        repeats: seeds seed, seed + 1, …
+    """
+
+    staleness: tuple[Staleness, ...] = (0, 4, 64, 1024, "unbounded")
+    stragglers: tuple[str, ...] = ()
+    factor: float = 4.0
+    turn_s: float = 0.1
+    compute_ms: float = 2.0
+    batch_size: int = 100
+    rounds: int = 3000
+    learning_rate: float = 3.0
+    target_auc: float = 0.9
+    network: NetworkSettings = field(default_factory=lambda: NetworkSettings(preset="lan"))
+    repeats: int = 3
+    seed: int = 0
+
+
+def staleness(
+    settings: StalenessSettings, dataset: VerticalDataset, report: Report = silent
+) -> Iterator[Row]:
+    """One row for each τ and straggler.
+
+    Raises:
+        ConfigError: an unknown straggler, or a job that does not fit the data.
+    """
+    known = (NOBODY, *(table.name for table in dataset.parties), IN_TURNS)
+    unknown = [each for each in settings.stragglers if each not in known]
+    if unknown:
+        raise ConfigError(f"straggler = {unknown[0]!r}: expected {', '.join(known)}")
+    objective = Objective.of(dataset)
+    check(_job(settings, 0, settings.seed), dataset)
+    for straggler in settings.stragglers or known:
+        for limit in settings.staleness:
+            report(f"straggler: {straggler}, staleness {limit}")
+            runs = [
+                _run(settings, objective, straggler, limit, settings.seed + index)
+                for index in range(settings.repeats)
+            ]
+            reached = [run for run in runs if run["seconds"] is not None]
+            yield {
+                "dataset": dataset.name,
+                "straggler": straggler,
+                "factor": settings.factor if straggler != NOBODY else 1.0,
+                "staleness": limit,
+                "batch_size": settings.batch_size,
+                "target_auc": settings.target_auc,
+                "reached_target": len(reached) == len(runs),
+                "seconds_to_target": statistics.median(run["seconds"] for run in reached)
+                if len(reached) == len(runs)
+                else None,
+                "total_s": statistics.median(run["total_s"] for run in runs),
+                "auc": statistics.median(run["auc"] for run in runs),
+                "refused_pulls": statistics.median(run["refused"] for run in runs),
+                "largest_lead": max(run["lead"] for run in runs),
+                "regret_rounds": runs[0]["regret_rounds"],
+                "regret": [
+                    statistics.median(values)
+                    for values in zip(*(run["regret"] for run in runs), strict=True)
+                ],
+                "regret_slope": statistics.median(run["slope"] for run in runs),
+                "repeats": settings.repeats,
+                "runs": runs,
+            }
+
+
+def _job(settings: StalenessSettings, limit: Staleness, seed: int) -> Job:
+    return Job.of(
+        job={
+            "name": "staleness",
+            "algorithm": "fdml",
+            "staleness": limit,
+            "rounds": settings.rounds,
+            "batch_size": settings.batch_size,
+            "learning_rate": settings.learning_rate,
+            "sampling": "shuffle",
+            "start": "zero",
+            "seed": seed,
+        },
+        network=settings.network,
+    )
+
+
+def _run(
+    settings: StalenessSettings,
+    objective: Objective,
+    straggler: str,
+    limit: Staleness,
+    seed: int,
+) -> Row:
+    trails: dict[str, Trail] = {}
+
+    def keep(name: str, model: LocalModel) -> LocalModel:
+        trails[name] = Trail(model)
+        return trails[name]
+
+    # Two computations make an iteration.
+    fixed = FixedCosts({"local": settings.compute_ms / 2e3})
+    result = train(
+        _job(settings, limit, seed),
+        objective.dataset,
+        Environment(
+            stopwatch=fixed if settings.compute_ms else Stopwatch(),
+            paces=_paces(settings, straggler, [p.name for p in objective.dataset.parties]),
+            wrap_model=keep,
+            record_views=True,
+        ),
+    )
+    times = {
+        name: [sum(each.path.values()) for each in result.ledgers[name].snapshots]
+        for name in trails
+    }
+    assert result.served is not None  # noqa: S101
+    rounds, regret = regret_of(objective, result, trails)
+    return {
+        "seed": seed,
+        "seconds": _seconds_to(settings.target_auc, objective, trails, times),
+        "total_s": max(each[-1] for each in times.values()),
+        "auc": result.clear_auc,
+        "refused": sum(result.served.refused.values()),
+        "lead": max(max(leads) for leads in result.served.leads.values()),
+        "regret_rounds": rounds,
+        "regret": regret,
+        "slope": _slope(rounds, regret),
+    }
+
+
+def _paces(settings: StalenessSettings, straggler: str, names: list[str]) -> Mapping[str, Pace]:
+    paces: dict[str, Pace] = {}
+    if settings.compute_ms:  # which all computations take, the server's too
+        paces[SERVER] = Slower(SERVER_SHARE)
+    if straggler in names:
+        paces[straggler] = Slower(settings.factor)
+    if straggler == IN_TURNS:
+        for index, name in enumerate(names):
+            paces[name] = Slower(settings.factor, settings.turn_s, index, len(names))
+    return paces
+
+
+def _seconds_to(
+    target: float,
+    objective: Objective,
+    trails: Mapping[str, Trail],
+    times: Mapping[str, list[float]],
+) -> float | None:
+    """The first of evenly spread moments at which the parties' weights reach the target."""
+    end = max(each[-1] for each in times.values())
+    tests = objective.held_out
+    labels = objective.dataset.test_labels
+    for moment in np.linspace(0, end, SCORED_MOMENTS + 1)[1:]:
+        predictions = sum(
+            tests[name] @ trail.past[bisect_right(times[name], moment)]
+            for name, trail in trails.items()
+        )
+        if auc(np.asarray(predictions), labels) >= target:
+            return float(moment)
+    return None
+
+
+def regret_of(
+    objective: Objective, result: TrainingResult, trails: Mapping[str, Trail]
+) -> tuple[list[int], list[float]]:
+    """R(T) = (1/T) Σ_t F_t(what a party saw) − F_t(Θ*), the largest of the parties', by T.
+
+    F_t is the loss of batch t; a party sees the newest pushed predictions of the others beside
+    its own. Θ* minimizes the loss over all rows. Theorem 1 of FDML: O(1/√T).
+    """
+    job, dataset = result.job.job, objective.dataset
+    assert job.batch_size != "full"  # noqa: S101
+    schedule = BatchSchedule(
+        objective.rows, job.batch_size, dataset.fingerprint, seed=job.seed, sampling=job.sampling
+    )
+    best = objective.joint @ objective.optimum[:, None]
+    batches = [schedule.batch(index) for index in range(result.rounds)]
+    at_best = np.array([LOSS.value(best[rows], dataset.train_labels[rows]) for rows in batches])
+    names = [table.name for table in dataset.parties]
+    excess = []
+    for name, block in zip(names, objective.blocks, strict=True):
+        pulled = [entry.message for entry in result.views[name].received(PulledSums)]
+        seen = []
+        for index, (rows, message) in enumerate(zip(batches, pulled, strict=True)):
+            assert isinstance(message, PulledSums)  # noqa: S101
+            total = message.values + block[rows] @ trails[name].past[index]
+            seen.append(LOSS.value(total, dataset.train_labels[rows]))
+        excess.append(np.cumsum(np.array(seen) - at_best) / np.arange(1, len(seen) + 1))
+    worst = np.max(excess, axis=0)
+    rounds = np.unique(
+        np.geomspace(min(50, result.rounds), result.rounds, REGRET_POINTS).astype(int)
+    )
+    return rounds.tolist(), [float(worst[count - 1]) for count in rounds]
+
+
+def _slope(rounds: list[int], regret: list[float]) -> float:
+    """Of log regret over log T, by least squares; theory: −½ at worst."""
+    points = [(np.log(t), np.log(r)) for t, r in zip(rounds, regret, strict=True) if r > 0]
+    if len(points) < 2:  # noqa: PLR2004
+        return float("nan")
+    x, y = np.array(points).T
+    centred = x - x.mean()
+    return float(centred @ y / sqrt(centred @ centred) ** 2)
