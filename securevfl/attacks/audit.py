@@ -4,18 +4,12 @@ An attack gets a party's seat of a recorded run and what its row calls side know
 measurement of these attacks on this job, not a proof: `resists` means that they found nothing.
 """
 
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from securevfl.attacks.finding import Finding, judge
 from securevfl.attacks.measure_ciphertexts import (
@@ -31,9 +25,10 @@ from securevfl.attacks.measure_labels import gradient_labels, residual_labels
 from securevfl.attacks.measure_rotation import rotation_twins
 from securevfl.attacks.subject import Measurement, Subject
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, SecureVFLError
+from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.losses import loss_for
+from securevfl.processes import in_processes
 from securevfl.protocols.exchanges import check_exchange
 from securevfl.training import check
 
@@ -101,7 +96,7 @@ def audit(
     attack = partial(_measured, dataset, settings)
     by_cell: dict[tuple[str, str, str], list[Measurement]] = {}
     report(tasks[0][0], 0, len(tasks))
-    with _results(attack, tasks, settings.workers) as results:
+    with in_processes(attack, tasks, settings.workers, "audit") as results:
         for done, ((name, _), found) in enumerate(zip(tasks, results, strict=True), 1):
             for each in found:
                 by_cell.setdefault((name, each.attack, each.case), []).append(each)
@@ -109,39 +104,6 @@ def audit(
     order = list(settings.jobs)
     cells = sorted(by_cell, key=lambda cell: order.index(cell[0]))
     return [_row(cell[0], by_cell[cell]) for cell in cells]
-
-
-@contextmanager
-def _results(
-    attack: Callable[[tuple[str, int]], list[Measurement]],
-    tasks: Sequence[tuple[str, int]],
-    workers: int,
-) -> Iterator[Iterator[list[Measurement]]]:
-    """What every task finds, in order, as it is there."""
-    if workers == 1:
-        yield map(attack, tasks)
-        return
-    # A fresh interpreter each: a fork would share the threads' state of the libraries.
-    spawn = get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread)
-    try:
-        yield pool.map(attack, tasks)
-    except BrokenProcessPool as error:
-        raise SecureVFLError(
-            "a process of the audit was killed, for lack of memory perhaps: try --workers 1"
-        ) from error
-    finally:
-        # An interrupt ends with what runs now, not with all that was planned.
-        pool.shutdown(cancel_futures=True)
-
-
-def _one_thread() -> None:
-    """Processes are the parallelism: threads of linear algebra beside them only contend.
-
-    An interrupt reaches the whole group, and ends a process of it at once.
-    """
-    threadpool_limits(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _measured(

@@ -10,6 +10,7 @@ from securevfl import __version__
 from securevfl.cli.audit import audit
 from securevfl.cli.bench import bench
 from securevfl.cli.data import data
+from securevfl.cli.sweep import sweep
 from securevfl.cli.train import train
 from securevfl.errors import SecureVFLError
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
+app.add_typer(sweep, name="sweep")
 app.add_typer(data, name="data")
 app.command()(train)
 app.command()(audit)

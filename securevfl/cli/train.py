@@ -15,8 +15,9 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
 from securevfl.reports import tables
+from securevfl.reports.privacy import privacy_notes, spent_text
 from securevfl.reports.results import write_results
-from securevfl.training import Environment, TrainingResult, save_models
+from securevfl.training import Environment, TrainingResult, privacy_account, save_models
 from securevfl.training import train as run_training
 
 EXAMPLE = """\
@@ -39,6 +40,10 @@ hide = "residuals"             # or both; round_trips = 1 or 2 where auto should
 
 [network]
 preset = "wan"                 # or latency_ms and bandwidth_mbit
+
+# [privacy]                    # with scheme = "dp"
+# noise_multiplier = 2.0       # or release_budget, or budget, to calibrate it
+# clip = 2.0
 
 [audit]
 must_resist = ["labels_from_residuals"]  # securevfl audit example.toml ends with status 1 else
@@ -84,6 +89,11 @@ def train(
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
     directory = described.output.directory
+    account = privacy_account(described, dataset)
+
+    def spending(rounds: int) -> str:
+        return "rounds" if account is None else f"rounds, {spent_text(account.after(rounds).row())}"
+
     with options.progress(quiet) as report:
         result = run_training(
             described,
@@ -91,7 +101,7 @@ def train(
             Environment(
                 guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
                 checkpoints=directory,
-                progress=lambda done: report("rounds", done, described.job.rounds),
+                progress=lambda done: report(spending(done), done, described.job.rounds),
             ),
         )
         paths = save_models(result, directory)
@@ -155,6 +165,7 @@ def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, 
         "rounds": result.rounds,
         "reached_target": target is None or (score is not None and score.auc >= target),
         "auc": score.auc if score else None,
+        "auc_exact": result.clear_auc if result.privacy and score else None,
         "accuracy": score.accuracy if score else None,
         **result.costs().row(),
         "label_guard_ratio": result.label_guard_ratio,
@@ -163,6 +174,7 @@ def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, 
         "key_bits": result.key_bits,
         "key_fingerprints": result.key_fingerprints,
         "job_hash": result.job.hash().hex(),
+        "privacy": result.privacy.row() if result.privacy else None,
         "dropped_rows": dict(dataset.dropped),
         "wall_s": result.wall_s,
     }
@@ -173,6 +185,8 @@ def _show(row: dict[str, Any], paths: list[Path]) -> None:
         tables.table(tables.TRADEOFF, [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
     )
     for note in tables.tradeoff_notes([row]):
+        sys.stdout.write(f"{note}\n")
+    for note in privacy_notes(row):
         sys.stdout.write(f"{note}\n")
     for party, count in row["dropped_rows"].items():
         sys.stdout.write(f"{party}: {count} rows without a partner were left out\n")

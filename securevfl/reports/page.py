@@ -28,7 +28,7 @@ def audit_page(result: Mapping[str, Any]) -> str:
         for row in rows
         for curve in row["detail"].get("curves", ())
     ]
-    return _render(
+    return render(
         "audit.html",
         result=result,
         exchanges=exchanges_of(rows),
@@ -54,7 +54,8 @@ def write_page(path: Path, page: str) -> None:
     replace_file(path, page.encode(), "page")
 
 
-def _render(template: str, **values: object) -> str:
+def render(template: str, **values: object) -> str:
+    """A page from a template of this package; whatever is undefined is an error."""
     environment = Environment(
         loader=PackageLoader("securevfl.reports"),
         autoescape=True,

@@ -5,8 +5,11 @@ Matplotlib is imported when a page is made, since tables need none.
 
 import io
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MARKERS = "osD^vP"
 WIDTH, HEIGHT = 4.6, 3.0
@@ -16,7 +19,8 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     """One figure: every series over x, levels to compare with as dashed lines.
 
     Args:
-        curve: as `securevfl.attacks.finding.curve` makes it.
+        curve: as `securevfl.attacks.finding.curve` makes it; `bands` are half widths by series,
+            `right` is a dotted line with an axis of its own, in logarithms.
 
     Returns:
         An `<svg>` element without XML header and without references to anything outside.
@@ -32,6 +36,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
             if points:
                 marker = MARKERS[index % len(MARKERS)]
                 axes.plot(*zip(*points, strict=True), marker=marker, markersize=3, label=name)
+                _band(axes, curve, name, values)
         for index, (name, level) in enumerate(curve["lines"].items()):
             axes.axhline(level, linestyle="--", linewidth=1, color=f"C{7 + index % 3}", label=name)
         axes.set(xlabel=curve["x_label"], ylabel=curve["y_label"])
@@ -40,6 +45,8 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
         if curve["log_y"]:
             axes.set_yscale("log")
         axes.grid(alpha=0.3)
+        if "right" in curve:
+            _right(axes, curve)
         if len(curve["series"]) + len(curve["lines"]) > 1:
             axes.legend(fontsize=8, frameon=False)
         written = io.StringIO()
@@ -47,6 +54,25 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     svg = written.getvalue()
     svg = svg[svg.index("<svg") :]
     return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+
+
+def _band(axes: "Axes", curve: Mapping[str, Any], name: str, values: Sequence[float]) -> None:
+    half = curve.get("bands", {}).get(name)
+    if half is not None:
+        low = [value - width for value, width in zip(values, half, strict=True)]
+        high = [value + width for value, width in zip(values, half, strict=True)]
+        axes.fill_between(curve["x"], low, high, alpha=0.2)
+
+
+def _right(axes: "Axes", curve: Mapping[str, Any]) -> None:
+    right = axes.twinx()
+    points = [
+        (x, y) for x, y in zip(curve["x"], curve["right"]["values"], strict=True) if y is not None
+    ]
+    if points:
+        right.plot(*zip(*points, strict=True), linestyle=":", color="0.4")
+        right.set_yscale("log")
+    right.set_ylabel(curve["right"]["label"] + " ···", color="0.35")
 
 
 def _shown(curve: Mapping[str, Any], value: float | None) -> bool:

@@ -1,22 +1,21 @@
 """The commands as a person runs them: what they print, write and refuse."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from securevfl.cli.app import main
 from securevfl.models.storage import load_model
+from tests.end_to_end.commands import example, rows_of, run
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("clean_place")
 
 TRADEOFF_KEYS = {
     "dataset", "exchange", "hide", "algorithm", "local_steps", "parties", "batch_size", "rounds",
@@ -29,49 +28,6 @@ CRYPTO_KEYS = {
     "seconds_min", "ratio_to_phe_2048", "ratio_to_phe_3072", "extrapolated", "bytes_up",
     "bytes_down", "exact",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder, an empty cache and an empty memory of earlier jobs."""
-    monkeypatch.chdir(tmp_path)
-    for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(variable, str(tmp_path / variable))
-    monkeypatch.delenv("SECUREVFL_DATA", raising=False)
-
-
-def run(*arguments: str) -> int:
-    """The exit status of a command line."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["securevfl", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return int(ended.value.code or 0)
-
-
-def rows_of(path: str, command: str) -> list[dict[str, Any]]:
-    """The rows of a result file that has everything a result file has."""
-    result = json.loads(Path(path).read_text(encoding="utf-8"))
-    assert set(result) == {"command", "version", "seed", "settings", "machine", "rows"}
-    assert result["command"] == command
-    rows: list[dict[str, Any]] = result["rows"]
-    return rows
-
-
-def example(*changes: tuple[str, str]) -> str:
-    """The path of the example job with some text replaced."""
-    capture = subprocess.run(
-        [sys.executable, "-m", "securevfl", "train", "--example"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    text = capture.stdout
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    Path("job.toml").write_text(text, encoding="utf-8")
-    return "job.toml"
 
 
 def test_tradeoff_prints_a_table_of_80_columns_and_writes_its_rows(capsys: Capture) -> None:

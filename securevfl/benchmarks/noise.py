@@ -1,0 +1,256 @@
+"""AUC against differential-privacy noise (FDML's Fig. 4), with what each level promises.
+
+Noise is drawn from the seed of its run, so that sweeps repeat: a job draws its own afresh. All
+levels take one η0, tuned without noise. Seeds differ in their noise, batches and, of networks,
+starts. Two AUCs: of exact held-out predictions, which tells what noise in training costs, and of
+noisy ones, which is what parties see who score as they train.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from securevfl import __version__
+from securevfl.benchmarks.in_one_place import train_in_one_place
+from securevfl.benchmarks.journal import Journal
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.tuning import tune
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Algorithm, Job
+from securevfl.processes import in_processes
+from securevfl.training import check, privacy_account, train
+
+Row = dict[str, Any]
+Model = Literal["lr", "nn"]
+MODELS: tuple[Model, ...] = ("lr", "nn")
+LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 15.0, 20.0)
+ONE_PLACE = "one place"
+
+
+@dataclass(frozen=True)
+class NoiseSettings:
+    """What to run: every model at every level with every seed.
+
+    Attributes:
+        noise: noise multipliers z; 0 clips and adds nothing.
+        models: lr or nn, a network of one hidden layer at each party.
+        algorithm: whose exchanges carry the noise.
+        mechanism: gaussian or laplace.
+        clip: C.
+        delta: δ.
+        gradient_clip: C_g of DP-SGD at the parties; None leaves their steps exact.
+        gradient_noise: z_g.
+        epochs: over the training rows.
+        batch_size: S.
+        local_steps: Q, of fedbcd.
+        hidden: units of a network's hidden layer, with tanh.
+        learning_rate: η0; None tunes it without noise on a validation fifth, for each model.
+        repeats: seeds seed, seed + 1, …
+        workers: processes.
+    """
+
+    noise: tuple[float, ...] = LEVELS
+    models: tuple[Model, ...] = ("lr",)
+    algorithm: Algorithm = "fdml"
+    mechanism: Literal["gaussian", "laplace"] = "gaussian"
+    clip: float = 2.0
+    delta: float = 1e-5
+    gradient_clip: float | None = None
+    gradient_noise: float | None = None
+    epochs: int = 10
+    batch_size: int = 100
+    local_steps: int = 5
+    hidden: int = 16
+    learning_rate: float | None = None
+    repeats: int = 5
+    seed: int = 0
+    workers: int = 1
+
+    def job(self, model: str, rows: int, seed: int, noise: float | None) -> Job:
+        """The job of one run on so many training rows; without the exchange at noise None."""
+        settings: dict[str, Any] = {
+            "name": "noise",
+            "algorithm": self.algorithm,
+            "rounds": self.epochs * (rows // min(self.batch_size, rows)),
+            "batch_size": min(self.batch_size, rows),
+            "local_steps": self.local_steps,
+            "learning_rate": self.learning_rate or 1.0,
+            "schedule": "inverse-sqrt",
+            "sampling": "shuffle",
+            "eval_every": 0,
+            "seed": seed,
+        }
+        if model == "lr":
+            settings |= {"start": "zero"}
+        else:
+            settings |= {"model": "mlp", "hidden": [self.hidden], "activation": "tanh"}
+        if noise is None:
+            return Job.of(job=settings)
+        privacy = {
+            "mechanism": self.mechanism,
+            "noise_multiplier": noise,
+            "clip": self.clip,
+            "delta": self.delta,
+            "noise_seed": seed,
+            "gradient_clip": self.gradient_clip,
+            "gradient_noise_multiplier": self.gradient_noise,
+        }
+        return Job.of(job=settings, exchange={"scheme": "dp"}, privacy=privacy)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One run: at a noise multiplier, or a line to compare with."""
+
+    model: str
+    seed: int
+    noise: float | None
+    alone: str | None = None
+    learning_rate: float = 1.0
+
+    @property
+    def key(self) -> str:
+        return "|".join(map(str, asdict(self).values()))
+
+
+def sweep(
+    settings: NoiseSettings,
+    dataset: VerticalDataset,
+    journal: Journal | None = None,
+    report: Report = silent,
+) -> list[Row]:
+    """Run what the journal does not hold yet, and give one row for each model and level.
+
+    Raises:
+        ConfigError: a model, level or algorithm that cannot be, or a job that does not fit.
+    """
+    rows = len(dataset.train_labels)
+    if not settings.noise or not settings.models:
+        raise ConfigError("noise and model: expected at least one of each")
+    for model in settings.models:
+        if model not in MODELS:
+            raise ConfigError(f"model = {model!r}: expected {' or '.join(MODELS)}")
+        for level in settings.noise:
+            check(settings.job(model, rows, settings.seed, level), dataset)
+    done = {} if journal is None else journal.done()
+    tasks = _tasks(settings, dataset, done, journal, report)
+    left = [task for task in tasks if task.key not in done]
+    run = partial(_run, settings, dataset)
+    report("runs", len(tasks) - len(left), len(tasks))
+    with in_processes(run, left, settings.workers, "sweep") as results:
+        for finished, (task, result) in enumerate(zip(left, results, strict=True), 1):
+            done[task.key] = result
+            if journal is not None:
+                journal.add(task.key, result)
+            report("runs", len(tasks) - len(left) + finished, len(tasks))
+    found = [
+        _row(settings, dataset, model, noise, [(task, done[task.key]) for task in tasks])
+        for model in settings.models
+        for noise in settings.noise
+    ]
+    if journal is not None:
+        journal.forget()
+    return found
+
+
+def work_of(settings: NoiseSettings, dataset: VerticalDataset) -> dict[str, Any]:
+    """What a journal is about: the processes play no part."""
+    kept = {key: value for key, value in asdict(settings).items() if key != "workers"}
+    parties = [[table.name, len(table.columns)] for table in dataset.parties]
+    return {
+        "version": __version__,
+        "data": dataset.fingerprint,
+        "label_party": dataset.label_party,
+        "parties": parties,
+        **kept,
+    }
+
+
+def _tasks(
+    settings: NoiseSettings,
+    dataset: VerticalDataset,
+    done: dict[str, Any],
+    journal: Journal | None,
+    report: Report,
+) -> list[_Task]:
+    tasks = []
+    for model in settings.models:
+        rate = settings.learning_rate
+        if rate is None:
+            key = f"learning rate|{model}"
+            if key not in done:
+                job = settings.job(model, len(dataset.train_labels), settings.seed, None)
+                done[key] = tune(job, dataset, report=report).learning_rate
+                if journal is not None:
+                    journal.add(key, done[key])
+            rate = float(done[key])
+        for index in range(settings.repeats):
+            seed = settings.seed + index
+            alone = [ONE_PLACE, *(table.name for table in dataset.parties)]
+            tasks += [_Task(model, seed, None, name, rate) for name in alone]
+            tasks += [_Task(model, seed, noise, None, rate) for noise in settings.noise]
+    return tasks
+
+
+def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> Row:
+    job = settings.job(task.model, len(dataset.train_labels), task.seed, task.noise)
+    job = job.with_settings(learning_rate=task.learning_rate)
+    if task.alone is not None:
+        parties = None if task.alone == ONE_PLACE else [task.alone]
+        return {"auc": train_in_one_place(job, dataset, parties).auc}
+    result = train(job, dataset)
+    return {"auc": result.clear_auc, "auc_noisy": result.scores[-1].auc}
+
+
+def _row(
+    settings: NoiseSettings,
+    dataset: VerticalDataset,
+    model: str,
+    noise: float,
+    runs: Sequence[tuple[_Task, Row]],
+) -> Row:
+    own = [(task, run) for task, run in runs if task.model == model]
+    at_level = [run for task, run in own if task.noise == noise]
+    lines = {
+        name: statistics.mean(run["auc"] for task, run in own if task.alone == name)
+        for name in (ONE_PLACE, *(table.name for table in dataset.parties))
+    }
+    best = max((table.name for table in dataset.parties), key=lambda name: lines[name])
+    account = privacy_account(
+        settings.job(model, len(dataset.train_labels), settings.seed, noise), dataset
+    )
+    assert account is not None  # noqa: S101
+    promise = account.after(account.rounds)
+    exact, noisy = ([run[key] for run in at_level] for key in ("auc", "auc_noisy"))
+    return {
+        "dataset": dataset.name,
+        "model": model,
+        "algorithm": settings.algorithm,
+        "mechanism": settings.mechanism,
+        "noise_multiplier": noise,
+        "clip": settings.clip,
+        "releases": promise.releases,
+        "delta": settings.delta,
+        "epsilon_release": promise.epsilon_release,
+        "epsilon_end_to_end": promise.epsilon_end_to_end,
+        "epsilon_end_to_end_text": promise.epsilon_end_to_end_text,
+        "gradient_clip": promise.gradient_clip,
+        "gradient_noise_multiplier": promise.gradient_noise_multiplier,
+        "auc_mean": statistics.mean(exact),
+        "auc_std": float(np.std(exact, ddof=1)) if len(exact) > 1 else None,
+        "auc_noisy_mean": statistics.mean(noisy),
+        "auc_noisy_std": float(np.std(noisy, ddof=1)) if len(noisy) > 1 else None,
+        "auc_local_only": lines[best],
+        "local_only_party": best,
+        "auc_centralized": lines[ONE_PLACE],
+        "learning_rate": own[0][0].learning_rate,
+        "repeats": settings.repeats,
+        "aucs": exact,
+        "aucs_noisy": noisy,
+        "noise": promise.noise,
+    }

@@ -1,0 +1,121 @@
+"""A noise sweep for people: a table of 80 columns, sentences, and a page with FDML's Fig. 4."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from securevfl.attacks.finding import curve
+from securevfl.reports.page import render
+from securevfl.reports.plots import curve_svg
+from securevfl.reports.privacy import epsilon_text
+from securevfl.reports.tables import Column
+
+Row = Mapping[str, Any]
+
+
+def _spread(row: Row, key: str) -> str:
+    deviation = row[f"{key}_std"]
+    return f"{row[f'{key}_mean']:.4f}" + ("" if deviation is None else f" ±{deviation:.4f}")
+
+
+NOISE: tuple[Column, ...] = (
+    ("model", lambda row: str(row["model"])),
+    ("z", lambda row: f"{row['noise_multiplier']:g}"),
+    ("eps release", lambda row: epsilon_text(row["epsilon_release"])),
+    ("end to end", lambda row: epsilon_text(row["epsilon_end_to_end"])),
+    ("AUC exact rows", lambda row: _spread(row, "auc")),
+    ("AUC noisy rows", lambda row: _spread(row, "auc_noisy")),
+    ("gain", lambda row: f"{row['auc_mean'] - row['auc_local_only']:+.4f}"),
+)
+
+
+def sweep_notes(rows: Sequence[Row]) -> list[str]:
+    """What a doubter asks of a sweep, a line each."""
+    notes = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        first = own[0]
+        notes.append(
+            f"{model}: best party alone ({first['local_only_party']}) "
+            f"{first['auc_local_only']:.4f}, all columns in one place "
+            f"{first['auc_centralized']:.4f}; learning rate {first['learning_rate']:g}; "
+            f"{highest_gain(own)}"
+        )
+    first = rows[0]
+    spread = "2C" if first["mechanism"] == "gaussian" else "scale over 2C"
+    unit = f"deviation over {spread}" if first["mechanism"] == "gaussian" else spread
+    notes += [
+        f"{first['mechanism']} noise, z = {unit}, C = {first['clip']:g}, T = {first['releases']} "
+        f"releases of a sample, delta {first['delta']:g}, {first['repeats']} seeds",
+        "release: the model taken as given; end to end: the whole view"
+        + (
+            f" ({rows[-1]['epsilon_end_to_end_text']})"
+            if first["gradient_clip"] is None
+            else f", gradients clipped to {first['gradient_clip']:g}, noise "
+            f"{first['gradient_noise_multiplier']:g}"
+        ),
+        "noisy rows: held-out rows scored with noise, one release more of each; gain: exact rows "
+        "over the best party alone",
+        str(first["noise"]),
+    ]
+    return notes
+
+
+def highest_gain(rows: Sequence[Row]) -> str:
+    """Up to which level training together is better than the best party alone, in words."""
+    levels = sorted(rows, key=lambda row: row["noise_multiplier"])
+    above = []
+    for row in levels:
+        if row["auc_mean"] <= row["auc_local_only"]:
+            break
+        above.append(row["noise_multiplier"])
+    if not above:
+        return "together no better than it at any level"
+    # Beyond the last level nothing is known.
+    more = " at least" if len(above) == len(levels) else ""
+    return f"together better up to z = {above[-1]:g}{more}"
+
+
+def sweep_curve(rows: Sequence[Row]) -> dict[str, Any]:
+    """One model's AUC over noise, with bands of one deviation, ε to the right, and the lines."""
+    levels = sorted(rows, key=lambda row: row["noise_multiplier"])
+    first = levels[0]
+    found = curve(
+        f"{first['dataset']}, {first['model']}",
+        "noise multiplier z",
+        "held-out AUC",
+        [row["noise_multiplier"] for row in levels],
+        {"exact rows": [row["auc_mean"] for row in levels]},
+        lines={
+            f"{first['local_only_party']} alone": first["auc_local_only"],
+            "one place": first["auc_centralized"],
+        },
+    )
+    found["bands"] = {"exact rows": [row["auc_std"] or 0.0 for row in levels]}
+    found["right"] = {
+        "label": "epsilon of releases (log)",
+        "values": [row["epsilon_release"] for row in levels],
+    }
+    return found
+
+
+def sweep_page(result: Mapping[str, Any]) -> str:
+    """The page of a sweep, from what its JSON holds."""
+    rows: Sequence[Row] = result["rows"]
+    by_model = [
+        [row for row in rows if row["model"] == model]
+        for model in dict.fromkeys(row["model"] for row in rows)
+    ]
+    return render(
+        "sweep.html",
+        result=result,
+        headings=[heading for heading, _ in NOISE],
+        lines=[[show(row) for _, show in NOISE] for row in rows],
+        notes=sweep_notes(rows),
+        curves=[
+            Markup(curve_svg(sweep_curve(own)))  # noqa: S704  # made by matplotlib from numbers
+            for own in by_model
+        ],
+        titles=[f"{own[0]['model']}: {highest_gain(own)}" for own in by_model],
+    )

@@ -1,0 +1,150 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securevfl.benchmarks.journal import Journal
+from securevfl.benchmarks.noise import NoiseSettings, sweep, work_of
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, DataError
+
+SMALL = NoiseSettings(
+    noise=(0.0, 2.0), epochs=2, batch_size=64, repeats=2, learning_rate=0.3, models=("lr",)
+)
+KEYS = {
+    "dataset", "model", "mechanism", "noise_multiplier", "clip", "releases", "delta",
+    "epsilon_release", "epsilon_end_to_end", "auc_mean", "auc_std", "auc_noisy_mean",
+    "auc_noisy_std", "auc_local_only", "auc_centralized", "repeats",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> VerticalDataset:
+    return load("breast_cancer")
+
+
+@pytest.fixture(scope="module")
+def rows(data: VerticalDataset) -> list[dict[str, Any]]:
+    return sweep(SMALL, data)
+
+
+def test_rows_say_what_was_promised_and_what_it_cost(rows: list[dict[str, Any]]) -> None:
+    quiet, loud = rows
+    assert set(quiet) >= KEYS
+    assert (quiet["noise_multiplier"], loud["noise_multiplier"]) == (0.0, 2.0)
+    assert quiet["epsilon_release"] is None
+    assert quiet["epsilon_end_to_end_text"] == "infinite: no noise on predictions"
+    assert loud["releases"] == 2
+    assert loud["epsilon_release"] == pytest.approx(3.0, abs=0.1)
+    assert loud["epsilon_end_to_end"] is None
+    assert "gradient steps" in loud["epsilon_end_to_end_text"]
+    assert loud["auc_noisy_mean"] < loud["auc_mean"]
+    assert loud["auc_noisy_std"] > 0
+    assert quiet["auc_centralized"] > quiet["auc_local_only"] > 0.9
+
+
+def test_levels_share_everything_but_their_noise(rows: list[dict[str, Any]]) -> None:
+    for key in ("auc_local_only", "auc_centralized", "learning_rate", "releases"):
+        assert rows[0][key] == rows[1][key]
+
+
+@pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
+def test_every_algorithm_carries_noise(data: VerticalDataset, algorithm: Any) -> None:  # noqa: ANN401
+    found = sweep(replace(SMALL, algorithm=algorithm, repeats=1, noise=(0.0, 20.0)), data)
+    assert found[0]["auc_std"] is None
+    assert found[0]["auc_mean"] > found[1]["auc_mean"]
+
+
+def test_gradient_noise_makes_the_promise_finite(data: VerticalDataset) -> None:
+    settings = replace(SMALL, gradient_clip=1.0, gradient_noise=2.0, repeats=1)
+    _, loud = sweep(settings, data)
+    assert loud["epsilon_end_to_end"] > loud["epsilon_release"]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(
+    data: VerticalDataset, rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    def journal() -> Journal:
+        return Journal(tmp_path, work_of(SMALL, data))
+
+    def stop(what: str, done: int = 0, total: int | None = None) -> None:
+        if done == 4:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        sweep(SMALL, data, journal(), stop)
+    kept = journal().done()
+    assert len(kept) == 4
+    started: list[int] = []
+    again = sweep(SMALL, data, journal(), lambda what, done=0, total=None: started.append(done))
+    assert started[0] == 4
+    assert again == rows
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_journal_is_about_one_piece_of_work(data: VerticalDataset, tmp_path: Path) -> None:
+    journal = Journal(tmp_path, work_of(SMALL, data))
+    journal.add("one", {"auc": 0.5})
+    other = [
+        replace(SMALL, clip=1.0),
+        replace(SMALL, seed=1),
+        replace(SMALL, epochs=3),
+        replace(SMALL, mechanism="laplace"),
+    ]
+    for settings in other:
+        assert Journal(tmp_path, work_of(settings, data)).done() == {}
+    turned = replace(data, label_party=data.parties[1].name)
+    assert turned.label_party != data.label_party
+    assert Journal(tmp_path, work_of(SMALL, turned)).done() == {}
+    assert Journal(tmp_path, work_of(replace(SMALL, workers=7), data)).done() == journal.done()
+
+
+def test_a_line_that_was_cut_off_counts_for_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, {})
+    journal.add("one", 1)
+    path = next(tmp_path.iterdir())
+    path.write_text(path.read_text() + '{"task": "two", "res')
+    assert journal.done() == {"one": 1}
+    journal.add("three", 3)
+    assert journal.done() == {"one": 1, "three": 3}
+
+
+def test_a_journal_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    journal = Journal(tmp_path / "file", {})
+    with pytest.raises(DataError, match="journal"):
+        journal.add("one", 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"models": ("svm",)}, "svm"),
+        ({"noise": ()}, "at least one"),
+        ({"noise": (-1.0,)}, "noise_multiplier"),
+        ({"clip": 0.0}, "clip"),
+        ({"gradient_clip": 1.0}, "gradient_noise_multiplier"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(
+    data: VerticalDataset, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        sweep(replace(SMALL, **changes), data)
+
+
+def test_the_curve_of_the_paper(real_data: Callable[..., VerticalDataset]) -> None:
+    """Fig. 4 of FDML: above the best party alone for a while, then falling below."""
+    a9a = real_data("a9a")
+    settings = NoiseSettings(
+        noise=(0.0, 4.0, 20.0), epochs=4, repeats=1, learning_rate=10.0, models=("lr",)
+    )
+    quiet, some, much = sweep(settings, a9a)
+    assert quiet["auc_mean"] > some["auc_mean"] > some["auc_local_only"] > much["auc_mean"]
