@@ -17,7 +17,6 @@ from securevfl.attacks.finding import Finding, curve
 from securevfl.attacks.leverage import Exposure, exposure
 from securevfl.attacks.row_spaces import LEVERAGE_ONE
 from securevfl.attacks.subject import Recording, Subject, schedule_of
-from securevfl.job import Job
 
 SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
 ROWS = 4096
@@ -83,7 +82,7 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
         read: the attack and its score.
         epochs: of this job, for its exposure.
     """
-    clear = Job.of(**{**dict(subject.job), "exchange": {"scheme": "plain"}})
+    clear = subject.job.in_clear
     small = Subject(clear, subject.with_rows(ROWS).dataset, subject.seed)
     rows = len(small.dataset.train_labels)
     columns = _columns(subject)

@@ -19,6 +19,7 @@ from securevfl.attacks.measure_ciphertexts import (
     ratio,
     symbols,
 )
+from securevfl.attacks.measure_epsilon import empirical_epsilon
 from securevfl.attacks.measure_features import anchors, binary, components, gram
 from securevfl.attacks.measure_inference import equality_solving
 from securevfl.attacks.measure_labels import gradient_labels, residual_labels
@@ -49,6 +50,7 @@ MEASURES: Mapping[str, Measure] = {
     "ckks_key": approximate_key,
     "crafted_query": crafted_query,
     "equality_solving": equality_solving,
+    "epsilon": empirical_epsilon,
 }
 """Every attack by the name that rows carry."""
 
@@ -89,7 +91,7 @@ def audit(
     if unknown:
         raise ConfigError(f"attack = {unknown[0]!r}: unknown; known are {', '.join(MEASURES)}")
     for job in settings.jobs.values():
-        check(Job.of(**{**dict(job), "exchange": {"scheme": "plain"}}), dataset)
+        check(job.in_clear, dataset)
     seeds = range(settings.repeats)
     # Seed by seed, so that a slow exchange does not end alone on one core.
     tasks = [(name, index) for index in seeds for name in settings.jobs]

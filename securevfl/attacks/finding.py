@@ -3,7 +3,8 @@
 **The rule.** An attack's advantage is how far its figure passes the better of two bars: what chance
 gives, and what the trained model gives its adversary anyway. Over the seeds it has a mean
 and a 95 % interval (Student's t; one seed has the point alone). Deviations, of which a theorem
-bounds the largest, have their range over the seeds instead. The verdict is
+bounds the largest, and lower bounds on ε, each of which holds by itself, have their range over the
+seeds instead. The verdict is
 
 - `resists` where the whole interval stays within the metric's margin;
 - `leaks` otherwise; `certain` only where the whole interval lies beyond the margin.
@@ -40,12 +41,14 @@ class Metric:
             is smaller the more leaks, by the share that is gone, 1 − value / bar; or by orders of
             magnitude, log10(value / bar).
         at_most_one: whether 1 is the most that a figure can be.
+        is_bound: whether each seed's figure holds by itself: the range over seeds counts.
     """
 
     name: str
     margin: float
     advantage: Literal["difference", "share", "orders"] = "difference"
     at_most_one: bool = True
+    is_bound: bool = False
 
 
 ACCURACY = Metric("accuracy", 0.03)
@@ -53,8 +56,8 @@ RECOVERED = Metric("recovered_fraction", 0.03)
 RECALL = Metric("recall", 0.03)
 CORRELATION = Metric("correlation", 0.1)
 RELATIVE_ERROR = Metric("relative_error", 0.1, "share")
-DEVIATION = Metric("deviation", 0.0, "orders")
-EPSILON = Metric("epsilon_lower_bound", 0.0, at_most_one=False)
+DEVIATION = Metric("deviation", 0.0, "orders", is_bound=True)
+EPSILON = Metric("epsilon_lower_bound", 0.0, at_most_one=False, is_bound=True)
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def judge(findings: Sequence[Finding]) -> Judgement:
         quantile = float(student.ppf((1 + CONFIDENCE) / 2, seeds - 1))
         half = quantile * float(advantages.std(ddof=1)) / sqrt(seeds)
     low, high = mean - half, mean + half
-    if findings[0].metric.advantage == "orders":
+    if findings[0].metric.is_bound:
         low, high = float(advantages.min()), float(advantages.max())
     margin = float(np.mean([finding.margin for finding in findings]))
     verdict: Verdict = "resists" if high <= margin else "leaks"

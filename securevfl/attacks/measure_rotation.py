@@ -14,6 +14,7 @@ from securevfl.attacks.subject import Measurement, Subject
 from securevfl.attacks.twins import Twin, TwinSetting, compare_twins
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
+from securevfl.job import Job
 from securevfl.protocols import gathering
 
 FloatArray = NDArray[np.float64]
@@ -48,6 +49,9 @@ def measured(
     """One pair of runs."""
     rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
     job = subject.job.with_settings(rounds=rounds)
+    if subject.scheme == "dp":  # Theorem 1 is about the rest: both runs draw the same noise
+        shared = {**dict(job.privacy), "noise_seed": subject.seed}
+        job = Job.of(**{**dict(job), "privacy": shared})
     if subject.is_slow and job.job.batch_size != "full":
         job = job.with_settings(batch_size=min(job.job.batch_size, SLOW_ROWS))
     cell = partial(

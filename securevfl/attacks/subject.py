@@ -21,7 +21,7 @@ from securevfl.protocols.exchanges import IN_CLEAR, KeyMaker, SchemeKeys
 from securevfl.protocols.label_guard import LIMIT
 from securevfl.protocols.local_part import LocalPart
 from securevfl.runtime.views import Received, View
-from securevfl.training import Environment, TrainingResult, train
+from securevfl.training import Environment, TrainingResult, privacy_account, train
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -133,6 +133,8 @@ class Subject:
 
     def __post_init__(self) -> None:
         job, self.dataset = scaled(self.job, self.dataset)
+        if job.privacy.budget is not None or job.privacy.release_budget is not None:
+            job = _without_budget(job, self.dataset)
         self.job = job.with_settings(
             seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True
         )
@@ -150,6 +152,12 @@ class Subject:
     def in_clear(self) -> bool:
         """Whether residuals travel without encryption."""
         return self.scheme in IN_CLEAR
+
+    @property
+    def releases(self) -> int:
+        """T: how often the job releases a sample under `dp`."""
+        account = privacy_account(self.job, self.dataset)
+        return 0 if account is None else account.after(account.rounds).releases
 
     @property
     def is_slow(self) -> bool:
@@ -193,6 +201,20 @@ class Subject:
                     view.entries = [each for each in view.entries if not _is_ciphertext(each)]
             self._recordings[key] = Recording(job, self.dataset, result)
         return self._recordings[key]
+
+
+def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
+    """The job with the noise that its budget asks for: attacks run more rounds, or fewer."""
+    account = privacy_account(job, dataset)
+    assert account is not None  # noqa: S101
+    gradients = account.gradients
+    resolved = {
+        "noise_multiplier": account.mechanism.noise_multiplier,
+        "gradient_noise_multiplier": gradients.noise_multiplier if gradients else None,
+        "budget": None,
+        "release_budget": None,
+    }
+    return Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **resolved}})
 
 
 def schedule_of(job: Job, dataset: VerticalDataset) -> BatchSchedule:

@@ -12,7 +12,7 @@ import numpy as np
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
-from securevfl.job import ExchangeSettings, Job, PrivacySettings
+from securevfl.job import Job
 from securevfl.training import train
 
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -66,7 +66,7 @@ def tune(
         TrainingDiverged: at every learning rate.
     """
     held_out = validation_split(dataset)
-    plain = job.model_copy(update={"exchange": ExchangeSettings(), "privacy": PrivacySettings()})
+    plain = job.in_clear
     outcomes = []
     for done, learning_rate in enumerate(grid):
         report(f"tuning the learning rate at Q = {job.local_steps}", done, len(grid))

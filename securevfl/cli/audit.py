@@ -18,7 +18,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
 from securevfl.protocols.exchanges import EXCHANGES, IN_CLEAR
-from securevfl.reports.matrix import advice_lines, advice_tables, legend, matrix
+from securevfl.reports.matrix import advice_lines, advice_tables, epsilon_lines, legend, matrix
 from securevfl.reports.page import audit_page, write_page
 from securevfl.reports.results import results, write_results
 
@@ -46,6 +46,10 @@ def audit(
     ] = None,
     local_steps: Annotated[int, typer.Option(min=1, help="Q.")] = 5,
     learning_rate: Annotated[float, typer.Option(help="Step size.")] = 0.1,
+    noise: Annotated[
+        float, typer.Option(min=0, help="Noise multiplier of dp, where no job file has one.")
+    ] = 1.0,
+    clip: Annotated[float, typer.Option(help="Predictions are clipped to this under dp.")] = 2.0,
     parties: options.Parties = None,
     label_party: options.LabelParty = None,
     repeats: Annotated[int, typer.Option(min=1, help="Seeds, for the intervals.")] = 5,
@@ -85,7 +89,9 @@ def audit(
         described = described.with_settings(seed=seed)
     policy = options.names(must_resist) if must_resist else described.audit.must_resist
     settings = AuditSettings(
-        jobs=_jobs(described, exchange, hide, from_file=job is not None),
+        jobs=_jobs(
+            described, exchange, hide, {"noise_multiplier": noise, "clip": clip}, job is not None
+        ),
         attacks=options.names(attack) if attack else tuple(MEASURES),
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
@@ -130,7 +136,9 @@ def _described(
     return described, job_data(described, path.parent, data_dir)
 
 
-def _jobs(job: Job, exchange: str | None, hide: str, *, from_file: bool) -> dict[str, Job]:
+def _jobs(
+    job: Job, exchange: str | None, hide: str, noise: dict[str, float], from_file: bool
+) -> dict[str, Job]:
     """The job under each exchange; a file's own exchange as it stands."""
     if exchange is None and from_file:
         return {job.exchange.scheme: job}
@@ -138,10 +146,15 @@ def _jobs(job: Job, exchange: str | None, hide: str, *, from_file: bool) -> dict
     for name in options.names(exchange) if exchange else EXCHANGES:
         if name not in EXCHANGES:
             raise ConfigError(f"--exchange {name!r}: unknown; known are {', '.join(EXCHANGES)}")
-        own = job.exchange if name == job.exchange.scheme and from_file else {"scheme": name}
-        if name not in IN_CLEAR and hide == "both":
-            own = {**dict(own), "hide": "both"}
-        jobs[name] = Job.of(**{**dict(job), "exchange": own})
+        if name == job.exchange.scheme and from_file:
+            jobs[name] = job
+            continue
+        hidden = {"hide": hide} if name not in IN_CLEAR else {}
+        sections = {
+            "exchange": {"scheme": name, **hidden},
+            "privacy": noise if name == "dp" else {},
+        }
+        jobs[name] = Job.of(**{**dict(job), **sections})
     return jobs
 
 
@@ -153,7 +166,7 @@ def _show(rows: list[dict[str, Any]], job: Job, data: VerticalDataset) -> None:
         f"Q = {job.local_steps}"
     )
     console.print(matrix(rows, title))
-    for note in legend(rows):
+    for note in (*legend(rows), *epsilon_lines(rows)):
         console.print(note, highlight=False)
     for table in advice_tables(rows):
         console.print()

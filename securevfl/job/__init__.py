@@ -83,6 +83,13 @@ class Job(Section):
         return Job.of(**{**dict(self), "job": {**dict(self.job), **changes}})
 
     @property
+    def in_clear(self) -> "Job":
+        """The same training, its exchanges without protection."""
+        return self.model_copy(
+            update={"exchange": ExchangeSettings(), "privacy": PrivacySettings()}
+        )
+
+    @property
     def local_steps(self) -> int:
         """Q in force: 1 under fedsgd and fdml."""
         return 1 if self.job.algorithm in {"fedsgd", "fdml"} else self.job.local_steps

@@ -60,17 +60,25 @@ class LinearModel:
 
 
 def random_start(
-    inputs: FloatArray, outputs: int, intercept: bool, generator: np.random.Generator
+    inputs: FloatArray,
+    outputs: int,
+    intercept: bool,
+    generator: np.random.Generator,
+    *,
+    whatever_the_rows: bool = False,
 ) -> LinearModel:
     """A private random θ⁰ with std(H⁰) = 1 over the rows, so that nobody knows d at the start.
 
     At θ⁰ = 0 every residual is ±½ and a gradient alone tells labels (design: audit.md 4). The
-    intercept starts at 0.
+    intercept starts at 0. Where θ⁰ must not depend on any row, as differential privacy end to end
+    has it, std(H⁰) = 1 holds for standardized columns that are not correlated.
     """
     weights = generator.standard_normal((inputs.shape[1], outputs))
     if intercept:
         weights[-1] = 0.0
     spread = np.std(inputs @ weights, axis=0)
+    if whatever_the_rows:
+        spread = np.linalg.norm(weights, axis=0)
     return LinearModel(weights / np.where(spread > 0, spread, 1.0), intercept)
 
 

@@ -164,7 +164,12 @@ class NeuralModel:
 
 
 def neural_start(
-    make: MakeModule, inputs: FloatArray, outputs: int, generator: np.random.Generator
+    make: MakeModule,
+    inputs: FloatArray,
+    outputs: int,
+    generator: np.random.Generator,
+    *,
+    whatever_the_rows: bool = False,
 ) -> NeuralModel:
     """A private random θ⁰ with std(H⁰) = 1 over the rows: the module's own, its last layer scaled.
 
@@ -173,6 +178,8 @@ def neural_start(
         inputs: the training rows, shape (N, F).
         outputs: C.
         generator: draws the module's initial parameters; torch's own generator stays as it was.
+        whatever_the_rows: leave the module's own start as it is, so that θ⁰ depends on no row, as
+            differential privacy end to end has it.
 
     Raises:
         ConfigError: a module that is no function of single rows, or whose last layer does not
@@ -182,6 +189,8 @@ def neural_start(
         module = make(inputs.shape[1], outputs).to(torch.float64)
     _require_function_of_rows(module, inputs[:_CHECKED_ROWS], outputs)
     model = NeuralModel(module)
+    if whatever_the_rows:
+        return model
     spread = _spread(model, inputs)
     # Features without variation cannot be spread, nor can saturated units.
     if spread > _LEAST_SPREAD * np.abs(model.predict(inputs)).max():

@@ -1,8 +1,12 @@
 """Clipping and noise on shared numbers, fresh at every release (FDML: Hu et al., KDD 2019).
 
 Neighbours are two data sets in which one sample's features at one party differ (replace-one), so
-that a prediction clipped to [−C, C] has sensitivity 2C. Noise is floating-point: its low bits tell
-more than the theory allows (Mironov, CCS 2012), which sweeps accept and say.
+that a prediction clipped to [−C, C] has sensitivity 2C.
+
+Released numbers lie on a grid of C/2^20. In floating point, a sum of value and noise has low bits
+that tell one from the other (Mironov, CCS 2012; an audit of ours read ε > 3 where Laplace noise
+claimed 1). Here values and noise are rounded to the grid first, and their sum is exact: as ±C are
+on the grid, that is continuous noise on grid points, rounded after, and keeps its guarantee.
 """
 
 import secrets
@@ -18,6 +22,7 @@ from securevfl.errors import ConfigError, DataError
 FloatArray = NDArray[np.float64]
 MechanismName = Literal["gaussian", "laplace"]
 SEED_BYTES = 32
+GRID = 2.0**20
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,6 @@ class Mechanism:
         length = sqrt(self.outputs) if self.name == "gaussian" else self.outputs
         return self.noise_multiplier * 2 * self.clip * length
 
-    def noise(self, shape: tuple[int, ...], generator: np.random.Generator) -> FloatArray:
-        """Fresh noise."""
-        draw = generator.normal if self.name == "gaussian" else generator.laplace
-        return draw(0.0, self.scale, shape)
-
     def release(self, values: FloatArray, generator: np.random.Generator) -> FloatArray:
         """Values clipped to [−C, C], plus fresh noise, in any shape.
 
@@ -69,7 +69,16 @@ class Mechanism:
         if not np.isfinite(values).all():
             count = int(np.sum(~np.isfinite(values)))
             raise DataError(f"predictions: {count} NaN or infinite values, expected finite ones")
-        return np.clip(values, -self.clip, self.clip) + self.noise(values.shape, generator)
+        return self.perturb(np.clip(values, -self.clip, self.clip), generator)
+
+    def perturb(self, values: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Values as they are, plus fresh noise; their sensitivity has to be 2C."""
+        if self.noise_multiplier == 0:
+            return values
+        unit = self.clip / GRID
+        draw = generator.normal if self.name == "gaussian" else generator.laplace
+        noise = np.rint(draw(0.0, self.scale / unit, values.shape))
+        return (np.rint(values / unit) + noise) * unit
 
 
 @dataclass(frozen=True)

@@ -67,17 +67,21 @@ class LocalPart:
     def _start(self, holds_labels: bool, start: np.random.Generator) -> LocalModel:
         outputs = self._loss.outputs
         features = self.scaling.apply(self._table.train)
+        # A promise end to end covers θ⁰, which predictions show.
+        private = self._job.privacy.gradient_clip is not None
         if self._network is not None:
             # torch takes a second to load, and linear jobs need none.
             from securevfl.models.neural import maker_of, neural_start  # noqa: PLC0415
 
             make = maker_of(self._network, self._make_module)
-            return neural_start(make, features, outputs, start)
+            return neural_start(make, features, outputs, start, whatever_the_rows=private)
         intercept = self._job.job.intercept and holds_labels
         zero = zero_start(features.shape[1] + int(intercept), outputs, intercept)
         if self._job.job.start == "zero":
             return zero
-        return random_start(zero.inputs(features), outputs, intercept, start)
+        return random_start(
+            zero.inputs(features), outputs, intercept, start, whatever_the_rows=private
+        )
 
     def saved(self, rounds: int) -> SavedModel:
         """The model as it stands, with its header."""

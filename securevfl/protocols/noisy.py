@@ -89,7 +89,7 @@ class NoisyLabelSide:
         async with party.costs.compute("local"):
             residuals = party.loss.residuals(others + predictions, batch.labels)
         async with party.costs.compute("encrypt"):
-            residuals += self._mechanism.noise(residuals.shape, self._generator)
+            residuals = self._mechanism.perturb(residuals, self._generator)
         for name in party.feature_parties:
             if name in step.receivers:
                 await party.channel.send(name, Residuals(step.index, residuals))

@@ -26,8 +26,9 @@ from securevfl.privacy.accounting import (
 )
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism, secret_generator
 
-FRESH = "fresh noise from the operating system's generator, in floating point"
+FRESH = "fresh noise, seeded by the operating system's generator"
 NO_PROMISE = "noise from a fixed seed: an experiment, which promises nothing"
+NOT_COVERED = "scaling of features, their selection and tuning, which are taken as public"
 EXACT_STEPS = "infinite: no noise on the party's own gradient steps"
 NO_NOISE = "infinite: no noise on predictions"
 
@@ -85,6 +86,7 @@ class Promise:
         label_releases: of a training sample's residual.
         epsilon_label: ε of its label; None where infinite.
         noise: where the noise comes from.
+        not_covered: what no ε covers.
     """
 
     mechanism: str
@@ -103,6 +105,7 @@ class Promise:
     label_releases: int
     epsilon_label: float | None
     noise: str
+    not_covered: str = NOT_COVERED
 
     def row(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -157,6 +157,18 @@ def advice_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def epsilon_lines(rows: Sequence[Row]) -> list[str]:
+    """What was claimed beside what was measured, a line each."""
+    return [
+        f"epsilon, {row['exchange']}, {row['detail']['case']}: at least {figure(row['value'])} "
+        f"(Clopper-Pearson alone {figure(row['detail']['clopper_pearson'])}) where "
+        f"{figure(row['detail']['claimed_epsilon'])} is claimed, z = "
+        f"{row['detail']['noise_multiplier']:.3g}, T = {row['detail']['releases']}"
+        for row in rows
+        if row["attack"] == "epsilon" and row["verdict"] != "not_applicable"
+    ]
+
+
 def advice_tables(rows: Sequence[Row]) -> list[Table]:
     """Labels read by batch size and by epochs, fixed batches beside reshuffled ones."""
     found = [row for row in rows if "advice" in row["detail"]]

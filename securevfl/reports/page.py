@@ -8,7 +8,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from securevfl.files import replace_file
-from securevfl.reports.matrix import advice_lines, cell_text, exchanges_of, figure, legend, lines_of
+from securevfl.reports.matrix import (
+    advice_lines,
+    cell_text,
+    epsilon_lines,
+    exchanges_of,
+    figure,
+    legend,
+    lines_of,
+)
 from securevfl.reports.plots import curve_svg
 
 Row = Mapping[str, Any]
@@ -33,7 +41,7 @@ def audit_page(result: Mapping[str, Any]) -> str:
         result=result,
         exchanges=exchanges_of(rows),
         lines=lines_of(rows),
-        legend=legend(rows),
+        legend=[*legend(rows), *epsilon_lines(rows)],
         advice=advice_lines(rows),
         curves=curves,
         attacks=[

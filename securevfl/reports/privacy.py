@@ -49,4 +49,4 @@ def privacy_notes(row: Row) -> list[str]:
             f"AUC {row['auc']:.4f} of noisy held-out predictions, {row['auc_exact']:.4f} of exact "
             "ones, which no party sees"
         )
-    return [*notes, promise["noise"]]
+    return [*notes, promise["noise"], f"not covered: {promise['not_covered']}"]

@@ -13,6 +13,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.job import Job
 from securevfl.messages import HeldOutPredictions, Predictions, Residuals
+from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.training import Environment, TrainingResult, privacy_account, train
@@ -149,36 +150,40 @@ def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words(
 def test_noise_on_gradients_moves_feature_parties_and_nobody_else(
     breast_cancer: VerticalDataset,
 ) -> None:
-    exact = noisy(breast_cancer, {"noise_multiplier": 0, "noise_seed": 0}, rounds=1)
-    moved = noisy(
-        breast_cancer,
-        {
+    def weights(multiplier: float) -> dict[str, NDArray[np.float64]]:
+        privacy = {
             "noise_multiplier": 0,
             "gradient_clip": 1e3,
-            "gradient_noise_multiplier": 1,
+            "gradient_noise_multiplier": multiplier,
             "noise_seed": 0,
-        },
-        rounds=1,
-    )
-    for name in exact.outcomes:
-        same = np.array_equal(
-            exact.outcomes[name].model.weights, moved.outcomes[name].model.weights
-        )
+        }
+        result = noisy(breast_cancer, privacy, rounds=1)
+        return {name: outcome.model.weights for name, outcome in result.outcomes.items()}
+
+    exact, moved = weights(0), weights(1)
+    for name, before in exact.items():
+        same = np.array_equal(before, moved[name])
         assert same == (name == breast_cancer.label_party)
 
 
-def test_a_clip_that_nothing_reaches_changes_nothing(breast_cancer: VerticalDataset) -> None:
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_a_clip_that_nothing_reaches_changes_nothing(
+    breast_cancer: VerticalDataset, model: str
+) -> None:
+    def same_start(name: str, start: LocalModel) -> LocalModel:
+        start.weights = np.random.default_rng(5).standard_normal(start.weights.shape) / 10
+        return start
+
+    environment = Environment(wrap_model=same_start)
     loose = {
         "noise_multiplier": 0,
         "clip": 1e6,
         "gradient_clip": 1e6,
         "gradient_noise_multiplier": 0,
     }
-    for model in ("linear", "mlp"):
-        clipped = noisy(breast_cancer, loose, model=model)
-        job = Job.of(job={**FEW, "model": model}, exchange={"scheme": "plain"})
-        plain = train(job, breast_cancer)
-        np.testing.assert_allclose(all_weights(clipped), all_weights(plain), rtol=1e-9)
+    clipped = noisy(breast_cancer, loose, environment, model=model)
+    plain = train(clipped.job.in_clear, breast_cancer, environment)
+    np.testing.assert_allclose(all_weights(clipped), all_weights(plain), rtol=1e-9)
 
 
 def sent_nothing() -> tuple[Environment, list[bytes]]:

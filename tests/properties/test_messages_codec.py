@@ -23,6 +23,8 @@ from securevfl.messages import (
     Message,
     Predictions,
     PublicKey,
+    PulledSums,
+    PushedPredictions,
     Residuals,
     Verdict,
     decode,
@@ -60,6 +62,8 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     HeldOutPredictions: st.builds(HeldOutPredictions, u64, floats),
     MaskedHeldOutPredictions: st.builds(MaskedHeldOutPredictions, u64, ring),
     Verdict: st.builds(Verdict, u64, st.booleans()),
+    PushedPredictions: st.builds(PushedPredictions, u64, floats),
+    PulledSums: st.builds(PulledSums, u64, floats),
 }
 messages = st.one_of([BY_KIND[kind] for kind in KINDS])
 

@@ -49,7 +49,7 @@ def verdicts(rows: list[dict[str, Any]], attack: str, case: str = "") -> dict[st
 
 
 def test_every_attack_has_its_contract_name() -> None:
-    assert set(MEASURES) <= NAMES
+    assert set(MEASURES) == NAMES
 
 
 def test_rows_have_the_contracts_keys_and_are_json(labels: list[dict[str, Any]]) -> None:

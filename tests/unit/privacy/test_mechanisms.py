@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.privacy.mechanisms import Mechanism, secret_generator
+from securevfl.privacy.mechanisms import GRID, Mechanism, secret_generator
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])
@@ -19,6 +19,19 @@ def test_values_are_clipped_before_noise() -> None:
     mechanism = Mechanism("gaussian", 0.0, clip=2.0)
     found = mechanism.release(np.array([[-5.0], [1.0], [3.0]]), np.random.default_rng(0))
     np.testing.assert_array_equal(found, [[-2.0], [1.0], [2.0]])
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_low_bits_of_a_release_tell_nothing(name: str) -> None:
+    """Values and noise meet on a grid, where their sum is exact whatever the value is."""
+    mechanism = Mechanism(name, 1.0, clip=0.7)  # type: ignore[arg-type]
+    unit = 0.7 / GRID
+    values = [np.full(1000, each) for each in (-0.7, 0.123456789, 0.7)]
+    steps = [np.rint(mechanism.release(each, np.random.default_rng(1)) / unit) for each in values]
+    released = mechanism.release(values[1], np.random.default_rng(1))
+    np.testing.assert_array_equal(released, steps[1] * unit)
+    # The same draw gives the same noise, to the last bit, on either side.
+    np.testing.assert_array_equal(steps[2] - steps[0], np.full(1000, 2 * GRID))
 
 
 def test_every_release_has_noise_of_its_own() -> None:
