@@ -36,7 +36,7 @@ from securevfl.crypto.openings import (
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.job import ExchangeSettings, Job
 from securevfl.messages import EncryptedProducts, EncryptedValues, PublicKey
-from securevfl.protocols.exchanges import KeyMaker
+from securevfl.protocols.key_exchange import KeyMaker
 from securevfl.runtime.views import View
 
 Int64Array = NDArray[np.int64]

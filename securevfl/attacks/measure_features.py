@@ -42,7 +42,7 @@ from securevfl.attacks.own_replay import Round, rounds_of
 from securevfl.attacks.subject import Measurement, Recording, Subject, schedule_of
 from securevfl.errors import ConfigError
 from securevfl.models.losses import loss_for
-from securevfl.protocols.program import plan_of
+from securevfl.protocols.plans import plan_of
 
 FloatArray = NDArray[np.float64]
 ADVERSARY = "label party"

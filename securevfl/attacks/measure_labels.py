@@ -29,7 +29,7 @@ from securevfl.attacks.labels_from_residuals import (
 from securevfl.attacks.own_model import own_model
 from securevfl.attacks.subject import Measurement, Recording, Seat, Subject
 from securevfl.models.losses import loss_for
-from securevfl.protocols.program import plan_of
+from securevfl.protocols.plans import plan_of
 
 FloatArray = NDArray[np.float64]
 EPOCHS = 3

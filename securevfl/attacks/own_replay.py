@@ -10,7 +10,7 @@ from securevfl.attacks.subject import Recording, Seat
 from securevfl.errors import ConfigError
 from securevfl.messages import Predictions
 from securevfl.models.losses import loss_for
-from securevfl.protocols.program import plan_of
+from securevfl.protocols.plans import plan_of
 from securevfl.protocols.signals import PredictionsSignal
 from securevfl.runtime.views import Learned, Received, View
 

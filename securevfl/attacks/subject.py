@@ -17,7 +17,8 @@ from securevfl.job import Job
 from securevfl.messages import EncryptedProducts, EncryptedStep, EncryptedValues
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
-from securevfl.protocols.exchanges import IN_CLEAR, KeyMaker, SchemeKeys
+from securevfl.protocols.exchanges import IN_CLEAR
+from securevfl.protocols.key_exchange import KeyMaker, SchemeKeys
 from securevfl.protocols.label_guard import LIMIT
 from securevfl.protocols.local_part import LocalPart
 from securevfl.runtime.views import Received, View

@@ -20,7 +20,7 @@ from securevfl.job import Job
 from securevfl.messages import Hello
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.losses import loss_for
-from securevfl.protocols.exchanges import KeyMaker, SchemeKeys
+from securevfl.protocols.key_exchange import KeyMaker, SchemeKeys
 from securevfl.protocols.local_part import LocalPart
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, train

@@ -16,7 +16,7 @@ from securevfl.job import Job
 from securevfl.models.losses import loss_for
 from securevfl.models.scores import auc
 from securevfl.protocols.local_part import LocalPart
-from securevfl.protocols.program import step_size_of
+from securevfl.protocols.plans import step_size_of
 
 
 @dataclass(frozen=True)

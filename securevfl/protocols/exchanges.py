@@ -3,80 +3,34 @@
 import difflib
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.scheme import KeyOwner, ProductFormat
 from securevfl.crypto.schemes import (
     SCHEMES,
-    make_evaluator,
-    make_owner,
     with_fraction_bits,
 )
 from securevfl.errors import (
     ConfigError,
-    CryptoError,
-    KeyMismatch,
-    PeerViolation,
     RangeExceeded,
 )
 from securevfl.job import ExchangeSettings
-from securevfl.messages import PublicKey
 from securevfl.models.losses import Loss, quadratic_loss
 from securevfl.protocols.agreement import MOST_FRACTION_BITS, Agreement
 from securevfl.protocols.encrypted import EncryptedFeatureSide, EncryptedLabelSide
 from securevfl.protocols.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchange import Exchange, Party
 from securevfl.protocols.gathering import ClearGathering, Gathering, MaskedGathering
-from securevfl.protocols.homomorphic import OwnKey, PeerKey
+from securevfl.protocols.homomorphic import OwnKey
+from securevfl.protocols.key_exchange import KeyMaker, exchange_keys
 from securevfl.protocols.label_guard import LeakageCount
 from securevfl.protocols.noisy import NoisyGathering, NoisyLabelSide
 from securevfl.protocols.one_trip import Lookahead, OneTripFeatureSide, OneTripLabelSide
 from securevfl.protocols.plain import PlainFeatureSide, PlainLabelSide
 from securevfl.protocols.privacy_account import Noise
-from securevfl.runtime.channel import collect
-from securevfl.runtime.costs import SETUP
 from securevfl.runtime.network import Network
 
 IN_CLEAR = ("plain", "masked", "dp")
 EXCHANGES = (*IN_CLEAR, *SCHEMES)
-
-
-class KeyMaker(Protocol):
-    """Makes both ends of a homomorphic key; tests pass one that makes small keys."""
-
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
-        """A fresh key."""
-
-    def evaluator(
-        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
-    ) -> Evaluator:
-        """A peer's end of another party's key."""
-
-
-class SchemeKeys:
-    """Keys as the job file asks for them."""
-
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
-        """A fresh key of the job's scheme."""
-        return make_owner(
-            settings.scheme,
-            product_format,
-            key_bits=settings.key_bits,
-            engine=settings.engine,
-        )
-
-    def evaluator(
-        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
-    ) -> Evaluator:
-        """A peer's end of another party's key."""
-        return make_evaluator(
-            settings.scheme,
-            material,
-            product_format,
-            key_bits=settings.key_bits,
-            engine=settings.engine,
-            workers=settings.workers,
-        )
 
 
 @dataclass(frozen=True)
@@ -276,7 +230,9 @@ async def establish(
     )
     if one_trip:
         fmt = ahead
-    own, peers = await _exchange_keys(party, settings, fmt, keys)
+    own, peers = await exchange_keys(
+        party, settings, fmt, owners=key_owners(party, settings), keys=keys
+    )
     own_key = None
     if own is not None:
         own_key = OwnKey(party, own, dict(agreement.columns), fmt, leakage)
@@ -348,41 +304,3 @@ def _gathering(
     if settings.scheme == "masked" or settings.predictions == "masked" or wants_sum:
         return MaskedGathering(party, agreement.masks)
     return ClearGathering(party)
-
-
-async def _exchange_keys(
-    party: Party,
-    settings: ExchangeSettings,
-    fmt: ProductFormat,
-    keys: KeyMaker,
-) -> tuple[KeyOwner | None, dict[str, PeerKey]]:
-    owners = key_owners(party, settings)
-    own = None
-    if party.name in owners:
-        async with party.costs.compute(SETUP):
-            own = keys.owner(settings, fmt)
-        for name in party.others:
-            await party.channel.send(name, PublicKey(settings.scheme, own.public_bytes))
-    senders = [name for name in owners if name != party.name]
-    received = await collect(party.channel, senders, PublicKey)
-    peers = {}
-    for name, message in received.items():
-        if message.scheme != settings.scheme:
-            raise PeerViolation(
-                f"{name} sent a key of {message.scheme!r}, the job says {settings.scheme!r}"
-            )
-        async with party.costs.compute(SETUP):
-            evaluator = _peer_evaluator(name, settings, message.material, fmt, keys)
-        peers[name] = PeerKey(party, name, evaluator, fmt)
-    return own, peers
-
-
-def _peer_evaluator(
-    peer: str, settings: ExchangeSettings, material: bytes, fmt: ProductFormat, keys: KeyMaker
-) -> Evaluator:
-    try:
-        return keys.evaluator(settings, material, fmt)
-    except KeyMismatch as error:
-        raise KeyMismatch(f"key of {peer}: {error}") from error
-    except CryptoError as error:
-        raise PeerViolation(f"key of {peer}: {error}") from error

@@ -28,7 +28,7 @@ from securevfl.privacy.mechanisms import GradientNoise, Mechanism, secret_genera
 
 FRESH = "fresh noise, seeded by the operating system's generator"
 NO_PROMISE = "noise from a fixed seed: an experiment, which promises nothing"
-NOT_COVERED = "scaling of features, their selection and tuning, which are taken as public"
+NOT_COVERED = "scaling of features, their selection, tuning, and earlier jobs on the same rows"
 EXACT_STEPS = "infinite: no noise on the party's own gradient steps"
 NO_NOISE = "infinite: no noise on predictions"
 

@@ -28,7 +28,7 @@ from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOw
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.data.sources import load
 from securevfl.job import ExchangeSettings, Job
-from securevfl.protocols.exchanges import KeyMaker, SchemeKeys
+from securevfl.protocols.key_exchange import KeyMaker, SchemeKeys
 from tests.weakened import EncryptsNothing, ShortBlinders
 
 KEY_BITS = 384

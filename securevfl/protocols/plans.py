@@ -1,0 +1,31 @@
+"""What a job file says about steps, as an algorithm takes it."""
+
+from securevfl.job import Job
+from securevfl.models.losses import Loss
+from securevfl.protocols.fedbcd import Plan, StepSize
+from securevfl.protocols.signals import LocalRule
+
+
+def plan_of(job: Job, loss: Loss, parties: int) -> Plan:
+    """Rounds, step sizes and local steps of a job."""
+    settings = job.job
+    return Plan(
+        rounds=settings.rounds,
+        in_turns=settings.algorithm == "fedbcd-s",
+        step_size=step_size_of(job, parties),
+        rule=LocalRule(
+            loss,
+            local_steps=job.local_steps,
+            l2=settings.l2,
+            proximal=settings.proximal,
+            frozen=settings.local_rule == "frozen",
+            gauss_newton=settings.local_rule == "gauss-newton",
+        ),
+    )
+
+
+def step_size_of(job: Job, parties: int) -> StepSize:
+    """η of a job, round by round."""
+    settings = job.job
+    divided_by = parties if settings.divide_by_sqrt_parties else 1
+    return StepSize(settings.learning_rate, decays=job.step_size_decays, parties=divided_by)
