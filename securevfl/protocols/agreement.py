@@ -1,9 +1,10 @@
 """Before the first round: is everyone in the same job, over the same rows?
 
 Learns:
-    every party: the others' number of columns, the power of two that bounds their features, how
-        many fraction bits make these exact (0 where all are integers), and a hash of the job. Of
-        a party with a network its number of parameters in place of these. Nothing about rows.
+    every party: the others' number of columns and a hash of the job; before encrypted products, the
+        power of two that bounds their features and how many fraction bits make these exact (0
+        where all are integers). Of a party with a network its number of parameters in place of
+        these. Nothing else about rows.
 """
 
 from collections.abc import Collection, Mapping
@@ -69,6 +70,7 @@ async def agree(
     test_rows: int,
     *,
     parameters: int | None = None,
+    encrypted: bool = True,
     observers: Collection[str] = (),
 ) -> Agreement:
     """Introduce this party to all others and check that they run the same job.
@@ -80,11 +82,13 @@ async def agree(
         test_rows: its number of held-out rows.
         parameters: p of a network, whose Jacobians are brought within ±1 and rounded; None for a
             linear model. Features then stay unmentioned.
+        encrypted: whether products with features are sized by them; else they stay unmentioned.
         observers: who is told without answering: a server checks, and holds no rows.
 
     Raises:
         PeerViolation: a peer runs another job, or holds another number of rows.
     """
+    sizes = encrypted and parameters is None
     async with party.costs.compute(SETUP):
         mask_key = MaskKey.generate()
         hello = Hello(
@@ -92,10 +96,8 @@ async def agree(
             rows=len(inputs),
             test_rows=test_rows,
             columns=inputs.shape[1] if parameters is None else parameters,
-            feature_bound_bits=feature_bound_bits(inputs) if parameters is None else 0,
-            feature_fraction_bits=(
-                feature_fraction_bits(inputs) if parameters is None else MOST_FRACTION_BITS
-            ),
+            feature_bound_bits=feature_bound_bits(inputs) if sizes else 0,
+            feature_fraction_bits=(feature_fraction_bits(inputs) if sizes else MOST_FRACTION_BITS),
             mask_key=mask_key.public_bytes,
         )
     for name in (*party.others, *observers):

@@ -13,7 +13,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.protocols import fdml
 from securevfl.protocols.agreement import Agreement, agree
 from securevfl.protocols.exchange import Batch, Party
-from securevfl.protocols.exchanges import Established, establish, key_owners
+from securevfl.protocols.exchanges import IN_CLEAR, Established, establish, key_owners
 from securevfl.protocols.fedbcd import train
 from securevfl.protocols.label_guard import GuardRecord, LeakageCount, planned
 from securevfl.protocols.local_part import LocalPart, network_parties
@@ -71,7 +71,12 @@ async def train_fedbcd(training: Training) -> Trained:
     """
     party, job, data, part = training.party, training.job, training.data, training.part
     agreement = await agree(
-        party, job.hash(), part.inputs, len(part.held_out), parameters=part.parameters
+        party,
+        job.hash(),
+        part.inputs,
+        len(part.held_out),
+        parameters=part.parameters,
+        encrypted=job.exchange.scheme not in IN_CLEAR,
     )
     if party.name in key_owners(party, job.exchange):
         _require_guard(party, job, agreement, data, training.workplace.guard_directory)
@@ -117,6 +122,7 @@ async def train_fdml(training: Training) -> Trained:
         part.inputs,
         len(part.held_out),
         parameters=part.parameters,
+        encrypted=False,
         observers=[fdml.SERVER],
     )
     rounds = job.job.rounds

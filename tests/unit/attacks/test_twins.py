@@ -77,14 +77,15 @@ def test_under_encryption_only_the_rounding_of_features_shows(scheme: str, hide:
     assert twin.relative_distance >= 0.1
 
 
-def test_integers_show_in_the_set_up() -> None:
+def test_integers_show_in_the_set_up_of_encrypted_jobs_alone() -> None:
     # That features need no fraction bits is said in clear, and a twin of 0/1 columns needs them.
     dataset = load("breast_cancer")
     other, table = scaled(Job(), dataset)[1].parties
     train, test = np.sign(table.train).clip(0), np.sign(table.test).clip(0)
     zeros_and_ones = replace(table, train=train, test=test)
     bits = replace(dataset, parties=(other, zeros_and_ones), standardize=False)
-    assert "feature_fraction_bits" in compare(bits).set_up_differs
+    assert "feature_fraction_bits" in compare(bits, "bfv").set_up_differs
+    assert compare(bits).set_up_differs == ()
     assert compare(bits).deviation <= 1e-11
 
 

@@ -29,11 +29,14 @@ def member(
     size: float = 1,
     *,
     parameters: int | None = None,
+    encrypted: bool = True,
 ) -> Program[Agreement]:
     async def program(channel: Channel, costs: Costs) -> Agreement:
         party = Party(channel, costs, NAMES, "bank", Logistic())
         inputs = np.full((rows, columns), size)
-        return await agree(party, job_hash, inputs, test_rows, parameters=parameters)
+        return await agree(
+            party, job_hash, inputs, test_rows, parameters=parameters, encrypted=encrypted
+        )
 
     return program
 
@@ -43,6 +46,16 @@ def test_parties_learn_columns_and_a_common_bound() -> None:
     agreed = simulate(programs, PRESETS["lan"]).results
     assert dict(agreed["bank"].columns) == {"shop": 7, "lab": 1}
     assert {each.feature_bound for each in agreed.values()} == {8.0}
+
+
+def test_in_clear_nothing_is_said_of_features() -> None:
+    small, large = (
+        simulate({name: member(size=size, encrypted=False) for name in NAMES}, PRESETS["lan"])
+        for size in (1.0, 1e30)
+    )
+    for one, other in zip(small.results.values(), large.results.values(), strict=True):
+        assert one.feature_bound == other.feature_bound
+        assert one.feature_fraction_bits == other.feature_fraction_bits
 
 
 @pytest.mark.parametrize(
