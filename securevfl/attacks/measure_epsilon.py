@@ -61,12 +61,12 @@ def _in_situ(subject: Subject) -> Iterator[Measurement]:
     )
     exact = privacy.gradient_clip is None
     if not exact:
-        yield _worlds(subject, subject.job, cell(case="other records' messages"))
+        yield _worlds(subject, subject.job, cell(case="in situ"))
         return
     # Nothing is claimed end to end: what if somebody took the release claim for it?
-    yield _worlds(subject, subject.job, cell(case="release claim, others' messages", what_if=True))
+    yield _worlds(subject, subject.job, cell(case="release claim, in situ", what_if=True))
     noisy = Job.of(**{**dict(subject.job), "privacy": {**dict(privacy), **LIKE_RELEASES}})
-    yield _worlds(subject, noisy, cell(case="noisy gradients, others' messages", what_if=True))
+    yield _worlds(subject, noisy, cell(case="DP-SGD, in situ", what_if=True))
 
 
 def _worlds(subject: Subject, job: Job, cell: Measurement) -> Measurement:

@@ -69,10 +69,12 @@ def _first_place(rows: Sequence[Row], attack: str) -> int:
 
 
 def figure(value: float | None) -> str:
-    """A figure in at most seven characters."""
+    """A positive figure in at most six characters."""
     if value is None:
         return "-"
-    if value == 0 or 1e-3 <= abs(value) < 1e3:  # noqa: PLR2004
+    if 1e-3 <= abs(value) < 1e-2:  # noqa: PLR2004
+        return f"{value:.2g}"
+    if value == 0 or 1e-2 <= abs(value) < 1e3:  # noqa: PLR2004
         return f"{value:.3g}"
     return f"{value:.0e}"
 
@@ -85,9 +87,7 @@ def cell_text(row: Row | None) -> str:
     if row is None or row["verdict"] == "not_applicable":
         return "·"
     leaks = row["verdict"] == "leaks" and not row["detail"]["control"]
-    return (
-        figure(row["value"]) + ("" if row["detail"]["certain"] else "?") + (" !" if leaks else "")
-    )
+    return figure(row["value"]) + ("" if row["detail"]["certain"] else "?") + ("!" if leaks else "")
 
 
 def matrix(rows: Sequence[Row], title: str) -> Table:
@@ -122,7 +122,7 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
 def _padded(row: Row | None) -> str:
     """Figures stand below one another whether they leak or not."""
     text = cell_text(row)
-    return text if text.endswith("!") else text + "  "
+    return text if text.endswith("!") else text + " "
 
 
 def legend(rows: Sequence[Row]) -> list[str]:

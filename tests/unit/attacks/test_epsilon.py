@@ -238,9 +238,9 @@ def test_an_audit_measures_epsilon_where_there_is_one(rows: list[dict[str, Any]]
     assert own["verdict"] == "resists"
     assert own["value"] < own["detail"]["claimed_epsilon"]
     assert (half["verdict"], half["detail"]["control"]) == ("leaks", True)
-    taken = by_case["release claim, others' messages"]
+    taken = by_case["release claim, in situ"]
     assert (taken["verdict"], taken["detail"]["what_if"]) == ("leaks", True)
-    assert by_case["noisy gradients, others' messages"]["verdict"] == "resists"
+    assert by_case["DP-SGD, in situ"]["verdict"] == "resists"
     assert [row["verdict"] for row in rows if row["exchange"] == "plain"] == ["not_applicable"]
     assert violations(rows, ["epsilon"]) == []
 
@@ -251,15 +251,15 @@ def test_an_audit_measures_epsilon_where_there_is_one(rows: list[dict[str, Any]]
         ({"noise_multiplier": 0}, {""}),
         (
             {"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4},
-            {"own releases", "control: half the noise", "other records' messages"},
+            {"own releases", "control: half the noise", "in situ"},
         ),
         (
             {"release_budget": 8.0},
             {
                 "own releases",
                 "control: half the noise",
-                "release claim, others' messages",
-                "noisy gradients, others' messages",
+                "release claim, in situ",
+                "DP-SGD, in situ",
             },
         ),
     ],
