@@ -25,6 +25,7 @@ from securevfl.protocols.exchanges import check_exchange, reveals_gradients
 from securevfl.protocols.fdml import SERVER, Served, check_fdml, serve
 from securevfl.protocols.key_exchange import KeyMaker, SchemeKeys
 from securevfl.protocols.local_part import check_local_models
+from securevfl.protocols.plans import schedule_of
 from securevfl.protocols.privacy_account import PrivacyAccount, Promise, account_of
 from securevfl.protocols.program import PartyOutcome, run_party
 from securevfl.protocols.scoring import Score
@@ -141,7 +142,7 @@ def train(
     """
     environment = environment or Environment()
     check(job, dataset, environment.modules)
-    schedule = _schedule(job, dataset)
+    schedule = schedule_of(job, dataset)
     programs: dict[str, Program[PartyOutcome | Served]] = {
         data.table.name: partial(
             run_party, job=job, data=data, workplace=_workplace(job, data, environment)
@@ -217,7 +218,7 @@ def privacy_account(job: Job, dataset: VerticalDataset) -> PrivacyAccount | None
     """
     return account_of(
         job,
-        _schedule(job, dataset),
+        schedule_of(job, dataset),
         parties=len(dataset.parties),
         outputs=loss_for(job.job.loss, dataset.classes).outputs,
         test_rows=len(dataset.test_labels),
@@ -234,14 +235,6 @@ def save_models(result: TrainingResult, directory: Path) -> list[Path]:
     for name, path in paths.items():
         save_model(path, result.outcomes[name].model)
     return list(paths.values())
-
-
-def _schedule(job: Job, dataset: VerticalDataset) -> BatchSchedule:
-    rows = len(dataset.train_labels)
-    size = rows if job.job.batch_size == "full" else job.job.batch_size
-    return BatchSchedule(
-        rows, size, dataset.fingerprint, seed=job.job.seed, sampling=job.job.sampling
-    )
 
 
 def _server(

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from securevfl.attacks.finding import Finding, curve
 from securevfl.attacks.leverage import Exposure, exposure
 from securevfl.attacks.row_spaces import LEVERAGE_ONE
-from securevfl.attacks.subject import Recording, Subject, schedule_of
+from securevfl.attacks.subject import Recording, Subject
+from securevfl.protocols.plans import schedule_of
 
 SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
 ROWS = 4096

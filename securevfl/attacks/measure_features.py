@@ -39,10 +39,10 @@ from securevfl.attacks.gram import (
 )
 from securevfl.attacks.gram_rows import factor_from_minibatches
 from securevfl.attacks.own_replay import Round, rounds_of
-from securevfl.attacks.subject import Measurement, Recording, Subject, schedule_of
+from securevfl.attacks.subject import Measurement, Recording, Subject
 from securevfl.errors import ConfigError
 from securevfl.models.losses import loss_for
-from securevfl.protocols.plans import plan_of
+from securevfl.protocols.plans import plan_of, schedule_of
 
 FloatArray = NDArray[np.float64]
 ADVERSARY = "label party"

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from securevfl.attacks.finding import Finding
 from securevfl.attacks.twins import scaled
-from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
 from securevfl.messages import EncryptedProducts, EncryptedStep, EncryptedValues
@@ -21,6 +20,7 @@ from securevfl.protocols.exchanges import IN_CLEAR
 from securevfl.protocols.key_exchange import KeyMaker, SchemeKeys
 from securevfl.protocols.label_guard import LIMIT
 from securevfl.protocols.local_part import LocalPart
+from securevfl.protocols.plans import schedule_of
 from securevfl.runtime.views import Received, View
 from securevfl.training import Environment, TrainingResult, privacy_account, train
 
@@ -216,15 +216,6 @@ def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
         "release_budget": None,
     }
     return Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **resolved}})
-
-
-def schedule_of(job: Job, dataset: VerticalDataset) -> BatchSchedule:
-    """Which rows every round takes; public."""
-    rows = len(dataset.train_labels)
-    size = rows if job.job.batch_size == "full" else job.job.batch_size
-    return BatchSchedule(
-        rows, size, dataset.fingerprint, seed=job.job.seed, sampling=job.job.sampling
-    )
 
 
 def guarded_batch_size(dataset: VerticalDataset, limit: float = LIMIT) -> int:

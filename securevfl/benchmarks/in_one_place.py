@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.losses import loss_for
 from securevfl.models.scores import auc
 from securevfl.protocols.local_part import LocalPart
-from securevfl.protocols.plans import step_size_of
+from securevfl.protocols.plans import schedule_of, step_size_of
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,7 @@ def train_in_one_place(
         for table in dataset.parties
         if parties is None or table.name in parties
     ]
-    rows = len(dataset.train_labels)
-    size = rows if settings.batch_size == "full" else settings.batch_size
-    schedule = BatchSchedule(
-        rows, size, dataset.fingerprint, seed=settings.seed, sampling=settings.sampling
-    )
+    schedule = schedule_of(job, dataset)
     step_size = step_size_of(job, len(names))
     started = time.perf_counter()
     for index in range(settings.rounds):

@@ -11,10 +11,11 @@ import numpy as np
 
 from securevfl.attacks.leverage import exposure
 from securevfl.attacks.measure_labels import read_labels
-from securevfl.attacks.subject import Subject, guarded_batch_size, schedule_of
+from securevfl.attacks.subject import Subject, guarded_batch_size
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
+from securevfl.protocols.plans import schedule_of
 
 RATIOS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 

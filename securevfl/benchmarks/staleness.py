@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from securevfl.benchmarks.objective import LOSS, Objective, Trail
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, NetworkSettings
@@ -24,6 +23,7 @@ from securevfl.messages import PulledSums
 from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc
 from securevfl.protocols.fdml import SERVER, Staleness
+from securevfl.protocols.plans import schedule_of
 from securevfl.runtime.costs import FixedCosts, Stopwatch
 from securevfl.runtime.pace import Pace, Slower
 from securevfl.training import Environment, TrainingResult, check, train
@@ -219,11 +219,8 @@ def regret_of(
     F_t is the loss of batch t; a party sees the newest pushed predictions of the others beside
     its own. Θ* minimizes the loss over all rows. Theorem 1 of FDML: O(1/√T).
     """
-    job, dataset = result.job.job, objective.dataset
-    assert job.batch_size != "full"  # noqa: S101
-    schedule = BatchSchedule(
-        objective.rows, job.batch_size, dataset.fingerprint, seed=job.seed, sampling=job.sampling
-    )
+    dataset = objective.dataset
+    schedule = schedule_of(result.job, dataset)
     best = objective.joint @ objective.optimum[:, None]
     batches = [schedule.batch(index) for index in range(result.rounds)]
     at_best = np.array([LOSS.value(best[rows], dataset.train_labels[rows]) for rows in batches])

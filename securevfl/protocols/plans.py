@@ -1,5 +1,7 @@
-"""What a job file says about steps, as an algorithm takes it."""
+"""What a job file says about batches and steps, as an algorithm takes it; public to all parties."""
 
+from securevfl.data.partition import BatchSchedule
+from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.losses import Loss
 from securevfl.protocols.fedbcd import Plan, StepSize
@@ -29,3 +31,16 @@ def step_size_of(job: Job, parties: int) -> StepSize:
     settings = job.job
     divided_by = parties if settings.divide_by_sqrt_parties else 1
     return StepSize(settings.learning_rate, decays=job.step_size_decays, parties=divided_by)
+
+
+def schedule_of(job: Job, dataset: VerticalDataset) -> BatchSchedule:
+    """Which rows every round takes.
+
+    Raises:
+        ConfigError: a batch size that does not fit the data.
+    """
+    rows = len(dataset.train_labels)
+    size = rows if job.job.batch_size == "full" else job.job.batch_size
+    return BatchSchedule(
+        rows, size, dataset.fingerprint, seed=job.job.seed, sampling=job.job.sampling
+    )
