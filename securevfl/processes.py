@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -36,9 +36,9 @@ def in_processes(
         return
     # A fresh interpreter each: a fork would share the threads' state of the libraries.
     spawn = get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread)
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(work,))
     try:
-        yield pool.map(work, tasks)
+        yield pool.map(_do, tasks)
     except BrokenProcessPool as error:
         raise SecureVFLError(
             f"a process of the {what} was killed, for lack of memory perhaps: try --workers 1"
@@ -48,10 +48,20 @@ def in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-def _one_thread() -> None:
-    """Processes are the parallelism: threads of linear algebra beside them only contend.
+_given: list[Callable[[Any], Any]] = []
 
-    An interrupt reaches the whole group, and ends a process of it at once.
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    """What a process does, once: data that come with the work are not sent again with each task.
+
+    A queue full of data would also block for ever when a process that reads it is killed.
+    Processes are the parallelism: threads of linear algebra beside them only contend. An interrupt
+    reaches the whole group, and ends a process of it at once.
     """
+    _given.append(work)
     threadpool_limits(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _do(task: object) -> Any:  # noqa: ANN401
+    return _given[0](task)

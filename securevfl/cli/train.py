@@ -187,7 +187,7 @@ def _show(row: dict[str, Any], paths: list[Path]) -> None:
     for note in tables.tradeoff_notes([row]):
         sys.stdout.write(f"{note}\n")
     for note in privacy_notes(row):
-        sys.stdout.write(f"{note}\n")
+        Console().print(note, highlight=False)
     for party, count in row["dropped_rows"].items():
         sys.stdout.write(f"{party}: {count} rows without a partner were left out\n")
     sys.stdout.write("models: " + ", ".join(str(path) for path in paths) + "\n")

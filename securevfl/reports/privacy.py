@@ -32,13 +32,13 @@ def privacy_notes(row: Row) -> list[str]:
         f"{promise['delta']:g}",
         f"epsilon of releases {epsilon_text(promise['epsilon_release'])}, end to end "
         f"{promise['epsilon_end_to_end_text']}",
-        f"held-out rows: {promise['held_out_releases']} releases, epsilon "
+        f"held-out rows: T = {promise['held_out_releases']}, epsilon "
         f"{epsilon_text(promise['epsilon_held_out'])}",
     ]
     if promise["label_noise_multiplier"]:
         notes.append(
-            f"labels: z = {promise['label_noise_multiplier']:g}, {promise['label_releases']} "
-            f"residuals, epsilon {epsilon_text(promise['epsilon_label'])}"
+            f"labels: z = {promise['label_noise_multiplier']:g}, T = {promise['label_releases']}, "
+            f"epsilon {epsilon_text(promise['epsilon_label'])}"
         )
     elif promise["label_releases"]:
         notes.append("labels: no noise on residuals, which tell them")

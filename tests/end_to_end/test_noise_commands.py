@@ -91,7 +91,14 @@ def test_a_job_with_noise_says_what_it_promises(capsys: Capture) -> None:
     )  # fmt: skip
     assert run("train", job, "--json", "out.json") == 0
     shown = capsys.readouterr().out
-    for said in ("epsilon of releases", "end to end", "held-out rows: 1", "labels: z = 2", "fresh"):
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    for said in (
+        "epsilon of releases",
+        "end to end",
+        "held-out rows: T = 1",
+        "labels: z = 2",
+        "fresh",
+    ):
         assert said in shown
     promise = rows_of("out.json", "train")[0]["privacy"]
     assert promise["epsilon_end_to_end"] > promise["epsilon_release"] > 0

@@ -22,6 +22,8 @@ from securevfl.messages import (
     Message,
     Predictions,
     PublicKey,
+    PulledSums,
+    PushedPredictions,
     Residuals,
     Verdict,
     decode,
@@ -44,6 +46,8 @@ EXAMPLES: tuple[Message, ...] = (
     HeldOutPredictions(6, FLOATS),
     MaskedHeldOutPredictions(7, RING),
     Verdict(8, stop=True),
+    PushedPredictions(9, FLOATS),
+    PulledSums(10, FLOATS),
 )
 
 
