@@ -1,11 +1,15 @@
 """Independent pieces of work over processes, each with one thread of linear algebra."""
 
 import signal
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -36,31 +40,55 @@ def in_processes(
         return
     # A fresh interpreter each: a fork would share the threads' state of the libraries.
     spawn = get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(work,))
+    others = set(active_children())
+    with tempfile.TemporaryDirectory() as directory:
+        # By way of a file: a pipe full of data blocks for ever when its reader is killed.
+        path = Path(directory) / "work"
+        path.write_bytes(ForkingPickler.dumps(work))
+        pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(path,))
+        try:
+            with _ignoring_interrupts():
+                results = pool.map(_do, tasks)
+            yield results
+        except BrokenProcessPool as error:
+            raise SecureVFLError(
+                f"a process of the {what} was killed, for lack of memory perhaps: try --workers 1"
+            ) from error
+        except BaseException:
+            # An interrupt ends what runs now, and not only what was planned.
+            for process in set(active_children()) - others:
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes that start here never hear of one: who started them ends them.
+
+    An interrupt within their imports would be a traceback, or be swallowed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        yield pool.map(_do, tasks)
-    except BrokenProcessPool as error:
-        raise SecureVFLError(
-            f"a process of the {what} was killed, for lack of memory perhaps: try --workers 1"
-        ) from error
+        yield
     finally:
-        # An interrupt ends with what runs now, not with all that was planned.
-        pool.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGINT, before)
 
 
 _given: list[Callable[[Any], Any]] = []
 
 
-def _begin(work: Callable[[Any], Any]) -> None:
-    """What a process does, once: data that come with the work are not sent again with each task.
+def _begin(path: Path) -> None:
+    """What a process does once, before its tasks.
 
-    A queue full of data would also block for ever when a process that reads it is killed.
-    Processes are the parallelism: threads of linear algebra beside them only contend. An interrupt
-    reaches the whole group, and ends a process of it at once.
+    Processes are the parallelism: threads of linear algebra beside them only contend.
     """
-    _given.append(work)
     threadpool_limits(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _given.append(ForkingPickler.loads(path.read_bytes()))
 
 
 def _do(task: object) -> Any:  # noqa: ANN401
