@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from securevfl.errors import SecureVFLError
+from securevfl.errors import DataError, SecureVFLError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,6 +34,7 @@ def in_processes(
 
     Raises:
         SecureVFLError: a process was killed.
+        DataError: no room for what they work on.
     """
     if workers == 1:
         yield map(work, tasks)
@@ -44,7 +45,10 @@ def in_processes(
     with tempfile.TemporaryDirectory() as directory:
         # By way of a file: a pipe full of data blocks for ever when its reader is killed.
         path = Path(directory) / "work"
-        path.write_bytes(ForkingPickler.dumps(work))
+        try:
+            path.write_bytes(ForkingPickler.dumps(work))
+        except OSError as error:
+            raise DataError(f"work for processes: {path}: {error}") from error
         pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(path,))
         try:
             with _ignoring_interrupts():
