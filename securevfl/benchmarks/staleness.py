@@ -76,12 +76,14 @@ def staleness(
     """One row for each τ and straggler.
 
     Raises:
-        ConfigError: an unknown straggler, or a job that does not fit the data.
+        ConfigError: an unknown straggler, more than two classes, or a job that does not fit the data.
     """
     known = (NOBODY, *(table.name for table in dataset.parties), IN_TURNS)
     unknown = [each for each in settings.stragglers if each not in known]
     if unknown:
         raise ConfigError(f"straggler = {unknown[0]!r}: expected {', '.join(known)}")
+    if dataset.classes != 2:  # noqa: PLR2004
+        raise ConfigError(f"{dataset.name} has {dataset.classes} classes: regret takes two")
     objective = Objective.of(dataset)
     check(_job(settings, 0, settings.seed), dataset)
     for straggler in settings.stragglers or known:

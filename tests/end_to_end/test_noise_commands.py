@@ -141,6 +141,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["bench", "staleness", "--staleness", "-1"], "--staleness"),
     (["bench", "staleness", "--dataset", "breast_cancer", "--straggler", "me"], "party1"),
     (["bench", "staleness", "--dataset", "breast_cancer", "--factor", "0"], "pace"),
+    (["bench", "staleness", "--dataset", "digits"], "10 classes"),
     (["bench", "staleness", "--dataset", "breast_cancer", "--label-party", "me"], "'me'"),
     (["sweep", "noise", "--dataset", "breast_cancer", "--label-party", "me"], "'me'"),
 ]
