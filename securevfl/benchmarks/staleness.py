@@ -76,7 +76,7 @@ def staleness(
     """One row for each τ and straggler.
 
     Raises:
-        ConfigError: an unknown straggler, more than two classes, or a job that does not fit the data.
+        ConfigError: an unknown straggler, more than two classes, or a job that does not fit.
     """
     known = (NOBODY, *(table.name for table in dataset.parties), IN_TURNS)
     unknown = [each for each in settings.stragglers if each not in known]
@@ -94,6 +94,7 @@ def staleness(
                 for index in range(settings.repeats)
             ]
             reached = [run for run in runs if run["seconds"] is not None]
+            slopes = [run["slope"] for run in runs if run["slope"] is not None]
             yield {
                 "dataset": dataset.name,
                 "straggler": straggler,
@@ -114,7 +115,7 @@ def staleness(
                     statistics.median(values)
                     for values in zip(*(run["regret"] for run in runs), strict=True)
                 ],
-                "regret_slope": statistics.median(run["slope"] for run in runs),
+                "regret_slope": statistics.median(slopes) if slopes else None,
                 "repeats": settings.repeats,
                 "runs": runs,
             }
@@ -243,11 +244,11 @@ def regret_of(
     return rounds.tolist(), [float(worst[count - 1]) for count in rounds]
 
 
-def _slope(rounds: list[int], regret: list[float]) -> float:
-    """Of log regret over log T, by least squares; theory: −½ at worst."""
+def _slope(rounds: list[int], regret: list[float]) -> float | None:
+    """Of log regret over log T, by least squares; theory: −½ at worst. None without a trend."""
     points = [(np.log(t), np.log(r)) for t, r in zip(rounds, regret, strict=True) if r > 0]
     if len(points) < 2:  # noqa: PLR2004
-        return float("nan")
+        return None
     x, y = np.array(points).T
     centred = x - x.mean()
     return float(centred @ y / sqrt(centred @ centred) ** 2)

@@ -105,7 +105,7 @@ STALENESS: tuple[Column, ...] = (
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("refused", lambda row: f"{row['refused_pulls']:,.0f}"),
     ("lead", lambda row: str(row["largest_lead"])),
-    ("regret slope", lambda row: f"{row['regret_slope']:.2f}"),
+    ("regret slope", lambda row: _slope(row["regret_slope"])),
 )
 
 FDML: tuple[Column, ...] = (
@@ -119,6 +119,10 @@ FDML: tuple[Column, ...] = (
 
 def _seconds_or_dash(value: float | None) -> str:
     return "-" if value is None else seconds(value)
+
+
+def _slope(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _time(value: float | None) -> str:
