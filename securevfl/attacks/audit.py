@@ -24,7 +24,7 @@ from securevfl.attacks.measure_features import anchors, binary, components, gram
 from securevfl.attacks.measure_inference import equality_solving
 from securevfl.attacks.measure_labels import gradient_labels, residual_labels
 from securevfl.attacks.measure_rotation import rotation_twins
-from securevfl.attacks.subject import Measurement, Subject
+from securevfl.attacks.subject import SLOW, Measurement, Subject
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
@@ -93,8 +93,9 @@ def audit(
     for job in settings.jobs.values():
         check(job.in_clear, dataset)
     seeds = range(settings.repeats)
-    # Seed by seed, so that a slow exchange does not end alone on one core.
-    tasks = [(name, index) for index in seeds for name in settings.jobs]
+    # The slow ones first, so that none of them ends alone on one core.
+    names = sorted(settings.jobs, key=lambda name: settings.jobs[name].exchange.scheme not in SLOW)
+    tasks = [(name, index) for name in names for index in seeds]
     attack = partial(_measured, dataset, settings)
     by_cell: dict[tuple[str, str, str], list[Measurement]] = {}
     report(tasks[0][0], 0, len(tasks))

@@ -26,6 +26,7 @@ from securevfl.training import Environment, TrainingResult, privacy_account, tra
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+SLOW = ("paillier",)
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Subject:
     @property
     def is_slow(self) -> bool:
         """Whether a round takes so long that audits make fewer and smaller ones."""
-        return self.scheme == "paillier"
+        return self.scheme in SLOW
 
     @property
     def shows_predictions(self) -> bool:

@@ -60,6 +60,16 @@ def test_predictions_are_clipped_and_carry_noise_of_the_stated_scale(
     assert clipped.privacy.epsilon_release is None
 
 
+@pytest.mark.parametrize("parties", [2, 3, 5])
+def test_messages_are_those_of_the_exchange_in_clear(parties: int) -> None:
+    dataset = load("breast_cancer", parties=parties)
+    result = noisy(dataset, {"noise_multiplier": 1, "label_noise_multiplier": 1})
+    assert result.costs().messages == 6 * 2 * (parties - 1)
+    for name, view in result.views.items():
+        kinds = {type(e.message) for e in view.received() if e.message.stage == "round"}
+        assert kinds == ({Predictions} if name == dataset.label_party else {Residuals})
+
+
 def test_noise_is_fresh_unless_an_experiment_fixes_it(breast_cancer: VerticalDataset) -> None:
     first, second = (noisy(breast_cancer, {"noise_multiplier": 1}) for _ in range(2))
     assert not np.any(predictions(first, breast_cancer)[0] == predictions(second, breast_cancer)[0])
