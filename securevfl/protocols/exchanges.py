@@ -23,7 +23,7 @@ from securevfl.protocols.gathering import ClearGathering, Gathering, MaskedGathe
 from securevfl.protocols.homomorphic import OwnKey
 from securevfl.protocols.key_exchange import KeyMaker, exchange_keys
 from securevfl.protocols.label_guard import LeakageCount
-from securevfl.protocols.noisy import NoisyGathering, NoisyLabelSide
+from securevfl.protocols.noisy import NoisyGathering
 from securevfl.protocols.one_trip import Lookahead, OneTripFeatureSide, OneTripLabelSide
 from securevfl.protocols.plain import PlainFeatureSide, PlainLabelSide
 from securevfl.protocols.privacy_account import Noise
@@ -265,13 +265,12 @@ async def establish(
 
 def _noisy(party: Party, noise: Noise, leakage: LeakageCount) -> Established:
     gathering = NoisyGathering(party, noise.predictions, noise.generator)
-    exchange: Exchange
-    if not party.holds_labels:
-        exchange = PlainFeatureSide(party, gathering)
-    elif noise.residuals is None:
-        exchange = PlainLabelSide(party, gathering)
-    else:
-        exchange = NoisyLabelSide(party, gathering, noise.residuals, noise.generator)
+    exchange: Exchange = PlainFeatureSide(party, gathering)
+    if party.holds_labels:
+        perturb = None
+        if noise.residuals is not None:
+            perturb = partial(noise.residuals.perturb, generator=noise.generator)
+        exchange = PlainLabelSide(party, gathering, perturb)
     return Established(exchange, gathering, None, leakage)
 
 

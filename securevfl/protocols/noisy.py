@@ -1,4 +1,4 @@
-"""The `dp` exchange: clipped predictions with noise, and residuals with or without.
+"""The `dp` exchange: clipped predictions with noise; residuals with or without are `plain`'s.
 
 Learns:
     label party: clip(H_k) + noise per sample, of every feature party.
@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from securevfl.messages import HeldOutPredictions, Predictions, Residuals
+from securevfl.messages import HeldOutPredictions, Predictions
 from securevfl.privacy.mechanisms import Mechanism
-from securevfl.protocols.exchange import Batch, Party, Step
+from securevfl.protocols.exchange import Party, Step
 from securevfl.protocols.gathering import ClearGathering
-from securevfl.protocols.signals import ResidualSignal, Signal
 from securevfl.runtime.costs import SCORING
 
 FloatArray = NDArray[np.float64]
@@ -61,36 +60,3 @@ class NoisyGathering(ClearGathering):
                 last = kind(step, self._mechanism.release(predictions, self._generator))
             self._last = last
         await party.channel.send(party.label_party, last)
-
-
-class NoisyLabelSide:
-    """The label party's side with noise on residuals.
-
-    Its own steps start from the same noisy d: a label touches nothing else that others ever see.
-    """
-
-    def __init__(
-        self,
-        party: Party,
-        gathering: ClearGathering,
-        mechanism: Mechanism,
-        generator: np.random.Generator,
-    ) -> None:
-        self._party = party
-        self._gathering = gathering
-        self._mechanism = mechanism
-        self._generator = generator
-
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Gather predictions, give residuals with noise."""
-        party = self._party
-        assert batch.labels is not None  # noqa: S101
-        others = await self._gathering.take_sum(step, predictions.shape)
-        async with party.costs.compute("local"):
-            residuals = party.loss.residuals(others + predictions, batch.labels)
-        async with party.costs.compute("encrypt"):
-            residuals = self._mechanism.perturb(residuals, self._generator)
-        for name in party.feature_parties:
-            if name in step.receivers:
-                await party.channel.send(name, Residuals(step.index, residuals))
-        return ResidualSignal(residuals) if party.name in step.receivers else None

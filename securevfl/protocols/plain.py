@@ -1,6 +1,6 @@
 """The exchange without encryption: residuals travel in clear.
 
-With `ClearGathering` this is `plain`, with `MaskedGathering` it is `masked`.
+With `ClearGathering` this is `plain`, with `MaskedGathering` `masked`, with `NoisyGathering` `dp`.
 
 Learns:
     label party: what its gathering tells: every H_k, or only their sum.
@@ -8,6 +8,8 @@ Learns:
         inverts), and with it, at K = 3, the other feature party's predictions.
 Messages a round of FedBCD-p: 2(K − 1).
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from securevfl.protocols.signals import PredictionsSignal, ResidualSignal, Signa
 from securevfl.runtime.channel import expect_shape
 
 FloatArray = NDArray[np.float64]
+Perturb = Callable[[FloatArray], FloatArray]
 
 
 class PlainFeatureSide:
@@ -41,11 +44,19 @@ class PlainFeatureSide:
 
 
 class PlainLabelSide:
-    """The label party's side."""
+    """The label party's side.
 
-    def __init__(self, party: Party, gathering: Gathering) -> None:
+    Args:
+        party: who it is.
+        gathering: how it comes to the others' predictions.
+        perturb: adds noise to residuals; then its own steps start from the same noisy d, so that a
+            label touches nothing else that others ever see.
+    """
+
+    def __init__(self, party: Party, gathering: Gathering, perturb: Perturb | None = None) -> None:
         self._party = party
         self._gathering = gathering
+        self._perturb = perturb
 
     async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
         """Gather predictions, give residuals."""
@@ -53,11 +64,17 @@ class PlainLabelSide:
         assert batch.labels is not None  # noqa: S101
         others = await self._gathering.take_sum(step, predictions.shape)
         receivers = [name for name in party.feature_parties if name in step.receivers]
-        if receivers:
-            async with party.costs.compute("local"):
-                residuals = party.loss.residuals(others + predictions, batch.labels)
-            for name in receivers:
-                await party.channel.send(name, Residuals(step.index, residuals))
-        if party.name not in step.receivers:
+        exact = PredictionsSignal(others, batch.labels)
+        steps = party.name in step.receivers
+        if not receivers and self._perturb is None:
+            return exact if steps else None
+        async with party.costs.compute("local"):
+            residuals = party.loss.residuals(others + predictions, batch.labels)
+        if self._perturb is not None:
+            async with party.costs.compute("encrypt"):
+                residuals = self._perturb(residuals)
+        for name in receivers:
+            await party.channel.send(name, Residuals(step.index, residuals))
+        if not steps:
             return None
-        return PredictionsSignal(others, batch.labels)
+        return exact if self._perturb is None else ResidualSignal(residuals)

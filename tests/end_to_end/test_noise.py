@@ -140,6 +140,48 @@ def test_all_receivers_get_the_same_noisy_residual() -> None:
     assert np.std(np.vstack(received[0])) == pytest.approx(2, rel=0.2)
 
 
+def test_the_label_party_steps_from_the_noisy_residual_itself(
+    breast_cancer: VerticalDataset,
+) -> None:
+    label, feature = breast_cancer.parties
+    assert label.name == breast_cancer.label_party
+    starts: dict[str, NDArray[np.float64]] = {}
+
+    def keep(name: str, model: LocalModel) -> LocalModel:
+        starts[name] = model.weights
+        return model
+
+    result = noisy(
+        breast_cancer,
+        {"noise_multiplier": 0, "label_noise_multiplier": 5},
+        Environment(record_views=True, wrap_model=keep),
+        rounds=1,
+        local_steps=1,
+        batch_size="full",
+        standardize=False,
+        learning_rate=1e-6,
+    )
+    (entry,) = result.views[feature.name].received(Residuals)
+    assert isinstance(entry.message, Residuals)
+    account = privacy_account(result.job, breast_cancer)
+    assert account is not None
+    columns = np.hstack([label.train, np.ones((len(label.train), 1))])[account.batch(0)]
+    stepped = starts[label.name] - 1e-6 * columns.T @ entry.message.values / len(columns)
+    np.testing.assert_allclose(result.outcomes[label.name].model.weights, stepped, rtol=1e-9)
+
+
+def test_a_label_of_ten_moves_two_outputs() -> None:
+    digits = load("digits")
+    (feature,) = (t.name for t in digits.parties if t.name != digits.label_party)
+    for mechanism, deviation in (("gaussian", np.sqrt(2)), ("laplace", 2 * np.sqrt(2))):
+        privacy = {"noise_multiplier": 0, "label_noise_multiplier": 50, "mechanism": mechanism}
+        result = noisy(digits, privacy, rounds=1, local_steps=1, batch_size="full")
+        (entry,) = result.views[feature].received(Residuals)
+        assert isinstance(entry.message, Residuals)
+        # Residuals themselves are below 1, noise of 70 and 141; a Laplace deviates by √2 scales.
+        assert np.std(entry.message.values) == pytest.approx(50 * deviation, rel=0.04)
+
+
 def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words(
     breast_cancer: VerticalDataset,
 ) -> None:
