@@ -135,7 +135,9 @@ class Subject:
 
     def __post_init__(self) -> None:
         job, self.dataset = scaled(self.job, self.dataset)
-        if job.privacy.budget is not None or job.privacy.release_budget is not None:
+        privacy = job.privacy
+        has_budget = privacy.budget is not None or privacy.release_budget is not None
+        if self.scheme == "dp" and (has_budget or privacy.noise_multiplier is None):
             job = _without_budget(job, self.dataset)
         self.job = job.with_settings(
             seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True

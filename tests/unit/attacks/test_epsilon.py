@@ -285,3 +285,9 @@ def test_theorem_1_holds_under_shared_noise() -> None:
     for row in audit(load("breast_cancer"), settings):
         assert row["verdict"] == "resists"
         assert row["detail"]["relative_distance"] > 0.1
+
+
+def test_a_job_without_noise_or_budget_is_refused() -> None:
+    job = Job.of(job={"batch_size": 115}, exchange={"scheme": "dp"})
+    with pytest.raises(ConfigError, match="needs privacy.noise_multiplier, or a budget"):
+        audit(load("breast_cancer"), AuditSettings({"dp": job}, ("epsilon",), repeats=1))
