@@ -289,5 +289,5 @@ def test_theorem_1_holds_under_shared_noise() -> None:
 
 def test_a_job_without_noise_or_budget_is_refused() -> None:
     job = Job.of(job={"batch_size": 115}, exchange={"scheme": "dp"})
-    with pytest.raises(ConfigError, match="needs privacy.noise_multiplier, or a budget"):
+    with pytest.raises(ConfigError, match=r"needs privacy\.noise_multiplier, or a budget"):
         audit(load("breast_cancer"), AuditSettings({"dp": job}, ("epsilon",), repeats=1))
