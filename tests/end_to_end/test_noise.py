@@ -16,7 +16,7 @@ from securevfl.messages import HeldOutPredictions, Predictions, Residuals
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
-from securevfl.training import Environment, TrainingResult, privacy_account, train
+from securevfl.training import Environment, TrainingResult, check, privacy_account, train
 from tests.end_to_end.conftest import all_weights
 
 FEW: dict[str, Any] = {
@@ -279,6 +279,21 @@ def test_a_job_that_would_pass_its_budget_never_starts(
     environment, seen = sent_nothing()
     with pytest.raises(BudgetExhausted, match=said):
         noisy(breast_cancer, privacy, environment, **{"rounds": 40, **settings})
+    assert not seen
+
+
+def test_a_budget_is_checked_beforehand_and_by_every_party_itself(
+    breast_cancer: VerticalDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    privacy = {"noise_multiplier": 1, "release_budget": 5}
+    job = Job.of(job={**FEW, "rounds": 40}, exchange={"scheme": "dp"}, privacy=privacy)
+    with pytest.raises(BudgetExhausted):
+        check(job, breast_cancer)
+    # Between real parties nobody checks for the others.
+    monkeypatch.setattr("securevfl.training.check", lambda *_: None)
+    environment, seen = sent_nothing()
+    with pytest.raises(BudgetExhausted):
+        train(job, breast_cancer, environment)
     assert not seen
 
 
