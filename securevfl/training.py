@@ -21,15 +21,15 @@ from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.losses import loss_for
 from securevfl.models.scores import auc
 from securevfl.models.storage import save_model
-from securevfl.protocols.exchanges import check_exchange, reveals_gradients
-from securevfl.protocols.fdml import SERVER, Served, check_fdml, serve
-from securevfl.protocols.key_exchange import KeyMaker, SchemeKeys
-from securevfl.protocols.local_part import check_local_models
+from securevfl.protocols.exchanges.setting_up import check_exchange, reveals_gradients
 from securevfl.protocols.plans import schedule_of
-from securevfl.protocols.privacy_account import PrivacyAccount, Promise, account_of
-from securevfl.protocols.program import PartyOutcome, run_party
-from securevfl.protocols.scoring import Score
-from securevfl.protocols.workplace import PartyData, Workplace
+from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.session.privacy_account import PrivacyAccount, Promise, account_of
+from securevfl.protocols.session.scoring import Score
+from securevfl.protocols.vertical.fdml import SERVER, Served, check_fdml, serve
+from securevfl.protocols.vertical.local_part import check_local_models
+from securevfl.protocols.vertical.program import PartyOutcome, run_party
+from securevfl.protocols.vertical.workplace import PartyData, Workplace
 from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
 from securevfl.runtime.pace import Pace
 from securevfl.runtime.simulation import Program, Tamper, simulate

@@ -14,7 +14,7 @@ from securevfl.benchmarks.in_one_place import train_in_one_place
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job, NetworkSettings
-from securevfl.protocols.fdml import SERVER
+from securevfl.protocols.vertical.fdml import SERVER
 from securevfl.runtime.costs import SCORING, SETUP
 from securevfl.training import check, train
 

@@ -14,8 +14,8 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.losses import loss_for
 from securevfl.models.scores import auc
-from securevfl.protocols.local_part import LocalPart
 from securevfl.protocols.plans import schedule_of, step_size_of
+from securevfl.protocols.vertical.local_part import LocalPart
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from securevfl.attacks.leverage import exposure
-from securevfl.attacks.measure_labels import read_labels
-from securevfl.attacks.subject import Subject, guarded_batch_size
+from securevfl.audit.measure_labels import read_labels
+from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job

@@ -9,20 +9,19 @@ from functools import cached_property
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from typing_extensions import override
 
+from securevfl.arrays import FloatArray
 from securevfl.data.partition import fixed_partition
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
-from securevfl.protocols.local_part import LocalPart
+from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.training import Environment, train
 
-FloatArray = NDArray[np.float64]
 LOSS = Logistic()
 CHUNK = 256
 

@@ -12,23 +12,20 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.benchmarks.objective import LOSS, Objective, Trail
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, NetworkSettings
-from securevfl.messages import PulledSums
 from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc
-from securevfl.protocols.fdml import SERVER, Staleness
 from securevfl.protocols.plans import schedule_of
+from securevfl.protocols.vertical.fdml import SERVER, PulledSums, Staleness
 from securevfl.runtime.costs import FixedCosts, Stopwatch
 from securevfl.runtime.pace import Pace, Slower
 from securevfl.training import Environment, TrainingResult, check, train
 
-FloatArray = NDArray[np.float64]
 Row = dict[str, Any]
 NOBODY, IN_TURNS = "none", "turns"
 SCORED_MOMENTS = 200

@@ -15,7 +15,7 @@ from securevfl.benchmarks.tuning import Tuned, tune
 from securevfl.crypto.schemes import SCHEMES, default_engine
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Algorithm, Hide, Job, NetworkSettings
-from securevfl.protocols.exchanges import IN_CLEAR
+from securevfl.protocols.exchanges.setting_up import IN_CLEAR
 from securevfl.training import Environment, TrainingResult, check, train
 
 Row = dict[str, Any]

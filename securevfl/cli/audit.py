@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from securevfl.attacks.audit import MEASURES, AuditSettings, check_policy, violations
-from securevfl.attacks.audit import audit as run_audit
-from securevfl.attacks.subject import guarded_batch_size
+from securevfl.audit.matrix import MEASURES, AuditSettings, check_policy, violations
+from securevfl.audit.matrix import audit as run_audit
+from securevfl.audit.subject import guarded_batch_size
 from securevfl.cli import options
 from securevfl.cli.train import job_data
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
-from securevfl.protocols.exchanges import EXCHANGES, IN_CLEAR
+from securevfl.protocols.exchanges.setting_up import EXCHANGES, IN_CLEAR
 from securevfl.reports.matrix import advice_lines, advice_tables, epsilon_lines, legend, matrix
 from securevfl.reports.page import audit_page, write_page
 from securevfl.reports.results import results, write_results

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from securevfl.errors import ConfigError
-from securevfl.runtime.network import PRESETS, Network
+from securevfl.runtime.line import PRESETS, Line
 
 Algorithm = Literal["fedsgd", "fedbcd-p", "fedbcd-s", "fdml"]
 Hide = Literal["residuals", "both"]
@@ -153,14 +153,14 @@ class NetworkSettings(Section):
     latency_ms: NonNegative | None = None
     bandwidth_mbit: PositiveFloat | None = None
 
-    def resolve(self) -> Network:
+    def resolve(self) -> Line:
         """The network these settings name.
 
         Raises:
             ConfigError: an unknown preset.
         """
         if self.latency_ms is not None and self.bandwidth_mbit is not None:
-            return Network(self.latency_ms, self.bandwidth_mbit)
+            return Line(self.latency_ms, self.bandwidth_mbit)
         if self.preset not in PRESETS:
             raise ConfigError(
                 f"network = {self.preset!r}: expected {', '.join(PRESETS)}, or latency_ms and "

@@ -4,8 +4,8 @@ from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.losses import Loss
-from securevfl.protocols.fedbcd import Plan, StepSize
 from securevfl.protocols.signals import LocalRule
+from securevfl.protocols.vertical.fedbcd import Plan, StepSize
 
 
 def plan_of(job: Job, loss: Loss, parties: int) -> Plan:

@@ -20,19 +20,14 @@ from securevfl.errors import (
     UnexpectedMessage,
 )
 from securevfl.job import Job
-from securevfl.messages import (
-    HeldOutPredictions,
-    Hello,
-    PulledSums,
-    PushedPredictions,
-    decode,
-    encode,
-)
 from securevfl.models.losses import loss_for
-from securevfl.protocols.fdml import SERVER
+from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.gathering import HeldOutPredictions
+from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.pace import Pausing, Slower
 from securevfl.training import Environment, TrainingResult, privacy_account, train
+from securevfl.wire.codec import decode, encode
 
 FEW: dict[str, Any] = {
     "algorithm": "fdml",

@@ -12,10 +12,11 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.job import Job
-from securevfl.messages import HeldOutPredictions, Predictions, Residuals
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.training import Environment, TrainingResult, check, privacy_account, train
 from tests.end_to_end.conftest import all_weights
 

@@ -10,16 +10,16 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job, NetworkSettings
-from securevfl.messages import (
+from securevfl.models.losses import Logistic, Squared
+from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
-    EncryptedStep,
     EncryptedValues,
-    Predictions,
 )
-from securevfl.models.losses import Logistic, Squared
-from securevfl.protocols.exchanges import check_exchange, one_trip_pays
-from securevfl.runtime.network import PRESETS
+from securevfl.protocols.exchanges.one_trip import EncryptedStep
+from securevfl.protocols.exchanges.setting_up import check_exchange, one_trip_pays
+from securevfl.protocols.session.gathering import Predictions
+from securevfl.runtime.line import PRESETS
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import RunJob, relative_difference
 

@@ -2,11 +2,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import laplace
 
-from securevfl.attacks.audit import AuditSettings, audit, violations
-from securevfl.attacks.canaries import in_situ, released_canaries
+from securevfl.arrays import FloatArray
 from securevfl.attacks.epsilon import (
     EpsilonBound,
     epsilon_bound,
@@ -14,7 +12,9 @@ from securevfl.attacks.epsilon import (
     laplace_scores,
     runs_to_pass,
 )
-from securevfl.attacks.twins import scaled
+from securevfl.audit.canaries import in_situ, released_canaries
+from securevfl.audit.matrix import AuditSettings, audit, violations
+from securevfl.audit.twins import scaled
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
@@ -25,7 +25,6 @@ from securevfl.privacy.mechanisms import Mechanism
 from securevfl.training import Environment, privacy_account, train
 
 DELTA = 1e-5
-FloatArray = NDArray[np.float64]
 
 
 def claim(multiplier: float, releases: int) -> float:
@@ -187,7 +186,7 @@ def test_without_clipping_gradients_the_claim_is_broken(
         del clip
         return model.linearize(inputs)[1](residuals)
 
-    monkeypatch.setattr("securevfl.protocols.private_gradients.clipped_sum", unclipped)
+    monkeypatch.setattr("securevfl.protocols.vertical.private_gradients.clipped_sum", unclipped)
     # 300 runs: claims of ε = 9.6 need many of them to be passed.
     found = epsilon_bound(*in_situ(job, data, runs=300), DELTA)
     assert found.gaussian > whole_claim(job, data)

@@ -9,8 +9,7 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings
 from securevfl.models.losses import Logistic, Loss, Multinomial, Squared, TaylorLogistic
-from securevfl.protocols.exchange import Party
-from securevfl.protocols.exchanges import (
+from securevfl.protocols.exchanges.setting_up import (
     EXCHANGES,
     check_exchange,
     key_owners,
@@ -18,9 +17,10 @@ from securevfl.protocols.exchanges import (
     product_format,
     reveals_gradients,
 )
+from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
-from securevfl.runtime.network import Network
+from securevfl.runtime.line import Line
 
 NAMES = ("shop", "bank", "lab")
 
@@ -177,9 +177,9 @@ def test_one_trip_pays_where_a_round_trip_takes_longer_than_what_is_sent_more() 
     assert seconds is not None
     extra_ms = 1e3 * 3 * (seconds(ahead) - seconds(fmt))
     assert extra_ms > 0
-    assert one_trip_pays(exchange, fmt, ahead, Network(extra_ms / 2 * 1.01, 1000.0))
-    assert not one_trip_pays(exchange, fmt, ahead, Network(extra_ms / 2 * 0.99, 1000.0))
-    never = Network(1e6, 1000.0)
+    assert one_trip_pays(exchange, fmt, ahead, Line(extra_ms / 2 * 1.01, 1000.0))
+    assert not one_trip_pays(exchange, fmt, ahead, Line(extra_ms / 2 * 0.99, 1000.0))
+    never = Line(1e6, 1000.0)
     too_large = replace(ahead, rows=1 << 30)
     assert not one_trip_pays(exchange, fmt, too_large, never)
     for other in (

@@ -7,7 +7,7 @@ import pytest
 
 from securevfl.errors import DataError, LabelLeakRefused
 from securevfl.protocols.exchange import Batch
-from securevfl.protocols.label_guard import (
+from securevfl.protocols.exchanges.label_guard import (
     LIMIT,
     GuardRecord,
     LeakageCount,

@@ -8,10 +8,10 @@ from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings
 from securevfl.models.losses import Logistic, Loss, Multinomial, Squared, TaylorLogistic
-from securevfl.protocols.exchange import Party, Step
-from securevfl.protocols.exchanges import check_exchange, product_format
-from securevfl.protocols.fedbcd import Plan, StepSize
+from securevfl.protocols.exchanges.setting_up import check_exchange, product_format
+from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import LocalRule
+from securevfl.protocols.vertical.fedbcd import Plan, StepSize
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
 
