@@ -7,7 +7,7 @@ import pytest
 import typer.main
 
 from securevfl.cli.app import app
-from securevfl.protocols.exchanges.setting_up import EXCHANGES
+from securevfl.protocols.catalogue import EXCHANGES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

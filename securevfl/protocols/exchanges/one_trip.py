@@ -18,7 +18,6 @@ Messages a round of FedBCD-p: 3(K − 1), two of them on the way at once.
 Source: design protocols.md section 2.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import frexp
@@ -29,12 +28,11 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import OpenEvaluator, OpenOwner
 from securevfl.errors import MalformedMessage, TrainingDiverged
-from securevfl.models.local_model import LocalModel
-from securevfl.protocols.exchange import Batch
+from securevfl.protocols.exchange import Batch, Lookahead
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party, Step
-from securevfl.protocols.signals import GradientSignal, LocalRule, PredictionsSignal, Signal
+from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 SCALE_OFFSET = 64
@@ -49,52 +47,6 @@ class EncryptedStep(StepMessage):
 
     products: Blobs
     scale: int
-
-
-@dataclass(frozen=True)
-class Lookahead:
-    """What a party knows of the next round.
-
-    Attributes:
-        model: its model, as it stands; linear at every feature party.
-        rule: its local steps.
-        rounds: of the job.
-        step_size: η by round.
-        batch: its rows by round.
-    """
-
-    model: LocalModel
-    rule: LocalRule
-    rounds: int
-    step_size: Callable[[int], float]
-    batch: Callable[[int], Batch]
-
-    def next_batch(self, round_index: int) -> Batch | None:
-        """The batch after this round; None after the last."""
-        return self.batch(round_index + 1) if round_index + 1 < self.rounds else None
-
-    def predictions(self, round_index: int, now: Batch, then: Batch) -> "AffinePredictions":
-        """H' as a function of d.
-
-        Raises:
-            TrainingDiverged: a step size at which the steps leave float64.
-        """
-        rule, inputs, weights = self.rule, now.inputs, self.model.weights
-        eta = self.step_size(round_index)
-        rows, columns = inputs.shape
-        curvature = 0.0 if rule.frozen else rule.loss.curvature
-        identity = np.eye(columns)
-        with np.errstate(over="ignore", invalid="ignore"):
-            curved = curvature / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
-            steps = np.zeros_like(identity)
-            for _ in range(rule.local_steps):
-                steps = eta * identity + steps - eta * (curved @ steps)
-            moves = then.inputs @ steps
-            constant = then.inputs @ weights - rule.l2 * (moves @ weights)
-            matrix = -(moves @ inputs.T) / rows
-        if not (np.isfinite(matrix).all() and np.isfinite(constant).all()):
-            raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")
-        return AffinePredictions(matrix, constant)
 
 
 @dataclass(frozen=True)
@@ -117,6 +69,32 @@ class AffinePredictions:
             if (largest := float(np.max(np.abs(values)))) > 0
         ]
         return max(-SCALE_OFFSET, min([*room, SCALE_OFFSET - 1]))
+
+
+def next_predictions(
+    lookahead: Lookahead, round_index: int, now: Batch, then: Batch
+) -> AffinePredictions:
+    """H' as a function of d.
+
+    Raises:
+        TrainingDiverged: a step size at which the steps leave float64.
+    """
+    rule, inputs, weights = lookahead.rule, now.inputs, lookahead.model.weights
+    eta = lookahead.step_size(round_index)
+    rows, columns = inputs.shape
+    curvature = 0.0 if rule.frozen else rule.loss.curvature
+    identity = np.eye(columns)
+    with np.errstate(over="ignore", invalid="ignore"):
+        curved = curvature / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
+        steps = np.zeros_like(identity)
+        for _ in range(rule.local_steps):
+            steps = eta * identity + steps - eta * (curved @ steps)
+        moves = then.inputs @ steps
+        constant = then.inputs @ weights - rule.l2 * (moves @ weights)
+        matrix = -(moves @ inputs.T) / rows
+    if not (np.isfinite(matrix).all() and np.isfinite(constant).all()):
+        raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")
+    return AffinePredictions(matrix, constant)
 
 
 class OneTripFeatureSide:
@@ -154,7 +132,7 @@ class OneTripFeatureSide:
         party, key, fmt = self._party, self._key, self._key.product_format
         evaluator = self._evaluator
         async with party.costs.compute("local"):
-            ahead = self._lookahead.predictions(step.index, batch, upcoming)
+            ahead = next_predictions(self._lookahead, step.index, batch, upcoming)
         async with party.costs.compute("evaluate"):
             bound = fmt.largest_product / fmt.summands * 2.0**-fmt.product_fraction_bits
             scale = ahead.scale_bits(fmt.matrix_bound, bound)

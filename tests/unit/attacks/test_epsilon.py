@@ -22,7 +22,7 @@ from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
-from securevfl.training import Environment, privacy_account, train
+from securevfl.training import Environment, plan_for, train
 
 DELTA = 1e-5
 
@@ -157,7 +157,7 @@ def with_noisy_gradients(job: Job) -> Job:
 
 
 def whole_claim(job: Job, data: VerticalDataset) -> float:
-    account = privacy_account(job, data)
+    account = plan_for(job, data).account
     assert account is not None
     found = account.after(job.job.rounds).epsilon_end_to_end
     assert found is not None
@@ -227,7 +227,7 @@ def rows() -> list[dict[str, Any]]:
         exchange={"scheme": "dp"},
         privacy={"noise_multiplier": 4},
     )
-    jobs = {"dp": noisy, "plain": noisy.in_clear}
+    jobs = {"dp": noisy, "plain": noisy.without_protection}
     return audit(load("breast_cancer"), AuditSettings(jobs, ("epsilon",), repeats=2))
 
 
