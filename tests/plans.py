@@ -11,7 +11,13 @@ from securevfl.protocols.session.agreement import MOST_FRACTION_BITS, Agreement
 NAMES = ("shop", "bank", "lab")
 
 
-def plan_of(*, parties: int = 2, rows: int = 64, classes: int = 2, **sections: Any) -> Plan:
+def plan_of(
+    *,
+    parties: int = 2,
+    rows: int = 64,
+    classes: int = 2,
+    **sections: Any,  # noqa: ANN401
+) -> Plan:
     """A job resolved for so many parties; batches are full unless it says other."""
     job = {"rounds": 10, "batch_size": "full", **sections.pop("job", {})}
     names = (*NAMES, "more", "most")[:parties]

@@ -62,7 +62,8 @@ def array(*shape: int, data: bytes = b"") -> bytes:
 
 
 def test_there_is_an_example_of_every_kind() -> None:
-    assert tuple(type(example) for example in EXAMPLES) == kinds()
+    ours = tuple(kind for kind in kinds() if kind.number < 128)
+    assert tuple(type(example) for example in EXAMPLES) == ours
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
