@@ -1,4 +1,4 @@
-"""No label reaches a label attack: changed after the recording, they change its score alone."""
+"""No truth reaches an attack: changed after the recording, it changes the score alone."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.attacks import measure_labels
+from securevfl.attacks import measure_features, measure_labels
+from securevfl.attacks.gram import gram_error
 from securevfl.attacks.label_scores import LabelEstimate, LabelScore, score
+from securevfl.attacks.measure_features import gram
 from securevfl.attacks.measure_labels import gradient_labels, residual_labels
 from securevfl.attacks.subject import Measurement, Recording, Subject
 from securevfl.data.sources import load
@@ -93,3 +95,40 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
         # Against labels in another order an estimate is a guess: 0.5 ± 0.05.
         assert wrong.finding.detail["auc"] < 0.7 < right.finding.detail["auc"]
         assert wrong.finding.value < right.finding.value
+
+
+def test_features_that_change_after_the_recording_change_no_factor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """XXᵀ is found from the label party's view: the feature party's X is for the score alone."""
+    factors: list[FloatArray] = []
+
+    def watched(factor: FloatArray, features: FloatArray) -> float:
+        factors.append(factor)
+        return gram_error(factor, features)
+
+    monkeypatch.setattr(measure_features, "gram_error", watched)
+    job = Job.of(job={"batch_size": 30, "learning_rate": 0.1})
+    narrow = some_rows(load("breast_cancer", parties=5), 60)  # 6 columns each
+    attacked = Subject(job, narrow, 0, with_curves=False)
+    found, record = [each.finding for each in gram(attacked)], Subject.record
+
+    def recorded_before(self: Subject, **changes: object) -> Recording:
+        recording = record(self, **changes)
+        tables = {table.name: table for table in recording.dataset.parties}
+        victim = tables[self.feature_party]
+        order = np.random.default_rng(12).permutation(len(victim.train))
+        tables[victim.name] = replace(victim, train=victim.train[order])
+        dataset = replace(recording.dataset, parties=tuple(tables.values()))
+        return replace(recording, dataset=dataset)
+
+    monkeypatch.setattr(Subject, "record", recorded_before)
+    again = [each.finding for each in gram(attacked)]
+    assert len(factors) == len(found) + len(again) == 4
+    for one, other in zip(factors[:2], factors[2:], strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+    for right, wrong in zip(found, again, strict=True):
+        assert right is not None
+        assert wrong is not None
+        assert right.value < 0.1
+        assert wrong.value > 0.5
