@@ -25,6 +25,7 @@ from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
+from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.session.workplace import PartyData, Workplace
 from securevfl.protocols.vertical.program import PartyOutcome
 from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
@@ -51,6 +52,8 @@ class Environment:
         wrap_model: gives what a party trains in place of its local model at θ⁰, from its name
             and that model; None trains the model itself.
         paces: by party, how much longer than measured it computes.
+        keep_state: called after every round of every party with what it takes to go on.
+        resume: by party, where to go on from; all from the same round.
     """
 
     keys: KeyMaker = field(default_factory=SchemeKeys)
@@ -63,6 +66,8 @@ class Environment:
     modules: Mapping[str, MakeModule] = field(default_factory=dict)
     wrap_model: Callable[[str, LocalModel], LocalModel] | None = None
     paces: Mapping[str, Pace] = field(default_factory=dict)
+    keep_state: Callable[[SessionState], None] | None = None
+    resume: Mapping[str, SessionState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,13 +78,14 @@ class TrainingResult:
         plan: the job in force, resolved.
         outcomes: by party.
         scores: the label party's held-out scores.
-        rounds: rounds done.
+        rounds: rounds done, those of an earlier run among them.
         ledgers: each party's costs.
         views: each party's view, where recorded.
         label_guard_ratio: highest ratio at any key owner; None where gradients stay hidden.
         wall_s: seconds on this machine's clock.
         test_labels: of the held-out rows.
         others: what the programs of those without data returned, by name.
+        rounds_before: rounds of an earlier run, from which this one went on.
     """
 
     plan: Plan
@@ -92,6 +98,7 @@ class TrainingResult:
     wall_s: float
     test_labels: NDArray[np.int64]
     others: dict[str, Any] = field(default_factory=dict)
+    rounds_before: int = 0
 
     @property
     def job(self) -> Job:
@@ -99,8 +106,8 @@ class TrainingResult:
         return self.plan.job
 
     def costs(self, rounds: int | None = None) -> JobCosts:
-        """Costs of the job's first rounds; of all by default."""
-        return job_costs(self.ledgers, rounds or self.rounds)
+        """Costs of the rounds up to one, the last by default, without those of an earlier run."""
+        return job_costs(self.ledgers, (rounds or self.rounds) - self.rounds_before)
 
     @property
     def privacy(self) -> Promise | None:
@@ -171,6 +178,7 @@ def train(
         label_guard_ratio=max(ratios) if plan.learns.gradients else None,
         wall_s=wall,
         test_labels=dataset.test_labels,
+        rounds_before=max((each.rounds for each in environment.resume.values()), default=0),
         others={name: each for name, each in simulated.results.items() if name not in places},
     )
 
@@ -222,4 +230,6 @@ def _workplace(
         progress=environment.progress if name == facts.label_party else None,
         make_module=environment.modules.get(name),
         wrap_model=None if wrap is None else partial(wrap, name),
+        keep_state=environment.keep_state,
+        resume=environment.resume.get(name),
     )

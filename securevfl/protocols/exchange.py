@@ -6,9 +6,9 @@ command line and the documents ask the description, and nobody compares names.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.scheme import KeyOwner
@@ -24,6 +24,9 @@ from securevfl.protocols.signals import LocalRule, Signal
 
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
+
+Variant = Mapping[str, Mapping[str, Any]]
+"""Settings by section of a job."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +159,14 @@ class Established:
         side: its side.
         gathering: how held-out predictions travel.
         key: its own homomorphic key, if it has one.
+        in_flight: what the side holds from one round for the next, by name: filled as rounds end,
+            and beforehand where a session goes on.
     """
 
     side: Side
     gathering: Gathering
     key: KeyOwner | None = None
+    in_flight: dict[str, FloatArray] = field(default_factory=dict)
 
 
 class Exchange(ABC):
@@ -183,7 +189,7 @@ class Exchange(ABC):
     adds_noise: ClassVar[bool] = False
     is_slow: bool = False
     fewest_parties: ClassVar[int] = 2
-    variants: tuple[dict[str, object], ...] = ({},)
+    variants: tuple[Variant, ...] = ({},)
 
     @abstractmethod
     def check(self, plan: "Plan") -> None:

@@ -36,6 +36,7 @@ from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signa
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 SCALE_OFFSET = 64
+NEXT_SUM = "sum of the next predictions"
 
 
 @message_kind(7, stage="round", carries="ciphertexts")
@@ -164,15 +165,15 @@ class OneTripLabelSide:
         self._lookahead = lookahead
         assert isinstance(key.owner, OpenOwner)  # noqa: S101
         self._modulus_bits = key.owner.modulus_bits
-        self._others: FloatArray | None = None
+        self.in_flight: dict[str, FloatArray] = {}
 
     async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
         """Give encrypted residuals, decrypt masked products and the next predictions."""
         party, key = self._party, self._key
         assert batch.labels is not None  # noqa: S101
-        if self._others is None:
-            self._others = await self._gathering.take_sum(step, predictions.shape)
-        others = self._others
+        others = self.in_flight.pop(NEXT_SUM, None)
+        if others is None:
+            others = await self._gathering.take_sum(step, predictions.shape)
         async with party.costs.compute("local"):
             residuals = party.loss.residuals(others + predictions, batch.labels)
         await key.send_encrypted(step, residuals, party.feature_parties, "residuals")
@@ -180,7 +181,7 @@ class OneTripLabelSide:
         if upcoming is None:
             await key.decrypt_products(step, batch, party.feature_parties)
         else:
-            self._others = await self._decrypt_steps(step, batch, len(upcoming.rows))
+            self.in_flight[NEXT_SUM] = await self._decrypt_steps(step, batch, len(upcoming.rows))
         return PredictionsSignal(others, batch.labels)
 
     async def _decrypt_steps(self, step: Step, batch: Batch, next_rows: int) -> FloatArray:

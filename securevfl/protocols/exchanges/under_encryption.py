@@ -12,7 +12,7 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import quadratic_loss
-from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Side
+from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Side, Variant
 from securevfl.protocols.exchanges.encrypted import EncryptedFeatureSide, EncryptedLabelSide
 from securevfl.protocols.exchanges.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
@@ -32,7 +32,7 @@ class UnderEncryption(Exchange):
     """
 
     encrypts = True
-    variants: tuple[dict[str, object], ...] = (
+    variants: tuple[Variant, ...] = (
         {"exchange": {"round_trips": 2}},
         {"exchange": {"hide": "both"}},
     )
@@ -145,7 +145,8 @@ class UnderEncryption(Exchange):
                 masks=agreement.masks,
             )
         elif own_key is not None and one_trip:
-            side = OneTripLabelSide(party, gathering, own_key, session.lookahead)
+            one = OneTripLabelSide(party, gathering, own_key, session.lookahead)
+            return Established(one, gathering, own, one.in_flight)
         elif own_key is not None:
             side = EncryptedLabelSide(party, gathering, own_key)
         elif one_trip:

@@ -10,6 +10,7 @@ from securevfl.arrays import IntArray
 from securevfl.data.tables import PartyTable
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.keys import KeyMaker
+from securevfl.protocols.session.state import SessionState
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,8 @@ class Workplace:
         make_module: makes this party's network where its model is custom.
         wrap_model: gives what is trained in place of the local model at θ⁰; benchmarks follow
             the weights with it.
+        keep_state: called after every round with what it takes to go on from there.
+        resume: go on from here.
     """
 
     data: PartyData
@@ -53,3 +56,5 @@ class Workplace:
     progress: Callable[[int], None] | None = None
     make_module: MakeModule | None = None
     wrap_model: Callable[[LocalModel], LocalModel] | None = None
+    keep_state: Callable[[SessionState], None] | None = None
+    resume: SessionState | None = None

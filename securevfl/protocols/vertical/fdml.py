@@ -115,6 +115,8 @@ async def take_part(training: Training) -> Trained:
         PeerError: a peer or the server broke the protocol or is gone.
     """
     party, plan, part = training.party, training.plan, training.part
+    if training.workplace.resume is not None:
+        raise ConfigError("algorithm = 'fdml': its server keeps no state to go on from")
     agreement = await agree(
         party,
         plan.hash,

@@ -15,16 +15,18 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import Batch, Lookahead, Session, Side
+from securevfl.protocols.exchange import Batch, Established, Lookahead, Session, Side
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
 from securevfl.protocols.session.label_guard import GuardRecord, LeakageCount, planned
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
+from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.program import Trained, Training, run_party
@@ -122,6 +124,9 @@ async def take_part(training: Training) -> Trained:
         party, plan, agreement, leakage, place.keys, lookahead=lookahead, noise=training.noise
     )
     ready = await plan.exchange.establish(session)
+    first_round = 0
+    if place.resume is not None:
+        first_round = _go_on(place.resume, training, leakage, ready)
     scoring: FeatureScoring | LabelScoring
     if place.data.test_labels is None:
         scoring = FeatureScoring(party, ready.gathering, plan.timetable, part.held_out)
@@ -141,7 +146,8 @@ async def take_part(training: Training) -> Trained:
         batches=batches,
         side=ready.side,
         scoring=scoring,
-        after_round=training.after_round,
+        after_round=partial(_round_done, training, leakage, ready),
+        first_round=first_round,
     )
     scores = scoring.scores if isinstance(scoring, LabelScoring) else []
     return Trained(rounds, scores, leakage, ready.key)
@@ -156,6 +162,7 @@ async def train(
     side: Side,
     scoring: Scoring,
     after_round: Callable[[int], None],
+    first_round: int = 0,
 ) -> int:
     """Train one party's part of the model, in place.
 
@@ -167,6 +174,7 @@ async def train(
         side: this party's side of the exchange.
         scoring: this party's side of scoring.
         after_round: called with the number of rounds done, for checkpoints and progress.
+        first_round: rounds that have been done before.
 
     Returns:
         The number of rounds done.
@@ -174,7 +182,7 @@ async def train(
     Raises:
         PeerError: a peer failed; the model is as after the last whole round or turn.
     """
-    for round_index in range(plan.rounds):
+    for round_index in range(first_round, plan.rounds):
         batch = batches.at(round_index)
         for step in steps_of(plan, round_index):
             async with party.costs.compute("local"):
@@ -210,6 +218,36 @@ def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
     for turn, name in enumerate(turns):
         yield Step(first + turn, receivers=(name,), fresh=fresh)
         fresh = (name,)
+
+
+def _round_done(training: Training, leakage: LeakageCount, ready: Established, rounds: int) -> None:
+    training.after_round(rounds)
+    keep = training.workplace.keep_state
+    if keep is not None:
+        weights, plan = training.model.weights, training.plan
+        revealed = {peer: dict(batches) for peer, batches in leakage.revealed.items()}
+        name, in_flight = training.party.name, dict(ready.in_flight)
+        keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, in_flight))
+
+
+def _go_on(
+    state: SessionState, training: Training, leakage: LeakageCount, ready: Established
+) -> int:
+    """Put a party back to where it was, and say how many rounds that is.
+
+    Raises:
+        ConfigError: the state of another job, party or model.
+    """
+    ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
+    if (state.job_hash, state.party, state.weights.shape) != ours:
+        raise ConfigError(
+            f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
+            f"{training.party.name!r} in {ours[0][:16]}"
+        )
+    training.model.weights = state.weights
+    leakage.revealed.update(state.revealed)
+    ready.in_flight.update(state.in_flight)
+    return state.rounds
 
 
 def require_guard(party: Party, plan: Plan, agreement: Agreement, directory: Path | None) -> None:
