@@ -73,20 +73,22 @@ def _scheme(row: Row) -> str:
     return f"{row['scheme']} {row['key_bits']}" if row["key_bits"] else str(row["scheme"])
 
 
-_shown = dict(TRADEOFF)
+_SHOWN = dict(TRADEOFF)
+
+_TARGETS = by_columns(
+    ("AUC", lambda row: f"{row['target_auc']:.2f}"),
+    *((name, _SHOWN[name]) for name in ("exchange", "Q")),
+    ("η0", lambda row: f"{row['learning_rate']:g}"),
+    *((name, _SHOWN[name]) for name in ("rounds", "compute", "network", "total", "a round")),
+)
 
 TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "tradeoff": by_columns(*TRADEOFF),
-    "targets": by_columns(
-        ("AUC", lambda row: f"{row['target_auc']:g}"),
-        *((name, _shown[name]) for name in ("exchange", "Q")),
-        ("η0", lambda row: f"{row['learning_rate']:g}"),
-        *((name, _shown[name]) for name in ("rounds", "compute", "network", "total", "a round")),
-    ),
+    "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
     "networks": by_columns(
         ("network", _network),
         ("S", lambda row: str(row["settings"]["batch_size"])),
-        *((name, _shown[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
+        *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
     "rounds": by_columns(*ROUNDS),
     "crypto": by_columns(*CRYPTO),
@@ -191,24 +193,37 @@ def markdown(cells: Cells) -> str:
     return "\n".join(f"| {line} |" for line in [lines[0], rule, *lines[1:]])
 
 
-def provenance(result: Mapping[str, Any]) -> str:
-    """What was run, on which code and machine, and when."""
-    typed = list(result["argv"])
-    if "--json" in typed:
-        place = typed.index("--json")
-        del typed[place : place + 2]
-    commit, _, dirty = (result["commit"] or "unknown").partition("-")
-    machine = result["machine"]
-    line = shlex.join(word for word in typed if word != "--quiet")
-    return textwrap.fill(
-        f"`{line}`: version {result['version']}, commit {commit[:10]}{dirty and ' and changes'}, "
-        f"{result['date'][:10]}, {machine['processor']}, {machine['cores']} cores.",
-        WIDTH,
-        initial_indent="- ",
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def provenance(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was run, on which code and machine, and when; a line for runs that share all that.
+
+    Words of the command lines that differ stand in braces.
+    """
+    runs: dict[str, list[list[str]]] = {}
+    for result in results:
+        commit, _, dirty = (result["commit"] or "unknown").partition("-")
+        machine = result["machine"]
+        where = (
+            f"version {result['version']}, commit {commit[:10]}{dirty and ' and changes'}, "
+            f"{result['date'][:10]}, {machine['processor']}, {machine['cores']} cores"
+        )
+        runs.setdefault(where, []).append(_typed(result["argv"]))
+    return [f"`{_in_braces(lines)}`: {where}." for where, lines in runs.items()]
+
+
+def _typed(argv: Sequence[str]) -> list[str]:
+    """A command line without where its result went."""
+    words = [word for word in argv if word != "--quiet"]
+    if "--json" in words:
+        place = words.index("--json")
+        del words[place : place + 2]
+    return words
+
+
+def _in_braces(lines: Sequence[Sequence[str]]) -> str:
+    if len({len(line) for line in lines}) > 1:
+        return "`, `".join(map(shlex.join, lines))
+    choices = [list(dict.fromkeys(map(shlex.quote, words))) for words in zip(*lines, strict=True)]
+    return " ".join(words[0] if len(words) == 1 else f"{{{','.join(words)}}}" for words in choices)
 
 
 def _table(words: str, folder: Path) -> str:
@@ -225,8 +240,11 @@ def _table(words: str, folder: Path) -> str:
     ]
     if not rows:
         raise DataError(f"table {words!r}: no such rows")
-    runs = "\n".join(map(provenance, results))
-    return f"{markdown(TABLES[kind](rows))}\n\nMeasured by\n\n{runs}"
+    runs = [
+        textwrap.fill(f"Measured by {line}", WIDTH, break_long_words=False, break_on_hyphens=False)
+        for line in provenance(results)
+    ]
+    return "\n\n".join([markdown(TABLES[kind](rows)), *runs])
 
 
 def _read(path: Path) -> dict[str, Any]:
