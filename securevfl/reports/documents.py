@@ -33,6 +33,7 @@ from securevfl.reports.tables import (
 )
 
 WIDTH = 100
+FIGURE = re.compile(r"[+-]?\d")
 Cells = list[list[str]]
 """The headings, then a list for every row."""
 
@@ -102,9 +103,9 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         ("homomorphic, a round", lambda row: seconds(row["homomorphic_s_per_round"])),
         ("over the first Q", lambda row: f"{row['ratio_to_first']:.2f}"),
         ("local, a round", lambda row: seconds(row["local_s_per_round"])),
-        ("encryptions", lambda row: f"{row['encryptions_per_round']:g}"),
-        ("products", lambda row: f"{row['products_per_round']:g}"),
-        ("decryptions", lambda row: f"{row['decryptions_per_round']:g}"),
+        ("encryptions", lambda row: f"{row['encryptions_per_round']:.3g}"),
+        ("products", lambda row: f"{row['products_per_round']:.3g}"),
+        ("decryptions", lambda row: f"{row['decryptions_per_round']:.3g}"),
     ),
     "overhead": by_columns(
         ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
@@ -179,18 +180,15 @@ def page(text: str, folder: Path) -> str:
 
 def markdown(cells: Cells) -> str:
     """A table whose columns stand below one another in the raw text too; figures to the right."""
-    escaped = [[cell.replace("|", r"\|") for cell in line] for line in cells]
-    widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
-    first, *others = widths
-    rule = " | ".join(["-" * first, *("-" * (width - 1) + ":" for width in others)])
-    lines = [
-        " | ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in escaped
-    ]
-    return "\n".join(f"| {line} |" for line in [lines[0], rule, *lines[1:]])
+    columns = []
+    for heading, *others in zip(*cells, strict=True):
+        texts = [text.replace("|", r"\|") for text in (heading, *others)]
+        width = max(3, *map(len, texts))
+        figures = any(FIGURE.match(text) for text in others)
+        rule = "-" * (width - 1) + ":" if figures else "-" * width
+        padded = [text.rjust(width) if figures else text.ljust(width) for text in texts]
+        columns.append([padded[0], rule, *padded[1:]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
 
 
 def provenance(results: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -101,6 +101,15 @@ def test_what_a_cell_holds_cannot_break_the_table() -> None:
     assert markdown([["a", "b"], ["x|y", "1"]]).splitlines()[2] == r"| x\|y |   1 |"
 
 
+def test_figures_stand_to_the_right_and_words_to_the_left() -> None:
+    assert markdown([["name", "value"], ["q", "-3"], ["long name", "inf"]]).splitlines() == [
+        "| name      | value |",
+        "| --------- | ----: |",
+        "| q         |    -3 |",
+        "| long name |   inf |",
+    ]
+
+
 def test_runs_on_one_machine_share_a_line_and_others_do_not() -> None:
     def run(network: str, **other: Any) -> dict[str, Any]:  # noqa: ANN401
         return result(argv=["securevfl", "bench", "--network", network], **other)
