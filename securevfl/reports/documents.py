@@ -115,7 +115,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     ),
     "theorem1": by_columns(
         ("case", lambda row: str(row["case"])),
-        ("Theorem 1", lambda row: str(row["expected"])),
+        ("theory says", lambda row: str(row["expected"])),
         ("messages differ by", lambda row: f"{row['deviation']:.1e}"),
         ("data differ by", lambda row: f"{row['relative_distance']:.2f}"),
     ),
