@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from securevfl.arrays import FloatArray, IntArray
+
 INDEPENDENT = 1e-3
 
 

@@ -14,9 +14,9 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.attacks.components import IndependenceKnowledge, independent_components
 
-FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 ITERATIONS = 30
 PROJECTIONS = 100

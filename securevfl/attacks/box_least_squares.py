@@ -6,10 +6,10 @@ Accelerated projected gradient with restarts (Beck & Teboulle 2009; O'Donoghue &
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-FloatArray = NDArray[np.float64]
+from securevfl.arrays import FloatArray
+
 MAX_ITERATIONS = 400
 STEP_TOLERANCE = 1e-4
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from securevfl.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,25 +6,17 @@ calls indistinguishable.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.messages import (
-    HeldOutPredictions,
-    MaskedHeldOutPredictions,
-    MaskedPredictions,
-    Predictions,
-    Residuals,
-    StepMessage,
-)
-from securevfl.protocols.gathering import FRACTION_BITS
+from securevfl.protocols.session.gathering import FRACTION_BITS
 from securevfl.runtime.views import Learned, Received, View
-
-FloatArray = NDArray[np.float64]
-RingArray = NDArray[np.uint64]
+from securevfl.wire.codec import Message, StepMessage
 
 
 @dataclass(frozen=True)
@@ -36,12 +28,14 @@ class Place:
         kind: the message's, `learned`, or that of messages whose masks cancel in the sum.
         step: of the job; scoring counts for itself.
         sender: who they come from; empty for a sum of several.
+        number: which array of the message.
     """
 
     party: str
     kind: str
     step: int
     sender: str
+    number: int = 0
 
 
 def clear_values(views: Iterable[View]) -> dict[Place, FloatArray]:
@@ -56,15 +50,22 @@ def clear_values(views: Iterable[View]) -> dict[Place, FloatArray]:
         for entry in view.entries:
             if isinstance(entry, Learned):
                 found[Place(view.party, "learned", entry.step, entry.sender)] = entry.values
-            elif isinstance(entry, Received) and isinstance(entry.message, StepMessage):
-                message = entry.message
-                kind = type(message).__name__
-                if isinstance(message, Predictions | Residuals | HeldOutPredictions):
-                    place = Place(view.party, kind, message.step, entry.sender)
-                    found[place] = message.values
-                elif isinstance(message, MaskedPredictions | MaskedHeldOutPredictions):
-                    place = Place(view.party, kind, message.step, "")
-                    sums[place] = sums.get(place, np.uint64(0)) + message.values
+            elif isinstance(entry, Received) and entry.message.carries == "values":
+                found |= _placed(view.party, entry.sender, entry.message)
+            elif isinstance(entry, Received) and entry.message.carries == "shares":
+                for place, share in _placed(view.party, "", entry.message).items():
+                    sums[place] = sums.get(place, np.uint64(0)) + share
         for place, total in sums.items():
             found[place] = decode(from_ring(total), FRACTION_BITS)
     return found
+
+
+def _placed(party: str, sender: str, message: Message) -> dict[Place, NDArray[Any]]:
+    """The arrays of a message, in the order of its fields."""
+    assert isinstance(message, StepMessage)  # noqa: S101
+    values = (getattr(message, field.name) for field in fields(message))
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    return {
+        Place(party, type(message).__name__, message.step, sender, number): array
+        for number, array in enumerate(arrays)
+    }

@@ -8,12 +8,12 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 
-FloatArray = NDArray[np.float64]
+from securevfl.arrays import FloatArray
+
 ITERATIONS = 400
 TURNS = 5
 

@@ -15,14 +15,12 @@ from math import ceil, log, log1p
 
 import dp_accounting
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError
 from securevfl.privacy.mechanisms import Mechanism
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 CONFIDENCE = 0.95
 TINY = 1e-12
 

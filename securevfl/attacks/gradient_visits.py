@@ -7,18 +7,13 @@ the gradients in its view, and so knows its own predictions of every round, too.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.row_spaces import RowSpace
 from securevfl.errors import ConfigError
 from securevfl.models.linear import LinearModel
-from securevfl.protocols.fedbcd import Plan
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.signals import GradientSignal
 from securevfl.runtime.views import View
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

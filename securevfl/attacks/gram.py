@@ -15,15 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from securevfl.attacks.own_replay import Round
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.ridge import ridge_solution, shrinkage
+from securevfl.attacks.rounds import Round
 from securevfl.errors import ConfigError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ they may be reshuffled.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from securevfl.attacks.own_replay import Round
+from securevfl.arrays import FloatArray
 from securevfl.attacks.ridge import ridge_solution
+from securevfl.attacks.rounds import Round
 from securevfl.errors import ConfigError
 
-FloatArray = NDArray[np.float64]
 MOST_ROWS = 600
 
 

@@ -8,9 +8,8 @@ block of weight differences has full column rank: d ≤ C − 1.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from securevfl.arrays import FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,16 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.box_least_squares import Box, Prior, box_least_squares
 from securevfl.attacks.gradient_visits import TrainingKnowledge, Visit, replay
 from securevfl.attacks.label_scores import LabelEstimate
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, stacked
 from securevfl.models.losses import Loss
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 # Variance of the guess of s that the equations are held to: 0.1² where s is guessed.
 GUESSED, KNOWN = 1e-2, 1e-3
 MIN_PROBABILITY = 0.02

@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.label_scores import LabelEstimate
 from securevfl.errors import ConfigError
-from securevfl.messages import Residuals
+from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.runtime.views import View
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

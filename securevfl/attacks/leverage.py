@@ -8,15 +8,13 @@ and the rank of everything that is shown over the number of rows.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import lsmr
 
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, distinct, stacked
 from securevfl.data.partition import BatchSchedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 EXACT_ROWS = 1500
 PROBES = 4
 PROBE_ITERATIONS = 200

@@ -13,13 +13,11 @@ needs no generalization either. `known` gives the bar of an attacker that was to
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.label_scores import LabelEstimate, LabelScore, score
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 MAX_ITERATIONS = 5000
 
 

@@ -1,9 +1,9 @@
 """Least squares with as much shrinkage as noise asks for (generalized cross-validation)."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from securevfl.arrays import FloatArray
+
 GRID = np.concatenate([[0.0], np.logspace(-30, 2, 129)])
 RANK_TOLERANCE = 1e-14
 

@@ -8,13 +8,11 @@ dimension away.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import null_space
 from scipy.stats import ortho_group
 
+from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
-
-FloatArray = NDArray[np.float64]
 
 
 def lemma_rotation(start: FloatArray, inner: FloatArray) -> FloatArray:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from securevfl.arrays import FloatArray, IntArray
+
 # Singular values below this share of the largest carry rounding errors, not residuals.
 RANK_TOLERANCE = 1e-5
 LEVERAGE_ONE = 1 - 1e-6

@@ -9,20 +9,19 @@ from functools import cached_property
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from typing_extensions import override
 
+from securevfl.arrays import FloatArray
 from securevfl.data.partition import fixed_partition
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
-from securevfl.protocols.local_part import LocalPart
-from securevfl.training import Environment, train
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.training import Environment, plan_for, train
 
-FloatArray = NDArray[np.float64]
 LOSS = Logistic()
 CHUNK = 256
 
@@ -84,19 +83,9 @@ class Objective:
     @classmethod
     def of(cls, dataset: VerticalDataset) -> "Objective":
         """The loss on a data set, two classes and linear models, with the defaults of a job."""
-        parts = [
-            LocalPart(
-                Job.of(job={"start": "zero"}),
-                table,
-                loss=LOSS,
-                classes=dataset.classes,
-                standardize=dataset.standardize,
-                holds_labels=table.name == dataset.label_party,
-                start=np.random.default_rng(),
-                make_module=None,
-            )
-            for table in dataset.parties
-        ]
+        plan = plan_for(Job.of(job={"start": "zero", "batch_size": "full"}), dataset)
+        generator = np.random.default_rng()
+        parts = [LocalPart(plan, table, generator) for table in dataset.parties]
         names = [table.name for table in dataset.parties]
         held_out = {name: part.held_out for name, part in zip(names, parts, strict=True)}
         return cls(dataset, tuple(part.inputs for part in parts), held_out)

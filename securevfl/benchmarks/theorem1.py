@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.stats import ortho_group
 from torch import nn
 
-from securevfl.attacks.local_rules import (
+from securevfl.arrays import FloatArray
+from securevfl.attacks.rotation import stabilizer_rotation
+from securevfl.audit.local_rules import (
     Adagrad,
     Adam,
     Lasso,
@@ -25,14 +26,12 @@ from securevfl.attacks.local_rules import (
     project_on_ball,
     sign_step,
 )
-from securevfl.attacks.rotation import stabilizer_rotation
-from securevfl.attacks.twins import Twin, TwinSetting, compare_twins
+from securevfl.audit.twins import Twin, TwinSetting, compare_twins
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.local_model import MakeModule
 
-FloatArray = NDArray[np.float64]
 HIDDEN = 4
 LEARNING_RATE = 0.1
 OFF_BY = 1e-3

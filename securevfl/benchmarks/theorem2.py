@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from securevfl.benchmarks.objective import Objective
@@ -22,7 +21,6 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 
-FloatArray = NDArray[np.float64]
 DRIFT = 0.7
 """√(Σ_j L_j² + 3 max_k L_k²) of scaled data: η = 1/√T meets the condition at Q = √T up to 0.707."""
 

@@ -26,18 +26,13 @@ import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.bfv_wire import pack_reply, unpack_input
 from securevfl.crypto.fixed_point import require_matrix, to_ring
 from securevfl.crypto.pool import BlinderPool
 from securevfl.crypto.residues import uniform_noise, uniform_words
-from securevfl.crypto.scheme import (
-    MODULUS_BITS,
-    Int64Array,
-    MaskedReply,
-    ProductFormat,
-    UInt64Array,
-)
+from securevfl.crypto.scheme import MODULUS_BITS, MaskedReply, ProductFormat
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     coefficient_ciphertext,
@@ -67,7 +62,7 @@ class _Blinder:
     """Enc(mask) under the public key, with flooding noise; used once."""
 
     ciphertext: seal.Ciphertext
-    mask: UInt64Array
+    mask: RingArray
 
 
 class BfvEvaluator:
@@ -104,7 +99,7 @@ class BfvEvaluator:
         """K of t = 2^k."""
         return self._parameters.plain_bits
 
-    def prepare(self, matrix: Int64Array) -> PreparedPolynomials:
+    def prepare(self, matrix: IntArray) -> PreparedPolynomials:
         """Bring X of shape (S, P) into plaintext polynomials in NTT form.
 
         Raises:
@@ -130,7 +125,7 @@ class BfvEvaluator:
             ),
         )
 
-    def _transformed(self, coefficients: Int64Array) -> seal.Plaintext:
+    def _transformed(self, coefficients: IntArray) -> seal.Plaintext:
         plain = plaintext(self._context, _residues(coefficients, self._parameters.plain_bits))
         transformed = seal.Plaintext()
         level = self._context.first_parms_id()
@@ -154,7 +149,7 @@ class BfvEvaluator:
         return self.partly_open_product(encrypted, prepared, np.empty(0, np.int64))
 
     def partly_open_product(
-        self, encrypted: bytes, prepared: object, addend: Int64Array
+        self, encrypted: bytes, prepared: object, addend: IntArray
     ) -> MaskedReply:
         """As `masked_product`, but the last columns become Xᵀv + addend, without a mask.
 
@@ -191,7 +186,7 @@ class BfvEvaluator:
         shift = np.uint64(MODULUS_BITS - self._parameters.plain_bits)
         return MaskedReply(b"".join(replies), np.left_shift(mask, shift))
 
-    def _open(self, blinder: _Blinder, positions: NDArray[np.int64], shown: Int64Array) -> None:
+    def _open(self, blinder: _Blinder, positions: NDArray[np.int64], shown: IntArray) -> None:
         """Put numbers in the place of the mask at some coefficients."""
         change = np.zeros(DEGREE, np.uint64)
         change[positions] = to_ring(shown) - blinder.mask[positions]
@@ -257,5 +252,5 @@ class BfvEvaluator:
         return _Blinder(encrypted, mask)
 
 
-def _residues(integers: Int64Array, plain_bits: int) -> UInt64Array:
+def _residues(integers: IntArray, plain_bits: int) -> RingArray:
     return to_ring(integers) & np.uint64((1 << plain_bits) - 1)

@@ -7,6 +7,7 @@ import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.bfv_wire import reply_bytes, unpack_reply
 from securevfl.crypto.bit_packing import pack
@@ -14,12 +15,7 @@ from securevfl.crypto.fixed_point import require_values
 from securevfl.crypto.keys import fingerprint
 from securevfl.crypto.pool import BlinderPool
 from securevfl.crypto.residues import scaled_message
-from securevfl.crypto.scheme import (
-    MODULUS_BITS,
-    Int64Array,
-    ProductFormat,
-    UInt64Array,
-)
+from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     ciphertext_of,
     seal_errors,
@@ -41,7 +37,7 @@ class _EncryptedZero:
         seed: of c₁.
     """
 
-    heads: UInt64Array
+    heads: RingArray
     tails: tuple[bytes, ...]
     seed: bytes
 
@@ -93,7 +89,7 @@ class BfvOwner:
         """K of t = 2^k."""
         return self._parameters.plain_bits
 
-    def encrypt(self, values: Int64Array) -> bytes:
+    def encrypt(self, values: IntArray) -> bytes:
         """Encrypt integers of shape (S,): for each input its packed c₀ and its seed.
 
         Raises:
@@ -105,7 +101,7 @@ class BfvOwner:
         padded[: len(values)] = values
         return b"".join(self._input(part) for part in np.split(padded, parameters.inputs))
 
-    def _input(self, values: Int64Array) -> bytes:
+    def _input(self, values: IntArray) -> bytes:
         """One input: an encryption of zero, plus round(q·v/t) in c₀."""
         zero = self._pool.take()
         pieces = []
@@ -135,7 +131,7 @@ class BfvOwner:
         ]
         return _EncryptedZero(c0[:, :end].copy(), tuple(tails), seed)
 
-    def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
+    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
         """Decrypt a masked product: (columns,) integers modulo 2^k, times 2^(64 − k).
 
         Raises:
@@ -164,7 +160,7 @@ class BfvOwner:
         return np.left_shift(found, np.uint64(MODULUS_BITS - parameters.plain_bits))
 
     def _require_little_noise(
-        self, replies: UInt64Array, values: UInt64Array, positions: NDArray[np.int64]
+        self, replies: RingArray, values: RingArray, positions: NDArray[np.int64]
     ) -> None:
         """Check that a few replies decrypt with little noise, by their sum.
 
@@ -177,7 +173,7 @@ class BfvOwner:
         """
         primes = self._primes[: self._parameters.reply_primes]
         shift = prod(primes) * 5 // 16 >> self._parameters.plain_bits
-        total: UInt64Array = replies.sum(axis=0, dtype=np.uint64)
+        total: RingArray = replies.sum(axis=0, dtype=np.uint64)
         for row, prime in enumerate(primes):
             moved = total[0, row, positions]
             moved[::2] += np.uint64(shift % prime)
@@ -189,7 +185,7 @@ class BfvOwner:
         if not np.array_equal(self._coefficients(total, positions), expected):
             raise KeyMismatch("a reply is damaged, or was made under another key")
 
-    def _coefficients(self, polynomials: UInt64Array, positions: NDArray[np.int64]) -> UInt64Array:
+    def _coefficients(self, polynomials: RingArray, positions: NDArray[np.int64]) -> RingArray:
         plain = seal.Plaintext()
         reply = ciphertext_of(self._context, self._reply_level, polynomials)
         with seal_errors("a reply"):

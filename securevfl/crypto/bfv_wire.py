@@ -7,12 +7,12 @@ coefficients that are revealed.
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.bit_packing import pack, packed_size, unpack
-from securevfl.crypto.scheme import UInt64Array
 
 
-def unpack_input(parameters: BfvParameters, data: bytes) -> tuple[UInt64Array, bytes]:
+def unpack_input(parameters: BfvParameters, data: bytes) -> tuple[RingArray, bytes]:
     """c₀, shape (primes, N), and the seed of c₁."""
     residues = np.empty((len(parameters.prime_bits), DEGREE), np.uint64)
     at = 0
@@ -31,7 +31,7 @@ def reply_bytes(parameters: BfvParameters, revealed: int) -> int:
 
 
 def pack_reply(
-    parameters: BfvParameters, polynomials: UInt64Array, positions: NDArray[np.int64]
+    parameters: BfvParameters, polynomials: RingArray, positions: NDArray[np.int64]
 ) -> bytes:
     """Of (c₀, c₁), shape (2, reply primes, N), all of c₁ and c₀ at the positions."""
     c0, c1 = polynomials
@@ -42,9 +42,7 @@ def pack_reply(
     )
 
 
-def unpack_reply(
-    parameters: BfvParameters, data: bytes, positions: NDArray[np.int64]
-) -> UInt64Array:
+def unpack_reply(parameters: BfvParameters, data: bytes, positions: NDArray[np.int64]) -> RingArray:
     """(c₀, c₁), shape (2, reply primes, N); c₀ is 0 where it was not sent."""
     polynomials = np.zeros((2, parameters.reply_primes, DEGREE), np.uint64)
     at = 0

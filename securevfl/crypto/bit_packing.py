@@ -6,7 +6,7 @@ Two residues take b/4 ≥ 8 bytes, and are read and written as two 64-bit words 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import UInt64Array
+from securevfl.arrays import RingArray
 from securevfl.errors import CryptoError
 
 _WORD = 64
@@ -25,7 +25,7 @@ def packed_size(count: int, bits: int) -> int:
     return count * bits // 8
 
 
-def pack(residues: UInt64Array, bits: int) -> bytes:
+def pack(residues: RingArray, bits: int) -> bytes:
     """An even number of residues below 2^bits, little-endian.
 
     Raises:
@@ -41,7 +41,7 @@ def pack(residues: UInt64Array, bits: int) -> bytes:
     return data.tobytes()
 
 
-def unpack(data: bytes, count: int, bits: int) -> UInt64Array:
+def unpack(data: bytes, count: int, bits: int) -> RingArray:
     """The residues that `pack` made into bytes, shape (count,).
 
     Raises:

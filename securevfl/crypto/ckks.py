@@ -36,15 +36,10 @@ import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
 from securevfl.crypto.keys import fingerprint
-from securevfl.crypto.scheme import (
-    MODULUS_BITS,
-    Int64Array,
-    MaskedReply,
-    ProductFormat,
-    UInt64Array,
-)
+from securevfl.crypto.scheme import MODULUS_BITS, MaskedReply, ProductFormat
 from securevfl.crypto.seal_codec import (
     coefficient_ciphertext,
     from_bytes,
@@ -133,14 +128,14 @@ class SlotLayout:
         """Ciphertexts that carry so many columns."""
         return -(-columns // self.columns)
 
-    def quanta(self, slots: NDArray[np.float64]) -> UInt64Array:
+    def quanta(self, slots: NDArray[np.float64]) -> RingArray:
         """Sums of the blocks of (4096,) slots in quanta, modulo 2^64: shape (columns,)."""
         counted = to_ring(np.rint(np.ldexp(slots, QUANTUM_BITS)).astype(np.int64))
         blocks = counted[: self.columns * self.block].reshape(self.columns, self.block)
-        sums: UInt64Array = np.add.reduce(blocks, axis=1, dtype=np.uint64)
+        sums: RingArray = np.add.reduce(blocks, axis=1, dtype=np.uint64)
         return sums
 
-    def integers(self, quanta: UInt64Array) -> UInt64Array:
+    def integers(self, quanta: RingArray) -> RingArray:
         """Quanta as integers with the format's fraction bits, modulo 2^64."""
         return np.left_shift(quanta, np.uint64(self.exponent - QUANTUM_BITS), dtype=np.uint64)
 
@@ -191,7 +186,7 @@ class CkksOwner:
         """False: every encryption makes its own."""
         return False
 
-    def encrypt(self, values: Int64Array) -> bytes:
+    def encrypt(self, values: IntArray) -> bytes:
         """Encrypt integers of shape (S,).
 
         Raises:
@@ -206,7 +201,7 @@ class CkksOwner:
             for slots in (np.tile(part, layout.columns) for part in np.split(padded, layout.inputs))
         )
 
-    def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
+    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
         """Decrypt, sum, flood and round: (columns,) integers modulo 2^64.
 
         Raises:
@@ -280,7 +275,7 @@ class CkksEvaluator:
         del prepared
         return False
 
-    def prepare(self, matrix: Int64Array) -> PreparedSlots:
+    def prepare(self, matrix: IntArray) -> PreparedSlots:
         """Bring X of shape (S, P) into plaintext slots.
 
         Raises:
@@ -362,7 +357,7 @@ def _slot_order() -> NDArray[np.int64]:
     return (np.array(powers) - 1) // 2
 
 
-def _uniform(count: int, bits: int) -> UInt64Array:
+def _uniform(count: int, bits: int) -> RingArray:
     """Integers uniform on [−2^bits, 2^bits), modulo 2^64, from the operating system."""
     drawn = np.frombuffer(os.urandom(8 * count), np.uint64)
     return (drawn & np.uint64((2 << bits) - 1)) - np.uint64(1 << bits)

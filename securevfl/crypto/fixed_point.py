@@ -7,11 +7,12 @@ complement), so a value in [−2^63, 2^63) and its residue are the same eight by
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, ProductFormat, UInt64Array
+from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.errors import RangeExceeded
 
 
-def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> Int64Array:
+def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> IntArray:
     """The integers nearest values·2^fraction_bits, in any shape.
 
     Args:
@@ -35,22 +36,22 @@ def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> In
     return np.rint(np.ldexp(numbers, fraction_bits)).astype(np.int64)
 
 
-def decode(encoded: Int64Array, fraction_bits: int) -> NDArray[np.float64]:
+def decode(encoded: IntArray, fraction_bits: int) -> NDArray[np.float64]:
     """The numbers encoded / 2^fraction_bits in float64."""
     return np.ldexp(np.asarray(encoded).astype(np.float64), -fraction_bits)
 
 
-def to_ring(integers: Int64Array) -> UInt64Array:
+def to_ring(integers: IntArray) -> RingArray:
     """Residues modulo 2^64 of integers in [−2^63, 2^63)."""
     return np.asarray(integers, np.int64).view(np.uint64)
 
 
-def from_ring(residues: UInt64Array) -> Int64Array:
+def from_ring(residues: RingArray) -> IntArray:
     """The representatives in [−2^63, 2^63) of residues modulo 2^64."""
     return np.asarray(residues, np.uint64).view(np.int64)
 
 
-def unmask(masked: UInt64Array, mask: UInt64Array, modulus_bits: int = MODULUS_BITS) -> Int64Array:
+def unmask(masked: RingArray, mask: RingArray, modulus_bits: int = MODULUS_BITS) -> IntArray:
     """(masked − mask) modulo 2^modulus_bits, centred: exact while |result| < 2^(modulus_bits − 1).
 
     Both arrive times 2^(64 − modulus_bits), so that they wrap at 2^64 whatever the scheme.
@@ -60,7 +61,7 @@ def unmask(masked: UInt64Array, mask: UInt64Array, modulus_bits: int = MODULUS_B
     return np.right_shift(difference, MODULUS_BITS - modulus_bits)  # arithmetic: keeps the sign
 
 
-def require_values(values: Int64Array, product_format: ProductFormat) -> None:
+def require_values(values: IntArray, product_format: ProductFormat) -> None:
     """Check a vector against the format before it is encrypted.
 
     Raises:
@@ -72,7 +73,7 @@ def require_values(values: Int64Array, product_format: ProductFormat) -> None:
     _require_range(values, product_format.largest_value, "value")
 
 
-def require_matrix(matrix: Int64Array, product_format: ProductFormat) -> None:
+def require_matrix(matrix: IntArray, product_format: ProductFormat) -> None:
     """Check a matrix against the format before anything is multiplied.
 
     Raises:
@@ -90,7 +91,7 @@ def _require_rows(rows: int, product_format: ProductFormat) -> None:
         raise RangeExceeded(f"{rows} rows, 1 to {product_format.rows} expected")
 
 
-def _require_range(integers: Int64Array, bound: int, what: str) -> None:
+def _require_range(integers: IntArray, bound: int, what: str) -> None:
     if integers.dtype != np.int64:
         raise RangeExceeded(f"{what}s have type {integers.dtype}, int64 expected")
     lowest, highest = int(integers.min()), int(integers.max())

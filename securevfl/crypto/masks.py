@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from securevfl.crypto.scheme import UInt64Array
+from securevfl.arrays import RingArray
 from securevfl.errors import CryptoError, KeyMismatch
 
 _LABEL = b"securevfl pairwise masks 1"
@@ -84,9 +84,7 @@ class PairwiseMasks:
         self._secrets = dict(secrets)
         self._used: set[str] = set()
 
-    def zero_share(
-        self, members: Sequence[str], context: str, shape: tuple[int, ...]
-    ) -> UInt64Array:
+    def zero_share(self, members: Sequence[str], context: str, shape: tuple[int, ...]) -> RingArray:
         """This party's share of zero among the members.
 
         Guarantees: the members' shares for one context and shape sum to 0 modulo 2^64; each is
@@ -125,7 +123,7 @@ class PairwiseMasks:
         if unknown:
             raise CryptoError(f"no mask secret with {', '.join(sorted(unknown))}")
 
-    def _stream(self, name: str, info: bytes, count: int) -> UInt64Array:
+    def _stream(self, name: str, info: bytes, count: int) -> RingArray:
         key = HKDFExpand(SHA256(), 32, info=info).derive(self._secrets[name])
         # The key serves this one stream, so the nonce may be constant.
         encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()

@@ -18,7 +18,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Int64Array
+from securevfl.arrays import IntArray
 
 _WIDTHS = range(2, 10)
 _POSITIONS = 64
@@ -42,10 +42,10 @@ class Exponents:
     starts: NDArray[np.int64]
     targets: list[list[int]]
     accumulators: NDArray[np.int64]
-    digits: Int64Array
+    digits: IntArray
 
     @classmethod
-    def of(cls, matrix: Int64Array, width: int, count: int) -> "Exponents":
+    def of(cls, matrix: IntArray, width: int, count: int) -> "Exponents":
         """Recode X so that column j moves up by width·(j mod count) in result ⌊j / count⌋."""
         rows, columns, positions, digits = _cheapest(matrix)
         results, slots = np.divmod(columns, count)
@@ -132,9 +132,9 @@ def accumulated(
 Accumulate = Callable[[Sequence[int], Exponents, mpz], tuple[list[mpz], list[mpz]]]
 
 
-def _cheapest(matrix: Int64Array) -> tuple[Int64Array, ...]:
+def _cheapest(matrix: IntArray) -> tuple[IntArray, ...]:
     """(row, column, position, digit) of the width that takes fewest multiplications."""
-    best: tuple[Int64Array, ...] = ()
+    best: tuple[IntArray, ...] = ()
     least = np.inf
     for width in _WIDTHS:
         recoded = _recoded(matrix, width)
@@ -145,7 +145,7 @@ def _cheapest(matrix: Int64Array) -> tuple[Int64Array, ...]:
     return best
 
 
-def _recoded(matrix: Int64Array, width: int) -> tuple[Int64Array, ...]:
+def _recoded(matrix: IntArray, width: int) -> tuple[IntArray, ...]:
     half, left, planes = 1 << (width - 1), matrix, []
     while left.any():
         digits = np.where(left & 1, ((left + half) & (2 * half - 1)) - half, 0)
@@ -156,7 +156,7 @@ def _recoded(matrix: Int64Array, width: int) -> tuple[Int64Array, ...]:
     return rows, columns, positions, stacked[rows, columns, positions]
 
 
-def _table_entries(rows: Int64Array, digits: Int64Array) -> int:
+def _table_entries(rows: IntArray, digits: IntArray) -> int:
     largest = np.zeros(int(rows.max(initial=0)) + 1, np.int64)
     np.maximum.at(largest, rows, np.abs(digits))
     return int((largest // 2).sum())

@@ -13,12 +13,13 @@ import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto import ckks
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_input, unpack_reply
-from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, ProductFormat, UInt64Array
+from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     ciphertext_of,
@@ -27,7 +28,6 @@ from securevfl.crypto.seal_codec import (
     polynomials_of,
 )
 
-FloatArray = NDArray[np.float64]
 CHECKED = 200
 PRODUCT_SCALE_BITS = ckks.VALUE_SCALE_BITS + ckks.MATRIX_SCALE_BITS
 
@@ -40,7 +40,7 @@ class BfvOpening:
         secret: coefficients of s, −1, 0 or 1, shape (N,).
     """
 
-    def __init__(self, product_format: ProductFormat, secret: Int64Array) -> None:
+    def __init__(self, product_format: ProductFormat, secret: IntArray) -> None:
         self.parameters = BfvParameters.of(product_format)
         self.context = self.parameters.context()
         self.primes = self.parameters.primes()
@@ -74,7 +74,7 @@ class BfvOpening:
         parts = [encrypted[at : at + size] for at in range(0, len(encrypted), size)]
         return [from_seeded(self.context, *unpack_input(self.parameters, part)) for part in parts]
 
-    def decrypted(self, encrypted: bytes) -> Int64Array:
+    def decrypted(self, encrypted: bytes) -> IntArray:
         """The vector, chunk by chunk: what only the owner should read."""
         found = []
         for each in self.inputs(encrypted):
@@ -86,7 +86,7 @@ class BfvOpening:
             found.append((low << unused).view(np.int64) >> unused.astype(np.int64))
         return np.concatenate(found)
 
-    def replies(self, data: bytes, columns: int) -> list[UInt64Array]:
+    def replies(self, data: bytes, columns: int) -> list[RingArray]:
         """(c₀, c₁) of every reply, each of shape (2, reply primes, N)."""
         positions = self.parameters.positions(columns)
         size = reply_bytes(self.parameters, len(positions))
@@ -119,8 +119,8 @@ class BfvOpening:
         return equations
 
     def expected_c1(
-        self, encrypted: bytes, matrix: Int64Array, evaluator: BfvEvaluator
-    ) -> list[UInt64Array]:
+        self, encrypted: bytes, matrix: IntArray, evaluator: BfvEvaluator
+    ) -> list[RingArray]:
         """C₁ of replies that were neither re-randomized nor masked, were X this matrix."""
         vectors = self.inputs(encrypted)
         expected = []
@@ -146,7 +146,7 @@ class BfvOpening:
         return expected
 
 
-def owner_secret(owner: BfvOwner) -> Int64Array:
+def owner_secret(owner: BfvOwner) -> IntArray:
     """An owner's own secret key, coefficients −1, 0 and 1, shape (N,)."""
     context, primes = owner._context, owner._primes
     bits, modulus = owner._parameters.plain_bits, owner._modulus
@@ -231,7 +231,7 @@ def key_of(ciphertext: seal.Ciphertext, message: seal.Plaintext) -> list[int]:
     return _ratios([(message[at] - c0[at]) % _ckks_prime() for at in range(CHECKED)], c1)
 
 
-def jacobi_symbols(ciphertexts: bytes, public_bytes: bytes) -> Int64Array:
+def jacobi_symbols(ciphertexts: bytes, public_bytes: bytes) -> IntArray:
     """1 where the Jacobi symbol of a Paillier ciphertext modulo n is −1, else 0."""
     n, width = int.from_bytes(public_bytes, "big"), 2 * len(public_bytes)
     parts = [ciphertexts[at : at + width] for at in range(0, len(ciphertexts), width)]

@@ -19,6 +19,7 @@ import numpy as np
 from phe.encoding import EncodedNumber
 from phe.paillier import EncryptedNumber, PaillierPublicKey
 
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values
 from securevfl.crypto.paillier_keys import (
     PaillierKeyOwner,
@@ -26,7 +27,7 @@ from securevfl.crypto.paillier_keys import (
     ciphertext_bytes,
     split_ciphertexts,
 )
-from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, MaskedReply, UInt64Array
+from securevfl.crypto.scheme import MODULUS_BITS, MaskedReply
 from securevfl.errors import CryptoError, KeyMismatch
 
 _RING_MASK = (1 << MODULUS_BITS) - 1
@@ -43,7 +44,7 @@ class PaillierOwner(PaillierKeyOwner):
         """False: every encryption makes its own."""
         return False
 
-    def encrypt(self, values: Int64Array) -> bytes:
+    def encrypt(self, values: IntArray) -> bytes:
         """Encrypt integers of shape (S,): S·2·key_bytes bytes.
 
         Raises:
@@ -54,7 +55,7 @@ class PaillierOwner(PaillierKeyOwner):
             self._public_key, [_encrypt(self._public_key, value) for value in values.tolist()]
         )
 
-    def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
+    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
         """Decrypt a masked product: (columns,) integers modulo 2^64.
 
         Raises:
@@ -88,7 +89,7 @@ class PaillierEvaluator(PaillierKeyPeer):
         del prepared
         return False
 
-    def prepare(self, matrix: Int64Array) -> PreparedColumns:
+    def prepare(self, matrix: IntArray) -> PreparedColumns:
         """Bring X of shape (S, P) into sparse columns.
 
         Raises:

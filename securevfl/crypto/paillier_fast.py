@@ -22,6 +22,7 @@ from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey
 from typing_extensions import override
 
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values
 from securevfl.crypto.multi_exponentiation import Accumulate, Exponents, accumulated, products
 from securevfl.crypto.nth_residues import ShortExponentResidues, UniformResidues, uniform_residue
@@ -33,13 +34,7 @@ from securevfl.crypto.paillier_keys import (
     split_ciphertexts,
 )
 from securevfl.crypto.pool import BlinderPool
-from securevfl.crypto.scheme import (
-    MODULUS_BITS,
-    Int64Array,
-    MaskedReply,
-    ProductFormat,
-    UInt64Array,
-)
+from securevfl.crypto.scheme import MODULUS_BITS, MaskedReply, ProductFormat
 from securevfl.crypto.workers import Workers
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
@@ -66,7 +61,7 @@ class FastPaillierOwner(PaillierKeyOwner):
         """Whether the next vector might have to make some."""
         return len(self._pool) < self._format.rows
 
-    def encrypt(self, values: Int64Array) -> bytes:
+    def encrypt(self, values: IntArray) -> bytes:
         """Encrypt integers of shape (S,): S·2·key_bytes bytes.
 
         Raises:
@@ -80,7 +75,7 @@ class FastPaillierOwner(PaillierKeyOwner):
             for value in values.tolist()
         )
 
-    def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
+    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
         """Decrypt a masked product: (columns,) integers modulo 2^64.
 
         Raises:
@@ -137,7 +132,7 @@ class FastPaillierEvaluator(PaillierKeyPeer):
         """Whether the next product would have to make some."""
         return len(self._pool) < _own(prepared).exponents.results
 
-    def prepare(self, matrix: Int64Array) -> PreparedExponents:
+    def prepare(self, matrix: IntArray) -> PreparedExponents:
         """Recode X of shape (S, P) for many exponentiations at once.
 
         Raises:

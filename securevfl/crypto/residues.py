@@ -5,18 +5,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import from_ring, to_ring
-from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, UInt64Array
+from securevfl.crypto.scheme import MODULUS_BITS
 
 LIMB_BITS = 32
 
 
-def uniform_words(count: int) -> UInt64Array:
+def uniform_words(count: int) -> RingArray:
     """Uniform 64-bit words from the operating system, shape (count,)."""
     return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
-def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> UInt64Array:
+def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> RingArray:
     """Integers uniform on [−2^(bits − 1), 2^(bits − 1)) modulo each prime: (primes, degree)."""
     rows = -(-bits // LIMB_BITS)
     drawn = np.frombuffer(os.urandom(rows * degree * LIMB_BITS // 8), np.uint32)
@@ -25,7 +26,7 @@ def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> UInt64Array:
     return np.stack([reduced(limbs, 1 << (bits - 1), prime) for prime in primes])
 
 
-def reduced(limbs: UInt64Array, offset: int, prime: int) -> UInt64Array:
+def reduced(limbs: RingArray, offset: int, prime: int) -> RingArray:
     """(Σ limbs·2^(32·place) − offset) mod prime, of words below 2^32, most significant first.
 
     Args:
@@ -40,7 +41,7 @@ def reduced(limbs: UInt64Array, offset: int, prime: int) -> UInt64Array:
     return (value + np.uint64(-offset % prime)) % np.uint64(prime)
 
 
-def scaled_message(values: Int64Array, modulus: int, plain_bits: int, prime: int) -> UInt64Array:
+def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) -> RingArray:
     """round(q·v/t) modulo a prime factor of q, t = 2^plain_bits; rounding is at most 1/2.
 
     q·v = t·D + r with |r| ≤ t/2, and q is 0 modulo the prime, so D is −r/t there.
@@ -57,8 +58,8 @@ def scaled_message(values: Int64Array, modulus: int, plain_bits: int, prime: int
 
 
 def multiplied(
-    values: UInt64Array | np.uint64, factor: UInt64Array | np.uint64, prime: int
-) -> UInt64Array:
+    values: RingArray | np.uint64, factor: RingArray | np.uint64, prime: int
+) -> RingArray:
     """values·factor mod prime, for values below the prime and factors up to 2^32.
 
     The quotient comes from float64 and may be off by one, which is put right after.

@@ -11,13 +11,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from securevfl.arrays import IntArray, RingArray
 from securevfl.errors import RangeExceeded
-
-Int64Array = NDArray[np.int64]
-UInt64Array = NDArray[np.uint64]
 
 MODULUS_BITS = 64
 
@@ -100,7 +95,7 @@ class MaskedReply:
     """
 
     ciphertext: bytes
-    mask: UInt64Array
+    mask: RingArray
 
 
 class KeyOwner(Protocol):
@@ -127,7 +122,7 @@ class KeyOwner(Protocol):
     def lacks_blinders(self) -> bool:
         """Whether the stock is short of what the next vector takes."""
 
-    def encrypt(self, values: Int64Array) -> bytes:
+    def encrypt(self, values: IntArray) -> bytes:
         """Encrypt integers of shape (S,), S ≤ format.rows, |v| ≤ format.largest_value.
 
         Makes the blinders that are not in stock.
@@ -136,7 +131,7 @@ class KeyOwner(Protocol):
             RangeExceeded: a value beyond the format's bound, or too many rows.
         """
 
-    def decrypt(self, ciphertext: bytes, columns: int) -> UInt64Array:
+    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
         """Decrypt a masked product: (columns,) integers modulo 2^MODULUS_BITS.
 
         Raises:
@@ -155,7 +150,7 @@ class Evaluator(Protocol):
     def modulus_bits(self) -> int:
         """k: products are integers modulo 2^k, and arrive times 2^(MODULUS_BITS − k)."""
 
-    def prepare(self, matrix: Int64Array) -> object:
+    def prepare(self, matrix: IntArray) -> object:
         """Bring X of shape (S, P) into the scheme's form, once per batch.
 
         Raises:
@@ -192,7 +187,7 @@ class OpenEvaluator(Evaluator, Protocol):
     """An evaluator that can leave columns of a product open to the owner."""
 
     def partly_open_product(
-        self, encrypted: bytes, prepared: object, addend: Int64Array
+        self, encrypted: bytes, prepared: object, addend: IntArray
     ) -> MaskedReply:
         """As `masked_product`, but the last columns become Xᵀv + addend, without a mask.
 

@@ -22,7 +22,7 @@ import numpy as np
 import tenseal.sealapi as seal
 import zstandard
 
-from securevfl.crypto.scheme import UInt64Array
+from securevfl.arrays import RingArray
 from securevfl.errors import CryptoError, KeyMismatch
 
 SEED_BYTES = 81
@@ -84,7 +84,7 @@ def split(data: bytes, count: int, largest: int) -> list[bytes]:
     return pieces
 
 
-def plaintext(context: seal.SEALContext, coefficients: UInt64Array) -> seal.Plaintext:
+def plaintext(context: seal.SEALContext, coefficients: RingArray) -> seal.Plaintext:
     """A plaintext polynomial from coefficients modulo t, shape (up to N,).
 
     Raises:
@@ -94,7 +94,7 @@ def plaintext(context: seal.SEALContext, coefficients: UInt64Array) -> seal.Plai
     return _from_parts(context, seal.Plaintext(), _framed([members, *_array(coefficients)]))
 
 
-def coefficient_ciphertext(context: seal.SEALContext, residues: UInt64Array) -> seal.Ciphertext:
+def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> seal.Ciphertext:
     """The transparent ciphertext (m, 0) of a polynomial in coefficient form.
 
     It is the one way these bindings add a polynomial with coefficients beyond 64 bits.
@@ -108,7 +108,7 @@ def coefficient_ciphertext(context: seal.SEALContext, residues: UInt64Array) -> 
 
 
 def ciphertext_of(
-    context: seal.SEALContext, parms_id: list[int], polynomials: UInt64Array
+    context: seal.SEALContext, parms_id: list[int], polynomials: RingArray
 ) -> seal.Ciphertext:
     """The ciphertext of two polynomials in coefficient form, shape (2, primes, N).
 
@@ -119,14 +119,14 @@ def ciphertext_of(
     return _from_parts(context, seal.Ciphertext(), _framed([members, *_array(polynomials)]))
 
 
-def polynomials_of(ciphertext: seal.Ciphertext) -> UInt64Array:
+def polynomials_of(ciphertext: seal.Ciphertext) -> RingArray:
     """(c₀, c₁) as residues modulo each prime, shape (2, primes, N)."""
     shape = (2, ciphertext.coeff_modulus_size(), ciphertext.poly_modulus_degree())
     body = _body(to_bytes(ciphertext))
     return _words(body, len(body) - 16 * shape[1] * shape[2]).reshape(shape)
 
 
-def seeded_parts(serializable: Any, primes: int, degree: int) -> tuple[UInt64Array, bytes]:  # noqa: ANN401
+def seeded_parts(serializable: Any, primes: int, degree: int) -> tuple[RingArray, bytes]:  # noqa: ANN401
     """c₀, shape (primes, N), and the seed of c₁ of a fresh encryption under the secret key."""
     body = _body(to_bytes(serializable))
     end = len(body) - SEED_BYTES
@@ -134,7 +134,7 @@ def seeded_parts(serializable: Any, primes: int, degree: int) -> tuple[UInt64Arr
     return c0.reshape(primes, degree), body[end:]
 
 
-def from_seeded(context: seal.SEALContext, c0: UInt64Array, seed: bytes) -> seal.Ciphertext:
+def from_seeded(context: seal.SEALContext, c0: RingArray, seed: bytes) -> seal.Ciphertext:
     """The ciphertext whose c₁ SEAL expands from its seed.
 
     Raises:
@@ -192,7 +192,7 @@ def _members(parms_id: list[int], primes: int, degree: int) -> bytes:
     return _CIPHERTEXT_MEMBERS.pack(*parms_id, False, 2, degree, primes, 1.0, 1)
 
 
-def _array(words: UInt64Array) -> list[bytes | memoryview]:
+def _array(words: RingArray) -> list[bytes | memoryview]:
     octets = np.ascontiguousarray(words, "<u8").reshape(-1).view(np.uint8)
     return _framed([struct.pack("<Q", words.size), octets.data])
 
@@ -212,7 +212,7 @@ def _body(data: bytes) -> bytes:
     return zstandard.ZstdDecompressor().decompressobj().decompress(data[_HEADER_BYTES:])
 
 
-def _words(body: bytes, start: int) -> UInt64Array:
+def _words(body: bytes, start: int) -> RingArray:
     return np.frombuffer(body, "<u8", offset=start).astype(np.uint64)
 
 

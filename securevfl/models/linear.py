@@ -4,11 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.models.local_model import PullBack
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass

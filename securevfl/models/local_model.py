@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
+
+from securevfl.arrays import FloatArray
 
 if TYPE_CHECKING:
     import torch
 
-FloatArray = NDArray[np.float64]
 PullBack = Callable[[FloatArray], FloatArray]
 MakeModule = Callable[[int, int], "torch.nn.Module"]
 """Makes a network from its numbers of features F and of outputs C."""

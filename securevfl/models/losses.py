@@ -8,13 +8,10 @@ d⁰ + c·(H − H⁰) a majorizer for one party's block (design: protocols.md, 
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class Loss(Protocol):

@@ -13,14 +13,12 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, jacrev, vmap
 
+from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.local_model import MakeModule, Network, PullBack, StateDict
-
-FloatArray = NDArray[np.float64]
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,

@@ -15,11 +15,10 @@ from math import sqrt
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
 
-FloatArray = NDArray[np.float64]
 MechanismName = Literal["gaussian", "laplace"]
 SEED_BYTES = 32
 GRID = 2.0**20

@@ -17,14 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import TrainingDiverged
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Loss
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.errors import MalformedMessage, UnexpectedMessage
-from securevfl.messages import Message, StepMessage, decode
+from securevfl.wire.codec import Message, StepMessage, decode
 
 M = TypeVar("M", bound=Message)
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from securevfl.messages import CIPHERTEXT_KINDS, Message
 from securevfl.runtime.pace import Pace, steady
+from securevfl.wire.codec import Message
 
 PHASES = ("local", "encrypt", "evaluate", "decrypt", "offline")
 SETUP = "setup"
@@ -156,7 +156,7 @@ class Costs:
         if message.stage == "round":
             self._round_messages += 1
             self._round_bytes += size
-        if isinstance(message, CIPHERTEXT_KINDS):
+        if message.carries == "ciphertexts":
             self._ciphertext_bytes += size
 
     def end_round(self) -> None:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.errors import PeerTimeout, PeerUnreachable
-from securevfl.messages import MAX_MESSAGE_BYTES, Message, Stage, encode
 from securevfl.runtime.channel import Channel, M, expect
 from securevfl.runtime.costs import COMMUNICATION, SETUP, Costs, Path, Stopwatch
-from securevfl.runtime.network import Network
+from securevfl.runtime.line import Line
 from securevfl.runtime.pace import Pace, steady
 from securevfl.runtime.views import Decrypted, Learned, Received, View
+from securevfl.wire.codec import MAX_MESSAGE_BYTES, Message, Stage, encode
 
 T = TypeVar("T")
 Tamper = Callable[[str, str, bytes], bytes | None]
@@ -182,7 +182,7 @@ class _Endpoint:
 class _Wire:
     """Carries bytes between endpoints after latency + bytes / bandwidth; lines serialize."""
 
-    def __init__(self, network: Network, tamper: Tamper | None, max_bytes: int) -> None:
+    def __init__(self, network: Line, tamper: Tamper | None, max_bytes: int) -> None:
         self.network = network
         self.tamper = tamper
         self.max_bytes = max_bytes
@@ -243,7 +243,7 @@ class Simulated(Generic[T]):
 
 def simulate(
     programs: Mapping[str, Program[T]],
-    network: Network,
+    network: Line,
     *,
     stopwatch: Stopwatch | None = None,
     record_views: bool = False,

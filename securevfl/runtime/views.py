@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.messages import Message
+from securevfl.wire.codec import Message
 
 
 @dataclass(frozen=True, eq=False)

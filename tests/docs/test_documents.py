@@ -7,7 +7,7 @@ import pytest
 import typer.main
 
 from securevfl.cli.app import app
-from securevfl.protocols.exchanges import EXCHANGES
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.documents import page
 from tests.end_to_end.commands import run
 
@@ -114,7 +114,7 @@ def test_links_and_named_files_exist(path: Path) -> None:
         assert (path.parent / target).exists(), target
     if str(path.relative_to(ROOT)).startswith(HISTORY):  # names what was there then
         return
-    for target in re.findall(r"`((?:tests|bench|docs|crypto|protocols)/[\w./]+)`", text):
+    for target in re.findall(r"`((?:securevfl|tests|bench|docs|crypto|protocols)/[\w./]+)`", text):
         assert (ROOT / target).exists() or (ROOT / "securevfl" / target).exists(), target
 
 

@@ -19,7 +19,7 @@ from securevfl.crypto.schemes import default_engine
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import ExchangeSettings, Job, JobSettings
-from securevfl.protocols.key_exchange import SchemeKeys
+from securevfl.protocols.session.keys import SchemeKeys
 from securevfl.training import Environment, TrainingResult, train
 
 RunJob = Callable[..., TrainingResult]

@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.training import TrainingResult
 from tests.end_to_end.conftest import RunJob, all_weights
-
-FloatArray = NDArray[np.float64]
 
 
 def joint(dataset: VerticalDataset) -> FloatArray:

@@ -9,19 +9,18 @@ from numpy.typing import NDArray
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.sources import load
-from securevfl.messages import (
+from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
     EncryptedValues,
-    Hello,
-    MaskedPredictions,
-    Message,
-    Predictions,
-    PublicKey,
-    Residuals,
 )
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
+from securevfl.protocols.session.keys import PublicKey
 from securevfl.runtime.views import Received, View
 from securevfl.training import TrainingResult
+from securevfl.wire.codec import Message
 from tests.end_to_end.conftest import RunJob
 
 ROUNDS = 4

@@ -16,20 +16,18 @@ from securevfl.errors import (
     UnexpectedMessage,
 )
 from securevfl.job import ExchangeSettings, Job, JobSettings
-from securevfl.messages import (
+from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
-    EncryptedStep,
     EncryptedValues,
-    Hello,
-    Message,
-    Predictions,
-    PublicKey,
-    Residuals,
-    decode,
-    encode,
 )
+from securevfl.protocols.exchanges.one_trip import EncryptedStep
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.gathering import Predictions
+from securevfl.protocols.session.keys import PublicKey
 from securevfl.training import Environment, train
+from securevfl.wire.codec import Message, decode, encode
 from tests.end_to_end.conftest import RunJob, SmallKeys
 
 Change = Callable[[Message], Message | None]

@@ -18,9 +18,9 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import ExchangeSettings, Job, JobSettings, parse_job
-from securevfl.messages import Hello
 from securevfl.models.neural import NeuralModel, mlp
 from securevfl.models.storage import load_model
+from securevfl.protocols.session.agreement import Hello
 from securevfl.training import Environment, TrainingResult, save_models, train
 from tests.end_to_end.conftest import RunJob, SmallKeys, all_weights, relative_difference
 

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.scheme import Int64Array, ProductFormat, UInt64Array
+from securevfl.crypto.scheme import ProductFormat
 
 
 def ends(product_format: ProductFormat) -> tuple[BfvOwner, BfvEvaluator]:
@@ -17,14 +18,14 @@ def ends(product_format: ProductFormat) -> tuple[BfvOwner, BfvEvaluator]:
 
 
 def product(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
-) -> Int64Array:
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
+) -> IntArray:
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
-    masked: UInt64Array = owner.decrypt(reply.ciphertext, matrix.shape[1])
+    masked: RingArray = owner.decrypt(reply.ciphertext, matrix.shape[1])
     return unmask(masked, reply.mask, evaluator.modulus_bits)
 
 
-def extremes(fmt: ProductFormat, rows: int, columns: int) -> tuple[Int64Array, Int64Array]:
+def extremes(fmt: ProductFormat, rows: int, columns: int) -> tuple[IntArray, IntArray]:
     values = np.full(rows, fmt.largest_value)
     matrix = np.full((rows, columns), fmt.largest_entry)
     matrix[:, ::2] *= -1

@@ -10,26 +10,24 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from securevfl.errors import MalformedMessage
-from securevfl.messages import (
-    KINDS,
+from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
-    EncryptedStep,
     EncryptedValues,
+)
+from securevfl.protocols.exchanges.one_trip import EncryptedStep
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.gathering import (
     HeldOutPredictions,
-    Hello,
     MaskedHeldOutPredictions,
     MaskedPredictions,
-    Message,
     Predictions,
-    PublicKey,
-    PulledSums,
-    PushedPredictions,
-    Residuals,
-    Verdict,
-    decode,
-    encode,
 )
+from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
+from securevfl.wire.codec import Message, decode, encode, kinds
 
 u64 = st.integers(0, 2**64 - 1)
 blob = st.binary(max_size=40)
@@ -65,7 +63,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     PushedPredictions: st.builds(PushedPredictions, u64, floats),
     PulledSums: st.builds(PulledSums, u64, floats),
 }
-messages = st.one_of([BY_KIND[kind] for kind in KINDS])
+messages = st.one_of([BY_KIND[kind] for kind in kinds()])
 
 
 def refused_or_the_same(data: bytes) -> None:
@@ -89,7 +87,7 @@ def test_any_bytes_are_refused_or_encode_to_themselves(data: bytes) -> None:
     refused_or_the_same(data)
 
 
-@given(st.integers(0, len(KINDS) + 1), st.binary(max_size=200))
+@given(st.integers(0, len(kinds()) + 1), st.binary(max_size=200))
 def test_any_fields_are_refused_or_encode_to_themselves(kind: int, body: bytes) -> None:
     refused_or_the_same(b"SVFL\1" + bytes([kind]) + body)
 

@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from phe.paillier import PaillierPrivateKey, generate_paillier_keypair
 
+from securevfl.arrays import IntArray
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.multi_exponentiation import Exponents, products
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOwner
-from securevfl.crypto.scheme import Int64Array, ProductFormat
+from securevfl.crypto.scheme import ProductFormat
 
 KEYS = {bits: generate_paillier_keypair(n_length=bits)[1] for bits in (256, 512)}
 
@@ -61,7 +62,7 @@ def test_exponentiation_of_many_is_that_of_each(data: st.DataObject) -> None:
     assert [unit * (1 + n * term) % n**2 for unit, term in found] == expected
 
 
-def matrices(bound: int, rows: int, columns: int) -> st.SearchStrategy[Int64Array]:
+def matrices(bound: int, rows: int, columns: int) -> st.SearchStrategy[IntArray]:
     """Anything up to the bound, or zeros, ones and one power of two only, as of 0/1 features."""
     one = 1 << (bound.bit_length() - 1)
     size = rows * columns

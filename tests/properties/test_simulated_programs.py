@@ -14,15 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.messages import HeldOutPredictions, Predictions, PublicKey, Verdict
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.scoring import Verdict
 from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import SCORING, Costs, FixedCosts, job_costs
-from securevfl.runtime.network import Network
+from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Program, Simulated, simulate
 
 # 1000 bytes a second, or lines that are never busy.
-SLOW = Network(latency_ms=250, bandwidth_mbit=8e-3)
-FAST = Network(latency_ms=250, bandwidth_mbit=1e15)
+SLOW = Line(latency_ms=250, bandwidth_mbit=8e-3)
+FAST = Line(latency_ms=250, bandwidth_mbit=1e15)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Line:
+class Spoken:
     sender: int
     receiver: int
     size: int
@@ -44,7 +46,7 @@ class ScoreNow:
     """Held-out predictions from all to party 0, its verdict to all."""
 
 
-Event = Work | Line | ScoreNow
+Event = Work | Spoken | ScoreNow
 PHASE_SECONDS = {"start": 0.0113, "local": 0.37, "encrypt": 1.91, "decrypt": 7.3, "offline": 0.0}
 
 
@@ -52,11 +54,11 @@ def random_work(parties: int) -> st.SearchStrategy[Work]:
     return st.builds(Work, st.integers(0, parties - 1), st.sampled_from(sorted(PHASE_SECONDS)))
 
 
-def random_line(parties: int) -> st.SearchStrategy[Line]:
+def random_line(parties: int) -> st.SearchStrategy[Spoken]:
     ends = st.lists(st.integers(0, parties - 1), min_size=2, max_size=2, unique=True)
     return ends.flatmap(
         lambda pair: st.builds(
-            Line, st.just(pair[0]), st.just(pair[1]), st.integers(0, 3000), st.booleans()
+            Spoken, st.just(pair[0]), st.just(pair[1]), st.integers(0, 3000), st.booleans()
         )
     )
 
@@ -86,7 +88,7 @@ async def play(
             case Work(party, phase) if party == me:
                 async with costs.compute(f"{phase} {me}"):
                     pass
-            case Line(sender, receiver, size, setup):
+            case Spoken(sender, receiver, size, setup):
                 values = np.zeros(size // 8)
                 key = PublicKey("x", bytes(size))
                 if sender == me:
@@ -119,7 +121,7 @@ async def score(channel: Channel, costs: Costs, me: int, parties: int) -> None:
 
 
 def play_all(
-    parties: int, events: Sequence[Event], network: Network = SLOW
+    parties: int, events: Sequence[Event], network: Line = SLOW
 ) -> Simulated[list[Moment]]:
     programs: dict[str, Program[list[Moment]]] = {
         str(me): partial(play, me=me, parties=parties, events=events) for me in range(parties)

@@ -1,19 +1,17 @@
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import ortho_group
 
+from securevfl.arrays import FloatArray
 from securevfl.attacks.anchors import (
     AnchorKnowledge,
     feature_error,
     features_from_anchors,
     spread_anchors,
 )
-from securevfl.attacks.twins import scaled
+from securevfl.audit.twins import scaled
 from securevfl.data.sources import load
 from securevfl.job import Job
-
-FloatArray = NDArray[np.float64]
 
 
 def rotated(features: FloatArray) -> FloatArray:

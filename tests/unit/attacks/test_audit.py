@@ -4,13 +4,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.attacks.audit import MEASURES, AuditSettings, audit, check_policy, violations
-from securevfl.attacks.subject import Subject, guarded_batch_size
+from securevfl.audit.matrix import MEASURES, AuditSettings, audit, check_policy, violations
+from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.protocols.label_guard import LIMIT
+from securevfl.protocols.session.label_guard import LIMIT
 
 NAMES = {
     "rotation_twin", "gram", "anchors", "components", "binary_columns", "labels_from_residuals",

@@ -14,21 +14,21 @@ from securevfl.attacks.ciphertexts import (
     SymbolKnowledge,
     parities_from_symbols,
 )
-from securevfl.attacks.finding import Finding
-from securevfl.attacks.measure_ciphertexts import (
+from securevfl.audit.finding import Finding
+from securevfl.audit.measure_ciphertexts import (
     approximate_key,
     crafted_query,
     noise,
     ratio,
     symbols,
 )
-from securevfl.attacks.subject import Measurement, Subject
+from securevfl.audit.subject import Measurement, Subject
 from securevfl.crypto.nth_residues import ShortExponentResidues
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.data.sources import load
 from securevfl.job import ExchangeSettings, Job
-from securevfl.protocols.key_exchange import KeyMaker, SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from tests.weakened import EncryptsNothing, ShortBlinders
 
 KEY_BITS = 384

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import ortho_group
 
+from securevfl.arrays import FloatArray
 from securevfl.attacks.binary_columns import (
     BinaryKnowledge,
     binary_columns,
@@ -15,7 +15,6 @@ from securevfl.attacks.components import (
     matched_correlation,
 )
 
-FloatArray = NDArray[np.float64]
 DRAWS = np.random.default_rng(5)
 
 

@@ -2,11 +2,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import laplace
 
-from securevfl.attacks.audit import AuditSettings, audit, violations
-from securevfl.attacks.canaries import in_situ, released_canaries
+from securevfl.arrays import FloatArray
 from securevfl.attacks.epsilon import (
     EpsilonBound,
     epsilon_bound,
@@ -14,7 +12,9 @@ from securevfl.attacks.epsilon import (
     laplace_scores,
     runs_to_pass,
 )
-from securevfl.attacks.twins import scaled
+from securevfl.audit.canaries import in_situ, released_canaries
+from securevfl.audit.matrix import AuditSettings, audit, violations
+from securevfl.audit.twins import scaled
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
@@ -22,10 +22,9 @@ from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
-from securevfl.training import Environment, privacy_account, train
+from securevfl.training import Environment, plan_for, train
 
 DELTA = 1e-5
-FloatArray = NDArray[np.float64]
 
 
 def claim(multiplier: float, releases: int) -> float:
@@ -158,7 +157,7 @@ def with_noisy_gradients(job: Job) -> Job:
 
 
 def whole_claim(job: Job, data: VerticalDataset) -> float:
-    account = privacy_account(job, data)
+    account = plan_for(job, data).account
     assert account is not None
     found = account.after(job.job.rounds).epsilon_end_to_end
     assert found is not None
@@ -187,7 +186,7 @@ def test_without_clipping_gradients_the_claim_is_broken(
         del clip
         return model.linearize(inputs)[1](residuals)
 
-    monkeypatch.setattr("securevfl.protocols.private_gradients.clipped_sum", unclipped)
+    monkeypatch.setattr("securevfl.protocols.vertical.private_gradients.clipped_sum", unclipped)
     # 300 runs: claims of ε = 9.6 need many of them to be passed.
     found = epsilon_bound(*in_situ(job, data, runs=300), DELTA)
     assert found.gaussian > whole_claim(job, data)
@@ -228,7 +227,7 @@ def rows() -> list[dict[str, Any]]:
         exchange={"scheme": "dp"},
         privacy={"noise_multiplier": 4},
     )
-    jobs = {"dp": noisy, "plain": noisy.in_clear}
+    jobs = {"dp": noisy, "plain": noisy.without_protection}
     return audit(load("breast_cancer"), AuditSettings(jobs, ("epsilon",), repeats=2))
 
 

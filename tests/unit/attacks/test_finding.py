@@ -1,12 +1,6 @@
 import pytest
 
-from securevfl.attacks.finding import (
-    ACCURACY,
-    DEVIATION,
-    RELATIVE_ERROR,
-    Finding,
-    judge,
-)
+from securevfl.audit.finding import ACCURACY, DEVIATION, RELATIVE_ERROR, Finding, judge
 from securevfl.errors import ConfigError
 
 

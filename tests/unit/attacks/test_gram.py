@@ -3,8 +3,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.attacks.gram import (
     GramKnowledge,
     factor_from_fixed_batches,
@@ -14,14 +14,13 @@ from securevfl.attacks.gram import (
 )
 from securevfl.attacks.gram_rows import factor_from_minibatches
 from securevfl.attacks.labels_from_residuals import residuals_of
-from securevfl.attacks.own_replay import Round, rounds_of
-from securevfl.attacks.subject import Subject
+from securevfl.attacks.rounds import Round
+from securevfl.audit.own_replay import rounds_of
+from securevfl.audit.subject import Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-
-FloatArray = NDArray[np.float64]
 
 
 def with_columns(columns: int) -> VerticalDataset:

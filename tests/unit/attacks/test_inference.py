@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from securevfl.attacks.inference import (
     ModelKnowledge,
@@ -10,7 +9,6 @@ from securevfl.attacks.inference import (
 from securevfl.attacks.labels_from_gradients import label_part
 from securevfl.models.losses import loss_for
 
-FloatArray = NDArray[np.float64]
 DRAWS = np.random.default_rng(0)
 
 

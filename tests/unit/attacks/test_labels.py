@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from securevfl.attacks.advice import advise
+from securevfl.arrays import FloatArray
 from securevfl.attacks.box_least_squares import Box, Prior, box_least_squares
 from securevfl.attacks.gradient_visits import replay
 from securevfl.attacks.label_scores import LabelEstimate, score
@@ -22,18 +21,17 @@ from securevfl.attacks.labels_from_residuals import (
     residuals_of,
 )
 from securevfl.attacks.leverage import exposure
-from securevfl.attacks.measure_labels import read_labels, training_knowledge
 from securevfl.attacks.own_model import own_model
 from securevfl.attacks.row_spaces import RowSpace, stacked
-from securevfl.attacks.subject import Recording, Subject, guarded_batch_size
+from securevfl.audit.advice import advise
+from securevfl.audit.measure_labels import read_labels, training_knowledge
+from securevfl.audit.subject import Recording, Subject, guarded_batch_size
 from securevfl.benchmarks.label_guard import label_guard
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-
-FloatArray = NDArray[np.float64]
 
 
 @pytest.fixture(scope="module")

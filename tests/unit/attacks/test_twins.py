@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.attacks.rotation import stabilizer_rotation
-from securevfl.attacks.twins import Twin, TwinSetting, compare_twins, fixed_columns, scaled
+from securevfl.audit.twins import Twin, TwinSetting, compare_twins, fixed_columns, scaled
 from securevfl.benchmarks.theorem1 import Case, cases, run_case, theorem1
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
@@ -13,7 +13,6 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.neural import NeuralModel
 
-FloatArray = NDArray[np.float64]
 ROUNDS = 60
 FRACTION_BITS = 14
 

@@ -1,16 +1,14 @@
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import check_grad
 
+from securevfl.arrays import FloatArray
 from securevfl.benchmarks.objective import Objective
 from securevfl.benchmarks.theorem2 import bound, bounded_gradients, rates, slope, with_drift
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-
-FloatArray = NDArray[np.float64]
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
+from securevfl.arrays import IntArray
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.scheme import Int64Array, OpenEvaluator, OpenOwner, ProductFormat
+from securevfl.crypto.scheme import OpenEvaluator, OpenOwner, ProductFormat
 from securevfl.crypto.seal_codec import SEED_BYTES, _body, _framed, from_bytes, to_bytes
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
@@ -38,13 +39,13 @@ def evaluator(owner: BfvOwner) -> BfvEvaluator:
 
 
 @pytest.fixture(scope="module")
-def matrix() -> Int64Array:
+def matrix() -> IntArray:
     largest = FORMAT.largest_entry
     return np.random.default_rng(1).integers(-largest, largest + 1, (ROWS, COLUMNS))
 
 
 @pytest.fixture(scope="module")
-def values() -> Int64Array:
+def values() -> IntArray:
     largest = FORMAT.largest_value
     return np.random.default_rng(2).integers(-largest, largest + 1, ROWS)
 
@@ -59,7 +60,7 @@ def test_both_ends_fill_the_interfaces(owner: BfvOwner, evaluator: BfvEvaluator)
 
 
 def test_bytes_are_what_the_parameters_say(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     parameters = owner._parameters
     encrypted = owner.encrypt(values)
@@ -71,7 +72,7 @@ def test_bytes_are_what_the_parameters_say(
 
 
 def test_hundreds_of_honest_replies_are_accepted(
-    owner: BfvOwner, evaluator: BfvEvaluator, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, matrix: IntArray
 ) -> None:
     extreme = np.full(ROWS, FORMAT.largest_value)
     signs = np.where(matrix < 0, -FORMAT.largest_entry, FORMAT.largest_entry)
@@ -93,7 +94,7 @@ def test_hundreds_of_honest_replies_are_accepted(
     ],
 )
 def test_values_beyond_the_format_are_refused(
-    owner: BfvOwner, entries: Int64Array, says: str
+    owner: BfvOwner, entries: IntArray, says: str
 ) -> None:
     with pytest.raises(RangeExceeded, match=says):
         owner.encrypt(entries)
@@ -108,14 +109,14 @@ def test_values_beyond_the_format_are_refused(
     ],
 )
 def test_a_matrix_beyond_the_format_is_refused(
-    evaluator: BfvEvaluator, entries: Int64Array, says: str
+    evaluator: BfvEvaluator, entries: IntArray, says: str
 ) -> None:
     with pytest.raises(RangeExceeded, match=says):
         evaluator.prepare(entries)
 
 
 def test_addends_beyond_the_format_or_the_columns_are_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     prepared, encrypted = evaluator.prepare(matrix[:, :2]), owner.encrypt(values)
     with pytest.raises(RangeExceeded, match="addends"):
@@ -136,8 +137,8 @@ def test_what_another_scheme_prepared_is_refused(owner: BfvOwner, evaluator: Bfv
 def test_an_input_of_another_length_is_refused(
     owner: BfvOwner,
     evaluator: BfvEvaluator,
-    values: Int64Array,
-    matrix: Int64Array,
+    values: IntArray,
+    matrix: IntArray,
     cut: slice,
 ) -> None:
     with pytest.raises(CryptoError, match="bfv inputs"):
@@ -145,7 +146,7 @@ def test_an_input_of_another_length_is_refused(
 
 
 def test_an_input_with_words_that_are_no_residues_is_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     encrypted = bytearray(owner.encrypt(values))
     encrypted[:100] = b"\xff" * 100
@@ -154,7 +155,7 @@ def test_an_input_with_words_that_are_no_residues_is_refused(
 
 
 def test_an_input_with_a_damaged_seed_header_is_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     encrypted = bytearray(owner.encrypt(values))
     encrypted[-SEED_BYTES] ^= 0xFF
@@ -163,7 +164,7 @@ def test_an_input_with_a_damaged_seed_header_is_refused(
 
 
 def test_a_reply_to_an_input_under_another_key_is_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     foreign = BfvOwner(FORMAT)
     reply = evaluator.masked_product(foreign.encrypt(values), evaluator.prepare(matrix))
@@ -175,7 +176,7 @@ def test_a_reply_to_an_input_under_another_key_is_refused(
 
 @pytest.mark.parametrize("columns", [1, 2, 47, COLUMNS])
 def test_a_reply_under_another_key_is_refused_however_few_columns_it_has(
-    evaluator: BfvEvaluator, owner: BfvOwner, matrix: Int64Array, values: Int64Array, columns: int
+    evaluator: BfvEvaluator, owner: BfvOwner, matrix: IntArray, values: IntArray, columns: int
 ) -> None:
     foreign = BfvOwner(FORMAT)
     prepared = evaluator.prepare(matrix[:, :columns])
@@ -207,8 +208,8 @@ def test_a_damaged_c1_is_noticed_in_whichever_reply_it_is() -> None:
 def test_a_reply_with_another_number_of_columns_is_refused(
     owner: BfvOwner,
     evaluator: BfvEvaluator,
-    values: Int64Array,
-    matrix: Int64Array,
+    values: IntArray,
+    matrix: IntArray,
     columns: int,
 ) -> None:
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
@@ -273,7 +274,7 @@ def test_maximal_products_of_many_replies_and_two_primes_are_accepted() -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 4, 5, 9, 15])
 def test_a_seed_in_another_frame_is_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array, at: int
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray, at: int
 ) -> None:
     encrypted = bytearray(owner.encrypt(values))
     encrypted[at - SEED_BYTES] ^= 0x81
@@ -285,8 +286,8 @@ def test_a_seed_in_another_frame_is_refused(
 def test_a_seed_for_another_generator_does_not_pass(
     owner: BfvOwner,
     evaluator: BfvEvaluator,
-    values: Int64Array,
-    matrix: Int64Array,
+    values: IntArray,
+    matrix: IntArray,
     generator: int,
 ) -> None:
     encrypted = bytearray(owner.encrypt(values))
@@ -301,7 +302,7 @@ def test_a_seed_for_another_generator_does_not_pass(
 
 @pytest.mark.parametrize("at", [0, 31, 63])
 def test_a_reply_to_an_input_with_another_seed_is_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array, at: int
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray, at: int
 ) -> None:
     encrypted = bytearray(owner.encrypt(values))
     encrypted[at - 64] ^= 1
@@ -311,7 +312,7 @@ def test_a_reply_to_an_input_with_another_seed_is_refused(
 
 
 def test_a_public_key_of_another_owner_makes_replies_that_are_refused(
-    owner: BfvOwner, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, values: IntArray, matrix: IntArray
 ) -> None:
     foreign = BfvOwner(FORMAT)
     mixed = BfvEvaluator(foreign.public_bytes, FORMAT)
@@ -337,7 +338,7 @@ def test_a_secret_key_or_a_key_with_more_behind_it_is_refused(owner: BfvOwner) -
 
 
 def test_words_of_a_reply_that_are_no_residues_are_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
     # c₁ comes first, the revealed c₀ last.
@@ -349,7 +350,7 @@ def test_words_of_a_reply_that_are_no_residues_are_refused(
 
 
 def test_other_random_words_in_c1_are_noticed(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     """Ten words: each of 40 replies passes less than once in 10^6.
 
@@ -370,7 +371,7 @@ def test_other_random_words_in_c1_are_noticed(
 
 
 def test_a_matrix_prepared_for_other_parameters_is_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     for other in (replace(FORMAT, value_fraction_bits=22), replace(FORMAT, rows=4000)):
         foreign = BfvEvaluator(BfvOwner(other).public_bytes, other)
@@ -384,9 +385,9 @@ def test_a_matrix_prepared_for_other_parameters_is_refused(
 def test_addends_that_are_no_numbers_of_the_ring_are_refused(
     owner: BfvOwner,
     evaluator: BfvEvaluator,
-    values: Int64Array,
-    matrix: Int64Array,
-    addend: Int64Array,
+    values: IntArray,
+    matrix: IntArray,
+    addend: IntArray,
 ) -> None:
     with pytest.raises(RangeExceeded, match="addends"):
         evaluator.partly_open_product(owner.encrypt(values), evaluator.prepare(matrix), addend)
@@ -409,7 +410,7 @@ def test_an_addend_that_would_wrap_with_the_product_is_refused() -> None:
 
 
 def test_a_matrix_prepared_for_other_bounds_is_refused(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: Int64Array, matrix: Int64Array
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:
     """The same ring and primes, but entries 16 times as large: flooding would fall short."""
     other = replace(FORMAT, matrix_bound=64.0, value_fraction_bits=14)

@@ -13,6 +13,7 @@ import tenseal.sealapi as seal
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
+from securevfl.arrays import IntArray, RingArray
 from securevfl.attacks.ciphertexts import (
     NoiseKnowledge,
     matrix_from_noise,
@@ -25,7 +26,7 @@ from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.openings import BfvOpening, crafted_replies, owner_secret
-from securevfl.crypto.scheme import MODULUS_BITS, Int64Array, ProductFormat, UInt64Array
+from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     coefficient_ciphertext,
     polynomials_of,
@@ -56,7 +57,7 @@ def evaluator(owner: BfvOwner) -> BfvEvaluator:
     return BfvEvaluator(owner.public_bytes, FORMAT)
 
 
-def numbers(seed: int) -> tuple[Int64Array, Int64Array]:
+def numbers(seed: int) -> tuple[IntArray, IntArray]:
     generator = np.random.default_rng(seed)
     values = generator.integers(-FORMAT.largest_value, FORMAT.largest_value + 1, ROWS)
     largest = FORMAT.largest_entry
@@ -253,7 +254,7 @@ def test_coefficients_of_c0_that_nobody_needs_are_not_sent(
     made = []
 
     def kept(
-        parameters: BfvParameters, polynomials: UInt64Array, positions: NDArray[np.int64]
+        parameters: BfvParameters, polynomials: RingArray, positions: NDArray[np.int64]
     ) -> bytes:
         made.append(polynomials)
         return pack_reply(parameters, polynomials, positions)
@@ -316,7 +317,7 @@ def test_a_blinder_of_a_product_that_failed_is_gone(owner: BfvOwner) -> None:
     assert not np.any(reply.mask >> unused == made.mask[at])
 
 
-def wire_words(owner: BfvOwner, evaluator: BfvEvaluator, matrix: Int64Array) -> UInt64Array:
+def wire_words(owner: BfvOwner, evaluator: BfvEvaluator, matrix: IntArray) -> RingArray:
     """Decrypted coefficients of one reply at all revealed positions."""
     values = np.zeros(ROWS, np.int64)
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext

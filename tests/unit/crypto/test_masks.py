@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
+from securevfl.arrays import RingArray
 from securevfl.crypto.masks import MaskKey, PairwiseMasks
-from securevfl.crypto.scheme import UInt64Array
 from securevfl.errors import CryptoError, KeyMismatch
 
 NAMES = ("bank", "clinic", "shop")
@@ -30,9 +30,9 @@ def agreed(
     }
 
 
-def total(parties: dict[str, PairwiseMasks], members: tuple[str, ...]) -> UInt64Array:
+def total(parties: dict[str, PairwiseMasks], members: tuple[str, ...]) -> RingArray:
     shares = [parties[name].zero_share(members, "round 1", (2, 3)) for name in members]
-    summed: UInt64Array = np.add.reduce(shares, axis=0, dtype=np.uint64)
+    summed: RingArray = np.add.reduce(shares, axis=0, dtype=np.uint64)
     return summed
 
 

@@ -4,9 +4,10 @@ import phe.util
 import pytest
 from phe.paillier import generate_paillier_keypair
 
+from securevfl.arrays import IntArray
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
-from securevfl.crypto.scheme import Int64Array, ProductFormat
+from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
 
 KEY_BITS = 256  # breakable at once: for speed
@@ -25,8 +26,8 @@ def evaluator(owner: PaillierOwner) -> PaillierEvaluator:
 
 
 def product(
-    owner: PaillierOwner, evaluator: PaillierEvaluator, values: Int64Array, matrix: Int64Array
-) -> Int64Array:
+    owner: PaillierOwner, evaluator: PaillierEvaluator, values: IntArray, matrix: IntArray
+) -> IntArray:
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
     return unmask(owner.decrypt(reply.ciphertext, matrix.shape[1]), reply.mask)
 

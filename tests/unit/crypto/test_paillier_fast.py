@@ -13,6 +13,7 @@ from phe.paillier import (
     generate_paillier_keypair,
 )
 
+from securevfl.arrays import IntArray
 from securevfl.crypto import multi_exponentiation
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.packing import Slots
@@ -22,7 +23,7 @@ from securevfl.crypto.paillier_fast import (
     FastPaillierOwner,
     FullPaillierOwner,
 )
-from securevfl.crypto.scheme import Int64Array, ProductFormat
+from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
 
 KEY_BITS = 512  # breakable at once: for speed
@@ -45,7 +46,7 @@ def evaluator(owner: FastPaillierOwner) -> FastPaillierEvaluator:
 
 
 def product(
-    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator, values: Int64Array, X: Int64Array
+    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator, values: IntArray, X: IntArray
 ) -> list[int]:
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(X))
     found: list[int] = unmask(owner.decrypt(reply.ciphertext, X.shape[1]), reply.mask).tolist()

@@ -5,17 +5,17 @@ from hypothesis import strategies as st
 
 from securevfl.errors import PeerViolation
 from securevfl.models.losses import Logistic
-from securevfl.protocols import agreement
-from securevfl.protocols.agreement import (
+from securevfl.protocols.session import agreement
+from securevfl.protocols.session.agreement import (
     Agreement,
     agree,
     feature_bound_bits,
     feature_fraction_bits,
 )
-from securevfl.protocols.exchange import Party
+from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
-from securevfl.runtime.network import PRESETS
+from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Program, simulate
 
 NAMES = ("bank", "shop", "lab")

@@ -3,20 +3,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.messages import HeldOutPredictions, Message, Predictions, encode
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic, Multinomial
 from securevfl.models.neural import mlp, neural_start
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
-from securevfl.protocols.exchange import Party, Step
-from securevfl.protocols.noisy import NoisyGathering
-from securevfl.protocols.private_gradients import PrivateGradients, clipped_sum
+from securevfl.protocols.exchanges.noisy import NoisyGathering
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import LocalRule, ResidualSignal
+from securevfl.protocols.vertical.private_gradients import PrivateGradients, clipped_sum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
-from securevfl.runtime.network import PRESETS
+from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import simulate
+from securevfl.wire.codec import Message, encode
 
 GENERATOR = np.random.default_rng(3)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from securevfl.attacks.finding import curve
+from securevfl.audit.finding import curve
 from securevfl.errors import DataError
-from securevfl.protocols.exchanges import EXCHANGES
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.matrix import (
     advice_lines,
     advice_tables,

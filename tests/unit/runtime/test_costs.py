@@ -6,17 +6,14 @@ import time
 import numpy as np
 import pytest
 
-from securevfl.messages import (
+from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
     EncryptedValues,
-    HeldOutPredictions,
-    Message,
-    Predictions,
-    PublicKey,
-    Verdict,
-    encode,
 )
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.scoring import Verdict
 from securevfl.runtime.costs import (
     COMMUNICATION,
     PHASES,
@@ -27,6 +24,7 @@ from securevfl.runtime.costs import (
     Stopwatch,
     job_costs,
 )
+from securevfl.wire.codec import Message, encode
 
 
 class Watch:

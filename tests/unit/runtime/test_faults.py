@@ -12,12 +12,14 @@ from securevfl.errors import (
     PeerUnreachable,
     UnexpectedMessage,
 )
-from securevfl.messages import Message, Predictions, Residuals, encode
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.gathering import Predictions
 from securevfl.runtime.channel import Channel, collect, expect_shape
 from securevfl.runtime.costs import Costs, FixedCosts, Stopwatch
-from securevfl.runtime.network import PRESETS
+from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Program, simulate
 from securevfl.runtime.views import Decrypted, Received
+from securevfl.wire.codec import Message, encode
 
 LAN = PRESETS["lan"]
 

@@ -3,11 +3,11 @@ import math
 import pytest
 
 from securevfl.errors import ConfigError
-from securevfl.runtime.network import PRESETS, Network
+from securevfl.runtime.line import PRESETS, Line
 
 
 def test_bytes_occupy_a_line_for_their_bits_over_the_bandwidth() -> None:
-    network = Network(latency_ms=20, bandwidth_mbit=100)
+    network = Line(latency_ms=20, bandwidth_mbit=100)
     assert network.latency_seconds == 0.02
     assert network.transfer_seconds(12_500_000) == 1.0
     assert network.transfer_seconds(0) == 0.0
@@ -24,14 +24,14 @@ def test_the_presets_are_the_documented_ones() -> None:
 @pytest.mark.parametrize("latency", [-1.0, -1e-9, math.nan, math.inf])
 def test_a_latency_that_is_no_time_is_refused(latency: float) -> None:
     with pytest.raises(ConfigError, match=r"latency_ms = .*: expected 0 or more"):
-        Network(latency_ms=latency, bandwidth_mbit=1)
+        Line(latency_ms=latency, bandwidth_mbit=1)
 
 
 @pytest.mark.parametrize("bandwidth", [0.0, -5.0, math.nan])
 def test_a_bandwidth_that_carries_nothing_is_refused(bandwidth: float) -> None:
     with pytest.raises(ConfigError, match=r"bandwidth_mbit = .*: expected more than 0"):
-        Network(latency_ms=0, bandwidth_mbit=bandwidth)
+        Line(latency_ms=0, bandwidth_mbit=bandwidth)
 
 
 def test_a_line_without_delay_is_allowed() -> None:
-    assert Network(latency_ms=0, bandwidth_mbit=1).latency_seconds == 0
+    assert Line(latency_ms=0, bandwidth_mbit=1).latency_seconds == 0

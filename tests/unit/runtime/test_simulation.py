@@ -7,15 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.messages import (
-    HeldOutPredictions,
-    Message,
-    Predictions,
-    PublicKey,
-    Residuals,
-    Verdict,
-    encode,
-)
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.scoring import Verdict
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import (
     COMMUNICATION,
@@ -24,13 +19,14 @@ from securevfl.runtime.costs import (
     Costs,
     FixedCosts,
 )
-from securevfl.runtime.network import Network
+from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Program, Simulated, simulate
+from securevfl.wire.codec import Message, encode
 
 LATENCY, BANDWIDTH = 0.25, 1000.0
 # Seconds of latency, bytes a second.
-SLOW = Network(latency_ms=LATENCY * 1e3, bandwidth_mbit=BANDWIDTH * 8 / 1e6)
-INSTANT = Network(latency_ms=0, bandwidth_mbit=1e12)
+SLOW = Line(latency_ms=LATENCY * 1e3, bandwidth_mbit=BANDWIDTH * 8 / 1e6)
+INSTANT = Line(latency_ms=0, bandwidth_mbit=1e12)
 SECONDS = {"local": 1.0, "encrypt": 2.0, "evaluate": 4.0, SETUP: 8.0, SCORING: 64.0}
 
 
@@ -46,7 +42,7 @@ def now(costs: Costs) -> float:
     return costs.clock.now()
 
 
-def run(programs: dict[str, Program[Any]], network: Network = SLOW) -> Simulated[Any]:
+def run(programs: dict[str, Program[Any]], network: Line = SLOW) -> Simulated[Any]:
     return simulate(programs, network, stopwatch=FixedCosts(SECONDS))
 
 
@@ -101,7 +97,7 @@ def test_distance_costs_no_real_time() -> None:
         return now(costs)
 
     started = time.perf_counter()
-    done = run({"a": sender, "b": receiver}, Network(latency_ms=4e8, bandwidth_mbit=1))
+    done = run({"a": sender, "b": receiver}, Line(latency_ms=4e8, bandwidth_mbit=1))
     assert done.results["b"] == pytest.approx(4e5, rel=1e-6)
     assert time.perf_counter() - started < 10
 

@@ -1,0 +1,157 @@
+"""Which batches keep labels: measured for the data, model and sampling at hand.
+
+Runs in clear stand in for encrypted ones, since gradients are the same up to rounding. A batch size
+or a number of epochs is safe as far as this attack goes: it reads no more labels than the
+attacker's own model and the margin of accuracies.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.attacks.leverage import Exposure, exposure
+from securevfl.attacks.row_spaces import LEVERAGE_ONE
+from securevfl.audit.finding import Finding, curve
+from securevfl.audit.subject import Recording, Subject
+
+SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
+ROWS = 4096
+BATCH_SIZES, EPOCHS, MOST_EPOCHS = 7, 3, 5
+RANK_FLAG = 0.5
+Read = Callable[[Recording], Finding]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a person can act on.
+
+    Attributes:
+        exposure: of this job's batches over its epochs.
+        zero_start: whether θ⁰ = 0, where one gradient of a small batch reads labels.
+        safe_batch_size: by sampling, the smallest S of the curve from which on labels keep; None
+            where none does.
+        safe_epochs: by sampling, how many epochs of this job's S keep labels, of `MOST_EPOCHS`.
+        curves: accuracy by batch size and by epochs, fixed batches beside reshuffled ones.
+    """
+
+    exposure: Exposure
+    zero_start: bool
+    safe_batch_size: dict[str, int | None]
+    safe_epochs: dict[str, int]
+    curves: list[dict[str, Any]]
+
+    @property
+    def flags(self) -> list[str]:
+        """What should not stay as it is."""
+        found = []
+        if self.exposure.max_leverage > LEVERAGE_ONE:
+            found.append(
+                f"{self.exposure.exposed_rows} rows have leverage 1 in a batch: one gradient tells "
+                "their residual, at any guard ratio"
+            )
+        if self.exposure.rank_share > RANK_FLAG:
+            found.append(
+                f"gradients span {self.exposure.rank_share:.2f} of the labels' space after "
+                f"{self.exposure.epochs} epochs"
+            )
+        if self.zero_start:
+            found.append("theta0 = 0: residuals of the first round are known but for the label")
+        return found
+
+    def row(self) -> dict[str, Any]:
+        """As JSON has it, without the curves."""
+        return {
+            "exposure": asdict(self.exposure),
+            "zero_start": self.zero_start,
+            "safe_batch_size": self.safe_batch_size,
+            "safe_epochs": self.safe_epochs,
+            "flags": self.flags,
+        }
+
+
+def advise(subject: Subject, read: Read, epochs: int) -> Advice:
+    """Measure the curves on some rows, and the exposure of this job on all.
+
+    Args:
+        subject: the job at hand.
+        read: the attack and its score.
+        epochs: of this job, for its exposure.
+    """
+    clear = subject.job.without_protection
+    small = Subject(clear, subject.with_rows(ROWS).dataset, subject.seed)
+    rows = len(small.dataset.train_labels)
+    columns = _columns(subject)
+    sizes = np.unique(np.geomspace(min(columns, rows), rows, BATCH_SIZES).astype(int)).tolist()
+    size = subject.job.job.batch_size
+    at_hand = rows if size == "full" else min(size, rows)
+    all_epochs = list(range(1, MOST_EPOCHS + 1))
+    by_size = {
+        name: [_at(small, read, sampling, each, EPOCHS) for each in sizes]
+        for sampling, name in SAMPLINGS.items()
+    }
+    by_epoch = {
+        name: [_at(small, read, sampling, at_hand, each) for each in all_epochs]
+        for sampling, name in SAMPLINGS.items()
+    }
+    reference = next(iter(by_size.values()))[0]
+    bars = {"own model": reference.model_alone or 0.0, "most frequent": reference.chance or 0.0}
+    return Advice(
+        exposure=exposure(_inputs(subject), subject.plan.schedule, epochs),
+        zero_start=subject.job.job.start == "zero",
+        safe_batch_size={name: _from_on(sizes, found) for name, found in by_size.items()},
+        safe_epochs={name: _until(found) for name, found in by_epoch.items()},
+        curves=[
+            _curve(f"Labels by batch size, {EPOCHS} epochs", "rows a batch", sizes, by_size, bars),
+            _curve(f"Labels by epochs, S = {at_hand}", "epochs", all_epochs, by_epoch, bars),
+        ],
+    )
+
+
+def _at(subject: Subject, read: Read, sampling: str, size: int, epochs: int) -> Finding:
+    rounds = epochs * (len(subject.dataset.train_labels) // size)
+    return read(subject.record(rounds=rounds, batch_size=size, sampling=sampling))
+
+
+def _columns(subject: Subject) -> int:
+    tables = {table.name: table for table in subject.dataset.parties}
+    return len(tables[subject.feature_party].columns)
+
+
+def _inputs(subject: Subject) -> FloatArray:
+    tables = {table.name: table for table in subject.dataset.parties}
+    return tables[subject.feature_party].train
+
+
+def _keeps(finding: Finding) -> bool:
+    return finding.advantage <= finding.margin
+
+
+def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
+    """The smallest size from which on all keep labels."""
+    safe = None
+    for size, finding in reversed(list(zip(sizes, found, strict=True))):
+        if not _keeps(finding):
+            break
+        safe = size
+    return safe
+
+
+def _until(found: list[Finding]) -> int:
+    """How many epochs keep labels before one does not."""
+    return next((index for index, each in enumerate(found) if not _keeps(each)), len(found))
+
+
+def _curve(
+    title: str,
+    x_label: str,
+    x: list[int],
+    found: dict[str, list[Finding]],
+    bars: dict[str, float],
+) -> dict[str, Any]:
+    series = {name: [each.value for each in findings] for name, findings in found.items()}
+    log_x = ceil(x[-1] / x[0]) > 2 * MOST_EPOCHS
+    return curve(title, x_label, "labels read", x, series, lines=bars, log_x=log_x)

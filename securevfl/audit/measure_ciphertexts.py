@@ -1,0 +1,268 @@
+"""What ciphertexts give away, as rows of the audit: the product as it is, attacked from views."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.arrays import IntArray
+from securevfl.attacks.ciphertexts import (
+    NoiseKnowledge,
+    SymbolKnowledge,
+    matrix_from_noise,
+    parities_from_symbols,
+    secret_from_crafted_queries,
+    shared_values,
+)
+from securevfl.audit.finding import CORRELATION, RECOVERED, Finding
+from securevfl.audit.subject import Measurement, Recording, Subject
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
+from securevfl.crypto.fixed_point import encode
+from securevfl.crypto.openings import (
+    BfvOpening,
+    ckks_key,
+    ckks_key_guess,
+    ckks_matrix,
+    ckks_ratio,
+    ckks_slots,
+    crafted_replies,
+    jacobi_symbols,
+    owner_secret,
+)
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.job import ExchangeSettings, Job
+from securevfl.protocols.exchanges.homomorphic import EncryptedProducts, EncryptedValues
+from securevfl.protocols.session.keys import KeyMaker, PublicKey
+from securevfl.runtime.views import View
+
+OWN_KEY = "its own key and ciphertexts"
+ROWS, QUERIES = 64, 30
+SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
+KEY_ROWS = 8
+
+
+class RememberedKeys:
+    """Keys as the job asks for them; an adversary keeps the one that it made."""
+
+    def __init__(self, keys: KeyMaker) -> None:
+        self._keys = keys
+        self.made: list[tuple[KeyOwner, ProductFormat]] = []
+
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        """A fresh key, remembered."""
+        made = self._keys.owner(settings, product_format)
+        self.made.append((made, product_format))
+        return made
+
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        """A peer's end, as the job has it."""
+        return self._keys.evaluator(settings, material, product_format)
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanged:
+    """The label party's key and ciphertexts of a run, with the answers of one feature party.
+
+    Attributes:
+        owner: the label party's end of its key.
+        product_format: of its products.
+        inputs: encrypted vectors that it sent, one a round.
+        replies: what came back, one a round.
+        matrix: the feature party's X of the batch as integers, for scores; shape (S, P).
+        recording: the run.
+    """
+
+    owner: KeyOwner
+    product_format: ProductFormat
+    inputs: list[bytes]
+    replies: list[bytes]
+    matrix: IntArray
+    recording: Recording
+
+
+def ratio(subject: Subject) -> Iterator[Measurement]:
+    """X from c₁ of replies and of inputs."""
+    cell = partial(Measurement, "ciphertext_ratio", "", "label party", OWN_KEY)
+    run = _run(subject, ROWS, 2)
+    if run is None or not isinstance(run.owner, BfvOwner | CkksOwner):
+        yield cell(reason="not an RLWE scheme")
+        return
+    if isinstance(run.owner, CkksOwner):
+        evaluator = CkksEvaluator(run.owner.public_bytes, run.product_format)
+        truth = ckks_matrix(evaluator.prepare(run.matrix))
+        value = shared_values(ckks_ratio(run.replies[0], run.inputs[0]), truth)
+    else:
+        opening = BfvOpening(run.product_format, owner_secret(run.owner))
+        seen = opening.replies(run.replies[0], run.matrix.shape[1])
+        guess = opening.expected_c1(
+            run.inputs[0],
+            run.matrix,
+            BfvEvaluator(run.owner.public_bytes, run.product_format),
+        )
+        pairs = [(one[1].ravel(), other.ravel()) for one, other in zip(seen, guess, strict=True)]
+        value = float(np.mean([shared_values(*pair) for pair in pairs]))
+    yield cell(finding=Finding(RECOVERED, value, chance=0.0))
+
+
+def noise(subject: Subject) -> Iterator[Measurement]:
+    """X from the noise of replies, which the owner sees and whose share X·e it can compute."""
+    cell = partial(Measurement, "ciphertext_noise", "", "label party", f"{OWN_KEY}, its noise e")
+    run = _run(subject, ROWS, QUERIES)
+    if run is None or not isinstance(run.owner, BfvOwner):
+        yield cell(reason="this attack reads the noise of bfv replies")
+        return
+    opening = BfvOpening(run.product_format, owner_secret(run.owner))
+    rows, columns = run.matrix.shape
+    within = min(columns, opening.parameters.columns_per_reply)
+    if opening.parameters.inputs > 1:
+        yield cell(reason="several inputs a vector: this attack takes one")
+        return
+    knowledge = NoiseKnowledge([opening.noise_equations(each, rows, within) for each in run.inputs])
+    seen = [opening.reply_noise(each, columns)[0] for each in run.replies]
+    found = matrix_from_noise(seen, knowledge)
+    truth = run.matrix[:, :within].T.ravel()
+    finding = Finding(
+        CORRELATION,
+        abs(float(np.corrcoef(found, truth)[0, 1])),
+        chance=0.0,
+        detail={"queries": len(seen), "entries": len(truth)},
+    )
+    yield cell(finding=finding)
+
+
+def symbols(subject: Subject) -> Iterator[Measurement]:
+    """Parities of X from Jacobi symbols."""
+    cell = partial(Measurement, "jacobi_symbol", "", "anybody", "that batches repeat")
+    if subject.scheme != "paillier":
+        yield cell(reason="symbols are Paillier's")
+        return
+    run = _run(subject, SYMBOL_ROWS, SYMBOL_QUERIES)
+    assert run is not None  # noqa: S101
+    modulus = run.owner.public_bytes
+    equations = np.array(
+        [
+            [*jacobi_symbols(one, modulus), jacobi_symbols(reply, modulus)[0]]
+            for one, reply in zip(run.inputs, run.replies, strict=True)
+        ]
+    )
+    found = parities_from_symbols(equations, SymbolKnowledge(len(run.matrix)))
+    truth = run.matrix[:, 0] % 2
+    value = 0.0 if found is None else shared_values(found, truth)
+    detail = {"replies": len(equations), "contradicted": found is None}
+    yield cell(finding=Finding(RECOVERED, value, chance=0.0, detail=detail))
+
+
+def approximate_key(subject: Subject) -> Iterator[Measurement]:
+    """The CKKS key from what decryptions tell of an input."""
+    cell = partial(
+        Measurement, "ckks_key", "", "feature party", "batches of fewer rows than its columns"
+    )
+    if subject.scheme != "ckks":
+        yield cell(reason="exact schemes release no approximations")
+        return
+    run = _run(subject, KEY_ROWS, 2)
+    assert run is not None  # noqa: S101
+    assert isinstance(run.owner, CkksOwner)  # noqa: S101
+    seat = run.recording.seat(subject.feature_party)
+    bits = run.product_format.value_fraction_bits
+    # Products tell the residuals of so few rows, up to what was rounded and flooded.
+    sums = seat.view.learned()[0].values * len(run.matrix)
+    residuals = np.linalg.lstsq(seat.inputs[run.recording.batches[0]].T, sums, rcond=None)[0]
+    slots = ckks_slots(run.product_format, np.rint(np.ldexp(residuals[:, 0], bits)))
+    value = shared_values(ckks_key_guess(run.inputs[0], slots), ckks_key(run.owner, run.inputs[0]))
+    yield cell(finding=Finding(RECOVERED, value, chance=0.0))
+
+
+def crafted_query(subject: Subject) -> Iterator[Measurement]:
+    """The BFV key, and every residual, by an evaluator that does not follow the protocol."""
+    cell = partial(
+        Measurement,
+        "crafted_query",
+        "",
+        "malicious feature party",
+        "that its replies are decrypted",
+    )
+    run = _run(subject, ROWS, 2)
+    if run is None or not isinstance(run.owner, BfvOwner):
+        yield cell(reason="shown for bfv")
+        return
+    columns = run.matrix.shape[1]
+    queries = list(crafted_replies(run.product_format, columns))
+    secret = secret_from_crafted_queries(
+        queries, partial(_answer, run.owner, columns), run.owner.modulus_bits, DEGREE
+    )
+    opening = BfvOpening(run.product_format, secret)
+    truth = BfvOpening(run.product_format, owner_secret(run.owner))
+    pairs = [(opening.decrypted(each), truth.decrypted(each)) for each in run.inputs]
+    finding = Finding(
+        RECOVERED,
+        float(np.mean(secret == owner_secret(run.owner))),
+        chance=1 / 3,
+        detail={
+            "queries": len(queries),
+            "residuals_read": float(np.mean([shared_values(*pair) for pair in pairs])),
+        },
+    )
+    yield cell(finding=finding)
+
+
+def _answer(owner: BfvOwner, columns: int, reply: bytes) -> NDArray[np.uint64]:
+    return owner.decrypt(reply, columns)
+
+
+def _run(subject: Subject, rows: int, rounds: int) -> Exchanged | None:
+    """A run of full batches of a few rows; None where nothing is encrypted."""
+    if subject.in_clear:
+        return None
+    keys = RememberedKeys(subject.keys)
+    exchange = {**dict(subject.job.exchange), "predictions": "clear", "round_trips": 2}
+    if subject.scheme not in {"bfv", "paillier"}:
+        exchange["round_trips"] = "auto"
+    job = Job.of(**{**dict(subject.job), "exchange": exchange})
+    dataset = subject.with_rows(rows).dataset
+    small = Subject(job, dataset, subject.seed, keys, keeps_ciphertexts=True)
+    recording = small.record(rounds=rounds, batch_size="full", algorithm="fedsgd")
+    label = dataset.label_party
+    own = recording.result.views[label]
+    other = recording.result.views[subject.feature_party]
+    (material,) = [
+        entry.message.material
+        for entry in other.received(PublicKey)
+        if entry.sender == label and isinstance(entry.message, PublicKey)
+    ]
+    made = next(each for each in keys.made if each[0].public_bytes == material)
+    fmt = made[1]
+    seat = recording.seat(subject.feature_party)
+    matrix = encode(
+        seat.inputs[recording.batches[0]], fmt.matrix_fraction_bits, fmt.matrix_bound, "features"
+    )
+    return Exchanged(
+        *made,
+        inputs=_blobs(other, label, EncryptedValues),
+        replies=_blobs(own, subject.feature_party, EncryptedProducts),
+        matrix=matrix,
+        recording=recording,
+    )
+
+
+def _blobs(
+    view: View, sender: str, kind: type[EncryptedValues] | type[EncryptedProducts]
+) -> list[bytes]:
+    """The first vector of every message of a kind, in order."""
+    found: list[bytes] = []
+    for entry in view.received(kind):
+        parts: Sequence[bytes] = ()
+        if isinstance(entry.message, EncryptedValues):
+            parts = entry.message.vectors
+        elif isinstance(entry.message, EncryptedProducts):
+            parts = entry.message.products
+        if entry.sender == sender:
+            found.append(parts[0])
+    return found

@@ -1,0 +1,153 @@
+"""What a feature party reads of the labels, as rows of the audit.
+
+The bars are guessing the most frequent class, and the best logistic model of the attacker's own
+columns: training hands every party about that much anyway.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.attacks.gradient_visits import TrainingKnowledge, gradients_of
+from securevfl.attacks.label_scores import LabelEstimate, score
+from securevfl.attacks.labels_from_gradients import (
+    SIGN_LOSSES,
+    OneRoundKnowledge,
+    label_part,
+    labels_from_gradients,
+    labels_from_one_round,
+)
+from securevfl.attacks.labels_from_residuals import (
+    ScheduleKnowledge,
+    labels_from_residuals,
+    residuals_of,
+)
+from securevfl.attacks.own_model import own_model
+from securevfl.attacks.seat import Seat
+from securevfl.audit.advice import advise
+from securevfl.audit.finding import ACCURACY, Finding
+from securevfl.audit.subject import Measurement, Recording, Subject
+
+EPOCHS = 3
+# What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
+WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
+
+
+def residual_labels(subject: Subject) -> Iterator[Measurement]:
+    """Signs of residuals in clear."""
+    cell = partial(
+        Measurement,
+        "labels_from_residuals",
+        "",
+        "feature party",
+        "the schedule of batches",
+    )
+    if not subject.in_clear:
+        yield cell(reason="residuals travel encrypted")
+        return
+    if subject.job.job.loss not in SIGN_LOSSES:
+        yield cell(reason=f"residuals of {subject.job.job.loss} loss do not tell classes by sign")
+        return
+    recording = _epochs(subject, EPOCHS)
+    seat = recording.seat(subject.feature_party)
+    knowledge = ScheduleKnowledge(len(seat.inputs), recording.batches)
+    estimate = labels_from_residuals(residuals_of(seat.view), knowledge)
+    yield cell(_finding(estimate, recording, seat))
+
+
+def gradient_labels(subject: Subject) -> Iterator[Measurement]:
+    """Aggregated gradients: of the job as it is, and of jobs that the guard would refuse."""
+    cell = partial(
+        Measurement,
+        "labels_from_gradients",
+        adversary="feature party",
+        side_knowledge="its columns, theta0, the schedule, the plan; how frequent each class is",
+    )
+    finding = read_labels(_epochs(subject, EPOCHS), subject.feature_party)
+    if subject.with_curves:
+        advice = advise(subject, partial(read_labels, party=subject.feature_party), EPOCHS)
+        finding.detail.update(curves=advice.curves, advice=advice.row())
+    yield cell("this job's batches", finding=finding)
+    small = subject.with_rows(WHAT_IF_ROWS)
+    size = min(WHAT_IF_BATCH, len(small.dataset.train_labels))
+    for epochs in (1, EPOCHS):
+        recording = _epochs(small, epochs, batch_size=size, sampling="shuffle")
+        case = f"reshuffled {size}, {epochs} epoch{'s' if epochs > 1 else ''}"
+        yield cell(case, finding=read_labels(recording, small.feature_party), what_if=True)
+    if subject.job.job.loss in SIGN_LOSSES:
+        finding = _one_round(small)
+        yield cell("theta0 = 0, S = P, once", finding=finding, what_if=True)
+
+
+def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
+    """A run of so many epochs: floor(N / S) rounds each."""
+    rows = len(subject.dataset.train_labels)
+    size = changes.get("batch_size", subject.job.job.batch_size)
+    rounds = 1 if size == "full" else rows // int(str(size))
+    return subject.record(rounds=epochs * rounds, **changes)
+
+
+def read_labels(recording: Recording, party: str) -> Finding:
+    """Labels from all gradients of a run that a feature party learned."""
+    seat = recording.seat(party)
+    knowledge = training_knowledge(recording, seat)
+    return _finding(labels_from_gradients(_gradients(recording, seat), knowledge), recording, seat)
+
+
+def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
+    """What a feature party holds beside its view, and how frequent each class is."""
+    labels = recording.dataset.train_labels
+    return TrainingKnowledge(
+        inputs=seat.inputs,
+        batches=recording.batches,
+        start=seat.model.weights,
+        plan=recording.plan,
+        class_shares=np.bincount(labels) / len(labels),
+    )
+
+
+def _one_round(subject: Subject) -> Finding:
+    columns = next(
+        len(table.columns)
+        for table in subject.dataset.parties
+        if table.name == subject.feature_party
+    )
+    size = min(columns, len(subject.dataset.train_labels))
+    recording = subject.record(rounds=1, batch_size=size, start="zero")
+    seat, rows = recording.seat(subject.feature_party), recording.batches[0]
+    loss = recording.plan.loss
+    predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
+    gradient = _gradients(recording, seat)[0]
+    found = labels_from_one_round(gradient, OneRoundKnowledge(seat.inputs[rows], predicted))
+    return _finding(LabelEstimate(rows, found.scores), recording, seat)
+
+
+def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
+    """What the view holds, or, where residuals are in clear, Xᵀd/S made from them."""
+    learned = gradients_of(seat.view)
+    if learned:
+        return learned
+    pairs = zip(recording.batches, residuals_of(seat.view), strict=True)
+    return [seat.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
+
+
+def _finding(estimate: LabelEstimate, recording: Recording, seat: Seat) -> Finding:
+    truth = recording.dataset.train_labels
+    scored = score(estimate, truth)
+    own = own_model(seat.inputs, truth).score
+    return Finding(
+        ACCURACY,
+        scored.accuracy,
+        chance=scored.chance,
+        model_alone=own.accuracy,
+        detail={
+            "auc": scored.auc,
+            "model_alone_auc": own.auc,
+            "rows": scored.rows,
+            "rounds": recording.result.rounds,
+            "batch_size": recording.job.job.batch_size,
+            "label_guard_ratio": recording.result.label_guard_ratio,
+        },
+    )

@@ -1,0 +1,111 @@
+"""Rotation twins as a row of the audit: whether an exchange keeps what Theorem 1 promises."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.attacks.rotation import stabilizer_rotation
+from securevfl.audit.finding import DEVIATION, Finding, curve
+from securevfl.audit.local_rules import Adam, Lasso
+from securevfl.audit.subject import Measurement, Subject
+from securevfl.audit.twins import Twin, TwinSetting, compare_twins
+from securevfl.crypto.schemes import SCHEMES
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.protocols.session import gathering
+
+KNOWLEDGE = "everything but X: both runs' theta0, seeds and messages"
+ROUNDING = 1e-11
+FIXED_POINT_UNITS = 100
+ROUNDS = 1000
+ENCRYPTED_ROUNDS, SLOW_ROWS = 50, 32
+CURVE_POINTS = 60
+
+
+def rotation_twins(subject: Subject) -> Iterator[Measurement]:
+    """A feature party's twin, the label party's, and in clear the negative controls."""
+    for party in (subject.feature_party, subject.dataset.label_party):
+        yield measured(subject, f"{subject.role(party)} party's data", TwinSetting(party))
+    if subject.scheme != "plain":
+        return
+    party = subject.feature_party
+    lasso = 1e-2 * subject.job.job.learning_rate
+    controls = {
+        "Adam": TwinSetting(party, rule=Adam),
+        "L1, 1e-2": TwinSetting(party, rule=lambda: Lasso(lasso)),
+        "U off by 1e-3": TwinSetting(party, rotation=_nearly_orthogonal),
+    }
+    for name, setting in controls.items():
+        yield measured(subject, f"control: {name}", setting, control=True)
+
+
+def measured(
+    subject: Subject, case: str, setting: TwinSetting, control: bool = False
+) -> Measurement:
+    """One pair of runs."""
+    rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
+    job = subject.job.with_settings(rounds=rounds)
+    if subject.exchange.adds_noise:  # Theorem 1 is about the rest: both runs draw the same noise
+        shared = {**dict(job.privacy), "noise_seed": subject.seed}
+        job = Job.of(**{**dict(job), "privacy": shared})
+    if subject.is_slow and job.job.batch_size != "full":
+        job = job.with_settings(batch_size=min(job.job.batch_size, SLOW_ROWS))
+    cell = partial(
+        Measurement, "rotation_twin", case, "all other parties together", KNOWLEDGE, control=control
+    )
+    try:
+        twin = compare_twins(
+            job,
+            subject.dataset,
+            replace(setting, keys=subject.keys),
+            np.random.default_rng([subject.seed, 2]),
+        )
+    except ConfigError as error:
+        return cell(reason=str(error))
+    return cell(_finding(subject, twin, rounds))
+
+
+def _finding(subject: Subject, twin: Twin, rounds: int) -> Finding:
+    # In fixed point X and XU are rounded differently, by up to half a unit an entry.
+    exact = subject.in_clear and subject.scheme != "masked"
+    units = FIXED_POINT_UNITS * 2.0 ** -_fraction_bits(subject)
+    picked = np.unique(np.linspace(0, len(twin.steps) - 1, CURVE_POINTS).astype(int))
+    return Finding(
+        DEVIATION,
+        twin.deviation if exact else twin.absolute_deviation,
+        allowed=ROUNDING if exact else units,
+        detail={
+            "rounds": rounds,
+            "relative_distance": twin.relative_distance,
+            "orthogonality_error": twin.orthogonality_error,
+            "free_dimensions": twin.free_dimensions,
+            "group_dimension": twin.group_dimension,
+            "set_up_differs": list(twin.set_up_differs),
+            "deviation_is": "relative" if exact else "absolute",
+            "curves": [
+                curve(
+                    "What tells twins apart",
+                    "round",
+                    "relative deviation",
+                    (twin.steps[picked] + 1).tolist(),
+                    {"deviation": twin.deviations[picked].tolist()},
+                    log_y=True,
+                )
+            ],
+        },
+    )
+
+
+def _fraction_bits(subject: Subject) -> int:
+    if subject.in_clear:
+        return gathering.FRACTION_BITS
+    exchange = subject.job.exchange
+    return exchange.feature_fraction_bits or SCHEMES[exchange.scheme].fraction_bits[0][1]
+
+
+def _nearly_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
+    error = 1e-3 * generator.standard_normal((len(fixed), len(fixed)))
+    return stabilizer_rotation(fixed, generator) + error

@@ -1,0 +1,218 @@
+"""What an audit attacks: recorded runs of a job under one exchange, made when first asked for.
+
+A recording is handed out by party: an attack of one party gets that party's view, its own columns,
+its own θ⁰ and what all parties know, and nothing else of the run. Only scores look at the truth.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from securevfl.arrays import IntArray
+from securevfl.attacks.seat import Seat
+from securevfl.audit.finding import Finding
+from securevfl.audit.twins import scaled
+from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.job import Job
+from securevfl.protocols.catalogue import exchange_of
+from securevfl.protocols.exchange import Exchange
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.session.label_guard import LIMIT
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.runtime.views import Received
+from securevfl.training import Environment, TrainingResult, plan_for, train
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One cell of the matrix, for one seed.
+
+    Attributes:
+        attack: its name in reports.
+        case: which of the attack's settings, in a few words.
+        adversary: which party, and how it behaves.
+        side_knowledge: what it is given beside its view.
+        finding: the figure; None where the attack does not apply.
+        reason: why it does not apply.
+        control: whether this is a negative control, which says nothing of the exchange.
+        what_if: whether this shows other settings than the job's; no policy is about it.
+    """
+
+    attack: str
+    case: str = ""
+    adversary: str = ""
+    side_knowledge: str = ""
+    finding: Finding | None = None
+    reason: str = ""
+    control: bool = False
+    what_if: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A finished run with all views.
+
+    Attributes:
+        dataset: as it was trained on, scaled.
+        result: the run's.
+    """
+
+    dataset: VerticalDataset
+    result: TrainingResult
+
+    @property
+    def plan(self) -> Plan:
+        """Of the job as it ran, which all parties know."""
+        return self.result.plan
+
+    @property
+    def job(self) -> Job:
+        """As it ran."""
+        return self.plan.job
+
+    def seat(self, party: str) -> Seat:
+        """What one party has in hand."""
+        number = self.plan.facts.names.index(party)
+        start = np.random.default_rng([self.job.job.seed, number])
+        part = LocalPart(self.plan, self.dataset.parties[number], start)
+        labels = self.dataset.train_labels if party == self.dataset.label_party else None
+        return Seat(party, self.result.views[party], part.inputs, part.model, labels)
+
+    @property
+    def batches(self) -> list[IntArray]:
+        """The row numbers of every round."""
+        return [self.plan.schedule.batch(index) for index in range(self.result.rounds)]
+
+
+@dataclass(eq=False)
+class Subject:
+    """One exchange on one data set under one seed.
+
+    Attributes:
+        job: the settings to audit; its exchange is the one attacked.
+        dataset: the data.
+        seed: of batches, starts and rotations.
+        keys: makes homomorphic keys.
+        with_curves: measure what only the first seed shows.
+        keeps_ciphertexts: keep them in views; many rounds of them are gigabytes.
+    """
+
+    job: Job
+    dataset: VerticalDataset
+    seed: int
+    keys: KeyMaker = field(default_factory=SchemeKeys)
+    with_curves: bool = True
+    keeps_ciphertexts: bool = False
+    _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
+    _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        job, self.dataset = scaled(self.job, self.dataset)
+        privacy = job.privacy
+        has_budget = privacy.budget is not None or privacy.release_budget is not None
+        if self.exchange.adds_noise and (has_budget or privacy.noise_multiplier is None):
+            job = _without_budget(job, self.dataset)
+        self.job = job.with_settings(
+            seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True
+        )
+
+    @property
+    def exchange(self) -> Exchange:
+        """The description of the exchange under attack."""
+        return exchange_of(self.job)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Of the job on these data."""
+        return plan_for(self.job, self.dataset)
+
+    @property
+    def scheme(self) -> str:
+        """The exchange's name."""
+        return self.exchange.name
+
+    def role(self, party: str) -> str:
+        """What a party is: label or feature."""
+        return "label" if party == self.dataset.label_party else "feature"
+
+    @property
+    def in_clear(self) -> bool:
+        """Whether residuals travel without encryption."""
+        return self.exchange.learns(self.job).residuals != "hidden"
+
+    @property
+    def releases(self) -> int:
+        """T: how often the job releases a sample under `dp`."""
+        account = self.plan.account
+        return 0 if account is None else account.after(account.rounds).releases
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a round takes so long that audits make fewer and smaller ones."""
+        return self.exchange.is_slow
+
+    @property
+    def shows_predictions(self) -> bool:
+        """Whether the label party sees each H_k by itself."""
+        return self.exchange.learns(self.job).predictions == "singly"
+
+    @property
+    def feature_party(self) -> str:
+        """The feature party with the most columns, the one that attacks labels or is attacked."""
+        others = [table for table in self.dataset.parties if table.name != self.dataset.label_party]
+        return max(others, key=lambda table: len(table.columns)).name
+
+    def with_rows(self, rows: int) -> "Subject":
+        """The same exchange on some training rows alone; itself where there are no more."""
+        if len(self.dataset.train_labels) <= rows:
+            return self
+        if rows not in self._smaller:
+            smaller = some_rows(self.dataset, rows)
+            self._smaller[rows] = Subject(self.job, smaller, self.seed, self.keys, self.with_curves)
+        return self._smaller[rows]
+
+    def record(self, **changes: object) -> Recording:
+        """The run of the job with other settings in `[job]`; the same run for the same settings."""
+        job = self.job.with_settings(**changes)
+        key = job.model_dump_json()
+        if key not in self._recordings:
+            environment = Environment(keys=self.keys, record_views=True)
+            result = train(job, self.dataset, environment)
+            if not self.keeps_ciphertexts:
+                for view in result.views.values():
+                    view.entries = [each for each in view.entries if not _is_ciphertext(each)]
+            self._recordings[key] = Recording(self.dataset, result)
+        return self._recordings[key]
+
+
+def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
+    """The job with the noise that its budget asks for: attacks run more rounds, or fewer."""
+    account = plan_for(job, dataset).account
+    assert account is not None  # noqa: S101
+    gradients = account.gradients
+    resolved = {
+        "noise_multiplier": account.mechanism.noise_multiplier,
+        "gradient_noise_multiplier": gradients.noise_multiplier if gradients else None,
+        "budget": None,
+        "release_budget": None,
+    }
+    return Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **resolved}})
+
+
+def guarded_batch_size(dataset: VerticalDataset, limit: float = LIMIT) -> int:
+    """The smallest S of a fixed partition that the label guard lets train for ever.
+
+    That is floor(N/S)·ΣP ≤ limit·N over all feature parties, N(C − 1)/C for C > 2 classes, and
+    more rows than columns; N where no partition does.
+    """
+    rows = len(dataset.train_labels)
+    share = 1.0 if dataset.classes == 2 else (dataset.classes - 1) / dataset.classes  # noqa: PLR2004
+    widths = [len(table.columns) for table in dataset.parties if table.name != dataset.label_party]
+    batches = int(limit * rows * share / sum(widths))
+    return rows if batches < 1 else max(rows // (batches + 1) + 1, max(widths) + 1)
+
+
+def _is_ciphertext(entry: object) -> bool:
+    return isinstance(entry, Received) and entry.message.carries == "ciphertexts"

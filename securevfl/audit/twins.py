@@ -1,0 +1,252 @@
+"""Twin runs: the whole protocol on X and on XU, and how far anyone else can tell them apart.
+
+Theorem 1 says that the others' views agree. Their numbers in clear are compared, message by
+message over all rounds; what they hold in ciphertexts and masks is uniform in both runs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.clear_view import clear_values
+from securevfl.attacks.rotation import freedom, stabilizer_rotation
+from securevfl.audit.local_rules import Rule, ruled
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.models.local_model import LocalModel, MakeModule
+from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.runtime.views import View
+from securevfl.training import Environment, TrainingResult, plan_for, train
+
+ChangeTwin = Callable[[FloatArray], FloatArray]
+MakeRotation = Callable[[FloatArray, np.random.Generator], FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """How a run on XU compares with that on X, as seen by all other parties.
+
+    Attributes:
+        deviation: largest ‖m − m'‖∞/‖m‖∞ of all numbers in clear.
+        absolute_deviation: largest |m − m'|.
+        steps: shape (T,), the steps of the job.
+        deviations: shape (T,), the largest relative deviation of each step's.
+        relative_distance: ‖X − XU‖/‖X‖ over the training rows.
+        orthogonality_error: largest entry of |UᵀU − I|.
+        free_dimensions: n, where the group of such U is O(n).
+        group_dimension: n(n − 1)/2.
+        set_up_differs: what of the set-up in clear differs: a bound, a number of fraction bits, or
+            the choice of messages that follows from these.
+        seen: how many arrays were compared.
+        wall_s: of both runs.
+    """
+
+    deviation: float
+    absolute_deviation: float
+    steps: IntArray
+    deviations: FloatArray
+    relative_distance: float
+    orthogonality_error: float
+    free_dimensions: int
+    group_dimension: int
+    set_up_differs: tuple[str, ...]
+    seen: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class TwinSetting:
+    """What is turned, and how.
+
+    Attributes:
+        party: whose data.
+        known: columns of its X that others know, by index; its own constant column is one anyway.
+        rotation: draws U from θ⁰ and known columns, shape (d, m); Lemma 1's group by default.
+        change: what is done to XU afterwards; for negative controls.
+        rule: makes each party's optimizer; plain gradient steps by default.
+        modules: by party what makes a custom network.
+        keys: makes homomorphic keys.
+    """
+
+    party: str
+    known: Sequence[int] = ()
+    rotation: MakeRotation = stabilizer_rotation
+    change: ChangeTwin | None = None
+    rule: Callable[[], Rule] | None = None
+    modules: dict[str, MakeModule] | None = None
+    keys: KeyMaker | None = None
+
+
+def compare_twins(
+    job: Job, dataset: VerticalDataset, setting: TwinSetting, generator: np.random.Generator
+) -> Twin:
+    """Train on X and on XU from the same θ⁰ and compare what the others see.
+
+    Args:
+        job: the job.
+        dataset: the real data.
+        setting: what is turned.
+        generator: draws U.
+
+    Raises:
+        ConfigError: a party that is not there, or data without a twin.
+    """
+    job, dataset = scaled(job, dataset)
+    features = _table(dataset, setting.party).train
+    model = start_of(job, dataset, setting.party, setting.modules)
+    known = np.eye(features.shape[1])[:, list(setting.known)]
+    fixed = np.hstack([fixed_columns(model, features.shape[1]), known])
+    rotation = setting.rotation(fixed, generator)
+    turned = _turned(dataset, setting, rotation)
+    first = _run(job, dataset, setting, model)
+    second = _run(job, turned, setting, model)
+    places, largest, relative = _deviations(first.views, second.views, setting.party)
+    steps = np.unique(places)
+    free, group = freedom(fixed)
+    twin_features = _table(turned, setting.party).train
+    return Twin(
+        deviation=float(relative.max()),
+        absolute_deviation=float(largest.max()),
+        steps=steps,
+        deviations=np.array([relative[places == step].max() for step in steps]),
+        relative_distance=float(
+            np.linalg.norm(features - twin_features) / np.linalg.norm(features)
+        ),
+        orthogonality_error=float(np.abs(rotation.T @ rotation - np.eye(len(rotation))).max()),
+        free_dimensions=free,
+        group_dimension=group,
+        set_up_differs=_set_up(first.views, second.views, setting.party),
+        seen=len(places),
+        wall_s=first.wall_s + second.wall_s,
+    )
+
+
+def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
+    """The same training on features that are scaled already: scaling would undo a rotation."""
+    wanted = job.job.standardize
+    if not (dataset.standardize if wanted is None else wanted):
+        return job.with_settings(standardize=False), dataset
+
+    def apply(table: PartyTable) -> PartyTable:
+        scaling = Scaling.fit(table.train)
+        return replace(table, train=scaling.apply(table.train), test=scaling.apply(table.test))
+
+    parties = tuple(apply(table) for table in dataset.parties)
+    return job.with_settings(standardize=False), replace(dataset, parties=parties)
+
+
+def start_of(
+    job: Job,
+    dataset: VerticalDataset,
+    party: str,
+    modules: dict[str, MakeModule] | None = None,
+) -> LocalModel:
+    """The local model at θ⁰ that a party draws in a job."""
+    table, modules = _table(dataset, party), modules or {}
+    plan = plan_for(job, dataset, modules)
+    start = np.random.default_rng([job.job.seed, plan.facts.names.index(party)])
+    return LocalPart(plan, table, start, modules.get(party)).model
+
+
+def fixed_columns(model: LocalModel, features: int) -> FloatArray:
+    """What of a model meets X directly, shape (d, m): θ⁰, or a network's first layer W⁰ᵀ.
+
+    Whatever comes after a first layer sees X·W⁰ᵀ alone, so that a U with UᵀW⁰ᵀ = W⁰ᵀ is hidden
+    as in the linear case: the gradient of W turns along.
+
+    Raises:
+        ConfigError: a network that does not begin with a linear layer.
+    """
+    state = model.state()
+    if state is None:
+        return model.weights[:features]
+    first = next(iter(state.values()))
+    if first.ndim != 2 or first.shape[1] != features:  # noqa: PLR2004
+        raise ConfigError("the network does not begin with a linear layer: no twin is known for it")
+    return first.T.astype(np.float64)
+
+
+def _table(dataset: VerticalDataset, party: str) -> PartyTable:
+    for table in dataset.parties:
+        if table.name == party:
+            return table
+    raise ConfigError(f"party {party!r}: not in {dataset.name}")
+
+
+def _turned(
+    dataset: VerticalDataset, setting: TwinSetting, rotation: FloatArray
+) -> VerticalDataset:
+    def apply(table: PartyTable) -> PartyTable:
+        if table.name != setting.party:
+            return table
+        train_rows, test_rows = table.train @ rotation, table.test @ rotation
+        if setting.change is not None:
+            both = setting.change(np.vstack([train_rows, test_rows]))
+            train_rows, test_rows = both[: len(train_rows)], both[len(train_rows) :]
+        return replace(table, train=train_rows, test=test_rows)
+
+    return replace(dataset, parties=tuple(apply(table) for table in dataset.parties))
+
+
+def _run(
+    job: Job, dataset: VerticalDataset, setting: TwinSetting, start: LocalModel
+) -> TrainingResult:
+    def wrap(name: str, model: LocalModel) -> LocalModel:
+        if name == setting.party:
+            model.weights = start.weights
+        return model if setting.rule is None else ruled(model, setting.rule())
+
+    environment = Environment(
+        keys=setting.keys or SchemeKeys(),
+        record_views=True,
+        modules=setting.modules or {},
+        wrap_model=wrap,
+    )
+    return train(job, dataset, environment)
+
+
+def _deviations(
+    first: dict[str, View], second: dict[str, View], party: str
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """The step of every array that another party sees, its largest deviation, and the relative."""
+    seen = clear_values(view for name, view in first.items() if name != party)
+    again = clear_values(view for name, view in second.items() if name != party)
+    steps, largest, relative = [], [], []
+    for place, values in seen.items():
+        if place not in again:  # the parties chose other messages: `_set_up` says so
+            continue
+        difference = float(np.abs(values - again[place]).max())
+        size = float(np.abs(values).max())
+        steps.append(place.step)
+        largest.append(difference)
+        relative.append(difference / size if size > 0 else difference)
+    return np.array(steps), np.array(largest), np.array(relative)
+
+
+def _set_up(first: dict[str, View], second: dict[str, View], party: str) -> tuple[str, ...]:
+    """The fields of a party's Hello that differ; its one-time mask key always does."""
+
+    def greeting(views: dict[str, View]) -> Hello:
+        others = (view for name, view in views.items() if name != party)
+        for entry in next(others).received(Hello):
+            if entry.sender == party and isinstance(entry.message, Hello):
+                return entry.message
+        raise AssertionError(party)
+
+    def kinds(views: dict[str, View]) -> list[type]:
+        others = (view for name, view in views.items() if name != party)
+        return [type(entry.message) for view in others for entry in view.received()]
+
+    one, other = greeting(first), greeting(second)
+    differ = [
+        name
+        for name in ("columns", "feature_bound_bits", "feature_fraction_bits")
+        if getattr(one, name) != getattr(other, name)
+    ]
+    return (*differ, *(["messages"] if kinds(first) != kinds(second) else []))

@@ -1,0 +1,1 @@
+"""How predictions and residuals travel in a round, one exchange a file."""

@@ -1,0 +1,256 @@
+"""The two ends of a homomorphic key: its owner, and a peer that computes under it.
+
+Both modes of hiding are made of these four moves: send encrypted values, multiply, decrypt a
+masked product, take the mask off. Every move is one timed section and counts its operations.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray, RingArray
+from securevfl.crypto.fixed_point import decode, encode, unmask
+from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
+from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
+from securevfl.protocols.exchange import Batch
+from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.party import Party, Step
+from securevfl.runtime.channel import expect_shape
+from securevfl.wire.codec import Blobs, StepMessage, message_kind
+
+T = TypeVar("T")
+Share = Callable[[str, tuple[int, ...]], RingArray]
+
+
+@message_kind(5, stage="round", carries="ciphertexts")
+class EncryptedValues(StepMessage):
+    """C encrypted vectors of S values each under the sender's key."""
+
+    vectors: Blobs
+
+
+@message_kind(6, stage="round", carries="ciphertexts")
+class EncryptedProducts(StepMessage):
+    """C masked products Enc(Xᵀv + r) under the receiver's key."""
+
+    products: Blobs
+
+
+@message_kind(8, stage="round", carries="masked")
+class DecryptedProducts(StepMessage):
+    """The masked products in clear, shape (P, C), modulo 2^64; only the receiver knows r."""
+
+    values: RingArray
+
+
+class OwnKey:
+    """A party's own key: it encrypts, its peers multiply, it decrypts what they masked.
+
+    Args:
+        party: who it is.
+        owner: the key.
+        columns: P of every peer.
+        product_format: fixed point and bounds.
+        leakage: counts what the decrypted products reveal.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        owner: KeyOwner,
+        columns: dict[str, int],
+        product_format: ProductFormat,
+        leakage: LeakageCount,
+    ) -> None:
+        self._party = party
+        self.owner = owner
+        self.columns = columns
+        self.product_format = product_format
+        self._leakage = leakage
+        party.costs.ahead.append(owner.make_blinder)
+
+    async def send_encrypted(
+        self, step: Step, values: FloatArray, receivers: Sequence[str], what: str
+    ) -> None:
+        """Encrypt values of shape (S, C) once and send the ciphertexts to every receiver.
+
+        Raises:
+            RangeExceeded: a value beyond the agreed bound.
+        """
+        party, fmt = self._party, self.product_format
+        async with party.costs.compute("encrypt"):
+            encoded = encode(values, fmt.value_fraction_bits, fmt.value_bound, what)
+        vectors = []
+        for vector in np.ascontiguousarray(encoded.T):
+            while self.owner.lacks_blinders():
+                async with party.costs.compute("offline"):
+                    self.owner.make_blinder()
+            async with party.costs.compute("encrypt"):
+                vectors.append(self.owner.encrypt(vector))
+        party.costs.count("encryptions", values.size)
+        for name in receivers:
+            await party.channel.send(name, EncryptedValues(step.index, tuple(vectors)))
+
+    async def decrypt_products(
+        self, step: Step, batch: Batch, receivers: Sequence[str], share: Share | None = None
+    ) -> None:
+        """Decrypt every receiver's masked products and return them, as they arrive.
+
+        Args:
+            step: the exchange.
+            batch: the rows, for the leakage count.
+            receivers: who multiplies.
+            share: adds this party's zero share for a receiver before it leaves.
+
+        Raises:
+            MalformedMessage: a reply that is no ciphertext of this key.
+        """
+        pending = list(receivers)
+        while pending:
+            channel = self._party.channel
+            sender, message = await channel.receive(pending, EncryptedProducts, step.index)
+            pending.remove(sender)
+            values = await self.decrypted(sender, message.products, self.columns[sender])
+            await self.return_products(step, batch, sender, values, share)
+
+    async def decrypted(self, sender: str, products: Sequence[bytes], columns: int) -> RingArray:
+        """What a peer's products hold, shape (columns, C).
+
+        Raises:
+            UnexpectedMessage: another number of products than C.
+            MalformedMessage: a reply that is no ciphertext of this key.
+        """
+        party = self._party
+        if len(products) != party.loss.outputs:
+            raise UnexpectedMessage(
+                f"{sender} sent {len(products)} products, {party.loss.outputs} due"
+            )
+        async with party.costs.compute("decrypt"):
+            values = np.stack(
+                [_checked(sender, self.owner.decrypt, p, columns) for p in products], axis=1
+            )
+            party.costs.count("decryptions", values.size)
+        return values
+
+    async def return_products(
+        self,
+        step: Step,
+        batch: Batch,
+        receiver: str,
+        values: RingArray,
+        share: Share | None = None,
+    ) -> None:
+        """Record a peer's masked products, count what they reveal, send them back."""
+        self._party.channel.record_decrypted(receiver, step.index, values)
+        self._leakage.add(receiver, batch.rows)
+        if share is not None:
+            values = values + share(receiver, values.shape)
+        await self._party.channel.send(receiver, DecryptedProducts(step.index, values))
+
+
+class PeerKey:
+    """Another party's key: this party multiplies under it and takes its own masks off."""
+
+    def __init__(
+        self, party: Party, owner_name: str, evaluator: Evaluator, product_format: ProductFormat
+    ) -> None:
+        self._party = party
+        self.owner_name = owner_name
+        self.evaluator = evaluator
+        self.product_format = product_format
+        self._prepared: dict[int, object] = {}
+        party.costs.ahead.append(evaluator.make_blinder)
+
+    def within_bound(self, batch: Batch) -> tuple[Batch, IntArray]:
+        """A Jacobian with each column times the power of two that brings it to the bound.
+
+        Nobody else learns these powers: what they multiply leaves under masks only.
+
+        Returns:
+            The batch so scaled, and the exponents e, shape (p,): its products are Jᵀv·2^e.
+        """
+        matrix = batch.tangent
+        largest = np.max(np.abs(matrix), axis=0)
+        fractions, above = np.frexp(largest / self.product_format.matrix_bound)
+        # 0.5·2^e is the bound itself where e is 1 more than needed; zero columns stay.
+        exponents = np.where(largest > 0, (fractions == 0.5) - above, 0)  # noqa: PLR2004
+        scaled = np.ldexp(matrix, exponents)
+        return replace(batch, jacobian=lambda: scaled), exponents
+
+    async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
+        """Receive Enc(v), send Enc(Xᵀv + r), keep r.
+
+        Returns:
+            r modulo 2^64, shape (P, C).
+
+        Raises:
+            MalformedMessage: bytes that are no encryption of S values.
+        """
+        # X is known before Enc(v) is here.
+        async with self._party.costs.compute("evaluate"):
+            prepared = self._prepare(batch)
+        vectors = await self.take_encrypted(step, outputs)
+        multiply = self.evaluator.masked_product
+        replies = [await self.product(vector, prepared, multiply) for vector in vectors]
+        products = tuple(reply.ciphertext for reply in replies)
+        await self._party.channel.send(self.owner_name, EncryptedProducts(step.index, products))
+        return np.stack([reply.mask for reply in replies], axis=1)
+
+    async def take_encrypted(self, step: Step, outputs: int) -> tuple[bytes, ...]:
+        """Receive Enc(v), one for each output."""
+        channel = self._party.channel
+        _, message = await channel.receive([self.owner_name], EncryptedValues, step.index)
+        if len(message.vectors) != outputs:
+            raise UnexpectedMessage(
+                f"{self.owner_name} sent {len(message.vectors)} vectors where {outputs} are due"
+            )
+        return message.vectors
+
+    async def product(
+        self, vector: bytes, prepared: object, multiply: Callable[[bytes, object], MaskedReply]
+    ) -> MaskedReply:
+        """One product; blinders that are not in stock are made first.
+
+        Raises:
+            MalformedMessage: bytes that are no encryption of S values.
+        """
+        costs = self._party.costs
+        while self.evaluator.lacks_blinders(prepared):
+            async with costs.compute("offline"):
+                self.evaluator.make_blinder()
+        async with costs.compute("evaluate"):
+            reply = _checked(self.owner_name, multiply, vector, prepared)
+        costs.count("products", reply.mask.size)
+        return reply
+
+    async def take_decrypted(self, step: Step, shape: tuple[int, ...]) -> RingArray:
+        """Receive the masked products in clear."""
+        sender, message = await self._party.channel.receive(
+            [self.owner_name], DecryptedProducts, step.index
+        )
+        expect_shape(sender, message.values, shape)
+        return message.values
+
+    def unmasked(self, masked: RingArray, mask: RingArray) -> FloatArray:
+        """Xᵀv from Xᵀv + r and r."""
+        product = unmask(masked, mask, self.evaluator.modulus_bits)
+        return decode(product, self.product_format.product_fraction_bits)
+
+    def _prepare(self, batch: Batch) -> object:
+        if batch.key in self._prepared:
+            return self._prepared[batch.key]
+        fmt = self.product_format
+        encoded = encode(batch.tangent, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+        prepared = self.evaluator.prepare(encoded)
+        if batch.repeats:
+            self._prepared[batch.key] = prepared
+        return prepared
+
+
+def _checked(peer: str, work: Callable[..., T], data: bytes, argument: object) -> T:
+    try:
+        return work(data, argument)
+    except CryptoError as error:
+        raise MalformedMessage(f"from {peer}: {error}") from error

@@ -1,0 +1,208 @@
+"""`hide = "residuals"` in one round trip a round, for linear local models.
+
+After Q local steps θ' = θ − T(G + λθ), T = η Σ_{q<Q} (I − ηM)^q, M = (c/S)XᵀX + (λ + μ)I. So a
+feature party can compute its *next* predictions under encryption, on the next batch X':
+
+    H' = X'θ − X'T(XᵀEnc(d)/S + λθ) = X'(θ − λTθ) + A·Enc(d),   A = −X'TXᵀ/S.
+
+Per round and feature party k; the label party K owns the keys:
+
+1. K → k: the masked X_kᵀd + r_k of the round before (`DecryptedProducts`), and Enc_K(d).
+2. k → K: Enc_K(X_kᵀd + r_k) and Enc_K(H_k'), both re-randomized and flooded.
+
+Only the first round's predictions travel in clear, and the last round has none to come.
+
+Learns: as in `encrypted`: the label party H_k' per sample, as it would have been sent in clear,
+    and besides it a power of two that scales A; a feature party only G_k.
+Messages a round of FedBCD-p: 3(K − 1), two of them on the way at once.
+Source: design protocols.md section 2.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from math import frexp
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, RingArray
+from securevfl.crypto.fixed_point import decode, encode, unmask
+from securevfl.crypto.scheme import OpenEvaluator, OpenOwner
+from securevfl.errors import MalformedMessage, TrainingDiverged
+from securevfl.protocols.exchange import Batch, Lookahead
+from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
+from securevfl.protocols.session.gathering import Gathering
+from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
+from securevfl.wire.codec import Blobs, StepMessage, message_kind
+
+SCALE_OFFSET = 64
+
+
+@message_kind(7, stage="round", carries="ciphertexts")
+class EncryptedStep(StepMessage):
+    """C products of [X | Aᵀ]: the masked Xᵀv + r, and the sender's next predictions, open.
+
+    The predictions, S' rows, are in fixed point times 2^(scale − SCALE_OFFSET).
+    """
+
+    products: Blobs
+    scale: int
+
+
+@dataclass(frozen=True)
+class AffinePredictions:
+    """H' = A·d + constant.
+
+    Attributes:
+        matrix: A, shape (S', S).
+        constant: shape (S', C).
+    """
+
+    matrix: FloatArray
+    constant: FloatArray
+
+    def scale_bits(self, matrix_bound: float, product_bound: float) -> int:
+        """The largest s with |A|·2^s ≤ matrix_bound and |constant|·2^s ≤ product_bound."""
+        room = [
+            frexp(bound / largest)[1] - 1
+            for bound, values in ((matrix_bound, self.matrix), (product_bound, self.constant))
+            if (largest := float(np.max(np.abs(values)))) > 0
+        ]
+        return max(-SCALE_OFFSET, min([*room, SCALE_OFFSET - 1]))
+
+
+def next_predictions(
+    lookahead: Lookahead, round_index: int, now: Batch, then: Batch
+) -> AffinePredictions:
+    """H' as a function of d.
+
+    Raises:
+        TrainingDiverged: a step size at which the steps leave float64.
+    """
+    rule, inputs, weights = lookahead.rule, now.inputs, lookahead.model.weights
+    eta = lookahead.step_size(round_index)
+    rows, columns = inputs.shape
+    curvature = 0.0 if rule.frozen else rule.loss.curvature
+    identity = np.eye(columns)
+    with np.errstate(over="ignore", invalid="ignore"):
+        curved = curvature / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
+        steps = np.zeros_like(identity)
+        for _ in range(rule.local_steps):
+            steps = eta * identity + steps - eta * (curved @ steps)
+        moves = then.inputs @ steps
+        constant = then.inputs @ weights - rule.l2 * (moves @ weights)
+        matrix = -(moves @ inputs.T) / rows
+    if not (np.isfinite(matrix).all() and np.isfinite(constant).all()):
+        raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")
+    return AffinePredictions(matrix, constant)
+
+
+class OneTripFeatureSide:
+    """A feature party's side: evaluates under the label party's key, one round ahead."""
+
+    def __init__(
+        self, party: Party, gathering: Gathering, key: PeerKey, lookahead: Lookahead
+    ) -> None:
+        self._party = party
+        self._gathering = gathering
+        self._key = key
+        self._lookahead = lookahead
+        assert isinstance(key.evaluator, OpenEvaluator)  # noqa: S101
+        self._evaluator = key.evaluator
+
+    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
+        """Multiply encrypted residuals, for the gradient and for the next predictions."""
+        party, key = self._party, self._key
+        if step.index == 0:
+            await self._gathering.give(step, predictions)
+        upcoming = self._lookahead.next_batch(step.index)
+        if upcoming is None:
+            mask = await key.multiply(step, batch, predictions.shape[1])
+        else:
+            mask = await self._multiply_ahead(step, batch, upcoming, predictions.shape[1])
+        masked = await key.take_decrypted(step, mask.shape)
+        async with party.costs.compute("local"):
+            gradient = key.unmasked(masked, mask) / len(batch.inputs)
+        party.channel.record_learned(party.label_party, step.index, gradient)
+        return GradientSignal(gradient)
+
+    async def _multiply_ahead(
+        self, step: Step, batch: Batch, upcoming: Batch, outputs: int
+    ) -> RingArray:
+        party, key, fmt = self._party, self._key, self._key.product_format
+        evaluator = self._evaluator
+        async with party.costs.compute("local"):
+            ahead = next_predictions(self._lookahead, step.index, batch, upcoming)
+        async with party.costs.compute("evaluate"):
+            bound = fmt.largest_product / fmt.summands * 2.0**-fmt.product_fraction_bits
+            scale = ahead.scale_bits(fmt.matrix_bound, bound)
+            scaled = np.hstack([batch.inputs, np.ldexp(ahead.matrix.T, scale)])
+            encoded = encode(scaled, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+            prepared = evaluator.prepare(encoded)
+            addends = encode(
+                np.ldexp(ahead.constant, scale), fmt.product_fraction_bits, bound, "predictions"
+            )
+        replies = []
+        for vector, addend in zip(await key.take_encrypted(step, outputs), addends.T, strict=True):
+            multiply = partial(evaluator.partly_open_product, addend=addend)
+            replies.append(await key.product(vector, prepared, multiply))
+        products = tuple(reply.ciphertext for reply in replies)
+        message = EncryptedStep(step.index, products, scale + SCALE_OFFSET)
+        await party.channel.send(key.owner_name, message)
+        return np.stack([reply.mask for reply in replies], axis=1)
+
+
+class OneTripLabelSide:
+    """The label party's side: owns the keys."""
+
+    def __init__(
+        self, party: Party, gathering: Gathering, key: OwnKey, lookahead: Lookahead
+    ) -> None:
+        self._party = party
+        self._gathering = gathering
+        self._key = key
+        self._lookahead = lookahead
+        assert isinstance(key.owner, OpenOwner)  # noqa: S101
+        self._modulus_bits = key.owner.modulus_bits
+        self._others: FloatArray | None = None
+
+    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
+        """Give encrypted residuals, decrypt masked products and the next predictions."""
+        party, key = self._party, self._key
+        assert batch.labels is not None  # noqa: S101
+        if self._others is None:
+            self._others = await self._gathering.take_sum(step, predictions.shape)
+        others = self._others
+        async with party.costs.compute("local"):
+            residuals = party.loss.residuals(others + predictions, batch.labels)
+        await key.send_encrypted(step, residuals, party.feature_parties, "residuals")
+        upcoming = self._lookahead.next_batch(step.index)
+        if upcoming is None:
+            await key.decrypt_products(step, batch, party.feature_parties)
+        else:
+            self._others = await self._decrypt_steps(step, batch, len(upcoming.rows))
+        return PredictionsSignal(others, batch.labels)
+
+    async def _decrypt_steps(self, step: Step, batch: Batch, next_rows: int) -> FloatArray:
+        """Return masked products; Σ of the next predictions, in the parties' order."""
+        party, key = self._party, self._key
+        pending = list(party.feature_parties)
+        found: dict[str, FloatArray] = {}
+        while pending:
+            sender, message = await party.channel.receive(pending, EncryptedStep, step.index)
+            pending.remove(sender)
+            if message.scale >= 2 * SCALE_OFFSET:
+                raise MalformedMessage(f"{sender} scales by 2^{message.scale - SCALE_OFFSET}")
+            columns = key.columns[sender]
+            values = await key.decrypted(sender, message.products, columns + next_rows)
+            await key.return_products(step, batch, sender, values[:columns])
+            found[sender] = self._opened(values[columns:], message.scale - SCALE_OFFSET)
+            party.channel.record_learned(sender, step.index, found[sender])
+        total = np.zeros((next_rows, party.loss.outputs))
+        for name in party.feature_parties:
+            total = total + found[name]
+        return total
+
+    def _opened(self, values: RingArray, scale: int) -> FloatArray:
+        integers = unmask(values, np.zeros_like(values), self._modulus_bits)
+        return np.ldexp(decode(integers, self._key.product_format.product_fraction_bits), -scale)

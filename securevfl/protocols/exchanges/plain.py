@@ -1,0 +1,174 @@
+"""The exchange without encryption: residuals travel in clear.
+
+With `ClearGathering` this is `plain`, with `MaskedGathering` `masked`, with `NoisyGathering` `dp`.
+Who learns what: the descriptions at the end of this file, and of `noisy`. For logistic loss d tells
+every label and ΣH (d = σ(H) − y inverts).
+"""
+
+from collections.abc import Callable
+
+from typing_extensions import override
+
+from securevfl.arrays import FloatArray
+from securevfl.errors import ConfigError
+from securevfl.job import ExchangeSettings, Job
+from securevfl.protocols.exchange import Batch, Established, Exchange, Learns, Session
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.gathering import Gathering, gathering_of, require_summands
+from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.signals import PredictionsSignal, ResidualSignal, Signal
+from securevfl.runtime.channel import expect_shape
+from securevfl.wire.codec import StepMessage, message_kind
+
+Perturb = Callable[[FloatArray], FloatArray]
+
+
+@message_kind(4, stage="round", carries="values")
+class Residuals(StepMessage):
+    """Residuals d = ∂f/∂H of a batch in clear, shape (S, C)."""
+
+    values: FloatArray
+
+
+class PlainFeatureSide:
+    """A feature party's side."""
+
+    def __init__(self, party: Party, gathering: Gathering) -> None:
+        self._party = party
+        self._gathering = gathering
+
+    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
+        """Give predictions, take residuals."""
+        del batch
+        party = self._party
+        await self._gathering.give(step, predictions)
+        if party.name not in step.receivers:
+            return None
+        sender, message = await party.channel.receive([party.label_party], Residuals, step.index)
+        expect_shape(sender, message.values, predictions.shape)
+        return ResidualSignal(message.values)
+
+
+class PlainLabelSide:
+    """The label party's side.
+
+    Args:
+        party: who it is.
+        gathering: how it comes to the others' predictions.
+        perturb: adds noise to residuals; then its own steps start from the same noisy d, so that a
+            label touches nothing else that others ever see.
+    """
+
+    def __init__(self, party: Party, gathering: Gathering, perturb: Perturb | None = None) -> None:
+        self._party = party
+        self._gathering = gathering
+        self._perturb = perturb
+
+    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
+        """Gather predictions, give residuals."""
+        party = self._party
+        assert batch.labels is not None  # noqa: S101
+        others = await self._gathering.take_sum(step, predictions.shape)
+        receivers = [name for name in party.feature_parties if name in step.receivers]
+        exact = PredictionsSignal(others, batch.labels)
+        steps = party.name in step.receivers
+        if not receivers and self._perturb is None:
+            return exact if steps else None
+        async with party.costs.compute("local"):
+            residuals = party.loss.residuals(others + predictions, batch.labels)
+        if self._perturb is not None:
+            async with party.costs.compute("encrypt"):
+                residuals = self._perturb(residuals)
+        for name in receivers:
+            await party.channel.send(name, Residuals(step.index, residuals))
+        if not steps:
+            return None
+        return exact if self._perturb is None else ResidualSignal(residuals)
+
+
+CLEAR_RESIDUALS = "d of every sample: with logistic loss every label and ΣH"
+
+
+class InClear(Exchange):
+    """What all exchanges have in common whose residuals travel without encryption."""
+
+    @override
+    def check(self, plan: Plan) -> None:
+        """Refuse what only encryption has, and a masked sum of one."""
+        settings = plan.job.exchange
+        if self.sums(settings):
+            require_summands(len(plan.facts.names))
+        if settings.hide == "both":
+            raise ConfigError(f"hide = 'both' needs a homomorphic scheme, not {self.name!r}")
+        if settings.round_trips == 1:
+            raise ConfigError(f"round_trips = 1 needs a homomorphic scheme, not {self.name!r}")
+        if settings.key_bits or settings.engine:
+            raise ConfigError(f"exchange {self.name!r} has no keys: drop key_bits and engine")
+
+    def sums(self, settings: ExchangeSettings) -> bool:
+        """Whether predictions travel masked, so that only their sum shows."""
+        return settings.predictions == "masked"
+
+    @override
+    def messages(self, settings: ExchangeSettings, parties: int) -> int:
+        """2(K − 1)."""
+        return 2 * (parties - 1)
+
+    @override
+    async def establish(self, session: Session) -> Established:
+        """Gather as the settings say, residuals in clear."""
+        party = session.party
+        sums = self.sums(session.plan.job.exchange)
+        gathering = gathering_of(party, session.agreement.masks, sums=sums)
+        side = PlainLabelSide if party.holds_labels else PlainFeatureSide
+        return Established(side(party, gathering), gathering)
+
+
+class Plain(InClear):
+    """Predictions and residuals in clear: the baseline."""
+
+    name = "plain"
+    summary = "predictions and residuals in clear: the baseline"
+
+    @override
+    def learns(self, job: Job) -> Learns:
+        """Everything but features."""
+        if self.sums(job.exchange):
+            return MASKED_LEARNS
+        return Learns(
+            label_party="H_k of every sample and party",
+            label_party_not="features",
+            feature_party=CLEAR_RESIDUALS,
+            feature_party_not="others' features",
+            predictions="singly",
+            residuals="clear",
+            gradients=False,
+        )
+
+
+MASKED_LEARNS = Learns(
+    label_party="Σ H_k over feature parties",
+    label_party_not="any single H_k, unless all other feature parties tell it theirs",
+    feature_party=f"{CLEAR_RESIDUALS}; at K = 3 the other's H_k by subtraction",
+    feature_party_not="features",
+    predictions="summed",
+    residuals="clear",
+    gradients=False,
+)
+
+
+class Masked(InClear):
+    """Predictions under masks that cancel in their sum."""
+
+    name = "masked"
+    summary = "only the sum of predictions shows; residuals in clear (3 parties or more)"
+    fewest_parties = 3
+
+    @override
+    def sums(self, settings: ExchangeSettings) -> bool:
+        return True
+
+    @override
+    def learns(self, job: Job) -> Learns:
+        """As `plain`, but for single predictions."""
+        return MASKED_LEARNS

@@ -1,0 +1,197 @@
+"""How the label party comes to Σ_{k<K} H_k: each prediction in clear, or only their sum.
+
+`MaskedGathering` adds pairwise one-time masks that cancel in the sum (X25519 agreement,
+ChaCha20 streams, fixed point modulo 2^64), after Bonawitz et al., CCS 2017, without drop-outs.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.arrays import FloatArray, RingArray
+from securevfl.crypto.fixed_point import decode, encode, from_ring, to_ring
+from securevfl.crypto.masks import PairwiseMasks
+from securevfl.errors import ConfigError
+from securevfl.protocols.session.party import Party, Step
+from securevfl.runtime.channel import collect, expect_shape
+from securevfl.wire.codec import StepMessage, message_kind
+
+FRACTION_BITS = 32
+PREDICTION_BOUND = 2.0**24
+
+
+@message_kind(2, stage="round", carries="values")
+class Predictions(StepMessage):
+    """Local predictions H_k of a batch in clear, shape (S, C)."""
+
+    values: FloatArray
+
+
+@message_kind(3, stage="round", carries="shares")
+class MaskedPredictions(StepMessage):
+    """H_k in fixed point plus masks that cancel in the sum over parties, shape (S, C)."""
+
+    values: RingArray
+
+
+@message_kind(9, stage="evaluation", carries="values")
+class HeldOutPredictions(StepMessage):
+    """Local predictions of the held-out rows in clear, for scoring."""
+
+    values: FloatArray
+
+
+@message_kind(10, stage="evaluation", carries="shares")
+class MaskedHeldOutPredictions(StepMessage):
+    """Local predictions of the held-out rows under masks that cancel in the sum."""
+
+    values: RingArray
+
+
+class Gathering(Protocol):
+    """Feature parties give, the label party takes the sum."""
+
+    async def give(self, step: Step, predictions: FloatArray) -> None:
+        """Send this feature party's predictions where the step needs them."""
+
+    async def take_sum(self, step: Step, shape: tuple[int, ...]) -> FloatArray:
+        """At the label party: Σ_{k<K} H_k of the step's batch."""
+
+    async def give_held_out(self, step: int, predictions: FloatArray) -> None:
+        """Send this feature party's predictions of the held-out rows."""
+
+    async def take_held_out_sum(self, step: int, shape: tuple[int, ...]) -> FloatArray:
+        """At the label party: the sum over the held-out rows."""
+
+
+class ClearGathering:
+    """Every H_k in clear.
+
+    Learns:
+        label party: H_k per sample, of every feature party.
+        feature parties: nothing.
+    """
+
+    def __init__(self, party: Party) -> None:
+        self._party = party
+        self._known: dict[str, FloatArray] = {}
+
+    async def give(self, step: Step, predictions: FloatArray) -> None:
+        """Send H_k if it is fresh."""
+        if self._party.name in step.fresh:
+            message = Predictions(step.index, predictions)
+            await self._party.channel.send(self._party.label_party, message)
+
+    async def take_sum(self, step: Step, shape: tuple[int, ...]) -> FloatArray:
+        """Add what is fresh to what is known."""
+        party = self._party
+        senders = [name for name in party.feature_parties if name in step.fresh]
+        received = await collect(party.channel, senders, Predictions, step.index)
+        for sender, message in received.items():
+            expect_shape(sender, message.values, shape)
+            self._known[sender] = message.values
+        return _sum([self._known[name] for name in party.feature_parties])
+
+    async def give_held_out(self, step: int, predictions: FloatArray) -> None:
+        """Send the held-out predictions in clear."""
+        await self._party.channel.send(
+            self._party.label_party, HeldOutPredictions(step, predictions)
+        )
+
+    async def take_held_out_sum(self, step: int, shape: tuple[int, ...]) -> FloatArray:
+        """Add up the held-out predictions."""
+        senders = self._party.feature_parties
+        received = await collect(self._party.channel, senders, HeldOutPredictions, step)
+        for sender, message in received.items():
+            expect_shape(sender, message.values, shape)
+        return _sum([message.values for message in received.values()])
+
+
+def gathering_of(party: Party, masks: PairwiseMasks, *, sums: bool) -> Gathering:
+    """Predictions singly in clear, or only their sum."""
+    return MaskedGathering(party, masks) if sums else ClearGathering(party)
+
+
+def require_summands(parties: int) -> None:
+    """Check that a sum over feature parties has more than one summand.
+
+    Raises:
+        ConfigError: fewer than two feature parties.
+    """
+    if parties < 3:  # noqa: PLR2004
+        raise ConfigError(
+            f"masked predictions need at least 3 parties, this job has {parties}: with one "
+            "feature party the sum is its prediction"
+        )
+
+
+class MaskedGathering:
+    """Only the sum, for three parties or more.
+
+    Learns:
+        label party: Σ_{k<K} H_k per sample and no summand.
+        feature parties: nothing.
+
+    Raises:
+        ConfigError: fewer than two feature parties: the sum would be the summand.
+    """
+
+    def __init__(self, party: Party, masks: PairwiseMasks) -> None:
+        require_summands(len(party.names))
+        self._party = party
+        self._masks = masks
+        self._sum: FloatArray | None = None
+
+    async def give(self, step: Step, predictions: FloatArray) -> None:
+        """Send H_k + masks; all take part as soon as one has something fresh."""
+        if any(name in self._party.feature_parties for name in step.fresh):
+            values = await self._masked(f"predictions {step.index}", predictions)
+            message = MaskedPredictions(step.index, values)
+            await self._party.channel.send(self._party.label_party, message)
+
+    async def take_sum(self, step: Step, shape: tuple[int, ...]) -> FloatArray:
+        """Add up the masked predictions: the masks cancel."""
+        if self._sum is None or any(name in self._party.feature_parties for name in step.fresh):
+            self._sum = await self._unmasked_sum(MaskedPredictions, step.index, shape)
+        return self._sum
+
+    async def give_held_out(self, step: int, predictions: FloatArray) -> None:
+        """Send the held-out predictions under masks of their own."""
+        values = await self._masked(f"held out {step}", predictions, phase="scoring")
+        await self._party.channel.send(
+            self._party.label_party, MaskedHeldOutPredictions(step, values)
+        )
+
+    async def take_held_out_sum(self, step: int, shape: tuple[int, ...]) -> FloatArray:
+        """Add up the masked held-out predictions."""
+        return await self._unmasked_sum(MaskedHeldOutPredictions, step, shape)
+
+    async def _unmasked_sum(
+        self,
+        kind: type[MaskedPredictions] | type[MaskedHeldOutPredictions],
+        step: int,
+        shape: tuple[int, ...],
+    ) -> FloatArray:
+        senders = self._party.feature_parties
+        received = await collect(self._party.channel, senders, kind, step)
+        total = np.zeros(shape, np.uint64)
+        for sender, message in received.items():
+            expect_shape(sender, message.values, shape)
+            total += message.values
+        return decode(from_ring(total), FRACTION_BITS)
+
+    async def _masked(
+        self, context: str, predictions: FloatArray, phase: str = "encrypt"
+    ) -> NDArray[np.uint64]:
+        async with self._party.costs.compute(phase):
+            encoded = encode(predictions, FRACTION_BITS, PREDICTION_BOUND, "predictions")
+            share = self._masks.zero_share(self._party.feature_parties, context, predictions.shape)
+            return to_ring(encoded) + share
+
+
+def _sum(summands: list[FloatArray]) -> FloatArray:
+    total = summands[0]
+    for summand in summands[1:]:
+        total = total + summand
+    return total

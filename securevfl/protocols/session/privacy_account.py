@@ -1,0 +1,297 @@
+"""What a job's noise promises: before it starts, after any number of rounds, and in its result.
+
+A plan and a schedule tell how often each sample is released, whatever the data are: nothing here
+looks at a message.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import inf, isfinite, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.errors import ConfigError
+from securevfl.job import PrivacySettings
+from securevfl.privacy.accounting import (
+    LocalNoise,
+    Spent,
+    calibrated_multiplier,
+    require_budget,
+    require_release_budget,
+    spent,
+)
+from securevfl.privacy.mechanisms import GradientNoise, Mechanism, secret_generator
+
+FRESH = "fresh noise, seeded by the operating system's generator"
+NO_PROMISE = "noise from a fixed seed: an experiment, which promises nothing"
+NOT_COVERED = "scaling of features, their selection, tuning, and earlier jobs on the same rows"
+EXACT_STEPS = "infinite: no noise on the party's own gradient steps"
+NO_NOISE = "infinite: no noise on predictions"
+
+
+@dataclass(frozen=True)
+class Visits:
+    """How often one visit of a batch touches a sample.
+
+    Attributes:
+        releases: of its prediction, at the party that releases most.
+        residuals: of its residual.
+        steps: gradient steps of a party that follow.
+    """
+
+    releases: int
+    residuals: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What one party adds.
+
+    Attributes:
+        predictions: on H_k, at feature parties.
+        residuals: on d, at the label party; None leaves them exact.
+        gradients: on gradient steps, at feature parties; None leaves them exact.
+        generator: draws it.
+    """
+
+    predictions: Mechanism
+    residuals: Mechanism | None
+    gradients: GradientNoise | None
+    generator: np.random.Generator
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What has been promised of one sample, at the party that released it most often.
+
+    Attributes:
+        mechanism: gaussian or laplace.
+        noise_multiplier: z.
+        clip: C.
+        delta: δ.
+        releases: T, of a training sample's prediction.
+        epsilon_release: ε of these, the model taken as given; None where infinite.
+        epsilon_end_to_end: ε over the whole view; None where infinite.
+        epsilon_end_to_end_text: the same in words.
+        gradient_clip: C_g; None without noise on gradients.
+        gradient_noise_multiplier: z_g.
+        held_out_releases: of a held-out sample's prediction, by scoring.
+        epsilon_held_out: ε of these.
+        label_noise_multiplier: z of residuals.
+        label_releases: of a training sample's residual.
+        epsilon_label: ε of its label; None where infinite.
+        noise: where the noise comes from.
+        not_covered: what no ε covers.
+    """
+
+    mechanism: str
+    noise_multiplier: float
+    clip: float
+    delta: float
+    releases: int
+    epsilon_release: float | None
+    epsilon_end_to_end: float | None
+    epsilon_end_to_end_text: str
+    gradient_clip: float | None
+    gradient_noise_multiplier: float | None
+    held_out_releases: int
+    epsilon_held_out: float | None
+    label_noise_multiplier: float
+    label_releases: int
+    epsilon_label: float | None
+    noise: str
+    not_covered: str = NOT_COVERED
+
+    def row(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PrivacyAccount:
+    """The account of a job under the `dp` exchange.
+
+    Attributes:
+        settings: `[privacy]`.
+        visits: what a visit of a batch does.
+        rounds: R.
+        batch: the rows of a round, counted from 0.
+        total_rows: N.
+        scorings: from rounds done to how often held-out rows were scored.
+        outputs: C, the predictions of one sample.
+        labels_are_known: whether all parties hold the labels, which then are no secret.
+    """
+
+    settings: PrivacySettings
+    visits: Visits
+    rounds: int
+    batch: Callable[[int], NDArray[np.int64]]
+    total_rows: int
+    scorings: Callable[[int], int]
+    outputs: int = 1
+    labels_are_known: bool = False
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """The noise on predictions, calibrated to the budget where its multiplier is not given.
+
+        Raises:
+            ConfigError: neither a multiplier nor a budget, or one that it cannot be calibrated to.
+        """
+        settings = self.settings
+        multiplier = settings.noise_multiplier
+        if multiplier is None:
+            multiplier = self._calibrated()
+        return Mechanism(settings.mechanism, multiplier, settings.clip, self.outputs)
+
+    @cached_property
+    def gradients(self) -> GradientNoise | None:
+        """The noise on gradient steps at feature parties.
+
+        Raises:
+            ConfigError: noise without a bound, or a bound without noise or a budget.
+        """
+        settings = self.settings
+        if settings.gradient_clip is None:
+            if settings.gradient_noise_multiplier is not None:
+                raise ConfigError("gradient_noise_multiplier needs gradient_clip, its unit")
+            return None
+        multiplier = settings.gradient_noise_multiplier
+        if multiplier is None:
+            if settings.budget is None:
+                raise ConfigError("gradient_clip needs gradient_noise_multiplier, or a budget")
+            multiplier = self._half(self.visits.steps)
+        return GradientNoise(multiplier, settings.gradient_clip)
+
+    @property
+    def label_noise(self) -> Mechanism | None:
+        """The noise on residuals; one label moves d by at most 1 in an output at fixed H."""
+        multiplier = self.settings.label_noise_multiplier
+        if multiplier == 0:
+            return None
+        name = self.settings.mechanism
+        # A class more and one less: √2 in Euclidean length, 2 in the sum of absolute values.
+        length = 1.0 if self.outputs == 1 else sqrt(2) if name == "gaussian" else 2.0
+        return Mechanism(name, multiplier, clip=length / 2)
+
+    def noise_at(self, party: int) -> Noise:
+        """What the party of that number adds: secret noise, or an experiment's."""
+        seed = self.settings.noise_seed
+        generator = secret_generator() if seed is None else np.random.default_rng([seed, party])
+        return Noise(self.mechanism, self.label_noise, self.gradients, generator)
+
+    def after(self, rounds: int) -> Promise:
+        """What is promised after so many rounds."""
+        settings, gradients = self.settings, self.gradients
+        own = self._training(rounds)
+        scored = self.scorings(rounds)
+        shown = 0 if self.labels_are_known else self._most_visits(rounds) * self.visits.residuals
+        text = f"{own.end_to_end:.4g}" if isfinite(own.end_to_end) else EXACT_STEPS
+        return Promise(
+            mechanism=settings.mechanism,
+            noise_multiplier=self.mechanism.noise_multiplier,
+            clip=settings.clip,
+            delta=settings.delta,
+            releases=own.releases,
+            epsilon_release=_finite(own.release),
+            epsilon_end_to_end=_finite(own.end_to_end),
+            epsilon_end_to_end_text=text if isfinite(own.release) else NO_NOISE,
+            gradient_clip=gradients.clip if gradients else None,
+            gradient_noise_multiplier=gradients.noise_multiplier if gradients else None,
+            held_out_releases=scored,
+            epsilon_held_out=_finite(spent(self.mechanism, scored, settings.delta).release),
+            label_noise_multiplier=settings.label_noise_multiplier,
+            label_releases=shown,
+            epsilon_label=_finite(
+                spent(self.label_noise, shown, settings.delta).release
+                if self.label_noise is not None
+                else inf
+            ),
+            noise=FRESH if settings.noise_seed is None else NO_PROMISE,
+        )
+
+    def require_budget(self) -> None:
+        """Check the whole job against its budgets, before it starts.
+
+        Raises:
+            BudgetExhausted: it would spend more, on a training or on a held-out sample.
+            ConfigError: settings that do not fit together.
+        """
+        settings = self.settings
+        _ = self.mechanism, self.gradients
+        budgets = [each for each in (settings.budget, settings.release_budget) if each is not None]
+        if not budgets:
+            return
+        if settings.noise_seed is not None:
+            raise ConfigError("noise_seed promises nothing: drop it, or the budget")
+        scored = spent(self.mechanism, self.scorings(self.rounds), settings.delta)
+        require_release_budget(scored, min(budgets), "a held-out sample (see eval_every)")
+        own = self._training(self.rounds)
+        if settings.release_budget is not None:
+            require_release_budget(own, settings.release_budget)
+        if settings.budget is not None:
+            require_budget(own, settings.budget)
+
+    def _training(self, rounds: int) -> Spent:
+        """What a training sample has spent."""
+        times, local = self._most_visits(rounds), None
+        if self.gradients is not None and self.gradients.noise_multiplier > 0:
+            local = LocalNoise(self.gradients.noise_multiplier, times * self.visits.steps)
+        return spent(self.mechanism, times * self.visits.releases, self.settings.delta, local)
+
+    def _calibrated(self) -> float:
+        settings = self.settings
+        if settings.budget is not None:
+            if settings.gradient_clip is None:
+                raise ConfigError(
+                    "budget: infinite end to end without gradient_clip; release_budget bounds the "
+                    "releases alone"
+                )
+            return self._half(self.visits.releases)
+        if settings.release_budget is None:
+            raise ConfigError("exchange 'dp' needs privacy.noise_multiplier, or a budget")
+        releases = self._most_visits(self.rounds) * self.visits.releases
+        most = max(releases, self.scorings(self.rounds))
+        return calibrated_multiplier(
+            settings.mechanism, settings.release_budget, most, settings.delta
+        )
+
+    def _half(self, times_a_visit: int) -> float:
+        """The multiplier of noise that takes half of an end-to-end budget's 1/z²."""
+        settings = self.settings
+        if settings.mechanism != "gaussian":
+            raise ConfigError("budget: noise is calibrated end to end for gaussian only")
+        assert settings.budget is not None  # noqa: S101
+        times = 2 * times_a_visit * self._most_visits(self.rounds)
+        # 1 + 1e-9: the sum of two halves is rounded.
+        return calibrated_multiplier("gaussian", settings.budget, times, settings.delta) * (
+            1 + 1e-9
+        )
+
+    def _most_visits(self, rounds: int) -> int:
+        """How often the sample that is in most batches was in one."""
+        counter = self._counter
+        if rounds < counter.rounds:
+            counter.rounds, counter.visits = 0, np.zeros(self.total_rows, np.int64)
+        for index in range(counter.rounds, rounds):
+            counter.visits[self.batch(index)] += 1
+        counter.rounds = rounds
+        return int(counter.visits.max())
+
+    @cached_property
+    def _counter(self) -> "_Counter":
+        return _Counter(0, np.zeros(self.total_rows, np.int64))
+
+
+@dataclass
+class _Counter:
+    rounds: int
+    visits: NDArray[np.int64]
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if isfinite(epsilon) else None

@@ -1,0 +1,55 @@
+"""What a party's program is given: its data, and what it may use besides."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from securevfl.arrays import IntArray
+from securevfl.data.tables import PartyTable
+from securevfl.models.local_model import LocalModel, MakeModule
+from securevfl.protocols.session.keys import KeyMaker
+
+
+@dataclass(frozen=True, eq=False)
+class PartyData:
+    """What one party brings to a job.
+
+    Attributes:
+        table: its own columns.
+        train_labels: at the label party only; at all where the algorithm gives them to all.
+        test_labels: the same.
+    """
+
+    table: PartyTable
+    train_labels: IntArray | None
+    test_labels: IntArray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Workplace:
+    """What a party's program is given.
+
+    Attributes:
+        data: what the party brings.
+        keys: makes homomorphic keys.
+        start: draws θ⁰. In a simulation it is seeded, so that runs repeat; between real parties
+            it must not be, as θ⁰ is private.
+        guard_directory: where a key owner remembers what its jobs revealed, and refuses or notes
+            this one; None only counts, as benchmarks do.
+        checkpoints: where the model is written as training goes on; None writes none.
+        progress: called with rounds done.
+        make_module: makes this party's network where its model is custom.
+        wrap_model: gives what is trained in place of the local model at θ⁰; benchmarks follow
+            the weights with it.
+    """
+
+    data: PartyData
+    keys: KeyMaker
+    start: np.random.Generator
+    guard_directory: Path | None = None
+    checkpoints: Path | None = None
+    progress: Callable[[int], None] | None = None
+    make_module: MakeModule | None = None
+    wrap_model: Callable[[LocalModel], LocalModel] | None = None

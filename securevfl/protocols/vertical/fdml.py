@@ -1,0 +1,194 @@
+"""FDML (Hu et al., KDD 2019): asynchronous parties around a server of local predictions.
+
+The prediction of a sample is σ(Σ_k α_k(x_k)). The server keeps the newest α_k of every sample and
+party. At its iteration t a party *pushes* its predictions of batch I(t) and *pulls* the sum of the
+others' for the same batch; the server refuses the pull, and answers as soon as it may, while the
+party is more than τ iterations ahead of the slowest (stale-synchronous parallel). τ = 0 is bulk
+synchronous: every sum is fresh, and the steps are those of one trainer with all columns.
+
+Learns:
+    server: every party's predictions per sample, clipped and noisy under `dp`; no label.
+    every party: all labels, given to it in advance, and Σ_{j≠k} of the others' predictions per
+        sample of each batch: with two parties the other's prediction itself.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.job import Job, Section
+from securevfl.models.scores import accuracy, auc
+from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import agree
+from securevfl.protocols.session.gathering import HeldOutPredictions
+from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.privacy_account import Noise, Visits
+from securevfl.protocols.session.scoring import Score
+from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions, serve
+from securevfl.protocols.vertical.program import Trained, Training, run_party
+from securevfl.runtime.channel import expect_shape
+from securevfl.runtime.costs import SCORING, Costs
+from securevfl.runtime.simulation import Program
+
+
+class FdmlSettings(Section):
+    """`[fdml]`.
+
+    Attributes:
+        staleness: τ: how many iterations a party may be ahead of the slowest; unbounded lets it
+            run.
+    """
+
+    staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
+
+
+class Fdml(Algorithm):
+    """Asynchronous parties around a server."""
+
+    name = "fdml"
+    summary = "one step at a time, every party at its own speed, around a server"
+    settings = FdmlSettings
+    labels_everywhere = True
+    scores_between = False
+    default_schedule = "inverse-sqrt"
+    roles = (
+        ("server", "every party's predictions of every sample, noisy under `dp`", "labels"),
+        (
+            "every party",
+            "all labels, given to it; the sum of the others' predictions of every sample",
+            "others' features; at K ≥ 3 single predictions",
+        ),
+    )
+
+    @override
+    def check(self, plan: Plan) -> None:
+        """Refuse what it does not have."""
+        settings = plan.job.job
+        if plan.exchange.encrypts or plan.learns.predictions != "singly":
+            raise ConfigError(
+                "algorithm = 'fdml' gives single predictions to its server, clear or noisy: "
+                f"not with exchange {plan.exchange.name!r} as it is set"
+            )
+        if SERVER in plan.facts.names:
+            raise ConfigError(f"party {SERVER!r}: the name of fdml's server")
+        if plan.job.privacy.label_noise_multiplier:
+            raise ConfigError("label_noise_multiplier: under fdml all parties hold the labels")
+        if settings.target_auc is not None:
+            raise ConfigError("target_auc: fdml's parties run to the last round without scoring")
+        if settings.proximal:
+            raise ConfigError("proximal: fdml takes no local steps that it could pull back")
+
+    @override
+    def local_steps(self, job: Job) -> int:
+        return 1
+
+    @override
+    def visits(self, plan: Plan) -> Visits:
+        """One release and one step a visit."""
+        return Visits(1, 1, 1)
+
+    @override
+    def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
+        """Those of the parties, and the server's."""
+        settings = plan.job.section(FdmlSettings, self.name)
+        parties = {
+            name: partial(run_party, plan=plan, workplace=place, train=take_part)
+            for name, place in places.items()
+        }
+        return {**parties, SERVER: partial(serve, plan=plan, staleness=settings.staleness)}
+
+
+async def take_part(training: Training) -> Trained:
+    """One party's part: agree, train beside the server, score.
+
+    Raises:
+        PeerError: a peer or the server broke the protocol or is gone.
+    """
+    party, plan, part = training.party, training.plan, training.part
+    agreement = await agree(
+        party,
+        plan.hash,
+        part.inputs,
+        len(part.held_out),
+        parameters=part.parameters,
+        encrypted=False,
+        observers=[SERVER],
+    )
+    data = training.workplace.data
+    batches = PartyBatches(plan, data, part.inputs)
+    await work(training, batches)
+    scores = []
+    if len(part.held_out) and data.test_labels is not None:
+        own = training.model.predict(part.held_out)
+        scores = [await score(party, own, data.test_labels, plan.rounds, training.noise)]
+    leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns)
+    return Trained(plan.rounds, scores, leakage)
+
+
+async def work(training: Training, batches: PartyBatches) -> None:
+    """Train one party's part of the model, in place, at its own speed.
+
+    Raises:
+        PeerError: the server failed.
+        TrainingDiverged: the new weights are not finite.
+    """
+    party, model, plan = training.party, training.model, training.plan
+    costs = party.costs
+    for index in range(plan.rounds):
+        batch = batches.at(index)
+        assert batch.labels is not None  # noqa: S101
+        async with costs.compute("local"):
+            predictions, pull_back = model.linearize(batch.inputs)
+        shared = await _released(costs, predictions, training.noise, "encrypt")
+        await party.channel.send(SERVER, PushedPredictions(index, shared))
+        sender, pulled = await party.channel.receive([SERVER], PulledSums, index)
+        expect_shape(sender, pulled.values, predictions.shape)
+        async with costs.compute("local"):
+            residuals = party.loss.residuals(pulled.values + predictions, batch.labels)
+            gradient = pull_back(residuals) / len(batch.inputs) + model.penalty_gradient(
+                plan.rule.l2
+            )
+            eta = plan.step_size.at(index)
+            model.weights = model.weights - eta * gradient
+            if not np.isfinite(model.weights).all():
+                raise TrainingDiverged(
+                    f"training diverged at learning rate {eta:g}: use a smaller one"
+                )
+        costs.end_round()
+        training.after_round(index + 1)
+
+
+async def score(
+    party: Party,
+    predictions: FloatArray,
+    labels: IntArray,
+    rounds: int,
+    noise: Noise | None,
+) -> Score:
+    """Held-out scores, as every party sees them: one more release of each held-out row."""
+    shared = await _released(party.costs, predictions, noise, SCORING)
+    await party.channel.send(SERVER, HeldOutPredictions(rounds, shared))
+    sender, others = await party.channel.receive([SERVER], HeldOutPredictions, rounds)
+    expect_shape(sender, others.values, predictions.shape)
+    # All parties score the same numbers: each its own as it was shared.
+    total = shared + others.values
+    return Score(rounds, auc(total, labels), accuracy(total, labels))
+
+
+async def _released(
+    costs: Costs, predictions: FloatArray, noise: Noise | None, phase: str
+) -> FloatArray:
+    if noise is None:
+        return predictions
+    async with costs.compute(phase):
+        return noise.predictions.release(predictions, noise.generator)

@@ -1,0 +1,92 @@
+"""A party's scaled inputs and its local model, linear or a network."""
+
+import numpy as np
+
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable
+from securevfl.models.linear import random_start, zero_start
+from securevfl.models.local_model import LocalModel, MakeModule
+from securevfl.models.storage import ModelHeader, SavedModel, saved_model
+from securevfl.protocols.plan import Plan
+
+
+class LocalPart:
+    """What a party trains.
+
+    Args:
+        plan: of the job.
+        table: the party's columns.
+        start: draws θ⁰.
+        make_module: makes a custom network.
+        with_intercept: whether the constant column is this party's; the label party's by default.
+
+    Raises:
+        ConfigError: a module that does not fit.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        table: PartyTable,
+        start: np.random.Generator,
+        make_module: MakeModule | None = None,
+        *,
+        with_intercept: bool | None = None,
+    ) -> None:
+        self._plan, self._table = plan, table
+        standardize = plan.job.job.standardize
+        if standardize is None:
+            standardize = plan.facts.standardize
+        columns = table.train.shape[1]
+        identity = Scaling(np.zeros(columns), np.ones(columns))
+        self.scaling = Scaling.fit(table.train) if standardize else identity
+        self._network = plan.networks.get(table.name)
+        self._make_module = make_module
+        if with_intercept is None:
+            with_intercept = table.name == plan.facts.label_party
+        self.model = self._start(plan.job.job.intercept and with_intercept, start)
+        self.inputs = self.model.inputs(self.scaling.apply(table.train))
+        self.held_out = self.model.inputs(self.scaling.apply(table.test))
+
+    @property
+    def parameters(self) -> int | None:
+        """P of a network; None for a linear model."""
+        return None if self.model.is_linear else self.model.weights.size
+
+    def _start(self, intercept: bool, start: np.random.Generator) -> LocalModel:
+        job, outputs = self._plan.job, self._plan.loss.outputs
+        features = self.scaling.apply(self._table.train)
+        # A promise end to end covers θ⁰, which predictions show.
+        private = job.privacy.gradient_clip is not None
+        if self._network is not None:
+            # torch takes a second to load, and linear jobs need none.
+            from securevfl.models.neural import maker_of, neural_start  # noqa: PLC0415
+
+            make = maker_of(self._network, self._make_module)
+            return neural_start(make, features, outputs, start, whatever_the_rows=private)
+        zero = zero_start(features.shape[1] + int(intercept), outputs, intercept)
+        if job.job.start == "zero":
+            return zero
+        return random_start(
+            zero.inputs(features), outputs, intercept, start, whatever_the_rows=private
+        )
+
+    def saved(self, rounds: int) -> SavedModel:
+        """The model as it stands, with its header."""
+        header = ModelHeader(
+            party=self._table.name,
+            columns=self._table.columns,
+            intercept=self.model.intercept,
+            classes=self._plan.facts.classes,
+            loss=self._plan.loss.name,
+            job_hash=self._plan.hash.hex(),
+            rounds=rounds,
+            network=self._network,
+        )
+        return saved_model(
+            header,
+            self.model,
+            mean=self.scaling.mean,
+            scale=self.scaling.scale,
+            make_module=self._make_module,
+        )

@@ -1,0 +1,101 @@
+"""DP-SGD at a party: what its samples do to its weights is clipped, and noisy, at every step.
+
+Source: Abadi et al., CCS 2016, without their amplification by sampling; design privacy.md.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.models.local_model import LocalModel, PullBack, StateDict
+from securevfl.privacy.mechanisms import GradientNoise
+
+
+class PrivateGradients:
+    """A local model whose gradients are sums of clipped ones, one a sample, plus noise.
+
+    Only `linearize` differs from the model itself, which keeps θ; steps from a tangent alone, as
+    encryption has them, are not private. Gradients of penalties depend on no sample.
+
+    Attributes:
+        is_linear: as the model.
+        intercept: as the model.
+    """
+
+    def __init__(
+        self, model: LocalModel, noise: GradientNoise, generator: np.random.Generator
+    ) -> None:
+        self._model = model
+        self._noise = noise
+        self._generator = generator
+        self.is_linear = model.is_linear
+        self.intercept = model.intercept
+
+    @property
+    def weights(self) -> FloatArray:
+        """θ of the model."""
+        return self._model.weights
+
+    @weights.setter
+    def weights(self, value: FloatArray) -> None:
+        self._model.weights = value
+
+    def inputs(self, features: FloatArray) -> FloatArray:
+        """As the model."""
+        return self._model.inputs(features)
+
+    def predict(self, inputs: FloatArray) -> FloatArray:
+        """As the model."""
+        return self._model.predict(inputs)
+
+    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+        """H at θ, and d ↦ Σ_s clip(J_sᵀd_s) + noise."""
+
+        def pull_back(residuals: FloatArray) -> FloatArray:
+            total = clipped_sum(self._model, inputs, residuals, self._noise.clip)
+            return total + self._noise.noise(total.shape, self._generator)
+
+        return self._model.predict(inputs), pull_back
+
+    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+        """As the model."""
+        return self._model.tangent(inputs)
+
+    def state(self) -> StateDict | None:
+        """As the model."""
+        return self._model.state()
+
+    def penalty_gradient(self, l2: float) -> FloatArray:
+        """As the model."""
+        return self._model.penalty_gradient(l2)
+
+
+def clipped_sum(
+    model: LocalModel, inputs: FloatArray, residuals: FloatArray, clip: float
+) -> FloatArray:
+    """Σ_s J_sᵀd_s, each summand shortened to Euclidean length `clip` where it is longer.
+
+    Args:
+        model: at θ.
+        inputs: X, shape (S, P).
+        residuals: d, shape (S, C).
+        clip: C_g.
+
+    Returns:
+        In the shape of θ.
+    """
+    if model.is_linear:  # x_s d_sᵀ is as long as x_s times d_s
+        lengths = np.linalg.norm(inputs, axis=1) * np.linalg.norm(residuals, axis=1)
+        return inputs.T @ (_factors(lengths, clip) * residuals)
+    jacobian = model.tangent(inputs)().reshape(*residuals.shape, -1)
+    gradients: FloatArray = np.einsum("sc,scp->sp", residuals, jacobian)
+    factors = _factors(np.linalg.norm(gradients, axis=1), clip)
+    total: FloatArray = gradients.T @ factors
+    return total
+
+
+def _factors(lengths: FloatArray, clip: float) -> FloatArray:
+    """What to multiply by, shape (S, 1)."""
+    factors: FloatArray = clip / np.maximum(lengths, clip)
+    return factors[:, None]

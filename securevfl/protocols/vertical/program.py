@@ -1,0 +1,133 @@
+"""One party's program: agree with the others, train, score, keep the model.
+
+The same coroutine runs in simulation and over a real network. It is given its own columns, and
+the labels only where the algorithm says so.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from securevfl.arrays import FloatArray
+from securevfl.crypto.scheme import KeyOwner
+from securevfl.models.local_model import LocalModel
+from securevfl.models.storage import SavedModel, save_model
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.privacy_account import Noise, Promise
+from securevfl.protocols.session.scoring import Score
+from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.protocols.vertical.private_gradients import PrivateGradients
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import Costs
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a party's part of an algorithm starts from.
+
+    Attributes:
+        party: who it is.
+        plan: of the job.
+        workplace: its data, and what it may use.
+        part: what it trains.
+        model: its model, with private gradients where the job has them.
+        noise: what it adds, where the exchange adds noise.
+        after_round: to be called with rounds done.
+    """
+
+    party: Party
+    plan: Plan
+    workplace: Workplace
+    part: LocalPart
+    model: LocalModel
+    noise: Noise | None
+    after_round: Callable[[int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What is left of an algorithm beside the model; see `PartyOutcome`."""
+
+    rounds: int
+    scores: list[Score]
+    leakage: LeakageCount
+    key: KeyOwner | None = None
+
+
+Train = Callable[[Training], Awaitable[Trained]]
+
+
+@dataclass(frozen=True, eq=False)
+class PartyOutcome:
+    """What one party's program returns.
+
+    Attributes:
+        model: its trained part.
+        rounds: rounds done.
+        scores: held-out scores, at the label party.
+        key_fingerprint: of its own homomorphic key, if any.
+        key_bits: of that key, if its scheme has a choice.
+        leakage: what the gradients it decrypted reveal.
+        held_out: its own exact predictions of the held-out rows after the last round.
+        privacy: what the job's noise promises; None where there is none.
+    """
+
+    model: SavedModel
+    rounds: int
+    scores: list[Score]
+    key_fingerprint: str | None
+    key_bits: int | None
+    leakage: LeakageCount
+    held_out: FloatArray
+    privacy: Promise | None
+
+
+async def run_party(
+    channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, train: Train
+) -> PartyOutcome:
+    """Take one party through a job.
+
+    Args:
+        channel: to the others.
+        costs: its ledger.
+        plan: of the job.
+        workplace: its data, and what it may use.
+        train: its part of the algorithm.
+
+    Raises:
+        PeerError: a peer broke the protocol or is gone.
+        RangeExceeded: products could overflow, or values leave the agreed range.
+        LabelLeakRefused: this party owns a key and its gradients would tell too much.
+    """
+    facts, job = plan.facts, plan.job
+    party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
+    part = LocalPart(plan, workplace.data.table, workplace.start, workplace.make_module)
+    if workplace.wrap_model is not None:
+        part.model = workplace.wrap_model(part.model)
+    noise = None if plan.account is None else plan.account.noise_at(facts.names.index(party.name))
+    model = part.model
+    with_exact_steps = party.holds_labels and not plan.algorithm.labels_everywhere
+    if noise is not None and noise.gradients is not None and not with_exact_steps:
+        model = PrivateGradients(part.model, noise.gradients, noise.generator)
+
+    def after_round(rounds: int) -> None:
+        every = job.output.checkpoint_every
+        if workplace.checkpoints is not None and every and rounds % every == 0:
+            path = workplace.checkpoints / f"{party.name}.safetensors"
+            save_model(path, part.saved(rounds))
+        if workplace.progress is not None:
+            workplace.progress(rounds)
+
+    trained = await train(Training(party, plan, workplace, part, model, noise, after_round))
+    return PartyOutcome(
+        model=part.saved(trained.rounds),
+        rounds=trained.rounds,
+        scores=trained.scores,
+        key_fingerprint=trained.key.fingerprint if trained.key is not None else None,
+        key_bits=trained.key.key_bits if trained.key is not None else None,
+        leakage=trained.leakage,
+        held_out=part.model.predict(part.held_out),
+        privacy=None if plan.account is None else plan.account.after(trained.rounds),
+    )

@@ -1,0 +1,1 @@
+"""Messages as bytes, whatever protocol they belong to."""
