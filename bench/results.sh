@@ -63,7 +63,7 @@ result rounds-icu2012 300 bench rounds --dataset icu2012-714 --parties 2,5,17 --
 # docs/results/theorems.md
 result theorem1 70 bench theorem1
 result theorem2 300 bench theorem2
-result rounds-optimum 600 bench rounds --dataset a9a --algorithm fedbcd-p \
+result rounds-optimum 200 bench rounds --dataset a9a --algorithm fedbcd-p \
     --local-steps 1,5,15,25,50,100 --proximal 0,0.1 --batch-size 64 --target-auc 0.897 \
     --max-rounds 300 --eval-every 5 --learning-rate 0.3
 
