@@ -34,7 +34,7 @@ format: .venv/installed-dev
 
 # Tables only; `bench/results.sh` measures.
 docs: .venv/installed
-	$(BIN)/python -m securevfl.reports.documents docs/results/*.md
+	$(BIN)/python -m securevfl.reports.documents README.md SECURITY.md docs/results/*.md
 
 clean:
 	rm -rf .venv results models

@@ -74,9 +74,9 @@ class Rounded(Exchange):
     @override
     def learns(self, job: Job) -> Learns:
         return Learns(
-            label_party="H_k of every sample and party",
+            label_party="every H_k",
             label_party_not="features",
-            feature_party="d of every sample, rounded",
+            feature_party="d, rounded",
             feature_party_not="others' features",
             predictions="singly",
             residuals="clear",

@@ -6,7 +6,8 @@ A page is written by hand but for its blocks,
     <!-- /table -->
 
 between whose markers stand the rows of the files, relative to the page, that have those values,
-as a table of that kind (`TABLES`), and below it what was run, when, on which code and machine.
+as a table of that kind (`TABLES`), and below it what was run, when, on which code and machine;
+and blocks `exchanges: learns` and `exchanges: choose`, which are written from descriptions.
 """
 
 import json
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import (
@@ -147,6 +149,9 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
 }
 
 
+EXCHANGE_TABLES = {"learns": who_learns_what, "choose": what_to_choose}
+
+
 def with_blocks(text: str, name: str, content: Callable[[str], str]) -> str:
     """A page with what stands between `<!-- name: WORDS -->` and `<!-- /name -->` written anew.
 
@@ -169,12 +174,13 @@ def with_blocks(text: str, name: str, content: Callable[[str], str]) -> str:
 
 
 def page(text: str, folder: Path) -> str:
-    """A page with its tables written from the result files beside it.
+    """A page with its tables written from the result files beside it, and from descriptions.
 
     Raises:
         ConfigError: a kind of table that is not known.
         DataError: a file or a row that is not there, a block that is not closed.
     """
+    text = with_blocks(text, "exchanges", lambda words: markdown(EXCHANGE_TABLES[words]()))
     return with_blocks(text, "table", lambda words: _table(words, folder))
 
 

@@ -1,5 +1,6 @@
 """The documents say what the code does."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -20,9 +21,9 @@ PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 HISTORY = ("CHANGELOG.md", "docs/decisions/")
 
 
-def between(text: str, name: str) -> str:
+def between(text: str, name: str, opening: str | None = None) -> str:
     """What stands between `<!-- name -->` and `<!-- /name -->`."""
-    return text.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
+    return text.partition(f"<!-- {opening or name} -->")[2].partition(f"<!-- /{name} -->")[0]
 
 
 def commands() -> list[str]:
@@ -65,7 +66,7 @@ def test_your_own_data_in_five_minutes_runs_as_written(
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_every_exchange_is_in_the_table_of_who_learns_what(exchange: str) -> None:
-    assert f"`{exchange}`" in between(README, "exchanges")
+    assert f"`{exchange}`" in between(README, "exchanges", "exchanges: choose")
 
 
 def test_every_layer_is_in_the_diagram() -> None:
@@ -92,8 +93,11 @@ def test_a_symbol_has_one_meaning_and_one_name_in_code() -> None:
     assert not set(reserved) & set(symbols)
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.md")), ids=lambda path: path.stem)
-def test_results_are_what_their_files_say(path: Path) -> None:
+WRITTEN = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(RESULTS.glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+def test_tables_are_what_result_files_and_descriptions_say(path: Path) -> None:
     """`make docs` writes them."""
     text = path.read_text(encoding="utf-8")
     assert text == page(text, path.parent)
@@ -125,3 +129,26 @@ def test_no_file_is_longer_than_400_lines() -> None:
 
 def test_the_guards_limit_is_the_documented_one() -> None:
     assert "above ⅛" in SECURITY
+
+
+def imported_by(path: Path) -> set[Path]:
+    """The files of the package that a file imports, wherever it does."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("securevfl."):
+            place = ROOT.joinpath(*(node.module or "").split("."))
+            found.add(place.with_suffix(".py") if not place.is_dir() else place / "__init__.py")
+    return found
+
+
+@pytest.mark.parametrize(("heading", "most"), [("In clear", 6), ("Under `bfv`", 9)])
+def test_a_round_can_be_read_one_way_in_a_few_files(heading: str, most: int) -> None:
+    listed = between(DESIGN, "round").split(f"{heading}:\n\n")[1].split("\n\n")[0]
+    files = [ROOT / "securevfl" / name for name in re.findall(r"^\d+\. `([^`]+)`", listed, re.M)]
+    assert 5 <= len(files) <= most
+    starts = set(files[:2])
+    assert starts <= imported_by(ROOT / "securevfl" / "protocols" / "catalogue.py")
+    for number, path in enumerate(files):
+        above, imports = set(files[:number]), imported_by(path)
+        assert not imports & above, f"{path.name} imports what stands above it"
+        assert path in starts or any(path in imported_by(other) for other in above), path.name

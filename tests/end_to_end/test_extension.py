@@ -81,7 +81,7 @@ def test_it_is_audited_by_what_it_says_and_shows() -> None:
 
 
 def test_it_stands_in_the_tables_of_the_documents() -> None:
-    learns = [line for line in who_learns_what() if "d of every sample, rounded" in line]
+    learns = [line for line in who_learns_what() if "d, rounded" in line]
     assert len(learns) == 1
     assert any("`rounded`" in line[0] for line in what_to_choose())
 

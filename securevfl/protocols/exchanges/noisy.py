@@ -85,9 +85,9 @@ class Noisy(InClear):
         """What noise is on, as far as ε says."""
         noisy = job.privacy.label_noise_multiplier > 0
         return Learns(
-            label_party="clip(H_k) + noise of every sample, feature party and release",
+            label_party="clipped H_k + noise",
             label_party_not="H_k, up to what ε says",
-            feature_party="d + noise of every sample" if noisy else CLEAR_RESIDUALS,
+            feature_party="d + noise" if noisy else CLEAR_RESIDUALS,
             feature_party_not="labels, up to what ε says" if noisy else "others' features",
             predictions="singly",
             residuals="noisy" if noisy else "clear",

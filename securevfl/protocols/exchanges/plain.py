@@ -86,7 +86,7 @@ class PlainLabelSide:
         return exact if self._perturb is None else ResidualSignal(residuals)
 
 
-CLEAR_RESIDUALS = "d of every sample: with logistic loss every label and ΣH"
+CLEAR_RESIDUALS = "d, so every label and ΣH"
 
 
 class InClear(Exchange):
@@ -136,7 +136,7 @@ class Plain(InClear):
         if self.sums(job.exchange):
             return MASKED_LEARNS
         return Learns(
-            label_party="H_k of every sample and party",
+            label_party="every H_k",
             label_party_not="features",
             feature_party=CLEAR_RESIDUALS,
             feature_party_not="others' features",
@@ -147,9 +147,9 @@ class Plain(InClear):
 
 
 MASKED_LEARNS = Learns(
-    label_party="Σ H_k over feature parties",
+    label_party="only the sum of the others' H_k",
     label_party_not="any single H_k, unless all other feature parties tell it theirs",
-    feature_party=f"{CLEAR_RESIDUALS}; at K = 3 the other's H_k by subtraction",
+    feature_party=f"{CLEAR_RESIDUALS}; at K = 3 the other's H_k",
     feature_party_not="features",
     predictions="summed",
     residuals="clear",

@@ -23,6 +23,8 @@ from securevfl.protocols.session.gathering import gathering_of, require_summands
 from securevfl.protocols.session.keys import exchange_keys
 from securevfl.protocols.session.party import Party
 
+OWN_GRADIENT = "only its own gradient X_kᵀd/S"
+
 
 class UnderEncryption(Exchange):
     """Residuals, or both sides, under one homomorphic scheme.
@@ -78,22 +80,22 @@ class UnderEncryption(Exchange):
         settings = job.exchange
         if settings.hide == "both":
             return Learns(
-                label_party="its own G_k = X_kᵀd/S of every batch",
+                label_party=OWN_GRADIENT,
                 label_party_not="others' H and G",
-                feature_party="its own G_k = X_kᵀd/S of every batch",
+                feature_party=OWN_GRADIENT,
                 feature_party_not="d, labels, others' H and G; at K ≥ 3 also whose share is which",
                 predictions="hidden",
                 residuals="hidden",
                 gradients=True,
             )
         masked = settings.predictions == "masked"
-        seen = "Σ H_k over feature parties" if masked else "H_k of every sample and party"
+        seen = "only the sum of the others' H_k" if masked else "every H_k"
         if settings.round_trips == 1:
-            seen += ", though it comes encrypted, and a power of two that scales it"
+            seen += ", opened, and a power of two that scales it"
         return Learns(
             label_party=seen,
             label_party_not="G_k",
-            feature_party="its own G_k = X_kᵀd/S of every batch",
+            feature_party=OWN_GRADIENT,
             feature_party_not="d, labels, others' H and G",
             predictions="summed" if masked else "singly",
             residuals="hidden",
