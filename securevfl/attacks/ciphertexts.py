@@ -1,6 +1,6 @@
 """What ciphertexts themselves give away: key owners against X, evaluators against keys.
 
-Each attack takes numbers that `securevfl.crypto.openings` computes from bytes in a view and from
+Each attack takes numbers that `securevfl.crypto.inspection` computes from bytes in a view and from
 what the adversary holds itself. Against the product as it is they find nothing, with the exception
 of the crafted query, which is no semi-honest party's (design: audit.md section 5).
 """

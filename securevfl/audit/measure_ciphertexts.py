@@ -23,17 +23,15 @@ from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import encode
-from securevfl.crypto.openings import (
-    BfvOpening,
+from securevfl.crypto.inspection.bfv import BfvOpening, crafted_replies, owner_secret
+from securevfl.crypto.inspection.ckks import (
     ckks_key,
     ckks_key_guess,
     ckks_matrix,
     ckks_ratio,
     ckks_slots,
-    crafted_replies,
-    jacobi_symbols,
-    owner_secret,
 )
+from securevfl.crypto.inspection.paillier import jacobi_symbols
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols.exchanges.homomorphic import EncryptedProducts, EncryptedValues

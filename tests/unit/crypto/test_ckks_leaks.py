@@ -8,7 +8,7 @@ from securevfl.attacks.ciphertexts import shared_values
 from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import from_ring, unmask
-from securevfl.crypto.openings import (
+from securevfl.crypto.inspection.ckks import (
     CHECKED,
     PRODUCT_SCALE_BITS,
     ckks_key,
