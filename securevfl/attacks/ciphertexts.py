@@ -36,11 +36,6 @@ def matrix_from_noise(noise: Sequence[FloatArray], knowledge: NoiseKnowledge) ->
     return np.asarray(np.linalg.lstsq(equations, np.concatenate(noise), rcond=None)[0], np.float64)
 
 
-def shared_values(found: Iterable[int], truth: Iterable[int]) -> float:
-    """The share of values that are the same, place by place."""
-    return float(np.mean([one == other for one, other in zip(found, truth, strict=True)]))
-
-
 @dataclass(frozen=True)
 class SymbolKnowledge:
     """Side knowledge: that all inputs met the same column, of this many rows."""

@@ -6,87 +6,16 @@ its own θ⁰ and what all parties know, and nothing else of the run. Only score
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from securevfl.arrays import IntArray
-from securevfl.attacks.seat import Seat
-from securevfl.audit.finding import Finding
-from securevfl.audit.twins import scaled
+from securevfl.audit.seats import Recording, scaled
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
-from securevfl.models.losses import loss_for
 from securevfl.protocols.exchanges.label_guard import LIMIT
 from securevfl.protocols.exchanges.setting_up import IN_CLEAR
-from securevfl.protocols.plans import schedule_of
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
-from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import Received
-from securevfl.training import Environment, TrainingResult, privacy_account, train
+from securevfl.training import Environment, privacy_account, train
 
 SLOW = ("paillier",)
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One cell of the matrix, for one seed.
-
-    Attributes:
-        attack: its name in reports.
-        case: which of the attack's settings, in a few words.
-        adversary: which party, and how it behaves.
-        side_knowledge: what it is given beside its view.
-        finding: the figure; None where the attack does not apply.
-        reason: why it does not apply.
-        control: whether this is a negative control, which says nothing of the exchange.
-        what_if: whether this shows other settings than the job's; no policy is about it.
-    """
-
-    attack: str
-    case: str = ""
-    adversary: str = ""
-    side_knowledge: str = ""
-    finding: Finding | None = None
-    reason: str = ""
-    control: bool = False
-    what_if: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """A finished run with all views.
-
-    Attributes:
-        job: as it ran; its plan, schedule and seed of batches are known to all.
-        dataset: as it was trained on, scaled.
-        result: the run's.
-    """
-
-    job: Job
-    dataset: VerticalDataset
-    result: TrainingResult
-
-    def seat(self, party: str) -> Seat:
-        """What one party has in hand."""
-        names = [table.name for table in self.dataset.parties]
-        at_label_party = party == self.dataset.label_party
-        part = LocalPart(
-            self.job,
-            self.dataset.parties[names.index(party)],
-            loss=loss_for(self.job.job.loss, self.dataset.classes),
-            classes=self.dataset.classes,
-            standardize=False,
-            holds_labels=at_label_party,
-            start=np.random.default_rng([self.job.job.seed, names.index(party)]),
-            make_module=None,
-        )
-        labels = self.dataset.train_labels if at_label_party else None
-        return Seat(party, self.result.views[party], part.inputs, part.model, labels)
-
-    @property
-    def batches(self) -> list[IntArray]:
-        """The row numbers of every round."""
-        schedule = schedule_of(self.job, self.dataset)
-        return [schedule.batch(index) for index in range(self.result.rounds)]
 
 
 @dataclass(eq=False)
