@@ -130,7 +130,7 @@ def ratio(subject: Subject) -> Finding:
     "ciphertext_noise",
     "label party",
     f"{OWN_KEY}, its noise e",
-    immune=_immune(paillier="Paillier's ciphertexts hold no noise that grows with X"),
+    immune=_immune(paillier="Paillier's ciphertexts hold no noise"),
 )
 def noise(subject: Subject) -> Finding:
     """X from the noise of replies, which the owner sees and whose share X·e it can compute."""
