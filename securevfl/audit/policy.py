@@ -5,6 +5,7 @@ Negative controls are no attacks, and what-ifs are other jobs: neither keeps a p
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from securevfl.errors import ConfigError
@@ -51,36 +52,31 @@ def violations(
         must_resist: attacks by name, each of which needs a row that shows it.
         exchanges: what the policy is about, audited or not.
     """
-    names = dict.fromkeys(must_resist)
     broken = []
-    for exchange in dict.fromkeys(exchanges):
-        for name in names:
-            own = [row for row in rows if _is_about(row, name, exchange)]
-            if not own:
-                reason = "nothing was measured of this job's own settings"
-                broken.append(_not_shown(name, exchange, "", reason))
-            broken += [_violation(row) for row in own if row["verdict"] not in KEPT]
+    for exchange, attack in product(dict.fromkeys(exchanges), dict.fromkeys(must_resist)):
+        own = _own(rows, attack, exchange)
+        broken += [_violation(attack, exchange, row) for row in own if row["verdict"] not in KEPT]
+        if not own:
+            broken.append(_violation(attack, exchange, None))
     return broken
 
 
-def _is_about(row: Row, attack: str, exchange: str) -> bool:
-    detail = row["detail"]
-    another = detail["control"] or detail["what_if"]
-    return (row["attack"], row["exchange"]) == (attack, exchange) and not another
+def _own(rows: Sequence[Row], attack: str, exchange: str) -> list[Row]:
+    """The rows about the job as it is."""
+    return [
+        row
+        for row in rows
+        if (row["attack"], row["exchange"]) == (attack, exchange)
+        and not (row["detail"]["control"] or row["detail"]["what_if"])
+    ]
 
 
-def _violation(row: Row) -> Violation:
-    attack, exchange, case = row["attack"], row["exchange"], row["detail"]["case"]
-    if row["verdict"] != "leaks":
-        return _not_shown(attack, exchange, case, row["detail"]["reason"])
-    says = f"{attack} leaks under {_where(exchange, case)}: {row['metric']} {row['value']:.3g}"
+def _violation(attack: str, exchange: str, row: Row | None) -> Violation:
+    case = row["detail"]["case"] if row else ""
+    where = f"{exchange} ({case})" if case else exchange
+    if row and row["verdict"] == "leaks":
+        says = f"{attack} leaks under {where}: {row['metric']} {row['value']:.3g}"
+    else:
+        why = row["detail"]["reason"] if row else "nothing was measured of this job's own settings"
+        says = f"{attack} is not shown to resist under {where}: {why}"
     return Violation(attack, exchange, case, says)
-
-
-def _not_shown(attack: str, exchange: str, case: str, reason: str) -> Violation:
-    says = f"{attack} is not shown to resist under {_where(exchange, case)}: {reason}"
-    return Violation(attack, exchange, case, says)
-
-
-def _where(exchange: str, case: str) -> str:
-    return f"{exchange} ({case})" if case else exchange

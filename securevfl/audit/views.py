@@ -1,9 +1,4 @@
-"""What stands in a view: predictions, residuals, gradients, and all its numbers in clear.
-
-A masked product that a key owner decrypts is uniform whatever it masks, and a mask that cancels
-hides its summand: neither is here. What is left has to agree between two runs that the theory
-calls indistinguishable.
-"""
+"""What stands in a view: predictions, residuals, gradients, and all its numbers in clear."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -68,6 +63,10 @@ def gradients_of(view: View) -> list[FloatArray]:
 
 def clear_values(views: Iterable[View]) -> dict[Place, FloatArray]:
     """All numbers in clear of some views, in the order in which they came.
+
+    A masked product that a key owner decrypts is uniform whatever it masks, and a mask that cancels
+    hides its summand: neither is here. What is left has to agree between two runs that the theory
+    calls indistinguishable.
 
     Args:
         views: of the parties that pool what they see.

@@ -207,7 +207,7 @@ def crafted_query(subject: Subject) -> Finding:
     """The BFV key, and every residual, by an evaluator that does not follow the protocol."""
     run = _run(subject, ROWS, 2)
     if not isinstance(run.owner, BfvOwner):
-        raise ConfigError("shown for bfv")
+        raise ConfigError("crafted queries are built for bfv")
     columns = run.matrix.shape[1]
     queries = list(crafted_replies(run.product_format, columns))
     secret = secret_from_crafted_queries(

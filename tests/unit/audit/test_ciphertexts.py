@@ -134,7 +134,7 @@ def test_a_crafted_query_reads_the_key_and_residuals() -> None:
         (approximate_key, "bfv", Immune, "exact schemes"),
         (approximate_key, "masked", Immune, "nothing is encrypted"),
         (crafted_query, "plain", Immune, "nothing is encrypted"),
-        (crafted_query, "ckks", NotShown, "shown for bfv"),
+        (crafted_query, "ckks", NotShown, "built for bfv"),
     ],
 )
 def test_an_attack_for_another_scheme_shows_nothing_unless_there_is_nothing_to_attack(
