@@ -4,7 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.audit.judging import ACCURACY, Finding
 from securevfl.audit.matrix import MEASURES, AuditSettings, audit
+from securevfl.audit.measuring import attack
+from securevfl.audit.policy import violations
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
@@ -186,6 +189,44 @@ def test_reshuffled_single_steps_leave_x_up_to_a_rotation_too() -> None:
 
 def rows_of_job(described: Job) -> list[dict[str, Any]]:
     return audit(load("breast_cancer"), AuditSettings({"plain": described}, ("gram",), 1))
+
+
+def test_a_seed_that_shows_nothing_leaves_the_cell_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    @attack("gram", "label party", "nothing")
+    def sometimes(subject: Subject) -> Finding:
+        if subject.seed == 1:
+            raise ConfigError("not under this seed")
+        return Finding(ACCURACY, 0.5, chance=0.5)
+
+    monkeypatch.setattr("securevfl.audit.matrix.MEASURES", {"gram": sometimes})
+    (row,) = rows_of(load("breast_cancer"), "plain", attacks=("gram",))
+    assert (row["verdict"], row["value"]) == ("not_shown", 0.5)
+    (broken,) = violations([row], ["gram"], ["plain"])
+    assert broken.says.endswith("not under this seed")
+
+
+def test_full_batches_do_not_stand_in_for_the_jobs_own() -> None:
+    settings = AuditSettings({"plain": job("plain", sampling="shuffle")}, ("anchors",), repeats=1)
+    own, other = audit(load("breast_cancer"), settings)
+    assert (own["verdict"], own["detail"]["case"]) == ("not_shown", "this job's batches")
+    assert (other["verdict"], other["detail"]["case"]) == ("leaks", "full batches")
+    (broken,) = violations([own, other], ["anchors"], ["plain"])
+    assert "reshuffled" in broken.says
+
+
+def test_a_policy_is_about_attacks_on_this_job(labels: list[dict[str, Any]]) -> None:
+    assert not violations(labels, ["labels_from_residuals"], ["bfv"])
+    (broken,) = violations(labels, ["labels_from_residuals"], ["plain", "bfv"])
+    assert broken.exchange == "plain"
+    # Reshuffled batches are a what-if that leaks, and break nothing.
+    cases = {
+        row["detail"]["case"]
+        for row in labels
+        if row["detail"]["what_if"] and row["verdict"] == "leaks"
+    }
+    assert any(case.startswith("reshuffled") for case in cases)
+    broken_cases = {each.case for each in violations(labels, ["labels_from_gradients"], ["plain"])}
+    assert not broken_cases & cases
 
 
 def test_an_unknown_attack_is_refused() -> None:

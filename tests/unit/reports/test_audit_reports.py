@@ -157,6 +157,11 @@ def test_the_page_holds_everything_itself_and_escapes(rows: list[dict[str, Any]]
     outside = re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#)[^)]*\)|@import', page)
     assert outside == []
     assert "2 of 3 attacks on this job" in page
+    assert "1 more is not shown to resist" in page
+    assert '<td class="immune" title="immune: no predictions">&middot;' in page.replace(
+        "·", "&middot;"
+    )
+    assert '<td class="not_shown" title="not shown: too many rounds">n/s' in page
     assert "kept from S = 114 on" in page
     assert page.count("<svg") == 1
 
@@ -165,6 +170,7 @@ def test_a_page_without_leaks_or_curves_is_a_page(rows: list[dict[str, Any]]) ->
     settings = {"dataset": "data", "parties": 2}
     page = audit_page(results(command="audit", seed=0, settings=settings, rows=rows[2:3]))
     assert "0 of 1 attacks" in page
+    assert "more" not in page.split("<h2>")[0].split("<strong>")[1].split("than")[1]
     assert "<svg" not in page
 
 
