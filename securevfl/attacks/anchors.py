@@ -59,10 +59,3 @@ def spread_anchors(factor: FloatArray, count: int, generator: np.random.Generato
         else:
             rest.append(int(row))
     return np.array((chosen + rest)[:count], dtype=np.int64)
-
-
-def feature_error(estimate: FloatArray, features: FloatArray, known: IntArray) -> float:
-    """‖X̂ − X‖/‖X‖ over the rows that are not known; 1 for guessing zero."""
-    unknown = np.setdiff1d(np.arange(len(features)), known)
-    difference = np.linalg.norm(estimate[unknown] - features[unknown])
-    return float(difference / np.linalg.norm(features[unknown]))

@@ -77,30 +77,6 @@ def binary_columns(factor: FloatArray, knowledge: BinaryKnowledge) -> BoolArray:
     return _minimal(list(found.values()), len(factor))
 
 
-def recall_and_precision(found: BoolArray, features: FloatArray) -> tuple[float, float]:
-    """Shares of the true 0/1 columns that were found, and of what was found that is one.
-
-    A column and its complement are the same; constant columns are none.
-    """
-    true = {_name(column > 0) for column in features.T if _is_binary(column)}
-    ours = {_name(column) for column in found.T}
-    hits = len(true & ours)
-    return hits / max(len(true), 1), hits / max(len(ours), 1)
-
-
-def has_binary_columns(features: FloatArray) -> bool:
-    """Whether there is anything to find."""
-    return any(_is_binary(column) for column in features.T)
-
-
-def _is_binary(column: FloatArray) -> bool:
-    return len(np.unique(column)) == 2 and set(np.unique(column)) <= {0.0, 1.0}  # noqa: PLR2004
-
-
-def _name(ones: BoolArray) -> bytes:
-    return min(ones.tobytes(), (~ones).tobytes())
-
-
 def _sparsest(span: FloatArray, held: FloatArray) -> FloatArray:
     """The w with heldᵀw = 1 and ‖span·w‖₁ small: iteratively reweighted least squares."""
     size = span.shape[1]

@@ -1,6 +1,6 @@
 """What ciphertexts themselves give away: key owners against X, evaluators against keys.
 
-Each attack takes numbers that `securevfl.crypto.openings` computes from bytes in a view and from
+Each attack takes numbers that `securevfl.crypto.inspection` computes from bytes in a view and from
 what the adversary holds itself. Against the product as it is they find nothing, with the exception
 of the crafted query, which is no semi-honest party's (design: audit.md section 5).
 """
@@ -34,11 +34,6 @@ def matrix_from_noise(noise: Sequence[FloatArray], knowledge: NoiseKnowledge) ->
     """
     equations = np.vstack(knowledge.equations)
     return np.asarray(np.linalg.lstsq(equations, np.concatenate(noise), rcond=None)[0], np.float64)
-
-
-def shared_values(found: Iterable[int], truth: Iterable[int]) -> float:
-    """The share of values that are the same, place by place."""
-    return float(np.mean([one == other for one, other in zip(found, truth, strict=True)]))
 
 
 @dataclass(frozen=True)

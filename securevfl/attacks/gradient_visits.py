@@ -13,7 +13,6 @@ from securevfl.errors import ConfigError
 from securevfl.models.linear import LinearModel
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.signals import GradientSignal
-from securevfl.runtime.views import View
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +49,6 @@ class Visit:
     space: RowSpace
     seen: FloatArray
     predictions: FloatArray
-
-
-def gradients_of(view: View) -> list[FloatArray]:
-    """The gradients Xᵀd/S that a feature party learned, one a round, shapes (P, C)."""
-    return [entry.values for entry in view.learned()]
 
 
 def replay(

@@ -195,20 +195,6 @@ def _coordinates(
     return coordinates
 
 
-def gram_error(factor: FloatArray, features: FloatArray) -> float:
-    """‖FFᵀ − XXᵀ‖/‖XXᵀ‖ in Frobenius norms, without N × N matrices; 1 for F = 0.
-
-    Args:
-        factor: F, shape (N, r).
-        features: the truth, shape (N, P).
-    """
-    both = np.hstack([factor, features])
-    triangle: FloatArray = np.linalg.qr(both)[1]
-    ours, true = triangle[:, : factor.shape[1]], triangle[:, factor.shape[1] :]
-    difference = ours @ ours.T - true @ true.T
-    return float(np.linalg.norm(difference) / np.linalg.norm(true @ true.T))
-
-
 def _range(predictions: FloatArray, size: int) -> FloatArray:
     """An orthonormal basis of what the predictions span, at most d vectors, shape (N, ≤ d)."""
     basis, scales, _ = np.linalg.svd(predictions, full_matrices=False)

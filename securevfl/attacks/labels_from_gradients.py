@@ -22,7 +22,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.box_least_squares import Box, Prior, box_least_squares
 from securevfl.attacks.gradient_visits import TrainingKnowledge, Visit, replay
-from securevfl.attacks.label_scores import LabelEstimate
+from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, stacked
 from securevfl.models.losses import Loss
 
@@ -67,7 +67,7 @@ def labels_from_gradients(
     """Read labels off all gradients of a job.
 
     Args:
-        gradients: what the view holds, one a round, see `gradient_visits.gradients_of`.
+        gradients: Xᵀd/S as the attacker learned it, one a round, shapes (P, C).
         knowledge: what else the attacker has.
 
     Returns:

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.label_scores import LabelEstimate
+from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.errors import ConfigError
-from securevfl.protocols.exchanges.plain import Residuals
-from securevfl.runtime.views import View
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,19 +28,13 @@ class ScheduleKnowledge:
     batches: Sequence[IntArray]
 
 
-def residuals_of(view: View) -> list[FloatArray]:
-    """The residuals that a party received, each of shape (S, C), one a round."""
-    messages = (entry.message for entry in view.received(Residuals))
-    return [message.values for message in messages if isinstance(message, Residuals)]
-
-
 def labels_from_residuals(
     residuals: Sequence[FloatArray], knowledge: ScheduleKnowledge
 ) -> LabelEstimate:
     """Read labels off the signs of residuals.
 
     Args:
-        residuals: what the view holds, see `residuals_of`.
+        residuals: as they were received, one a round, shapes (S, C).
         knowledge: which rows they belong to.
 
     Raises:
@@ -61,7 +53,7 @@ def labels_from_magnitudes(
     A model fits the frequent class better, so that rows of the other have the larger |d|.
 
     Args:
-        residuals: what the view holds, shapes (S, 1).
+        residuals: as they were received, one a round, shapes (S, 1).
         knowledge: which rows they belong to.
         rare_class: 0 or 1, side knowledge too.
 

@@ -1,10 +1,35 @@
-"""A round as the label party has it, for attacks on features, and what its view says of one."""
+"""A round as the label party has it, for attacks on features, from its own training once more."""
 
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
+import numpy as np
+
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.protocols.session.gathering import Predictions
-from securevfl.runtime.views import Learned, Received, View
+from securevfl.errors import ConfigError
+from securevfl.models.local_model import LocalModel
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.signals import PredictionsSignal
+
+
+@dataclass(frozen=True, eq=False)
+class LabelPartyKnowledge:
+    """What the label party holds anyway.
+
+    Attributes:
+        inputs: its own X, shape (N, P), scaled as in training.
+        labels: its own, shape (N,).
+        model: its local model at θ⁰.
+        batches: the public schedule, row numbers of every round.
+        plan: the job's rounds, step sizes, Q and loss.
+    """
+
+    inputs: FloatArray
+    labels: IntArray
+    model: LocalModel
+    batches: Sequence[IntArray]
+    plan: Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,17 +47,37 @@ class Round:
     residuals: FloatArray
 
 
-def predictions_of(view: View, party: str) -> list[FloatArray]:
-    """Every H_k of a party in the label party's view, in clear or opened, one a round.
+def rounds_of(
+    predictions: Mapping[str, Sequence[FloatArray]], knowledge: LabelPartyKnowledge, party: str
+) -> list[Round]:
+    """Repeat the label party's own training, to have d of every round.
 
-    A job in one round trip has its first predictions in clear; each reply holds the next under the
-    label party's own key.
+    Args:
+        predictions: by feature party, what the view holds of it, one a round, shapes (S, C).
+        knowledge: see there.
+        party: the feature party under attack.
+
+    Raises:
+        ConfigError: a job whose parties take turns, or predictions that are not in the view.
     """
-    found: dict[int, FloatArray] = {}
-    for entry in view.entries:
-        if isinstance(entry, Received) and isinstance(entry.message, Predictions):
-            if entry.sender == party:
-                found[entry.message.step] = entry.message.values
-        elif isinstance(entry, Learned) and entry.sender == party:
-            found[entry.step + 1] = entry.values
-    return [found[step] for step in sorted(found)]
+    plan = knowledge.plan
+    if plan.algorithm.in_turns:
+        raise ConfigError("parties take turns: the attack takes rounds that all take together")
+    for name, seen in predictions.items():
+        if len(seen) < len(knowledge.batches):
+            raise ConfigError(f"predictions of {name}: {len(seen)} rounds in the view")
+    model, rounds = deepcopy(knowledge.model), []
+    for index, rows in enumerate(knowledge.batches):
+        others = np.asarray(np.sum([seen[index] for seen in predictions.values()], axis=0))
+        inputs, labels = knowledge.inputs[rows], knowledge.labels[rows]
+        own = model.predict(inputs)
+        residuals = plan.rule.loss.residuals(others + own, labels)
+        rounds.append(Round(rows, predictions[party][index], residuals))
+        plan.rule.apply(
+            model,
+            inputs,
+            predictions=own,
+            signal=PredictionsSignal(others, labels),
+            step_size=plan.step_size.at(index),
+        )
+    return rounds

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.arrays import FloatArray
 from securevfl.attacks.leverage import Exposure, exposure
 from securevfl.attacks.row_spaces import LEVERAGE_ONE
-from securevfl.audit.finding import Finding, curve
-from securevfl.audit.subject import Recording, Subject
+from securevfl.audit.curves import curve
+from securevfl.audit.judging import Finding
+from securevfl.audit.seats import Recording, table_of
+from securevfl.audit.subject import Subject
 
 SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
 ROWS = 4096
@@ -84,8 +85,9 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
     clear = subject.job.without_protection
     small = Subject(clear, subject.with_rows(ROWS).dataset, subject.seed)
     rows = len(small.dataset.train_labels)
-    columns = _columns(subject)
-    sizes = np.unique(np.geomspace(min(columns, rows), rows, BATCH_SIZES).astype(int)).tolist()
+    inputs = table_of(subject.dataset, subject.feature_party).train
+    least = min(inputs.shape[1], rows)
+    sizes = np.unique(np.geomspace(least, rows, BATCH_SIZES).astype(int)).tolist()
     size = subject.job.job.batch_size
     at_hand = rows if size == "full" else min(size, rows)
     all_epochs = list(range(1, MOST_EPOCHS + 1))
@@ -100,7 +102,7 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
     reference = next(iter(by_size.values()))[0]
     bars = {"own model": reference.model_alone or 0.0, "most frequent": reference.chance or 0.0}
     return Advice(
-        exposure=exposure(_inputs(subject), subject.plan.schedule, epochs),
+        exposure=exposure(inputs, subject.plan.schedule, epochs),
         zero_start=subject.job.job.start == "zero",
         safe_batch_size={name: _from_on(sizes, found) for name, found in by_size.items()},
         safe_epochs={name: _until(found) for name, found in by_epoch.items()},
@@ -114,16 +116,6 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
 def _at(subject: Subject, read: Read, sampling: str, size: int, epochs: int) -> Finding:
     rounds = epochs * (len(subject.dataset.train_labels) // size)
     return read(subject.record(rounds=rounds, batch_size=size, sampling=sampling))
-
-
-def _columns(subject: Subject) -> int:
-    tables = {table.name: table for table in subject.dataset.parties}
-    return len(tables[subject.feature_party].columns)
-
-
-def _inputs(subject: Subject) -> FloatArray:
-    tables = {table.name: table for table in subject.dataset.parties}
-    return tables[subject.feature_party].train
 
 
 def _keeps(finding: Finding) -> bool:

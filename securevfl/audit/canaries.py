@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.epsilon import gaussian_scores, laplace_scores
-from securevfl.audit.twins import start_of
+from securevfl.attacks.two_worlds import (
+    WorldsKnowledge,
+    gaussian_scores,
+    laplace_scores,
+    world_score,
+)
+from securevfl.audit.seats import local_part, table_of, with_table
 from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint
-from securevfl.errors import ConfigError
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.session.gathering import Predictions
-from securevfl.training import Environment, TrainingResult, train
+from securevfl.training import Environment, TrainingResult, plan_for, train
 
 LABEL, FEATURE = "label party", "canaries' party"
 HELD_OUT = 4
@@ -82,7 +86,7 @@ def in_situ(job: Job, dataset: VerticalDataset, runs: int) -> tuple[FloatArray, 
         ConfigError: worlds that send the same.
     """
     party = next(t.name for t in dataset.parties if t.name != dataset.label_party)
-    start = start_of(job, dataset, party).weights
+    start = local_part(plan_for(job, dataset), dataset, party).model.weights
     worlds = (dataset, _with_large_record(dataset, party, start))
 
     def others(world_job: Job, world: VerticalDataset) -> FloatArray:
@@ -101,13 +105,9 @@ def in_situ(job: Job, dataset: VerticalDataset, runs: int) -> tuple[FloatArray, 
     if job.privacy.gradient_clip is not None:
         silent["gradient_noise_multiplier"] = 0.0
     quiet = Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **silent}})
-    expected = [others(quiet, world) for world in worlds]
-    middle, direction = (expected[0] + expected[1]) / 2, expected[1] - expected[0]
-    length = float(np.linalg.norm(direction))
-    if length == 0:
-        raise ConfigError("both worlds send the same messages of other records")
+    knowledge = WorldsKnowledge(*(others(quiet, world) for world in worlds))
     first, second = (
-        np.array([np.sum((others(job, world) - middle) * direction) / length for _ in range(runs)])
+        np.array([world_score(others(job, world), knowledge) for _ in range(runs)])
         for world in worlds
     )
     return first, second
@@ -115,17 +115,12 @@ def in_situ(job: Job, dataset: VerticalDataset, runs: int) -> tuple[FloatArray, 
 
 def _with_large_record(dataset: VerticalDataset, party: str, start: FloatArray) -> VerticalDataset:
     """The first record 10,000 times as large, on the side of θ⁰ where its label is not."""
-
-    def changed(table: PartyTable) -> PartyTable:
-        if table.name != party:
-            return table
-        rows = table.train.copy()
-        predicted = float((rows[0] @ start)[0]) if start.shape[0] == rows.shape[1] else 1.0
-        side = 1.0 if dataset.train_labels[0] == 0 else -1.0
-        rows[0] *= SCALED * np.copysign(1.0, predicted) * side
-        return replace(table, train=rows)
-
-    return replace(dataset, parties=tuple(changed(table) for table in dataset.parties))
+    table = table_of(dataset, party)
+    rows = table.train.copy()
+    predicted = float((rows[0] @ start)[0]) if start.shape[0] == rows.shape[1] else 1.0
+    side = 1.0 if dataset.train_labels[0] == 0 else -1.0
+    rows[0] *= SCALED * np.copysign(1.0, predicted) * side
+    return with_table(dataset, replace(table, train=rows))
 
 
 def _messages(result: TrainingResult, party: str) -> list[FloatArray]:

@@ -4,27 +4,28 @@ An attack gets a party's seat of a recorded run and what its row calls side know
 measurement of these attacks on this job, not a proof: `resists` means that they found nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from securevfl.audit.finding import Finding, judge
-from securevfl.audit.measure_ciphertexts import (
+from securevfl.audit.judging import Finding, NotShown, judge, verdict_of
+from securevfl.audit.measures.ciphertexts import (
     approximate_key,
     crafted_query,
     noise,
     ratio,
     symbols,
 )
-from securevfl.audit.measure_epsilon import empirical_epsilon
-from securevfl.audit.measure_features import anchors, binary, components, gram
-from securevfl.audit.measure_inference import equality_solving
-from securevfl.audit.measure_labels import gradient_labels, residual_labels
-from securevfl.audit.measure_rotation import rotation_twins
-from securevfl.audit.subject import Measurement, Subject
+from securevfl.audit.measures.epsilon import empirical_epsilon
+from securevfl.audit.measures.features import anchors, binary, components, gram
+from securevfl.audit.measures.inference import equality_solving
+from securevfl.audit.measures.labels import gradient_labels, residual_labels
+from securevfl.audit.measures.rotation import rotation_twins
+from securevfl.audit.measuring import Attack, Measurement
+from securevfl.audit.subject import Subject
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
@@ -33,23 +34,25 @@ from securevfl.protocols.catalogue import exchange_of
 from securevfl.training import plan_for
 
 Row = dict[str, Any]
-Measure = Callable[[Subject], Iterator[Measurement]]
 
-MEASURES: Mapping[str, Measure] = {
-    "rotation_twin": rotation_twins,
-    "gram": gram,
-    "anchors": anchors,
-    "components": components,
-    "binary_columns": binary,
-    "labels_from_residuals": residual_labels,
-    "labels_from_gradients": gradient_labels,
-    "ciphertext_ratio": ratio,
-    "ciphertext_noise": noise,
-    "jacobi_symbol": symbols,
-    "ckks_key": approximate_key,
-    "crafted_query": crafted_query,
-    "equality_solving": equality_solving,
-    "epsilon": empirical_epsilon,
+MEASURES: Mapping[str, Attack] = {
+    each.name: each
+    for each in (
+        rotation_twins,
+        gram,
+        anchors,
+        components,
+        binary,
+        residual_labels,
+        gradient_labels,
+        ratio,
+        noise,
+        symbols,
+        approximate_key,
+        crafted_query,
+        equality_solving,
+        empirical_epsilon,
+    )
 }
 """Every attack by the name that rows carry."""
 
@@ -90,7 +93,8 @@ def audit(
     if unknown:
         raise ConfigError(f"attack = {unknown[0]!r}: unknown; known are {', '.join(MEASURES)}")
     for job in settings.jobs.values():
-        plan_for(job.without_protection, dataset)
+        # Noise that nobody has chosen is a mistake, and no reason why an attack shows nothing.
+        plan_for(job if exchange_of(job).adds_noise else job.without_protection, dataset)
     seeds = range(settings.repeats)
     # The slow ones first, so that none of them ends alone on one core.
     names = sorted(settings.jobs, key=lambda name: not exchange_of(settings.jobs[name]).is_slow)
@@ -114,92 +118,52 @@ def _measured(
     """All attacks on one exchange under one seed; only reasons where it does not fit the data."""
     name, index = task
     job = settings.jobs[name]
+    attacks = [MEASURES[attack] for attack in settings.attacks]
     try:
         plan_for(job, dataset)
     except ConfigError as error:
-        return [Measurement(attack, reason=str(error)) for attack in settings.attacks]
+        return [attack.without_figure(NotShown(str(error))) for attack in attacks]
     subject = Subject(job, dataset, job.job.seed + index, with_curves=index == 0)
-    return [each for attack in settings.attacks for each in MEASURES[attack](subject)]
+    return [each for attack in attacks for each in attack(subject)]
 
 
 def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
     """A cell as JSON has it, from its measurements, one a seed."""
     first = measured[0]
-    row: Row = {
+    outcomes = [each.outcome for each in measured]
+    findings = [each for each in outcomes if isinstance(each, Finding)]
+    reasons = [each.reason for each in outcomes if not isinstance(each, Finding)]
+    detail = {"case": first.case, "control": first.control, "what_if": first.what_if}
+    if reasons:
+        detail["reason"] = reasons[0]
+    return {
         "attack": first.attack,
         "exchange": exchange,
         "adversary": first.adversary,
         "side_knowledge": first.side_knowledge,
-        "metric": None,
-        "value": None,
-        "chance": None,
-        "model_alone": None,
-        "verdict": "not_applicable",
-        "detail": {
-            "case": first.case,
-            "control": first.control,
-            "what_if": first.what_if,
-            "reason": first.reason,
-        },
-    }
-    findings = [each.finding for each in measured if each.finding is not None]
-    if not findings:
-        return row
-    judgement = judge(findings)
-    row |= {
-        "metric": findings[0].metric.name,
+        "metric": findings[0].metric.name if findings else None,
         "value": _mean([each.value for each in findings]),
         "chance": _mean([each.chance for each in findings]),
         "model_alone": _mean([each.model_alone for each in findings]),
-        "verdict": judgement.verdict,
-        "detail": {
-            "case": first.case,
-            "control": first.control,
-            "what_if": first.what_if,
-            "certain": judgement.certain,
-            "advantage": judgement.advantage,
-            "advantage_interval": list(judgement.interval),
-            "margin": judgement.margin,
-            "allowed": findings[0].allowed,
-            "values": [each.value for each in findings],
-            **_first_detail(findings),
-        },
+        "verdict": verdict_of(outcomes),
+        "detail": detail | (_judged(findings) if findings else {}),
     }
-    return row
+
+
+def _judged(findings: Sequence[Finding]) -> dict[str, Any]:
+    """What the seeds say; curves and side figures are those of the first."""
+    judgement = judge(findings)
+    return {
+        "certain": judgement.certain,
+        "advantage": judgement.advantage,
+        "advantage_interval": list(judgement.interval),
+        "margin": judgement.margin,
+        "allowed": findings[0].allowed,
+        "values": [each.value for each in findings],
+        **findings[0].detail,
+    }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return float(np.mean(there)) if there else None
-
-
-def _first_detail(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Curves and side figures are those of the first seed."""
-    return findings[0].detail
-
-
-def check_policy(must_resist: Sequence[str], attacks: Sequence[str]) -> None:
-    """Check that a policy is about attacks that are run.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    for name in must_resist:
-        if name not in attacks:
-            raise ConfigError(f"must_resist: {name!r} is not run; run are {', '.join(attacks)}")
-
-
-def violations(rows: Sequence[Row], must_resist: Sequence[str]) -> list[Row]:
-    """The rows that break a policy: attacks that must resist and were not shown to.
-
-    Negative controls are no attacks, and what-ifs are other jobs. An attack that applies to no
-    exchange breaks nothing.
-    """
-    return [
-        row
-        for row in rows
-        if row["attack"] in must_resist
-        and row["verdict"] == "leaks"
-        and not row["detail"]["control"]
-        and not row["detail"]["what_if"]
-    ]

@@ -7,83 +7,16 @@ its own θ⁰ and what all parties know, and nothing else of the run. Only score
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
-from securevfl.arrays import IntArray
-from securevfl.attacks.seat import Seat
-from securevfl.audit.finding import Finding
-from securevfl.audit.twins import scaled
+from securevfl.audit.seats import Recording, scaled
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
 from securevfl.protocols.catalogue import exchange_of
-from securevfl.protocols.exchange import Exchange
+from securevfl.protocols.exchange import Exchange, Learns
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from securevfl.protocols.session.label_guard import LIMIT
-from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import Received
-from securevfl.training import Environment, TrainingResult, plan_for, train
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One cell of the matrix, for one seed.
-
-    Attributes:
-        attack: its name in reports.
-        case: which of the attack's settings, in a few words.
-        adversary: which party, and how it behaves.
-        side_knowledge: what it is given beside its view.
-        finding: the figure; None where the attack does not apply.
-        reason: why it does not apply.
-        control: whether this is a negative control, which says nothing of the exchange.
-        what_if: whether this shows other settings than the job's; no policy is about it.
-    """
-
-    attack: str
-    case: str = ""
-    adversary: str = ""
-    side_knowledge: str = ""
-    finding: Finding | None = None
-    reason: str = ""
-    control: bool = False
-    what_if: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """A finished run with all views.
-
-    Attributes:
-        dataset: as it was trained on, scaled.
-        result: the run's.
-    """
-
-    dataset: VerticalDataset
-    result: TrainingResult
-
-    @property
-    def plan(self) -> Plan:
-        """Of the job as it ran, which all parties know."""
-        return self.result.plan
-
-    @property
-    def job(self) -> Job:
-        """As it ran."""
-        return self.plan.job
-
-    def seat(self, party: str) -> Seat:
-        """What one party has in hand."""
-        number = self.plan.facts.names.index(party)
-        start = np.random.default_rng([self.job.job.seed, number])
-        part = LocalPart(self.plan, self.dataset.parties[number], start)
-        labels = self.dataset.train_labels if party == self.dataset.label_party else None
-        return Seat(party, self.result.views[party], part.inputs, part.model, labels)
-
-    @property
-    def batches(self) -> list[IntArray]:
-        """The row numbers of every round."""
-        return [self.plan.schedule.batch(index) for index in range(self.result.rounds)]
+from securevfl.training import Environment, plan_for, train
 
 
 @dataclass(eq=False)
@@ -130,8 +63,13 @@ class Subject:
 
     @property
     def scheme(self) -> str:
-        """The exchange's name."""
-        return self.exchange.name
+        """Of the exchange under encryption; empty in clear."""
+        return self.exchange.name if self.exchange.encrypts else ""
+
+    @property
+    def learns(self) -> Learns:
+        """Who learns what in a round, as the exchange says."""
+        return self.exchange.learns(self.job)
 
     def role(self, party: str) -> str:
         """What a party is: label or feature."""
@@ -140,7 +78,7 @@ class Subject:
     @property
     def in_clear(self) -> bool:
         """Whether residuals travel without encryption."""
-        return self.exchange.learns(self.job).residuals != "hidden"
+        return self.learns.residuals != "hidden"
 
     @property
     def releases(self) -> int:
@@ -156,7 +94,7 @@ class Subject:
     @property
     def shows_predictions(self) -> bool:
         """Whether the label party sees each H_k by itself."""
-        return self.exchange.learns(self.job).predictions == "singly"
+        return self.learns.predictions == "singly"
 
     @property
     def feature_party(self) -> str:

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.clear_view import clear_values
 from securevfl.attacks.rotation import freedom, stabilizer_rotation
 from securevfl.audit.local_rules import Rule, ruled
-from securevfl.data.scaling import Scaling
-from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.audit.seats import local_part, scaled, table_of, with_table
+from securevfl.audit.views import clear_values
+from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
-from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
@@ -98,8 +97,10 @@ def compare_twins(
         ConfigError: a party that is not there, or data without a twin.
     """
     job, dataset = scaled(job, dataset)
-    features = _table(dataset, setting.party).train
-    model = start_of(job, dataset, setting.party, setting.modules)
+    features = table_of(dataset, setting.party).train
+    model = local_part(
+        plan_for(job, dataset, setting.modules or {}), dataset, setting.party, setting.modules
+    ).model
     known = np.eye(features.shape[1])[:, list(setting.known)]
     fixed = np.hstack([fixed_columns(model, features.shape[1]), known])
     rotation = setting.rotation(fixed, generator)
@@ -109,7 +110,7 @@ def compare_twins(
     places, largest, relative = _deviations(first.views, second.views, setting.party)
     steps = np.unique(places)
     free, group = freedom(fixed)
-    twin_features = _table(turned, setting.party).train
+    twin_features = table_of(turned, setting.party).train
     return Twin(
         deviation=float(relative.max()),
         absolute_deviation=float(largest.max()),
@@ -125,33 +126,6 @@ def compare_twins(
         seen=len(places),
         wall_s=first.wall_s + second.wall_s,
     )
-
-
-def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
-    """The same training on features that are scaled already: scaling would undo a rotation."""
-    wanted = job.job.standardize
-    if not (dataset.standardize if wanted is None else wanted):
-        return job.with_settings(standardize=False), dataset
-
-    def apply(table: PartyTable) -> PartyTable:
-        scaling = Scaling.fit(table.train)
-        return replace(table, train=scaling.apply(table.train), test=scaling.apply(table.test))
-
-    parties = tuple(apply(table) for table in dataset.parties)
-    return job.with_settings(standardize=False), replace(dataset, parties=parties)
-
-
-def start_of(
-    job: Job,
-    dataset: VerticalDataset,
-    party: str,
-    modules: dict[str, MakeModule] | None = None,
-) -> LocalModel:
-    """The local model at θ⁰ that a party draws in a job."""
-    table, modules = _table(dataset, party), modules or {}
-    plan = plan_for(job, dataset, modules)
-    start = np.random.default_rng([job.job.seed, plan.facts.names.index(party)])
-    return LocalPart(plan, table, start, modules.get(party)).model
 
 
 def fixed_columns(model: LocalModel, features: int) -> FloatArray:
@@ -172,26 +146,15 @@ def fixed_columns(model: LocalModel, features: int) -> FloatArray:
     return first.T.astype(np.float64)
 
 
-def _table(dataset: VerticalDataset, party: str) -> PartyTable:
-    for table in dataset.parties:
-        if table.name == party:
-            return table
-    raise ConfigError(f"party {party!r}: not in {dataset.name}")
-
-
 def _turned(
     dataset: VerticalDataset, setting: TwinSetting, rotation: FloatArray
 ) -> VerticalDataset:
-    def apply(table: PartyTable) -> PartyTable:
-        if table.name != setting.party:
-            return table
-        train_rows, test_rows = table.train @ rotation, table.test @ rotation
-        if setting.change is not None:
-            both = setting.change(np.vstack([train_rows, test_rows]))
-            train_rows, test_rows = both[: len(train_rows)], both[len(train_rows) :]
-        return replace(table, train=train_rows, test=test_rows)
-
-    return replace(dataset, parties=tuple(apply(table) for table in dataset.parties))
+    table = table_of(dataset, setting.party)
+    train_rows, test_rows = table.train @ rotation, table.test @ rotation
+    if setting.change is not None:
+        both = setting.change(np.vstack([train_rows, test_rows]))
+        train_rows, test_rows = both[: len(train_rows)], both[len(train_rows) :]
+    return with_table(dataset, replace(table, train=train_rows, test=test_rows))
 
 
 def _run(

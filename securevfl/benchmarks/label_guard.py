@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.attacks.leverage import exposure
-from securevfl.audit.measure_labels import read_labels
+from securevfl.audit.measures.labels import read_labels
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset

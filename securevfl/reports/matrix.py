@@ -15,7 +15,8 @@ SHORT = {
     "relative_error": "error",
     "epsilon_lower_bound": "epsilon",
 }
-STYLES = {"leaks": "bold red", "resists": "green", "not_applicable": "dim"}
+STYLES = {"leaks": "bold red", "resists": "green", "immune": "dim green", "not_shown": "yellow"}
+WITHOUT_FIGURE = {"immune": "·", "not_shown": "n/s"}
 
 
 @dataclass(frozen=True)
@@ -80,18 +81,21 @@ def figure(value: float | None) -> str:
 
 
 def cell_text(row: Row | None) -> str:
-    """A cell's figure; `!` marks a leak, `?` a verdict that the seeds leave open, `·` no figure.
+    """A cell's figure; `!` marks a leak, `?` a verdict that the seeds leave open.
 
-    Colours say the same, for who sees them.
+    Without one `·` is immune and `n/s` not shown; empty where there is no such case. Colours say
+    the same, for who sees them.
     """
-    if row is None or row["verdict"] == "not_applicable":
-        return "·"
+    if row is None:
+        return ""
+    if row["verdict"] in WITHOUT_FIGURE:
+        return WITHOUT_FIGURE[row["verdict"]]
     leaks = row["verdict"] == "leaks" and not row["detail"]["control"]
     return figure(row["value"]) + ("" if row["detail"]["certain"] else "?") + ("!" if leaks else "")
 
 
 def matrix(rows: Sequence[Row], title: str) -> Table:
-    """The matrix for a terminal of 80 columns: red leaks, green resists."""
+    """The matrix for a terminal of 80 columns: red leaks, green resists, yellow is not shown."""
     table = Table(
         title=title,
         title_justify="left",
@@ -126,20 +130,22 @@ def _padded(row: Row | None) -> str:
 
 
 def legend(rows: Sequence[Row]) -> list[str]:
-    """What a reader needs to read the matrix by, and why cells are empty."""
+    """What a reader needs to read the matrix by, and why cells have no figure."""
     seeds = max((len(row["detail"].get("values", [])) for row in rows), default=0)
     notes = [
         f"! leaks: beyond chance and the model alone by more than its margin ({seeds} seeds, 95 % "
-        "interval); ? not certain; · does not apply. A cell is a measurement, not a proof. What is "
-        "not this job's are what-ifs."
+        "interval); ? not certain; · immune: the exchange leaves the attack nothing to work on; "
+        "n/s not shown: it could not be run, or does not take these settings. A cell is a "
+        "measurement, not a proof. What is not this job's are what-ifs."
     ]
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if row["verdict"] == "not_applicable":
-            where = reasons.setdefault(row["detail"]["reason"], [])
+        if row["verdict"] in WITHOUT_FIGURE:
+            sign = WITHOUT_FIGURE[row["verdict"]]
+            where = reasons.setdefault((sign, row["detail"]["reason"]), [])
             if row["exchange"] not in where:
                 where.append(row["exchange"])
-    notes += [f"· {', '.join(where)}: {reason}" for reason, where in reasons.items()]
+    notes += [f"{sign} {', '.join(where)}: {reason}" for (sign, reason), where in reasons.items()]
     return notes
 
 
@@ -165,7 +171,7 @@ def epsilon_lines(rows: Sequence[Row]) -> list[str]:
         f"{figure(row['detail']['claimed_epsilon'])} is claimed, z = "
         f"{row['detail']['noise_multiplier']:.3g}, T = {row['detail']['releases']}"
         for row in rows
-        if row["attack"] == "epsilon" and row["verdict"] != "not_applicable"
+        if row["attack"] == "epsilon" and row["value"] is not None
     ]
 
 

@@ -47,7 +47,7 @@ def audit_page(result: Mapping[str, Any]) -> str:
         attacks=[
             row
             for row in rows
-            if row["verdict"] != "not_applicable"
+            if row["value"] is not None
             and not (row["detail"]["control"] or row["detail"]["what_if"])
         ],
     )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.attacks.clear_view import clear_values
+from securevfl.audit.views import clear_values
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.exchange import Exchange

@@ -3,16 +3,12 @@ import pytest
 from scipy.stats import ortho_group
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.binary_columns import (
-    BinaryKnowledge,
-    binary_columns,
+from securevfl.attacks.binary_columns import BinaryKnowledge, binary_columns
+from securevfl.attacks.components import IndependenceKnowledge, independent_components
+from securevfl.audit.scoring import (
     has_binary_columns,
-    recall_and_precision,
-)
-from securevfl.attacks.components import (
-    IndependenceKnowledge,
-    independent_components,
     matched_correlation,
+    recall_and_precision,
 )
 
 DRAWS = np.random.default_rng(5)

@@ -9,14 +9,14 @@ from securevfl.attacks.gram import (
     GramKnowledge,
     factor_from_fixed_batches,
     factor_from_full_batches,
-    gram_error,
     symmetric_solution,
 )
 from securevfl.attacks.gram_rows import factor_from_minibatches
-from securevfl.attacks.labels_from_residuals import residuals_of
 from securevfl.attacks.rounds import Round
-from securevfl.audit.own_replay import rounds_of
+from securevfl.audit.measures.features import label_party_rounds
+from securevfl.audit.scoring import gram_error
 from securevfl.audit.subject import Subject
+from securevfl.audit.views import residuals_of
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
@@ -51,8 +51,7 @@ def recorded(
         exchange={"scheme": scheme},
     )
     recording = Subject(job, with_columns(columns), seed=0).record()
-    seats = [recording.seat(name) for name in ("party1", "party2")]
-    return rounds_of(recording, seats[0], "party2"), seats[1].inputs
+    return label_party_rounds(recording, "party2"), recording.seat("party2").inputs
 
 
 def knowledge(columns: int, rounds: int, **other: float) -> GramKnowledge:
@@ -130,7 +129,7 @@ def few_rows(visits: int, sampling: str) -> tuple[float, int]:
         }
     )
     recording = Subject(job, some_rows(with_columns(5), 60), seed=0).record()
-    rounds = rounds_of(recording, recording.seat("party1"), "party2")
+    rounds = label_party_rounds(recording, "party2")
     truth = recording.seat("party2").inputs
     return gram_error(factor_from_minibatches(rounds, 60, 0.1, 5), truth), len(rounds)
 
@@ -211,14 +210,14 @@ def test_parties_in_turns_are_not_replayed() -> None:
     job = Job.of(job={"rounds": 2, "algorithm": "fedbcd-s"})
     recording = Subject(job, load("breast_cancer"), seed=0).record()
     with pytest.raises(ConfigError, match="take turns"):
-        rounds_of(recording, recording.seat("party1"), "party2")
+        label_party_rounds(recording, "party2")
 
 
 def test_predictions_that_were_never_sent_in_clear_are_not_there() -> None:
     job = Job.of(job={"rounds": 2}, exchange={"scheme": "masked"})
     recording = Subject(job, load("breast_cancer", parties=3), seed=0).record()
     with pytest.raises(ConfigError, match="0 rounds in the view"):
-        rounds_of(recording, recording.seat("party1"), "party2")
+        label_party_rounds(recording, "party2")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def test_predictions_that_were_never_sent_in_clear_are_not_there() -> None:
 def test_the_replayed_residuals_are_those_of_the_run(exchange: dict[str, object]) -> None:
     job = Job.of(job={"rounds": 6, "batch_size": 115, "local_steps": 3}, exchange=exchange)
     recording = Subject(job, load("breast_cancer"), seed=0).record()
-    rounds = rounds_of(recording, recording.seat("party1"), "party2")
+    rounds = label_party_rounds(recording, "party2")
     inputs, view = recording.seat("party2").inputs, recording.result.views["party2"]
     assert len(rounds) == 6
     for index, each in enumerate(rounds):

@@ -25,7 +25,7 @@ from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.openings import BfvOpening, crafted_replies, owner_secret
+from securevfl.crypto.inspection.bfv import BfvOpening, crafted_replies, owner_secret
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     coefficient_ciphertext,

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.attacks.ciphertexts import shared_values
+from securevfl.audit.scoring import shared_values
 from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import from_ring, unmask
-from securevfl.crypto.openings import (
+from securevfl.crypto.inspection.ckks import (
     CHECKED,
     PRODUCT_SCALE_BITS,
     ckks_key,

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
 
 from securevfl.attacks.ciphertexts import SymbolKnowledge, parities_from_symbols
+from securevfl.crypto.inspection.paillier import jacobi_symbols
 from securevfl.crypto.nth_residues import (
     ShortExponentResidues,
     UniformResidues,
     uniform_residue,
 )
-from securevfl.crypto.openings import jacobi_symbols
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
 from securevfl.crypto.scheme import ProductFormat
 from tests.weakened import ShortBlinders

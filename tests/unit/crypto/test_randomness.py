@@ -24,8 +24,8 @@ from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.ckks import _MASK_WIDTH, CkksEvaluator, CkksOwner
+from securevfl.crypto.inspection.bfv import BfvOpening, owner_secret
 from securevfl.crypto.nth_residues import EXPONENT_BITS
-from securevfl.crypto.openings import BfvOpening, owner_secret
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,

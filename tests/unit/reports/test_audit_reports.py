@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from securevfl.audit.finding import curve
+from securevfl.audit.curves import curve
 from securevfl.errors import DataError
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.matrix import (
@@ -44,8 +44,8 @@ def row(attack: str, exchange: str, verdict: str, **other: Any) -> dict[str, Any
         "exchange": exchange,
         "adversary": "label party",
         "side_knowledge": "<its own>",
-        "metric": "relative_error" if verdict != "not_applicable" else None,
-        "value": 0.25 if verdict != "not_applicable" else None,
+        "metric": "relative_error" if verdict in {"leaks", "resists"} else None,
+        "value": 0.25 if verdict in {"leaks", "resists"} else None,
         "chance": 1.0,
         "model_alone": None,
         "verdict": verdict,
@@ -67,8 +67,9 @@ def rows() -> list[dict[str, Any]]:
         row("gram", "plain", "leaks", detail={"case": "control: Adam", "control": True}),
         row("anchors", "plain", "resists", value=2e-11),
         row("gram", "bfv", "leaks", detail={"case": "this job", "certain": False}),
-        row("gram", "masked", "not_applicable"),
-        row("anchors", "masked", "not_applicable"),
+        row("gram", "masked", "immune"),
+        row("anchors", "masked", "immune"),
+        row("anchors", "bfv", "not_shown", detail={"reason": "too many rounds"}),
     ]
 
 
@@ -86,8 +87,8 @@ def test_a_line_for_every_attack_and_case_over_all_exchanges(rows: list[dict[str
         ("anchors", ""),
     ]
     assert [cell_text(cell) for cell in lines[0].cells.values()] == ["0.25!", "0.25?!", "·"]
-    assert [cell_text(cell) for cell in lines[1].cells.values()] == ["0.25", "·", "·"]
-    assert [cell_text(cell) for cell in lines[2].cells.values()] == ["2e-11", "·", "·"]
+    assert [cell_text(cell) for cell in lines[1].cells.values()] == ["0.25", "", "·"]
+    assert [cell_text(cell) for cell in lines[2].cells.values()] == ["2e-11", "n/s", "·"]
 
 
 def test_the_matrix_fits_eighty_columns(rows: list[dict[str, Any]]) -> None:
@@ -101,7 +102,7 @@ def test_the_matrix_fits_eighty_columns(rows: list[dict[str, Any]]) -> None:
 def test_the_legend_gives_every_reason_once(rows: list[dict[str, Any]]) -> None:
     notes = legend(rows)
     assert "2 seeds" in notes[0]
-    assert notes[1:] == ["· masked: no predictions"]
+    assert notes[1:] == ["· masked: no predictions", "n/s bfv: too many rounds"]
 
 
 def test_advice_is_said_in_words(rows: list[dict[str, Any]]) -> None:
@@ -156,6 +157,9 @@ def test_the_page_holds_everything_itself_and_escapes(rows: list[dict[str, Any]]
     outside = re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#)[^)]*\)|@import', page)
     assert outside == []
     assert "2 of 3 attacks on this job" in page
+    assert "1 more is not shown to resist" in page
+    assert '<td class="immune" title="immune: no predictions">·' in page
+    assert '<td class="not_shown" title="not shown: too many rounds">n/s' in page
     assert "kept from S = 114 on" in page
     assert page.count("<svg") == 1
 
@@ -164,6 +168,7 @@ def test_a_page_without_leaks_or_curves_is_a_page(rows: list[dict[str, Any]]) ->
     settings = {"dataset": "data", "parties": 2}
     page = audit_page(results(command="audit", seed=0, settings=settings, rows=rows[2:3]))
     assert "0 of 1 attacks" in page
+    assert "more" not in page.split("<h2>")[0].split("<strong>")[1].split("than")[1]
     assert "<svg" not in page
 
 

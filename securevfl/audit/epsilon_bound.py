@@ -19,7 +19,6 @@ from scipy.stats import beta, norm
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError
-from securevfl.privacy.mechanisms import Mechanism
 
 CONFIDENCE = 0.95
 TINY = 1e-12
@@ -72,24 +71,6 @@ def runs_to_pass(claim: float, delta: float) -> int:
     mu = 1 / float(dp_accounting.get_sigma_gaussian(claim, delta)) + 1
     most_errors = float(norm.sf(mu / 2))
     return ceil(log((1 - CONFIDENCE) / 2) / log1p(-max(most_errors, TINY)))
-
-
-def gaussian_scores(releases: FloatArray) -> FloatArray:
-    """The likelihood ratio of ±C under Gaussian noise, up to a factor.
-
-    Args:
-        releases: shape (T, n), T of each of n canaries.
-    """
-    total: FloatArray = releases.sum(axis=0)
-    return total
-
-
-def laplace_scores(releases: FloatArray, mechanism: Mechanism) -> FloatArray:
-    """The logarithm of the likelihood ratio of ±C under Laplace noise; see `gaussian_scores`."""
-    clip = mechanism.clip
-    ratios: FloatArray = np.abs(releases + clip) - np.abs(releases - clip)
-    total: FloatArray = ratios.sum(axis=0) / mechanism.scale
-    return total
 
 
 def _any_mechanism(without: FloatArray, present: FloatArray, delta: float) -> float:

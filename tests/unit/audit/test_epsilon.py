@@ -5,16 +5,12 @@ import pytest
 from scipy.stats import laplace
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.epsilon import (
-    EpsilonBound,
-    epsilon_bound,
-    gaussian_scores,
-    laplace_scores,
-    runs_to_pass,
-)
+from securevfl.attacks.two_worlds import gaussian_scores, laplace_scores
 from securevfl.audit.canaries import in_situ, released_canaries
-from securevfl.audit.matrix import AuditSettings, audit, violations
-from securevfl.audit.twins import scaled
+from securevfl.audit.epsilon_bound import EpsilonBound, epsilon_bound, runs_to_pass
+from securevfl.audit.matrix import AuditSettings, audit
+from securevfl.audit.policy import violations
+from securevfl.audit.seats import scaled
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
@@ -212,8 +208,14 @@ def test_an_audit_measures_epsilon_where_there_is_one(rows: list[dict[str, Any]]
     taken = by_case["release claim, in situ"]
     assert (taken["verdict"], taken["detail"]["what_if"]) == ("leaks", True)
     assert by_case["DP-SGD, in situ"]["verdict"] == "resists"
-    assert [row["verdict"] for row in rows if row["exchange"] == "plain"] == ["not_applicable"]
-    assert violations(rows, ["epsilon"]) == []
+    assert violations(rows, ["epsilon"], ["dp"]) == []
+
+
+def test_without_noise_no_epsilon_is_shown(rows: list[dict[str, Any]]) -> None:
+    """Who asks for an epsilon wants a claim: a job that lost its noise keeps no such policy."""
+    assert [row["verdict"] for row in rows if row["exchange"] == "plain"] == ["not_shown"]
+    (broken,) = violations(rows, ["epsilon"], ["plain"])
+    assert "no noise" in broken.says
 
 
 @pytest.mark.parametrize(

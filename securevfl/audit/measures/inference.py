@@ -1,34 +1,26 @@
 """Equality solving at prediction time, as a row of the audit."""
 
-from collections.abc import Iterator
-from functools import partial
-
 import numpy as np
 from scipy.special import expit, softmax
 
 from securevfl.attacks.inference import ModelKnowledge, equations_and_unknowns, features_from_scores
-from securevfl.audit.finding import RELATIVE_ERROR, Finding
-from securevfl.audit.subject import Measurement, Subject
-from securevfl.data.tables import PartyTable
+from securevfl.audit.judging import RELATIVE_ERROR, Finding
+from securevfl.audit.measuring import attack
+from securevfl.audit.subject import Subject
+from securevfl.errors import ConfigError
 
 PROBABILITIES = {"logistic", "multinomial"}
 ROUNDS = 20
 
 
-def equality_solving(subject: Subject) -> Iterator[Measurement]:
+@attack("equality_solving", "label party, at prediction time", "the whole trained model")
+def equality_solving(subject: Subject) -> Finding:
     """Held-out people's features from their scores and the joint model."""
-    cell = partial(
-        Measurement,
-        "equality_solving",
-        adversary="label party, at prediction time",
-        side_knowledge="the whole trained model",
-    )
     loss = subject.plan.loss
     if loss.name not in PROBABILITIES:
-        yield cell(reason=f"{loss.name} loss gives no probabilities")
-        return
+        raise ConfigError(f"{loss.name} loss gives no probabilities")
     recording = subject.record(rounds=ROUNDS)
-    tables: dict[str, PartyTable] = {table.name: table for table in recording.dataset.parties}
+    tables = {table.name: table for table in recording.dataset.parties}
     weights = {name: outcome.model.weights for name, outcome in recording.result.outcomes.items()}
     target = tables[subject.feature_party].test
     predictions = {
@@ -46,11 +38,10 @@ def equality_solving(subject: Subject) -> Iterator[Measurement]:
     beside = np.hstack([np.ones((len(total), 1)), total])
     guess = beside @ np.linalg.lstsq(beside, target, rcond=None)[0]
     size = float(np.linalg.norm(target))
-    finding = Finding(
+    return Finding(
         RELATIVE_ERROR,
         float(np.linalg.norm(found - target)) / size,
         chance=float(np.linalg.norm(target - target.mean(axis=0))) / size,
         model_alone=float(np.linalg.norm(target - guess)) / size,
         detail={"equations": equations, "unknowns": unknowns},
     )
-    yield cell(finding=finding)

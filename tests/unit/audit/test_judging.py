@@ -1,6 +1,16 @@
 import pytest
 
-from securevfl.audit.finding import ACCURACY, DEVIATION, RELATIVE_ERROR, Finding, judge
+from securevfl.audit.judging import (
+    ACCURACY,
+    DEVIATION,
+    RELATIVE_ERROR,
+    Finding,
+    Immune,
+    NotShown,
+    Outcome,
+    judge,
+    verdict_of,
+)
 from securevfl.errors import ConfigError
 
 
@@ -75,3 +85,27 @@ def test_one_seed_that_passes_the_bound_is_a_leak() -> None:
 def test_what_cannot_be_judged_is_refused(findings: list[Finding]) -> None:
     with pytest.raises(ConfigError, match=r"none, expected|not to be judged"):
         judge(findings)
+
+
+RESISTS, LEAKS = accuracies(0.8)[0], accuracies(0.95)[0]
+IMMUNE, NOT_SHOWN = Immune("nothing is there"), NotShown("it takes too long")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        ([RESISTS, RESISTS], "resists"),
+        ([LEAKS, LEAKS], "leaks"),
+        ([IMMUNE, IMMUNE], "immune"),
+        ([NOT_SHOWN, NOT_SHOWN], "not_shown"),
+        ([RESISTS, NOT_SHOWN], "not_shown"),
+        ([NOT_SHOWN, RESISTS], "not_shown"),
+        ([LEAKS, NOT_SHOWN], "leaks"),
+        ([NOT_SHOWN, LEAKS], "leaks"),
+        ([IMMUNE, NOT_SHOWN], "not_shown"),
+        ([RESISTS, IMMUNE], "not_shown"),
+        ([], "not_shown"),
+    ],
+)
+def test_resistance_has_to_be_shown_under_all_seeds(outcomes: list[Outcome], verdict: str) -> None:
+    assert verdict_of(outcomes) == verdict

@@ -5,7 +5,8 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks.rotation import stabilizer_rotation
-from securevfl.audit.twins import Twin, TwinSetting, compare_twins, fixed_columns, scaled
+from securevfl.audit.seats import scaled
+from securevfl.audit.twins import Twin, TwinSetting, compare_twins, fixed_columns
 from securevfl.benchmarks.theorem1 import Case, cases, run_case, theorem1
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset

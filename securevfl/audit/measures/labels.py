@@ -4,14 +4,14 @@ The bars are guessing the most frequent class, and the best logistic model of th
 columns: training hands every party about that much anyway.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.gradient_visits import TrainingKnowledge, gradients_of
-from securevfl.attacks.label_scores import LabelEstimate, score
+from securevfl.attacks.gradient_visits import TrainingKnowledge
+from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.attacks.labels_from_gradients import (
     SIGN_LOSSES,
     OneRoundKnowledge,
@@ -19,66 +19,68 @@ from securevfl.attacks.labels_from_gradients import (
     labels_from_gradients,
     labels_from_one_round,
 )
-from securevfl.attacks.labels_from_residuals import (
-    ScheduleKnowledge,
-    labels_from_residuals,
-    residuals_of,
-)
-from securevfl.attacks.own_model import own_model
-from securevfl.attacks.seat import Seat
+from securevfl.attacks.labels_from_residuals import ScheduleKnowledge, labels_from_residuals
 from securevfl.audit.advice import advise
-from securevfl.audit.finding import ACCURACY, Finding
-from securevfl.audit.subject import Measurement, Recording, Subject
+from securevfl.audit.judging import ACCURACY, Finding
+from securevfl.audit.measuring import Case, attack, attack_in_cases
+from securevfl.audit.own_model import own_model
+from securevfl.audit.scoring import score
+from securevfl.audit.seats import Recording, Seat, table_of
+from securevfl.audit.subject import Subject
+from securevfl.audit.views import gradients_of, residuals_of
+from securevfl.errors import ConfigError
 
 EPOCHS = 3
 # What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
 WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
 
 
-def residual_labels(subject: Subject) -> Iterator[Measurement]:
+@attack(
+    "labels_from_residuals",
+    "feature party",
+    "the schedule of batches",
+    immune=lambda subject: "" if subject.in_clear else "residuals travel encrypted",
+)
+def residual_labels(subject: Subject) -> Finding:
     """Signs of residuals in clear."""
-    cell = partial(
-        Measurement,
-        "labels_from_residuals",
-        "",
-        "feature party",
-        "the schedule of batches",
-    )
-    if not subject.in_clear:
-        yield cell(reason="residuals travel encrypted")
-        return
     if subject.job.job.loss not in SIGN_LOSSES:
-        yield cell(reason=f"residuals of {subject.job.job.loss} loss do not tell classes by sign")
-        return
+        loss = subject.job.job.loss
+        raise ConfigError(f"residuals of {loss} loss do not tell classes by sign")
     recording = _epochs(subject, EPOCHS)
     seat = recording.seat(subject.feature_party)
     knowledge = ScheduleKnowledge(len(seat.inputs), recording.batches)
     estimate = labels_from_residuals(residuals_of(seat.view), knowledge)
-    yield cell(_finding(estimate, recording, seat))
+    return _finding(estimate, recording, seat)
 
 
-def gradient_labels(subject: Subject) -> Iterator[Measurement]:
+@attack_in_cases(
+    "labels_from_gradients",
+    "feature party",
+    "its columns, theta0, the schedule, the plan; how frequent each class is",
+)
+def gradient_labels(subject: Subject) -> Iterable[Case]:
     """Aggregated gradients: of the job as it is, and of jobs that the guard would refuse."""
-    cell = partial(
-        Measurement,
-        "labels_from_gradients",
-        adversary="feature party",
-        side_knowledge="its columns, theta0, the schedule, the plan; how frequent each class is",
-    )
+    yield Case(partial(_this_job, subject), "this job's batches")
+    small = subject.with_rows(WHAT_IF_ROWS)
+    size = min(WHAT_IF_BATCH, len(small.dataset.train_labels))
+    for epochs in (1, EPOCHS):
+        name = f"reshuffled {size}, {epochs} epoch{'s' if epochs > 1 else ''}"
+        yield Case(partial(_reshuffled, small, size, epochs), name, what_if=True)
+    if subject.job.job.loss in SIGN_LOSSES:
+        yield Case(partial(_one_round, small), "theta0 = 0, S = P, once", what_if=True)
+
+
+def _this_job(subject: Subject) -> Finding:
     finding = read_labels(_epochs(subject, EPOCHS), subject.feature_party)
     if subject.with_curves:
         advice = advise(subject, partial(read_labels, party=subject.feature_party), EPOCHS)
         finding.detail.update(curves=advice.curves, advice=advice.row())
-    yield cell("this job's batches", finding=finding)
-    small = subject.with_rows(WHAT_IF_ROWS)
-    size = min(WHAT_IF_BATCH, len(small.dataset.train_labels))
-    for epochs in (1, EPOCHS):
-        recording = _epochs(small, epochs, batch_size=size, sampling="shuffle")
-        case = f"reshuffled {size}, {epochs} epoch{'s' if epochs > 1 else ''}"
-        yield cell(case, finding=read_labels(recording, small.feature_party), what_if=True)
-    if subject.job.job.loss in SIGN_LOSSES:
-        finding = _one_round(small)
-        yield cell("theta0 = 0, S = P, once", finding=finding, what_if=True)
+    return finding
+
+
+def _reshuffled(subject: Subject, size: int, epochs: int) -> Finding:
+    recording = _epochs(subject, epochs, batch_size=size, sampling="shuffle")
+    return read_labels(recording, subject.feature_party)
 
 
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
@@ -109,15 +111,10 @@ def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
 
 
 def _one_round(subject: Subject) -> Finding:
-    columns = next(
-        len(table.columns)
-        for table in subject.dataset.parties
-        if table.name == subject.feature_party
-    )
-    size = min(columns, len(subject.dataset.train_labels))
+    size = min(table_of(subject.dataset, subject.feature_party).train.shape)
     recording = subject.record(rounds=1, batch_size=size, start="zero")
     seat, rows = recording.seat(subject.feature_party), recording.batches[0]
-    loss = recording.plan.loss
+    loss = recording.plan.rule.loss
     predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
     gradient = _gradients(recording, seat)[0]
     found = labels_from_one_round(gradient, OneRoundKnowledge(seat.inputs[rows], predicted))
@@ -129,7 +126,7 @@ def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
     learned = gradients_of(seat.view)
     if learned:
         return learned
-    pairs = zip(recording.batches, residuals_of(seat.view), strict=True)
+    pairs = zip(recording.batches, residuals_of(seat.view), strict=False)
     return [seat.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.label_scores import LabelEstimate, LabelScore, score
+from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.audit.scoring import LabelScore, score
 
 MAX_ITERATIONS = 5000
 

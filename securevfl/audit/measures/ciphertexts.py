@@ -1,6 +1,6 @@
 """What ciphertexts give away, as rows of the audit: the product as it is, attacked from views."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,27 +14,28 @@ from securevfl.attacks.ciphertexts import (
     matrix_from_noise,
     parities_from_symbols,
     secret_from_crafted_queries,
-    shared_values,
 )
-from securevfl.audit.finding import CORRELATION, RECOVERED, Finding
-from securevfl.audit.subject import Measurement, Recording, Subject
+from securevfl.audit.judging import CORRELATION, RECOVERED, Finding
+from securevfl.audit.measuring import Reason, attack
+from securevfl.audit.scoring import shared_values
+from securevfl.audit.seats import Recording
+from securevfl.audit.subject import Subject
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import encode
-from securevfl.crypto.openings import (
-    BfvOpening,
+from securevfl.crypto.inspection.bfv import BfvOpening, crafted_replies, owner_secret
+from securevfl.crypto.inspection.ckks import (
     ckks_key,
     ckks_key_guess,
     ckks_matrix,
     ckks_ratio,
     ckks_slots,
-    crafted_replies,
-    jacobi_symbols,
-    owner_secret,
 )
+from securevfl.crypto.inspection.paillier import jacobi_symbols
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols.exchanges.homomorphic import EncryptedProducts, EncryptedValues
 from securevfl.protocols.session.keys import KeyMaker, PublicKey
@@ -44,6 +45,7 @@ OWN_KEY = "its own key and ciphertexts"
 ROWS, QUERIES = 64, 30
 SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
 KEY_ROWS = 8
+EXACT = "exact schemes release no approximations"
 
 
 class RememberedKeys:
@@ -87,18 +89,29 @@ class Exchanged:
     recording: Recording
 
 
-def ratio(subject: Subject) -> Iterator[Measurement]:
+def _immune(**schemes: str) -> Reason:
+    """Nothing is encrypted, or the scheme, by name, has not what the attack reads."""
+
+    def reason(subject: Subject) -> str:
+        return "nothing is encrypted" if subject.in_clear else schemes.get(subject.scheme, "")
+
+    return reason
+
+
+@attack(
+    "ciphertext_ratio",
+    "label party",
+    OWN_KEY,
+    immune=_immune(paillier="not an RLWE scheme: there is no c1"),
+)
+def ratio(subject: Subject) -> Finding:
     """X from c₁ of replies and of inputs."""
-    cell = partial(Measurement, "ciphertext_ratio", "", "label party", OWN_KEY)
     run = _run(subject, ROWS, 2)
-    if run is None or not isinstance(run.owner, BfvOwner | CkksOwner):
-        yield cell(reason="not an RLWE scheme")
-        return
     if isinstance(run.owner, CkksOwner):
         evaluator = CkksEvaluator(run.owner.public_bytes, run.product_format)
         truth = ckks_matrix(evaluator.prepare(run.matrix))
         value = shared_values(ckks_ratio(run.replies[0], run.inputs[0]), truth)
-    else:
+    elif isinstance(run.owner, BfvOwner):
         opening = BfvOpening(run.product_format, owner_secret(run.owner))
         seen = opening.replies(run.replies[0], run.matrix.shape[1])
         guess = opening.expected_c1(
@@ -108,43 +121,50 @@ def ratio(subject: Subject) -> Iterator[Measurement]:
         )
         pairs = [(one[1].ravel(), other.ravel()) for one, other in zip(seen, guess, strict=True)]
         value = float(np.mean([shared_values(*pair) for pair in pairs]))
-    yield cell(finding=Finding(RECOVERED, value, chance=0.0))
+    else:
+        raise ConfigError("this attack reads c1 of bfv and ckks")
+    return Finding(RECOVERED, value, chance=0.0)
 
 
-def noise(subject: Subject) -> Iterator[Measurement]:
+@attack(
+    "ciphertext_noise",
+    "label party",
+    f"{OWN_KEY}, its noise e",
+    immune=_immune(paillier="Paillier's ciphertexts hold no noise"),
+)
+def noise(subject: Subject) -> Finding:
     """X from the noise of replies, which the owner sees and whose share X·e it can compute."""
-    cell = partial(Measurement, "ciphertext_noise", "", "label party", f"{OWN_KEY}, its noise e")
     run = _run(subject, ROWS, QUERIES)
-    if run is None or not isinstance(run.owner, BfvOwner):
-        yield cell(reason="this attack reads the noise of bfv replies")
-        return
+    if not isinstance(run.owner, BfvOwner):
+        raise ConfigError("this attack reads the noise of bfv replies")
     opening = BfvOpening(run.product_format, owner_secret(run.owner))
     rows, columns = run.matrix.shape
     within = min(columns, opening.parameters.columns_per_reply)
     if opening.parameters.inputs > 1:
-        yield cell(reason="several inputs a vector: this attack takes one")
-        return
+        raise ConfigError("several inputs a vector: this attack takes one")
     knowledge = NoiseKnowledge([opening.noise_equations(each, rows, within) for each in run.inputs])
     seen = [opening.reply_noise(each, columns)[0] for each in run.replies]
     found = matrix_from_noise(seen, knowledge)
     truth = run.matrix[:, :within].T.ravel()
-    finding = Finding(
+    return Finding(
         CORRELATION,
         abs(float(np.corrcoef(found, truth)[0, 1])),
         chance=0.0,
         detail={"queries": len(seen), "entries": len(truth)},
     )
-    yield cell(finding=finding)
 
 
-def symbols(subject: Subject) -> Iterator[Measurement]:
+@attack(
+    "jacobi_symbol",
+    "anybody",
+    "that batches repeat",
+    immune=_immune(bfv="symbols are Paillier's", ckks="symbols are Paillier's"),
+)
+def symbols(subject: Subject) -> Finding:
     """Parities of X from Jacobi symbols."""
-    cell = partial(Measurement, "jacobi_symbol", "", "anybody", "that batches repeat")
     if subject.scheme != "paillier":
-        yield cell(reason="symbols are Paillier's")
-        return
+        raise ConfigError("symbols are Paillier's")
     run = _run(subject, SYMBOL_ROWS, SYMBOL_QUERIES)
-    assert run is not None  # noqa: S101
     modulus = run.owner.public_bytes
     equations = np.array(
         [
@@ -156,20 +176,20 @@ def symbols(subject: Subject) -> Iterator[Measurement]:
     truth = run.matrix[:, 0] % 2
     value = 0.0 if found is None else shared_values(found, truth)
     detail = {"replies": len(equations), "contradicted": found is None}
-    yield cell(finding=Finding(RECOVERED, value, chance=0.0, detail=detail))
+    return Finding(RECOVERED, value, chance=0.0, detail=detail)
 
 
-def approximate_key(subject: Subject) -> Iterator[Measurement]:
+@attack(
+    "ckks_key",
+    "feature party",
+    "batches of fewer rows than its columns",
+    immune=_immune(bfv=EXACT, paillier=EXACT),
+)
+def approximate_key(subject: Subject) -> Finding:
     """The CKKS key from what decryptions tell of an input."""
-    cell = partial(
-        Measurement, "ckks_key", "", "feature party", "batches of fewer rows than its columns"
-    )
-    if subject.scheme != "ckks":
-        yield cell(reason="exact schemes release no approximations")
-        return
     run = _run(subject, KEY_ROWS, 2)
-    assert run is not None  # noqa: S101
-    assert isinstance(run.owner, CkksOwner)  # noqa: S101
+    if not isinstance(run.owner, CkksOwner):
+        raise ConfigError("this attack reads the key of ckks")
     seat = run.recording.seat(subject.feature_party)
     bits = run.product_format.value_fraction_bits
     # Products tell the residuals of so few rows, up to what was rounded and flooded.
@@ -177,22 +197,17 @@ def approximate_key(subject: Subject) -> Iterator[Measurement]:
     residuals = np.linalg.lstsq(seat.inputs[run.recording.batches[0]].T, sums, rcond=None)[0]
     slots = ckks_slots(run.product_format, np.rint(np.ldexp(residuals[:, 0], bits)))
     value = shared_values(ckks_key_guess(run.inputs[0], slots), ckks_key(run.owner, run.inputs[0]))
-    yield cell(finding=Finding(RECOVERED, value, chance=0.0))
+    return Finding(RECOVERED, value, chance=0.0)
 
 
-def crafted_query(subject: Subject) -> Iterator[Measurement]:
+@attack(
+    "crafted_query", "malicious feature party", "that its replies are decrypted", immune=_immune()
+)
+def crafted_query(subject: Subject) -> Finding:
     """The BFV key, and every residual, by an evaluator that does not follow the protocol."""
-    cell = partial(
-        Measurement,
-        "crafted_query",
-        "",
-        "malicious feature party",
-        "that its replies are decrypted",
-    )
     run = _run(subject, ROWS, 2)
-    if run is None or not isinstance(run.owner, BfvOwner):
-        yield cell(reason="shown for bfv")
-        return
+    if not isinstance(run.owner, BfvOwner):
+        raise ConfigError("crafted queries are built for bfv")
     columns = run.matrix.shape[1]
     queries = list(crafted_replies(run.product_format, columns))
     secret = secret_from_crafted_queries(
@@ -201,7 +216,7 @@ def crafted_query(subject: Subject) -> Iterator[Measurement]:
     opening = BfvOpening(run.product_format, secret)
     truth = BfvOpening(run.product_format, owner_secret(run.owner))
     pairs = [(opening.decrypted(each), truth.decrypted(each)) for each in run.inputs]
-    finding = Finding(
+    return Finding(
         RECOVERED,
         float(np.mean(secret == owner_secret(run.owner))),
         chance=1 / 3,
@@ -210,21 +225,16 @@ def crafted_query(subject: Subject) -> Iterator[Measurement]:
             "residuals_read": float(np.mean([shared_values(*pair) for pair in pairs])),
         },
     )
-    yield cell(finding=finding)
 
 
 def _answer(owner: BfvOwner, columns: int, reply: bytes) -> NDArray[np.uint64]:
     return owner.decrypt(reply, columns)
 
 
-def _run(subject: Subject, rows: int, rounds: int) -> Exchanged | None:
-    """A run of full batches of a few rows; None where nothing is encrypted."""
-    if subject.in_clear:
-        return None
+def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
+    """A run of full batches of a few rows under encryption."""
     keys = RememberedKeys(subject.keys)
     exchange = {**dict(subject.job.exchange), "predictions": "clear", "round_trips": 2}
-    if subject.scheme not in {"bfv", "paillier"}:
-        exchange["round_trips"] = "auto"
     job = Job.of(**{**dict(subject.job), "exchange": exchange})
     dataset = subject.with_rows(rows).dataset
     small = Subject(job, dataset, subject.seed, keys, keeps_ciphertexts=True)

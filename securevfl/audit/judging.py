@@ -13,9 +13,13 @@ Where the better bar leaves little room below 1, as a model with 98 % of the lab
 is half of that room, so that who reads all labels is not taken for one who reads none. A figure
 that is too noisy to tell counts as a leak that is not certain: resistance has to be shown. Margins
 are part of the metric and the same for all exchanges.
+
+Without a figure there are two verdicts: `immune` where the structure of the exchange leaves the
+attack nothing to work on, and `not_shown` where it could not be run, or does not take the settings
+of this job. Only `resists` and `immune` keep a policy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite, log10, sqrt
 from typing import Any, Literal
@@ -25,7 +29,7 @@ from scipy.stats import t as student
 
 from securevfl.errors import ConfigError
 
-Verdict = Literal["leaks", "resists", "not_applicable"]
+Verdict = Literal["leaks", "resists", "immune", "not_shown"]
 CONFIDENCE = 0.95
 NOTHING = 1e-30
 
@@ -110,6 +114,31 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Immune:
+    """No figure: by its structure the exchange leaves the attack nothing to work on.
+
+    Attributes:
+        reason: what is not there.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NotShown:
+    """No figure: the attack could not be run, or does not take these settings.
+
+    Attributes:
+        reason: why.
+    """
+
+    reason: str
+
+
+Outcome = Finding | Immune | NotShown
+
+
+@dataclass(frozen=True)
 class Judgement:
     """What the findings of several seeds say.
 
@@ -128,28 +157,21 @@ class Judgement:
     margin: float
 
 
-def curve(
-    title: str,
-    x_label: str,
-    y_label: str,
-    x: Sequence[float],
-    series: Mapping[str, Sequence[float | None]],
-    *,
-    lines: Mapping[str, float] | None = None,
-    log_x: bool = False,
-    log_y: bool = False,
-) -> dict[str, Any]:
-    """A figure over something, as reports draw it; `lines` are levels to compare with."""
-    return {
-        "title": title,
-        "x_label": x_label,
-        "y_label": y_label,
-        "x": list(x),
-        "series": {name: list(values) for name, values in series.items()},
-        "lines": dict(lines or {}),
-        "log_x": log_x,
-        "log_y": log_y,
-    }
+def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
+    """What an attack's outcomes say, one a seed: a leak under some seeds is one.
+
+    Resistance has to be shown under all seeds, and immunity is no matter of seeds.
+
+    Raises:
+        ConfigError: findings that cannot be judged.
+    """
+    findings = [each for each in outcomes if isinstance(each, Finding)]
+    verdict = judge(findings).verdict if findings else "immune"
+    if verdict == "leaks":
+        return verdict
+    kind = Finding if findings else Immune
+    shown = outcomes and all(isinstance(each, kind) for each in outcomes)
+    return verdict if shown else "not_shown"
 
 
 def judge(findings: Sequence[Finding]) -> Judgement:

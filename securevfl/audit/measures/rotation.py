@@ -1,6 +1,6 @@
 """Rotation twins as a row of the audit: whether an exchange keeps what Theorem 1 promises."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -8,12 +8,13 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks.rotation import stabilizer_rotation
-from securevfl.audit.finding import DEVIATION, Finding, curve
+from securevfl.audit.curves import curve
+from securevfl.audit.judging import DEVIATION, Finding
 from securevfl.audit.local_rules import Adam, Lasso
-from securevfl.audit.subject import Measurement, Subject
+from securevfl.audit.measuring import Case, attack_in_cases
+from securevfl.audit.subject import Subject
 from securevfl.audit.twins import Twin, TwinSetting, compare_twins
 from securevfl.crypto.schemes import SCHEMES
-from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols.session import gathering
 
@@ -25,11 +26,13 @@ ENCRYPTED_ROUNDS, SLOW_ROWS = 50, 32
 CURVE_POINTS = 60
 
 
-def rotation_twins(subject: Subject) -> Iterator[Measurement]:
+@attack_in_cases("rotation_twin", "all other parties together", KNOWLEDGE)
+def rotation_twins(subject: Subject) -> Iterable[Case]:
     """A feature party's twin, the label party's, and in clear the negative controls."""
     for party in (subject.feature_party, subject.dataset.label_party):
-        yield measured(subject, f"{subject.role(party)} party's data", TwinSetting(party))
-    if subject.scheme != "plain":
+        name = f"{subject.role(party)} party's data"
+        yield Case(partial(_pair, subject, TwinSetting(party)), name)
+    if subject.exchange.adds_noise or not _exact(subject):
         return
     party = subject.feature_party
     lasso = 1e-2 * subject.job.job.learning_rate
@@ -39,12 +42,10 @@ def rotation_twins(subject: Subject) -> Iterator[Measurement]:
         "U off by 1e-3": TwinSetting(party, rotation=_nearly_orthogonal),
     }
     for name, setting in controls.items():
-        yield measured(subject, f"control: {name}", setting, control=True)
+        yield Case(partial(_pair, subject, setting), f"control: {name}", control=True)
 
 
-def measured(
-    subject: Subject, case: str, setting: TwinSetting, control: bool = False
-) -> Measurement:
+def _pair(subject: Subject, setting: TwinSetting) -> Finding:
     """One pair of runs."""
     rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
     job = subject.job.with_settings(rounds=rounds)
@@ -53,24 +54,14 @@ def measured(
         job = Job.of(**{**dict(job), "privacy": shared})
     if subject.is_slow and job.job.batch_size != "full":
         job = job.with_settings(batch_size=min(job.job.batch_size, SLOW_ROWS))
-    cell = partial(
-        Measurement, "rotation_twin", case, "all other parties together", KNOWLEDGE, control=control
-    )
-    try:
-        twin = compare_twins(
-            job,
-            subject.dataset,
-            replace(setting, keys=subject.keys),
-            np.random.default_rng([subject.seed, 2]),
-        )
-    except ConfigError as error:
-        return cell(reason=str(error))
-    return cell(_finding(subject, twin, rounds))
+    generator = np.random.default_rng([subject.seed, 2])
+    twin = compare_twins(job, subject.dataset, replace(setting, keys=subject.keys), generator)
+    return _finding(subject, twin, rounds)
 
 
 def _finding(subject: Subject, twin: Twin, rounds: int) -> Finding:
     # In fixed point X and XU are rounded differently, by up to half a unit an entry.
-    exact = subject.in_clear and subject.scheme != "masked"
+    exact = _exact(subject)
     units = FIXED_POINT_UNITS * 2.0 ** -_fraction_bits(subject)
     picked = np.unique(np.linspace(0, len(twin.steps) - 1, CURVE_POINTS).astype(int))
     return Finding(
@@ -97,6 +88,11 @@ def _finding(subject: Subject, twin: Twin, rounds: int) -> Finding:
             ],
         },
     )
+
+
+def _exact(subject: Subject) -> bool:
+    """Whether all numbers travel as they are."""
+    return subject.in_clear and subject.learns.predictions == "singly"
 
 
 def _fraction_bits(subject: Subject) -> int:

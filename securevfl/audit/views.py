@@ -1,9 +1,4 @@
-"""The numbers in clear of a view: what stands in messages, opens under a key, or adds up.
-
-A masked product that a key owner decrypts is uniform whatever it masks, and a mask that cancels
-hides its summand: neither is here. What is left has to agree between two runs that the theory
-calls indistinguishable.
-"""
+"""What stands in a view: predictions, residuals, gradients, and all its numbers in clear."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -14,7 +9,8 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.protocols.session.gathering import FRACTION_BITS
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.gathering import FRACTION_BITS, Predictions
 from securevfl.runtime.views import Learned, Received, View
 from securevfl.wire.codec import Message, StepMessage
 
@@ -38,8 +34,39 @@ class Place:
     number: int = 0
 
 
+def predictions_of(view: View, party: str) -> list[FloatArray]:
+    """Every H_k of a party in the label party's view, in clear or opened, one a round.
+
+    A job in one round trip has its first predictions in clear; each reply holds the next under the
+    label party's own key.
+    """
+    found: dict[int, FloatArray] = {}
+    for entry in view.entries:
+        if isinstance(entry, Received) and isinstance(entry.message, Predictions):
+            if entry.sender == party:
+                found[entry.message.step] = entry.message.values
+        elif isinstance(entry, Learned) and entry.sender == party:
+            found[entry.step + 1] = entry.values
+    return [found[step] for step in sorted(found)]
+
+
+def residuals_of(view: View) -> list[FloatArray]:
+    """The residuals that a party received, each of shape (S, C), one a round."""
+    messages = (entry.message for entry in view.received(Residuals))
+    return [message.values for message in messages if isinstance(message, Residuals)]
+
+
+def gradients_of(view: View) -> list[FloatArray]:
+    """The gradients Xᵀd/S that a feature party learned, one a round, shapes (P, C)."""
+    return [entry.values for entry in view.learned()]
+
+
 def clear_values(views: Iterable[View]) -> dict[Place, FloatArray]:
     """All numbers in clear of some views, in the order in which they came.
+
+    A masked product that a key owner decrypts is uniform whatever it masks, and a mask that cancels
+    hides its summand: neither is here. What is left has to agree between two runs that the theory
+    calls indistinguishable.
 
     Args:
         views: of the parties that pool what they see.

@@ -3,7 +3,7 @@
 Weakened evaluators live here alone; what makes keys is no part of a job file.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,15 +14,16 @@ from securevfl.attacks.ciphertexts import (
     SymbolKnowledge,
     parities_from_symbols,
 )
-from securevfl.audit.finding import Finding
-from securevfl.audit.measure_ciphertexts import (
+from securevfl.audit.judging import Finding, Immune, NotShown
+from securevfl.audit.measures.ciphertexts import (
     approximate_key,
     crafted_query,
     noise,
     ratio,
     symbols,
 )
-from securevfl.audit.subject import Measurement, Subject
+from securevfl.audit.measuring import Attack, Measurement
+from securevfl.audit.subject import Subject
 from securevfl.crypto.nth_residues import ShortExponentResidues
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
@@ -78,8 +79,8 @@ def subject(scheme: str, keys: KeyMaker | None = None, **exchange: object) -> Su
 
 def finding(measured: Iterator[Measurement]) -> Finding:
     (cell,) = measured
-    assert cell.finding is not None, cell.reason
-    return cell.finding
+    assert isinstance(cell.outcome, Finding), cell.outcome
+    return cell.outcome
 
 
 @pytest.mark.parametrize("hide", ["residuals", "both"])
@@ -123,18 +124,31 @@ def test_a_crafted_query_reads_the_key_and_residuals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "scheme"),
+    ("attack", "scheme", "kind", "reason"),
     [
-        (ratio, "plain"),
-        (noise, "ckks"),
-        (symbols, "bfv"),
-        (approximate_key, "bfv"),
-        (crafted_query, "ckks"),
+        (ratio, "plain", Immune, "nothing is encrypted"),
+        (ratio, "paillier", Immune, "not an RLWE scheme"),
+        (noise, "paillier", Immune, "no noise"),
+        (noise, "ckks", NotShown, "reads the noise of bfv replies"),
+        (symbols, "bfv", Immune, "Paillier's"),
+        (approximate_key, "bfv", Immune, "exact schemes"),
+        (approximate_key, "masked", Immune, "nothing is encrypted"),
+        (crafted_query, "plain", Immune, "nothing is encrypted"),
+        (crafted_query, "ckks", NotShown, "built for bfv"),
     ],
 )
-def test_what_does_not_apply_says_why(
-    measure: Callable[[Subject], Iterator[Measurement]], scheme: str
+def test_an_attack_for_another_scheme_shows_nothing_unless_there_is_nothing_to_attack(
+    attack: Attack, scheme: str, kind: type[Immune | NotShown], reason: str
 ) -> None:
-    (cell,) = measure(subject(scheme))
-    assert cell.finding is None
-    assert cell.reason
+    (cell,) = attack(subject(scheme))
+    assert isinstance(cell.outcome, kind)
+    assert reason in cell.outcome.reason
+
+
+@pytest.mark.parametrize("attack", [ratio, noise, symbols, approximate_key, crafted_query])
+def test_immunity_is_of_schemes_that_are_known(
+    attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheme that nobody has thought of is not taken for one that an attack cannot touch."""
+    monkeypatch.setattr(Subject, "scheme", "another")
+    assert not attack.immune(subject("bfv"))

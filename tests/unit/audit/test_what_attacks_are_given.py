@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.attacks.gram import gram_error
-from securevfl.attacks.label_scores import LabelEstimate, LabelScore, score
-from securevfl.audit import measure_features, measure_labels
-from securevfl.audit.measure_features import gram
-from securevfl.audit.measure_labels import gradient_labels, residual_labels
-from securevfl.audit.subject import Measurement, Recording, Subject
+from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.audit.judging import Finding
+from securevfl.audit.measures import features as measure_features
+from securevfl.audit.measures import labels as measure_labels
+from securevfl.audit.measures.features import gram
+from securevfl.audit.measures.labels import gradient_labels, residual_labels
+from securevfl.audit.measuring import Measurement
+from securevfl.audit.scoring import LabelScore, gram_error, score
+from securevfl.audit.seats import Recording
+from securevfl.audit.subject import Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.job import Job
@@ -90,11 +94,11 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
         np.testing.assert_array_equal(other.rows, one.rows)
         np.testing.assert_allclose(other.scores, one.scores, rtol=1e-9, atol=1e-12)
     for right, wrong in zip(found, again, strict=True):
-        assert right.finding is not None
-        assert wrong.finding is not None
+        assert isinstance(right.outcome, Finding)
+        assert isinstance(wrong.outcome, Finding)
         # Against labels in another order an estimate is a guess: 0.5 ± 0.05.
-        assert wrong.finding.detail["auc"] < 0.7 < right.finding.detail["auc"]
-        assert wrong.finding.value < right.finding.value
+        assert wrong.outcome.detail["auc"] < 0.7 < right.outcome.detail["auc"]
+        assert wrong.outcome.value < right.outcome.value
 
 
 def test_features_that_change_after_the_recording_change_no_factor(
@@ -111,7 +115,7 @@ def test_features_that_change_after_the_recording_change_no_factor(
     job = Job.of(job={"batch_size": 30, "learning_rate": 0.1})
     narrow = some_rows(load("breast_cancer", parties=5), 60)  # 6 columns each
     attacked = Subject(job, narrow, 0, with_curves=False)
-    found, record = [each.finding for each in gram(attacked)], Subject.record
+    found, record = [each.outcome for each in gram(attacked)], Subject.record
 
     def recorded_before(self: Subject, **changes: object) -> Recording:
         recording = record(self, **changes)
@@ -123,12 +127,12 @@ def test_features_that_change_after_the_recording_change_no_factor(
         return replace(recording, dataset=dataset)
 
     monkeypatch.setattr(Subject, "record", recorded_before)
-    again = [each.finding for each in gram(attacked)]
+    again = [each.outcome for each in gram(attacked)]
     assert len(factors) == len(found) + len(again) == 4
     for one, other in zip(factors[:2], factors[2:], strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
     for right, wrong in zip(found, again, strict=True):
-        assert right is not None
-        assert wrong is not None
+        assert isinstance(right, Finding)
+        assert isinstance(wrong, Finding)
         assert right.value < 0.1
         assert wrong.value > 0.5

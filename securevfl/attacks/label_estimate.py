@@ -1,0 +1,19 @@
+"""What an attack says about labels."""
+
+from dataclasses import dataclass
+
+from securevfl.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class LabelEstimate:
+    """What an attack says about the labels.
+
+    Attributes:
+        rows: which rows it speaks of, shape (n,), each once.
+        scores: shape (n, C): two classes, one column, positive for class 1; more classes, the
+            largest column names the class.
+    """
+
+    rows: IntArray
+    scores: FloatArray

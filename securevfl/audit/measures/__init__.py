@@ -1,0 +1,1 @@
+"""What the audit measures, one module for each thing that is attacked."""

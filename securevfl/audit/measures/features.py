@@ -1,0 +1,270 @@
+"""What the label party reads of a feature party's X, as rows of the audit.
+
+First X up to a rotation, from predictions; then the rotation, from side knowledge. Without the view
+the best guess of standardized features is their mean, zero, which has a relative error of 1.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.anchors import AnchorKnowledge, features_from_anchors, spread_anchors
+from securevfl.attacks.binary_columns import BinaryKnowledge, binary_columns
+from securevfl.attacks.components import IndependenceKnowledge, independent_components
+from securevfl.attacks.gram import (
+    GramKnowledge,
+    factor_from_fixed_batches,
+    factor_from_full_batches,
+)
+from securevfl.attacks.gram_rows import factor_from_minibatches
+from securevfl.attacks.rounds import LabelPartyKnowledge, Round, rounds_of
+from securevfl.audit.curves import curve
+from securevfl.audit.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
+from securevfl.audit.measuring import Case, attack_in_cases
+from securevfl.audit.scoring import (
+    feature_error,
+    gram_error,
+    has_binary_columns,
+    matched_correlation,
+    recall_and_precision,
+    rotated_correlation,
+)
+from securevfl.audit.seats import Recording, table_of
+from securevfl.audit.subject import Subject
+from securevfl.audit.views import predictions_of
+from securevfl.errors import ConfigError
+
+STEPS = "rank of X, step size, Q, local rule"
+THIS_JOB, FULL_BATCHES = "this job's batches", "full batches"
+# Longer runs are not made for an audit.
+MOST_ROUNDS = 600
+# What-ifs: full batches of so many rows, some rounds for each dimension.
+FULL_ROWS, SLOW_ROWS = 512, 128
+ROUNDS_A_DIMENSION, SLOW_ROUNDS = 20, 6
+SHORTFALL = 1.5
+CURVE_POINTS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Recovered:
+    """X up to a rotation, as an attack found it.
+
+    Attributes:
+        factor: F, shape (N, d).
+        features: the truth, shape (N, P).
+        case: from what.
+        rounds: how many.
+    """
+
+    factor: FloatArray
+    features: FloatArray
+    case: str
+    rounds: int
+
+
+def _unseen(subject: Subject) -> str:
+    reason = "the label party sees no single party's predictions"
+    return "" if subject.shows_predictions else reason
+
+
+on_features = partial(attack_in_cases, adversary="label party", immune=_unseen)
+
+
+@on_features("gram", side_knowledge=STEPS)
+def gram(subject: Subject) -> Iterable[Case]:
+    """XXᵀ from predictions: of this job's batches, and of full batches."""
+    yield Case(lambda: _gram(subject, _from_job(subject)), THIS_JOB)
+    yield Case(lambda: _gram(subject, _from_full_batches(subject)), FULL_BATCHES, what_if=True)
+
+
+@on_features("anchors", side_knowledge=f"{STEPS}; as many rows as rank")
+def anchors(subject: Subject) -> Iterable[Case]:
+    """X from its Gram matrix and as many known rows as it has rank."""
+    return _from_either(subject, _anchors)
+
+
+@on_features("components", side_knowledge=f"{STEPS}; columns are independent, not Gaussian")
+def components(subject: Subject) -> Iterable[Case]:
+    """Columns of X, if they are independent."""
+    return _from_either(subject, _components)
+
+
+@on_features("binary_columns", side_knowledge=f"{STEPS}; columns are 0 or 1")
+def binary(subject: Subject) -> Iterable[Case]:
+    """0/1 columns of X."""
+    return _from_either(subject, _binary)
+
+
+def _from_either(
+    subject: Subject, measure: Callable[[Subject, Recovered], Finding]
+) -> Iterable[Case]:
+    """From the job's batches; where that is not to be had, full batches are a what-if."""
+    try:
+        found = _from_job(subject)
+    except ConfigError as error:
+        reason = NotShown(str(error))
+        yield Case(lambda: reason, THIS_JOB)
+        yield Case(
+            lambda: measure(subject, _from_full_batches(subject)), FULL_BATCHES, what_if=True
+        )
+    else:
+        yield Case(partial(measure, subject, found))
+
+
+def _gram(subject: Subject, found: Recovered) -> Finding:
+    with_curve = found.case == FULL_BATCHES and subject.with_curves
+    detail = {
+        "rounds": found.rounds,
+        "rank": found.factor.shape[1],
+        "rows": len(found.features),
+        "curves": [_by_rounds(subject)] if with_curve else [],
+    }
+    value = gram_error(found.factor, found.features)
+    return Finding(RELATIVE_ERROR, value, chance=1.0, detail=detail)
+
+
+def _anchors(subject: Subject, found: Recovered) -> Finding:
+    generator = np.random.default_rng([subject.seed, 3])
+    order = spread_anchors(found.factor, found.factor.shape[1], generator)
+    counts = sorted({*np.linspace(0, len(order), CURVE_POINTS).astype(int), len(order) - 1})
+    errors = [_anchored(found, order[:count]) for count in counts]
+    shown = curve(
+        "How many known rows undo the rotation",
+        "known rows",
+        "relative error of the others",
+        [int(count) for count in counts],
+        {"error": errors},
+        log_y=True,
+    )
+    detail = {"anchors": len(order), "x_from": found.case, "curves": [shown]}
+    return Finding(RELATIVE_ERROR, errors[-1], chance=1.0, detail=detail)
+
+
+def _components(subject: Subject, found: Recovered) -> Finding:
+    knowledge = IndependenceKnowledge(subject.seed)
+    return Finding(
+        CORRELATION,
+        matched_correlation(independent_components(found.factor, knowledge), found.features),
+        chance=rotated_correlation(found.factor, found.features, subject.seed),
+        detail={"x_from": found.case, "rows": len(found.features)},
+    )
+
+
+def _binary(subject: Subject, found: Recovered) -> Finding:
+    if not has_binary_columns(found.features):
+        raise ConfigError("X has no 0/1 columns")
+    columns = binary_columns(found.factor, BinaryKnowledge(seed=subject.seed))
+    recall, precision = recall_and_precision(columns, found.features)
+    detail = {"precision": precision, "found": columns.shape[1], "x_from": found.case}
+    return Finding(RECALL, recall, chance=0.0, detail=detail)
+
+
+def _from_job(subject: Subject) -> Recovered:
+    """From as many rounds of the job as the attack needs.
+
+    Raises:
+        ConfigError: more than an audit makes, or settings that the attack cannot take.
+    """
+    size, rows = _rank(subject), len(subject.dataset.train_labels)
+    batches = subject.plan.schedule.batches
+    if subject.job.job.sampling == "shuffle":
+        settings = subject.job.job
+        if subject.plan.local_steps > 1 or settings.l2 or settings.proximal:
+            raise ConfigError("reshuffled batches: this attack takes single steps, no penalties")
+        rounds, why = (rows + SLOW_ROUNDS) * batches, f"{rows} rows, reshuffled,"
+    else:
+        rounds = ceil(SHORTFALL * size * batches**2) + SLOW_ROUNDS
+        why = f"rank {size} and {batches} batches"
+    if rounds > MOST_ROUNDS:
+        raise ConfigError(
+            f"{why} take some {rounds:,} rounds, more than an audit makes ({MOST_ROUNDS})"
+        )
+    return _recovered(subject, subject.record(rounds=rounds), size, THIS_JOB)
+
+
+def _from_full_batches(subject: Subject) -> Recovered:
+    """From full batches of the first rows.
+
+    Raises:
+        ConfigError: settings that the attack cannot take.
+    """
+    small, recording, size = _full_batches(subject)
+    return _recovered(small, recording, size, FULL_BATCHES)
+
+
+def _full_batches(subject: Subject) -> tuple[Subject, Recording, int]:
+    small = subject.with_rows(SLOW_ROWS if subject.is_slow else FULL_ROWS)
+    size = _rank(small)
+    rounds = (SLOW_ROUNDS if subject.is_slow else ROUNDS_A_DIMENSION) * (size + 1)
+    return small, small.record(rounds=rounds, batch_size="full"), size
+
+
+def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> Recovered:
+    rounds = label_party_rounds(recording, subject.feature_party)
+    features = recording.seat(subject.feature_party).inputs
+    return Recovered(_factor(recording, rounds, size), features, case, len(rounds))
+
+
+def label_party_rounds(recording: Recording, party: str) -> list[Round]:
+    """Every round of a run as the label party has it, for attacks on one feature party.
+
+    Raises:
+        ConfigError: a job whose parties take turns, or predictions that are not in the view.
+    """
+    seat = recording.seat(recording.dataset.label_party)
+    assert seat.labels is not None  # noqa: S101
+    others = [table.name for table in recording.dataset.parties if table.name != seat.name]
+    knowledge = LabelPartyKnowledge(
+        seat.inputs, seat.labels, seat.model, recording.batches, recording.plan
+    )
+    return rounds_of({name: predictions_of(seat.view, name) for name in others}, knowledge, party)
+
+
+def _factor(recording: Recording, rounds: Sequence[Round], size: int) -> FloatArray:
+    job, plan = recording.job.job, recording.plan
+    knowledge = GramKnowledge(
+        dimension=size,
+        step_sizes=[plan.step_size.at(index) for index in range(len(rounds))],
+        local_steps=plan.rule.local_steps,
+        curvature=0.0 if plan.rule.frozen else plan.rule.loss.curvature,
+        l2=plan.rule.l2,
+        proximal=plan.rule.proximal,
+    )
+    if job.batch_size == "full":
+        return factor_from_full_batches(rounds, knowledge)
+    if job.sampling == "shuffle":
+        rows = len(recording.dataset.train_labels)
+        return factor_from_minibatches(rounds, rows, knowledge.step_sizes[0], size)
+    return factor_from_fixed_batches(rounds, knowledge)
+
+
+def _rank(subject: Subject) -> int:
+    features = table_of(subject.dataset, subject.feature_party).train
+    return int(np.linalg.matrix_rank(features))
+
+
+def _by_rounds(subject: Subject) -> dict[str, object]:
+    """The Gram error over the rounds of full batches."""
+    small, recording, size = _full_batches(subject)
+    rounds = label_party_rounds(recording, small.feature_party)
+    features = recording.seat(small.feature_party).inputs
+    counts = np.unique(np.geomspace(2, len(rounds), 2 * CURVE_POINTS).astype(int))
+    errors = [gram_error(_factor(recording, rounds[:count], size), features) for count in counts]
+    return curve(
+        "X up to a rotation from full batches",
+        "rounds",
+        "relative error of XXᵀ",
+        counts.tolist(),
+        {"error": errors},
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _anchored(found: Recovered, rows: IntArray) -> float:
+    knowledge = AnchorKnowledge(rows, found.features[rows])
+    return feature_error(features_from_anchors(found.factor, knowledge), found.features, rows)

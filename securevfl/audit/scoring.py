@@ -1,0 +1,117 @@
+"""How near an estimate comes to the truth, which the auditor alone has."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.models import scores
+
+BoolArray = NDArray[np.bool_]
+TURNS = 5
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """An estimate against the truth; only the auditor has it.
+
+    Attributes:
+        rows: how many rows were estimated.
+        accuracy: share of them read rightly.
+        auc: area under the ROC curve, which a majority class does not flatter.
+        chance: accuracy of guessing the most frequent class.
+    """
+
+    rows: int
+    accuracy: float
+    auc: float
+    chance: float
+
+
+def score(estimate: LabelEstimate, labels: IntArray) -> LabelScore:
+    """Compare an estimate with all labels, shape (N,)."""
+    truth = labels[estimate.rows]
+    return LabelScore(
+        rows=len(truth),
+        accuracy=scores.accuracy(estimate.scores, truth),
+        auc=scores.auc(estimate.scores, truth),
+        chance=float(np.bincount(truth).max() / len(truth)),
+    )
+
+
+def gram_error(factor: FloatArray, features: FloatArray) -> float:
+    """‖FFᵀ − XXᵀ‖/‖XXᵀ‖ in Frobenius norms, without N × N matrices; 1 for F = 0.
+
+    Args:
+        factor: F, shape (N, r).
+        features: the truth, shape (N, P).
+    """
+    both = np.hstack([factor, features])
+    triangle: FloatArray = np.linalg.qr(both)[1]
+    ours, true = triangle[:, : factor.shape[1]], triangle[:, factor.shape[1] :]
+    difference = ours @ ours.T - true @ true.T
+    return float(np.linalg.norm(difference) / np.linalg.norm(true @ true.T))
+
+
+def feature_error(estimate: FloatArray, features: FloatArray, known: IntArray) -> float:
+    """‖X̂ − X‖/‖X‖ over the rows that are not known; 1 for guessing zero."""
+    unknown = np.setdiff1d(np.arange(len(features)), known)
+    difference = np.linalg.norm(estimate[unknown] - features[unknown])
+    return float(difference / np.linalg.norm(features[unknown]))
+
+
+def matched_correlation(found: FloatArray, features: FloatArray) -> float:
+    """Median over the columns of X of |correlation| with what was matched to each, one to one.
+
+    Constant columns do not count; what cannot be matched counts as 0.
+    """
+    varied = features[:, features.std(axis=0) > 0]
+    ours = found[:, found.std(axis=0) > 0]
+    correlations = np.abs(np.corrcoef(ours.T, varied.T)[: ours.shape[1], ours.shape[1] :])
+    places = linear_sum_assignment(-correlations)
+    best = np.zeros(varied.shape[1])
+    best[places[1]] = correlations[places]
+    return float(np.median(best))
+
+
+def rotated_correlation(factor: FloatArray, features: FloatArray, seed: int) -> float:
+    """The same for F turned at random, without any search: mean over a few turns."""
+    generator = np.random.default_rng([seed, 4])
+    turns = [
+        np.linalg.qr(generator.standard_normal((factor.shape[1], factor.shape[1])))[0]
+        for _ in range(TURNS)
+    ]
+    return float(np.mean([matched_correlation(factor @ turn, features) for turn in turns]))
+
+
+def recall_and_precision(found: BoolArray, features: FloatArray) -> tuple[float, float]:
+    """Shares of the true 0/1 columns that were found, and of what was found that is one.
+
+    A column and its complement are the same; constant columns are none.
+    """
+    true = {_name(column > 0) for column in features.T if _is_binary(column)}
+    ours = {_name(column) for column in found.T}
+    hits = len(true & ours)
+    return hits / max(len(true), 1), hits / max(len(ours), 1)
+
+
+def has_binary_columns(features: FloatArray) -> bool:
+    """Whether there is anything to find."""
+    return any(_is_binary(column) for column in features.T)
+
+
+def _is_binary(column: FloatArray) -> bool:
+    return len(np.unique(column)) == 2 and set(np.unique(column)) <= {0.0, 1.0}  # noqa: PLR2004
+
+
+def _name(ones: BoolArray) -> bytes:
+    return min(ones.tobytes(), (~ones).tobytes())
+
+
+def shared_values(found: Iterable[int], truth: Iterable[int]) -> float:
+    """The share of values that are the same, place by place."""
+    return float(np.mean([one == other for one, other in zip(found, truth, strict=True)]))

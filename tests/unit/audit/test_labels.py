@@ -1,0 +1,175 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.attacks.gradient_visits import replay
+from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks.labels_from_gradients import labels_from_gradients
+from securevfl.attacks.labels_from_residuals import (
+    ScheduleKnowledge,
+    labels_from_magnitudes,
+    labels_from_residuals,
+)
+from securevfl.audit.advice import advise
+from securevfl.audit.measures.labels import read_labels, training_knowledge
+from securevfl.audit.own_model import own_model
+from securevfl.audit.scoring import score
+from securevfl.audit.seats import Recording
+from securevfl.audit.subject import Subject, guarded_batch_size
+from securevfl.audit.views import residuals_of
+from securevfl.benchmarks.label_guard import label_guard
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+
+
+@pytest.fixture(scope="module")
+def a9a(real_data: Callable[..., VerticalDataset]) -> VerticalDataset:
+    """The 67 columns attack: of both parties' they have the higher rank."""
+    return replace(real_data("a9a"), label_party="second")
+
+
+def run(dataset: VerticalDataset, scheme: str = "plain", **settings: object) -> Recording:
+    job = Job.of(
+        job={"batch_size": 115, "learning_rate": 0.1, **settings}, exchange={"scheme": scheme}
+    )
+    return Subject(job, dataset, 0).record()
+
+
+def accuracy(recording: Recording, party: str = "party2") -> float:
+    return read_labels(recording, party).value
+
+
+def test_signs_of_residuals_are_the_labels() -> None:
+    dataset = load("breast_cancer")
+    recording = run(dataset, rounds=30)
+    seen = residuals_of(recording.seat("party2").view)
+    knowledge = ScheduleKnowledge(456, recording.batches)
+    assert score(labels_from_residuals(seen, knowledge), dataset.train_labels).accuracy == 1.0
+
+
+def test_sizes_of_residuals_alone_tell_something(a9a: VerticalDataset) -> None:
+    recording = run(a9a, rounds=200, batch_size=512)
+    seat = recording.seat("first")
+    knowledge = ScheduleKnowledge(len(seat.inputs), recording.batches)
+    found = labels_from_magnitudes(residuals_of(seat.view), knowledge, rare_class=1)
+    assert 0.66 < score(found, a9a.train_labels).auc < 0.9
+    turned = labels_from_magnitudes(residuals_of(seat.view), knowledge, rare_class=0)
+    assert score(turned, a9a.train_labels).auc < 0.34
+
+
+def test_reshuffled_batches_give_labels_within_an_epoch_or_three(a9a: VerticalDataset) -> None:
+    rounds = len(a9a.train_labels) // 64
+    one = run(a9a, sampling="shuffle", batch_size=64, rounds=rounds)
+    three = run(a9a, sampling="shuffle", batch_size=64, rounds=3 * rounds)
+    assert accuracy(one, "first") >= 0.95
+    assert accuracy(three, "first") >= 0.99
+
+
+def test_a_fixed_partition_at_the_guards_limit_gives_what_the_own_model_gives(
+    a9a: VerticalDataset,
+) -> None:
+    size = guarded_batch_size(a9a)
+    finding = read_labels(run(a9a, batch_size=size, rounds=10 * (32561 // size)), "first")
+    assert finding.model_alone is not None
+    assert finding.value - finding.model_alone <= 0.03
+    assert 0.83 < finding.model_alone < 0.845
+
+
+def test_gradients_under_encryption_tell_the_same() -> None:
+    dataset = load("breast_cancer")
+    settings: dict[str, Any] = {"rounds": 21, "batch_size": 64, "sampling": "shuffle"}
+    plain = accuracy(run(dataset, **settings))
+    encrypted = accuracy(run(dataset, "bfv", allow_label_leak=True, **settings))
+    assert abs(plain - encrypted) < 0.01
+    assert plain > 0.93
+
+
+def test_gradients_of_other_labels_tell_nothing() -> None:
+    # The known-safe case: labels that have nothing to do with what was trained on.
+    dataset = load("breast_cancer")
+    recording = run(dataset, rounds=9)
+    others = np.random.default_rng(0).permutation(dataset.train_labels)
+    seat = recording.seat("party2")
+    found = labels_from_gradients(
+        [seat.inputs[rows].T @ np.zeros((len(rows), 1)) for rows in recording.batches],
+        training_knowledge(recording, seat),
+    )
+    assert score(found, others).auc < 0.6  # 456 rows: 0.5 ± 0.03, beyond 0.6 once in 2,000
+
+
+def test_the_replayed_training_is_the_partys_own() -> None:
+    recording = run(load("breast_cancer"), "bfv", rounds=12, eval_every=0)
+    seat = recording.seat("party2")
+    gradients = [entry.values for entry in seat.view.learned()]
+    _, last = replay(gradients, training_knowledge(recording, seat))
+    trained = seat.inputs @ recording.result.outcomes["party2"].model.weights
+    np.testing.assert_allclose(last, trained, atol=1e-12)
+
+
+def test_gradients_that_do_not_fit_are_refused() -> None:
+    recording = run(load("breast_cancer"), rounds=2)
+    seat = recording.seat("party2")
+    knowledge = training_knowledge(recording, seat)
+    with pytest.raises(ConfigError, match="0 rounds"):
+        replay([], knowledge)
+    with pytest.raises(ConfigError, match="shape"):
+        replay([np.zeros((3, 1))], knowledge)
+
+
+def test_ten_classes_are_read_too() -> None:
+    dataset = load("digits")
+    settings: dict[str, Any] = {"loss": "multinomial", "learning_rate": 0.001}
+    small = run(dataset, batch_size=32, sampling="shuffle", rounds=44 * 3, **settings)
+    finding = read_labels(small, "left")
+    assert finding.value > 0.95
+    assert finding.chance is not None
+    assert finding.chance < 0.15
+
+
+def test_the_own_model_is_a_bar_and_told_labels_can_be_left_out() -> None:
+    dataset = load("breast_cancer")
+    columns = dataset.parties[1].train
+    columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+    whole = own_model(columns, dataset.train_labels)
+    assert whole.score.rows == 456
+    assert whole.score.accuracy > 0.95
+    half = own_model(columns, dataset.train_labels, known=np.arange(0, 456, 2))
+    assert half.score.rows == 228
+    assert half.score.accuracy > 0.9
+    noise = np.random.default_rng(0).standard_normal((456, 3))
+    assert own_model(noise, dataset.train_labels).score.auc < 0.65
+
+
+def test_the_score_knows_the_most_frequent_class() -> None:
+    estimate = LabelEstimate(np.array([0, 2, 3]), np.array([[1.0], [-1.0], [1.0]]))
+    scored = score(estimate, np.array([1, 1, 0, 0]))
+    assert (scored.rows, scored.accuracy, scored.chance) == (3, 2 / 3, 2 / 3)
+
+
+def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> None:
+    dataset = some_rows(a9a, 1500)
+    job = Job.of(job={"batch_size": 134, "learning_rate": 0.1, "start": "zero"})
+    advice = advise(Subject(job, dataset, 0), lambda each: read_labels(each, "first"), epochs=3)
+    by_size, by_epoch = advice.curves
+    assert set(by_size["series"]) == {"fixed batches", "reshuffled"}
+    assert by_size["series"]["reshuffled"][0] > 0.95
+    assert advice.safe_batch_size["reshuffled"] is not None
+    assert advice.safe_batch_size["reshuffled"] >= (advice.safe_batch_size["fixed batches"] or 0)
+    assert advice.safe_epochs["fixed batches"] >= advice.safe_epochs["reshuffled"]
+    assert by_epoch["x"] == [1, 2, 3, 4, 5]
+    flags = " ".join(advice.flags)
+    assert "theta0 = 0" in flags
+    assert "leverage 1" in flags
+    assert advice.row()["zero_start"] is True
+
+
+def test_the_guards_benchmark_gives_a_row_for_every_ratio() -> None:
+    rows = list(label_guard(load("breast_cancer"), ratios=(1 / 8, 1.0), epochs=3, seeds=(0,)))
+    assert [row["batch_size"] for row in rows] == [115, 16]
+    assert rows[0]["ratio"] <= 1 / 8
+    assert rows[1]["accuracy"] > rows[0]["accuracy"]
