@@ -155,6 +155,7 @@ def train(
     simulated = simulate(
         programs,
         job.network.resolve(),
+        job_hash=job.hash(),
         stopwatch=environment.stopwatch,
         record_views=environment.record_views,
         tamper=environment.tamper,

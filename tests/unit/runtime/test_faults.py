@@ -18,7 +18,7 @@ from securevfl.runtime.channel import Channel, collect, expect_shape
 from securevfl.runtime.costs import Costs, FixedCosts, Stopwatch
 from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Program, simulate
-from securevfl.runtime.views import Decrypted, Received
+from securevfl.runtime.views import Decrypted, Received, record
 from securevfl.wire.codec import Message, encode
 
 LAN = PRESETS["lan"]
@@ -163,7 +163,7 @@ def test_a_section_that_fails_is_no_part_of_the_path() -> None:
 def test_a_view_holds_what_was_received_and_decrypted_in_order() -> None:
     async def watched(channel: Channel, costs: Costs) -> None:
         await channel.receive(["a"], Predictions, 0)
-        channel.record_decrypted("a", 0, np.array([7]))
+        record(channel, Decrypted("a", 0, np.array([7])))
         await channel.receive(["a"], Predictions, 1)
 
     programs: dict[str, Program[None]] = {
