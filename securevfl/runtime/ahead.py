@@ -7,7 +7,7 @@ in real time, where nobody knows it before the message is there.
 import asyncio
 from collections.abc import Callable
 
-from securevfl.runtime.costs import Costs
+from securevfl.runtime.costs import OFFLINE, Costs
 
 
 class WorkAhead:
@@ -50,8 +50,8 @@ class WorkAhead:
         costs.stopwatch.start()
         # The first that has a piece to do does it.
         worked = any(work() for work in costs.ahead)
-        spent = costs.stopwatch.stop("offline")
+        spent = costs.stopwatch.stop(OFFLINE)
         if not worked:
             return None
-        costs.seconds["offline"] = costs.seconds.get("offline", 0.0) + spent
+        costs.seconds[OFFLINE] = costs.seconds.get(OFFLINE, 0.0) + spent
         return spent

@@ -18,7 +18,8 @@ from typing_extensions import override
 from securevfl.runtime.pace import Pace, steady
 from securevfl.wire.codec import Message, Stage
 
-PHASES = ("local", "encrypt", "evaluate", "decrypt", "offline")
+OFFLINE = "offline"
+PHASES = ("local", "encrypt", "evaluate", "decrypt", OFFLINE)
 SETUP = "setup"
 COMMUNICATION = "communication"
 SCORING = "scoring"
@@ -145,13 +146,11 @@ class Costs:
             sent: on the sender's clock.
             arrival: on this party's.
         """
-        self.path = dict(path)
-        self.path[component] = self.path.get(component, 0.0) + arrival - sent
+        self.path = {**path, component: path.get(component, 0.0) + arrival - sent}
 
-    def outlasted(self, seconds: float) -> None:
-        """Note by how much work ahead outlasted a wait."""
-        if seconds:
-            self.path["offline"] = self.path.get("offline", 0.0) + seconds
+    def passed(self, component: str, seconds: float) -> None:
+        """Add time to this party's own path."""
+        self.path[component] = self.path.get(component, 0.0) + seconds
 
     def sent(self, message: Message, size: int) -> None:
         """Note a message that left, and its bytes without those of its envelope."""
@@ -206,7 +205,7 @@ class ComputeSection:
         costs.seconds[phase] = costs.seconds.get(phase, 0.0) + seconds
         if phase == SCORING or error is not None:
             return
-        costs.path[phase] = costs.path.get(phase, 0.0) + seconds
+        costs.passed(phase, seconds)
         await costs.clock.spend(seconds)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from securevfl.errors import PeerError, PeerUnreachable, UnexpectedMessage
 from securevfl.runtime.ahead import WorkAhead
 from securevfl.runtime.channel import M, awaited, expect, timed_out, unsealed
-from securevfl.runtime.costs import Costs, Stopwatch, component_of
+from securevfl.runtime.costs import OFFLINE, Costs, Stopwatch, component_of
 from securevfl.runtime.inbox import Arrived, Inbox
 from securevfl.wire.codec import MAX_MESSAGE_BYTES, Message, Stage, encode
 from securevfl.wire.envelope import Envelope, seal
@@ -162,8 +162,7 @@ class RealChannel:
         envelope = Envelope(self._job, self.name, self._sent[to], costs.hops, costs.path, data)
         self._sent[to] += 1
         self._carry(to, seal(envelope))
-        if message.stage != "evaluation":
-            self._count(message.stage, time.monotonic() - began)
+        self._count(message.stage, time.monotonic() - began)
 
     async def receive(
         self,
@@ -185,6 +184,7 @@ class RealChannel:
             async with asyncio.timeout_at(deadline):
                 sender, arrived = await self._inbox.take(senders)
         except TimeoutError:
+            self._count(kind.stage, time.monotonic() - began)
             raise timed_out(self.name, timeout or 0.0, senders, kind) from None
         except PeerUnreachable as error:
             raise PeerUnreachable(
@@ -223,9 +223,11 @@ class RealChannel:
             return
         self._clock.reach(max(self._clock.now() + elapsed, sent + overrun))
         self.costs.take_over(envelope.path, component_of(stage), sent, self._clock.now() - overrun)
-        self.costs.outlasted(overrun)
+        if overrun:
+            self.costs.passed(OFFLINE, overrun)
 
     def _count(self, stage: Stage, seconds: float) -> None:
-        component = component_of(stage)
-        self.costs.path[component] = self.costs.path.get(component, 0.0) + seconds
+        if stage == "evaluation":
+            return
+        self.costs.passed(component_of(stage), seconds)
         self._clock.reach(self._clock.now() + seconds)

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from securevfl.errors import PeerTimeout, PeerUnreachable
 from securevfl.runtime.ahead import WorkAhead
 from securevfl.runtime.channel import Channel, M, awaited, expect, timed_out, unsealed
-from securevfl.runtime.costs import Costs, Stopwatch, component_of
+from securevfl.runtime.costs import OFFLINE, Costs, Stopwatch, component_of
 from securevfl.runtime.inbox import Arrived, Inbox
 from securevfl.runtime.line import Line
 from securevfl.runtime.pace import Pace, steady
@@ -75,6 +75,7 @@ class _Endpoint:
             async with asyncio.timeout_at(deadline):
                 sender, carried = await self.inbox(kind.stage).take(senders)
         except TimeoutError:
+            await self._pass_in_vain(kind.stage, timeout_seconds or 0.0)
             raise timed_out(self.name, timeout_seconds or 0.0, senders, kind) from None
         finally:
             self.waits_for = None
@@ -85,6 +86,13 @@ class _Endpoint:
             await self._pass_time(kind.stage, before, carried, envelope)
         return sender, expect(envelope.message, sender, kind, step, self._wire.max_bytes)
 
+    async def _pass_in_vain(self, stage: Stage, seconds: float) -> None:
+        if stage == "evaluation":
+            await self.clock.resume()
+            return
+        self.costs.passed(component_of(stage), seconds)
+        await self.clock.spend(seconds)
+
     async def _pass_time(
         self, stage: Stage, before: float, carried: _Carried, envelope: Envelope
     ) -> None:
@@ -93,7 +101,8 @@ class _Endpoint:
         self.costs.received(stage, envelope.hops)
         if carried.at > before:
             self.costs.take_over(envelope.path, component_of(stage), carried.sent, carried.at)
-            self.costs.outlasted(overrun)
+            if overrun:
+                self.costs.passed(OFFLINE, overrun)
 
 
 class _Wire:
