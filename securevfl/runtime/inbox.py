@@ -52,11 +52,12 @@ class Inbox(Generic[A]):
         losses = [self._lost[name][0] for name in senders if name in self._lost]
         return min(heads or losses, default=None)
 
-    async def take(self, senders: Collection[str]) -> tuple[str, A]:
+    async def take(self, senders: Collection[str], deadline: float | None = None) -> tuple[str, A]:
         """The first envelope to have arrived from one of the senders, waited for if need be.
 
         Raises:
             PeerError: there is none, and one of the senders is lost.
+            TimeoutError: the loop's clock passed the deadline.
         """
         while True:
             heads = [(self._queues[s][0].at, s) for s in senders if self._queues.get(s)]
@@ -67,7 +68,11 @@ class Inbox(Generic[A]):
                 if name in self._lost:
                     raise self._lost[name][1]
             self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            if deadline is None:
+                await self._waiter
+                continue
+            async with asyncio.timeout_at(deadline):
+                await self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

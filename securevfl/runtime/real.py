@@ -181,8 +181,7 @@ class RealChannel:
             overrun = await self._ahead.until(lambda: self._over_for(senders, deadline))
         try:
             # The loop's clock is time.monotonic as well.
-            async with asyncio.timeout_at(deadline):
-                sender, arrived = await self._inbox.take(senders)
+            sender, arrived = await self._inbox.take(senders, deadline)
         except TimeoutError:
             self._count(kind.stage, time.monotonic() - began)
             raise timed_out(self.name, timeout or 0.0, senders, kind) from None

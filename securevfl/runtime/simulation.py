@@ -72,8 +72,7 @@ class _Endpoint:
         self.waits_for = awaited(senders, kind)
         deadline = None if timeout_seconds is None else before + timeout_seconds
         try:
-            async with asyncio.timeout_at(deadline):
-                sender, carried = await self.inbox(kind.stage).take(senders)
+            sender, carried = await self.inbox(kind.stage).take(senders, deadline)
         except TimeoutError:
             await self._pass_in_vain(kind.stage, timeout_seconds or 0.0)
             raise timed_out(self.name, timeout_seconds or 0.0, senders, kind) from None

@@ -5,23 +5,25 @@ what number it travels, in which part of a job, and what it carries. Bytes from 
 hostile: `decode` accepts exactly what `encode` writes and refuses everything else with
 `MalformedMessage`. No pickle, no evaluation, no allocation beyond the bytes at hand.
 
-Layout: b"SVFL", version, number, then the fields in the order of the class, as `wire.fields` has
-them.
+Layout: b"SVFL", version, number, then the fields in the order of the class. Integers are unsigned
+64-bit little-endian; text and bytes carry their length; arrays carry dimensions and
+little-endian data; floats must be finite.
 """
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import fields as fields_of
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+
+import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.errors import MalformedMessage
-from securevfl.wire import fields
-from securevfl.wire.fields import Reader
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 30
+MAX_DIMENSIONS = 2
 
 Blobs = tuple[bytes, ...]
 Stage = Literal["setup", "round", "evaluation"]
@@ -72,7 +74,7 @@ def message_kind(
         kind.number, kind.stage, kind.carries = number, stage, carries
         declared = dataclass(frozen=True, eq=False)(kind)
         _LAYOUTS[declared] = tuple(
-            (field.name, _FIELD_CODECS[field.type]) for field in fields_of(declared)
+            (field.name, _FIELD_CODECS[field.type]) for field in fields(declared)
         )
         _KINDS[number] = declared
         return declared
@@ -86,21 +88,106 @@ def kinds() -> tuple[type[Message], ...]:
 
 
 _HEADER = struct.Struct("<4sBB")
+_U64 = struct.Struct("<Q")
+
+
+class _Reader:
+    """Takes fields off a byte string and never past its end."""
+
+    def __init__(self, data: bytes, position: int) -> None:
+        self.data = data
+        self.position = position
+
+    def take(self, count: int) -> bytes:
+        end = self.position + count
+        if end > len(self.data):
+            raise MalformedMessage(
+                f"{count} bytes expected at {self.position}, {len(self.data)} in all"
+            )
+        piece = self.data[self.position : end]
+        self.position = end
+        return piece
+
+    def integer(self) -> int:
+        value: int = _U64.unpack(self.take(8))[0]
+        return value
+
+    def blob(self) -> bytes:
+        return self.take(self.integer())
+
+    def blobs(self) -> Blobs:
+        # A count is bounded by the bytes that follow: every blob has an 8-byte length.
+        count = self.integer()
+        if count * 8 > len(self.data) - self.position:
+            raise MalformedMessage(f"{count} parts announced, the message is too short for them")
+        return tuple(self.blob() for _ in range(count))
+
+    def text(self) -> str:
+        try:
+            return self.blob().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedMessage("a text field is not UTF-8") from error
+
+    def flag(self) -> bool:
+        value = self.take(1)
+        if value not in (b"\0", b"\1"):
+            raise MalformedMessage("a flag is neither 0 nor 1")
+        return value == b"\1"
+
+    def array(self, dtype: str) -> NDArray[Any]:
+        dimensions = self.take(1)[0]
+        if dimensions > MAX_DIMENSIONS:
+            raise MalformedMessage(f"array of {dimensions} dimensions, at most {MAX_DIMENSIONS}")
+        shape = tuple(self.integer() for _ in range(dimensions))
+        count = 1
+        for extent in shape:
+            count *= extent
+        data = np.frombuffer(self.take(8 * count), dtype)
+        try:
+            return data.reshape(shape)
+        except ValueError as error:
+            raise MalformedMessage(f"no array can have the dimensions {shape}") from error
+
+    def floats(self) -> FloatArray:
+        values = self.array("<f8")
+        if not np.isfinite(values).all():
+            raise MalformedMessage("an array holds NaN or infinite values")
+        return values
+
+    def ring(self) -> RingArray:
+        return self.array("<u8")
+
+
+def _integer(value: int) -> bytes:
+    return _U64.pack(value)
+
+
+def _blob(value: bytes) -> bytes:
+    return _U64.pack(len(value)) + value
+
+
+def _blobs(value: Blobs) -> bytes:
+    return _U64.pack(len(value)) + b"".join(map(_blob, value))
+
+
+def _array(value: NDArray[Any], dtype: str) -> bytes:
+    shape = b"".join(map(_U64.pack, value.shape))
+    return bytes([value.ndim]) + shape + np.ascontiguousarray(value, dtype).tobytes()
 
 
 class _FieldCodec(NamedTuple):
     encode: Callable[[Any], bytes]
-    decode: Callable[[Reader], Any]
+    decode: Callable[[_Reader], Any]
 
 
 _FIELD_CODECS: dict[Any, _FieldCodec] = {
-    int: _FieldCodec(fields.integer, Reader.integer),
-    bool: _FieldCodec(lambda value: bytes([value]), Reader.flag),
-    str: _FieldCodec(lambda value: fields.blob(value.encode()), Reader.text),
-    bytes: _FieldCodec(fields.blob, Reader.blob),
-    Blobs: _FieldCodec(fields.blobs, Reader.blobs),
-    FloatArray: _FieldCodec(lambda value: fields.array(value, "<f8"), Reader.floats),
-    RingArray: _FieldCodec(lambda value: fields.array(value, "<u8"), Reader.ring),
+    int: _FieldCodec(_integer, _Reader.integer),
+    bool: _FieldCodec(lambda value: bytes([value]), _Reader.flag),
+    str: _FieldCodec(lambda value: _blob(value.encode()), _Reader.text),
+    bytes: _FieldCodec(_blob, _Reader.blob),
+    Blobs: _FieldCodec(_blobs, _Reader.blobs),
+    FloatArray: _FieldCodec(lambda value: _array(value, "<f8"), _Reader.floats),
+    RingArray: _FieldCodec(lambda value: _array(value, "<u8"), _Reader.ring),
 }
 _LAYOUTS: dict[type[Message], tuple[tuple[str, _FieldCodec], ...]] = {}
 
@@ -130,8 +217,9 @@ def decode(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Message:
         raise MalformedMessage(f"protocol version {version}, this is {PROTOCOL_VERSION}")
     if number not in _KINDS:
         raise MalformedMessage(f"unknown kind {number}")
-    reader = Reader(data, _HEADER.size)
+    reader = _Reader(data, _HEADER.size)
     kind = _KINDS[number]
     decoded = kind(**{name: codec.decode(reader) for name, codec in _LAYOUTS[kind]})
-    reader.finish()
+    if reader.position != len(data):
+        raise MalformedMessage(f"{len(data) - reader.position} bytes after the end of a message")
     return decoded
