@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export SECUREVFL_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: venv bench test test-all check format clean
+.PHONY: venv bench test test-all check format docs clean
 
 venv: .venv/installed
 
@@ -31,6 +31,10 @@ check: .venv/installed-dev
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Tables only; `bench/results.sh` measures.
+docs: .venv/installed
+	$(BIN)/python -m securevfl.reports.documents README.md SECURITY.md docs/results/*.md
 
 clean:
 	rm -rf .venv results models

@@ -5,34 +5,32 @@ here reads two parties' data together.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.partition import BatchSchedule
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
-from securevfl.models.losses import loss_for
 from securevfl.models.scores import auc
 from securevfl.models.storage import save_model
-from securevfl.protocols.exchanges.setting_up import check_exchange, reveals_gradients
-from securevfl.protocols.plans import schedule_of
+from securevfl.protocols.catalogue import resolve
+from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
-from securevfl.protocols.session.privacy_account import PrivacyAccount, Promise, account_of
+from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
-from securevfl.protocols.vertical.fdml import SERVER, Served, check_fdml, serve
-from securevfl.protocols.vertical.local_part import check_local_models
-from securevfl.protocols.vertical.program import PartyOutcome, run_party
-from securevfl.protocols.vertical.workplace import PartyData, Workplace
+from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.workplace import PartyData, Workplace
+from securevfl.protocols.vertical.program import PartyOutcome
 from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
 from securevfl.runtime.pace import Pace
-from securevfl.runtime.simulation import Program, Tamper, simulate
+from securevfl.runtime.simulation import Tamper, simulate
 from securevfl.runtime.views import View
 
 
@@ -54,6 +52,8 @@ class Environment:
         wrap_model: gives what a party trains in place of its local model at θ⁰, from its name
             and that model; None trains the model itself.
         paces: by party, how much longer than measured it computes.
+        keep_state: called after every round of every party with what it takes to go on.
+        resume: by party, where to go on from; all from the same round.
     """
 
     keys: KeyMaker = field(default_factory=SchemeKeys)
@@ -66,6 +66,8 @@ class Environment:
     modules: Mapping[str, MakeModule] = field(default_factory=dict)
     wrap_model: Callable[[str, LocalModel], LocalModel] | None = None
     paces: Mapping[str, Pace] = field(default_factory=dict)
+    keep_state: Callable[[SessionState], None] | None = None
+    resume: Mapping[str, SessionState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,19 +75,20 @@ class TrainingResult:
     """A finished job.
 
     Attributes:
-        job: the job in force.
+        plan: the job in force, resolved.
         outcomes: by party.
         scores: the label party's held-out scores.
-        rounds: rounds done.
+        rounds: rounds done, those of an earlier run among them.
         ledgers: each party's costs.
         views: each party's view, where recorded.
         label_guard_ratio: highest ratio at any key owner; None where gradients stay hidden.
         wall_s: seconds on this machine's clock.
         test_labels: of the held-out rows.
-        served: what fdml's server saw.
+        others: what the programs of those without data returned, by name.
+        rounds_before: rounds of an earlier run, from which this one went on.
     """
 
-    job: Job
+    plan: Plan
     outcomes: dict[str, PartyOutcome]
     scores: list[Score]
     rounds: int
@@ -94,11 +97,17 @@ class TrainingResult:
     label_guard_ratio: float | None
     wall_s: float
     test_labels: NDArray[np.int64]
-    served: Served | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+    rounds_before: int = 0
+
+    @property
+    def job(self) -> Job:
+        """The job in force."""
+        return self.plan.job
 
     def costs(self, rounds: int | None = None) -> JobCosts:
-        """Costs of the job's first rounds; of all by default."""
-        return job_costs(self.ledgers, rounds or self.rounds)
+        """Costs of the rounds up to one, the last by default, without those of an earlier run."""
+        return job_costs(self.ledgers, (rounds or self.rounds) - self.rounds_before)
 
     @property
     def privacy(self) -> Promise | None:
@@ -138,92 +147,58 @@ def train(
     Raises:
         ConfigError: a job that does not fit the data, or would leak too much about labels.
         RangeExceeded: fixed-point products could overflow; before anything is sent.
+        BudgetExhausted: the job would spend more than its privacy budget.
         PeerError: a party broke the protocol (with fault injection).
     """
     environment = environment or Environment()
-    check(job, dataset, environment.modules)
-    schedule = schedule_of(job, dataset)
-    programs: dict[str, Program[PartyOutcome | Served]] = {
-        data.table.name: partial(
-            run_party, job=job, data=data, workplace=_workplace(job, data, environment)
-        )
-        for data in _parties(dataset, schedule, everyone_labels=job.job.algorithm == "fdml")
+    plan = plan_for(job, dataset, environment.modules)
+    places = {
+        table.name: _workplace(plan, dataset, table, environment) for table in dataset.parties
     }
-    if job.job.algorithm == "fdml":
-        programs[SERVER] = _server(job, dataset, schedule)
     started = time.perf_counter()
     simulated = simulate(
-        programs,
-        job.network.resolve(),
-        job_hash=job.hash(),
+        plan.algorithm.programs(plan, places),
+        plan.line,
+        job_hash=plan.hash,
         stopwatch=environment.stopwatch,
         record_views=environment.record_views,
         tamper=environment.tamper,
         paces=environment.paces,
     )
     wall = time.perf_counter() - started
-    outcomes = {
-        name: outcome
-        for name, outcome in simulated.results.items()
-        if isinstance(outcome, PartyOutcome)
-    }
-    served = simulated.results.get(SERVER)
-    label = outcomes[dataset.label_party]
+    outcomes: dict[str, PartyOutcome] = {name: simulated.results[name] for name in places}
+    label = outcomes[plan.facts.label_party]
     ratios = [outcome.leakage.ratio for outcome in outcomes.values()]
     return TrainingResult(
-        job=job,
+        plan=plan,
         outcomes=outcomes,
         scores=label.scores,
         rounds=label.rounds,
         ledgers=simulated.costs,
         views=simulated.views,
-        label_guard_ratio=max(ratios) if reveals_gradients(job.exchange) else None,
+        label_guard_ratio=max(ratios) if plan.learns.gradients else None,
         wall_s=wall,
         test_labels=dataset.test_labels,
-        served=served if isinstance(served, Served) else None,
+        rounds_before=max((each.rounds for each in environment.resume.values()), default=0),
+        others={name: each for name, each in simulated.results.items() if name not in places},
     )
 
 
-def check(
-    job: Job, dataset: VerticalDataset, modules: Mapping[str, MakeModule] | None = None
-) -> None:
-    """Check that a job fits the data, before any work.
+def plan_for(job: Job, dataset: VerticalDataset, modules: Collection[str] = ()) -> Plan:
+    """The job resolved for a data set, before any work.
+
+    Args:
+        job: the settings.
+        dataset: the data.
+        modules: the parties for which there is a custom module.
 
     Raises:
-        ConfigError: a loss, local model, exchange, network or batch size that does not.
+        ConfigError: a loss, local model, exchange, network or batch size that does not fit.
         DataError: data that no job could train on.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
     check_dataset(dataset)
-    loss = loss_for(job.job.loss, dataset.classes)
-    check_exchange(job.exchange, loss, len(dataset.parties), job.job.algorithm)
-    check_local_models(
-        job,
-        loss,
-        names=[table.name for table in dataset.parties],
-        label_party=dataset.label_party,
-        modules=modules or {},
-    )
-    check_fdml(job, [table.name for table in dataset.parties])
-    job.network.resolve()
-    account = privacy_account(job, dataset)
-    if account is not None:
-        account.require_budget()
-
-
-def privacy_account(job: Job, dataset: VerticalDataset) -> PrivacyAccount | None:
-    """The account of a job; None where its exchange adds no noise.
-
-    Raises:
-        ConfigError: a batch size that does not fit the data, or `[privacy]` without its exchange.
-    """
-    return account_of(
-        job,
-        schedule_of(job, dataset),
-        parties=len(dataset.parties),
-        outputs=loss_for(job.job.loss, dataset.classes).outputs,
-        test_rows=len(dataset.test_labels),
-    )
+    return resolve(job, Facts.of(dataset), modules)
 
 
 def save_models(result: TrainingResult, directory: Path) -> list[Path]:
@@ -238,50 +213,24 @@ def save_models(result: TrainingResult, directory: Path) -> list[Path]:
     return list(paths.values())
 
 
-def _server(
-    job: Job, dataset: VerticalDataset, schedule: BatchSchedule
-) -> Program[PartyOutcome | Served]:
-    return partial(
-        serve,
-        workers=tuple(table.name for table in dataset.parties),
-        job_hash=job.hash(),
-        rounds=job.job.rounds,
-        staleness=job.job.staleness,
-        batch=schedule.batch,
-        shape=(schedule.rows, loss_for(job.job.loss, dataset.classes).outputs),
-        test_rows=len(dataset.test_labels),
-    )
-
-
-def _parties(
-    dataset: VerticalDataset, schedule: BatchSchedule, *, everyone_labels: bool
-) -> list[PartyData]:
-    names = tuple(table.name for table in dataset.parties)
-    holders = names if everyone_labels else (dataset.label_party,)
-    return [
-        PartyData(
-            table=table,
-            names=names,
-            label_party=dataset.label_party,
-            train_labels=dataset.train_labels if table.name in holders else None,
-            test_labels=dataset.test_labels if table.name in holders else None,
-            classes=dataset.classes,
-            standardize=dataset.standardize,
-            schedule=schedule,
-        )
-        for table in dataset.parties
-    ]
-
-
-def _workplace(job: Job, data: PartyData, environment: Environment) -> Workplace:
-    is_label_party = data.table.name == data.label_party
-    name, wrap = data.table.name, environment.wrap_model
+def _workplace(
+    plan: Plan, dataset: VerticalDataset, table: PartyTable, environment: Environment
+) -> Workplace:
+    name, facts, wrap = table.name, plan.facts, environment.wrap_model
+    with_labels = plan.algorithm.labels_everywhere or name == facts.label_party
     return Workplace(
+        data=PartyData(
+            table,
+            dataset.train_labels if with_labels else None,
+            dataset.test_labels if with_labels else None,
+        ),
         keys=environment.keys,
-        start=np.random.default_rng([job.job.seed, data.names.index(name)]),
+        start=np.random.default_rng([plan.job.job.seed, facts.names.index(name)]),
         guard_directory=environment.guard_directory,
         checkpoints=environment.checkpoints,
-        progress=environment.progress if is_label_party else None,
+        progress=environment.progress if name == facts.label_party else None,
         make_module=environment.modules.get(name),
         wrap_model=None if wrap is None else partial(wrap, name),
+        keep_state=environment.keep_state,
+        resume=environment.resume.get(name),
     )

@@ -11,8 +11,8 @@ from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.row_spaces import RowSpace
 from securevfl.errors import ConfigError
 from securevfl.models.linear import LinearModel
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.signals import GradientSignal
-from securevfl.protocols.vertical.fedbcd import Plan
 from securevfl.runtime.views import View
 
 

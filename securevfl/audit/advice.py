@@ -17,7 +17,6 @@ from securevfl.attacks.leverage import Exposure, exposure
 from securevfl.attacks.row_spaces import LEVERAGE_ONE
 from securevfl.audit.finding import Finding, curve
 from securevfl.audit.subject import Recording, Subject
-from securevfl.protocols.plans import schedule_of
 
 SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
 ROWS = 4096
@@ -82,7 +81,7 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
         read: the attack and its score.
         epochs: of this job, for its exposure.
     """
-    clear = subject.job.in_clear
+    clear = subject.job.without_protection
     small = Subject(clear, subject.with_rows(ROWS).dataset, subject.seed)
     rows = len(small.dataset.train_labels)
     columns = _columns(subject)
@@ -101,7 +100,7 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
     reference = next(iter(by_size.values()))[0]
     bars = {"own model": reference.model_alone or 0.0, "most frequent": reference.chance or 0.0}
     return Advice(
-        exposure=exposure(_inputs(subject), schedule_of(subject.job, subject.dataset), epochs),
+        exposure=exposure(_inputs(subject), subject.plan.schedule, epochs),
         zero_start=subject.job.job.start == "zero",
         safe_batch_size={name: _from_on(sizes, found) for name, found in by_size.items()},
         safe_epochs={name: _until(found) for name, found in by_epoch.items()},

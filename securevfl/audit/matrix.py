@@ -24,14 +24,13 @@ from securevfl.audit.measure_features import anchors, binary, components, gram
 from securevfl.audit.measure_inference import equality_solving
 from securevfl.audit.measure_labels import gradient_labels, residual_labels
 from securevfl.audit.measure_rotation import rotation_twins
-from securevfl.audit.subject import SLOW, Measurement, Subject
+from securevfl.audit.subject import Measurement, Subject
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.models.losses import loss_for
 from securevfl.processes import in_processes
-from securevfl.protocols.exchanges.setting_up import check_exchange
-from securevfl.training import check
+from securevfl.protocols.catalogue import exchange_of
+from securevfl.training import plan_for
 
 Row = dict[str, Any]
 Measure = Callable[[Subject], Iterator[Measurement]]
@@ -91,10 +90,10 @@ def audit(
     if unknown:
         raise ConfigError(f"attack = {unknown[0]!r}: unknown; known are {', '.join(MEASURES)}")
     for job in settings.jobs.values():
-        check(job.in_clear, dataset)
+        plan_for(job.without_protection, dataset)
     seeds = range(settings.repeats)
     # The slow ones first, so that none of them ends alone on one core.
-    names = sorted(settings.jobs, key=lambda name: settings.jobs[name].exchange.scheme not in SLOW)
+    names = sorted(settings.jobs, key=lambda name: not exchange_of(settings.jobs[name]).is_slow)
     tasks = [(name, index) for name in names for index in seeds]
     attack = partial(_measured, dataset, settings)
     by_cell: dict[tuple[str, str, str], list[Measurement]] = {}
@@ -116,8 +115,7 @@ def _measured(
     name, index = task
     job = settings.jobs[name]
     try:
-        loss = loss_for(job.job.loss, dataset.classes)
-        check_exchange(job.exchange, loss, len(dataset.parties), job.job.algorithm)
+        plan_for(job, dataset)
     except ConfigError as error:
         return [Measurement(attack, reason=str(error)) for attack in settings.attacks]
     subject = Subject(job, dataset, job.job.seed + index, with_curves=index == 0)

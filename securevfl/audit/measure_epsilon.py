@@ -14,7 +14,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
-from securevfl.training import privacy_account
+from securevfl.training import plan_for
 
 CANARIES = 20_000
 MOST_RELEASES = 100
@@ -26,7 +26,7 @@ LIKE_RELEASES = {"gradient_clip": 1.0, "gradient_noise_multiplier": 4.0}
 def empirical_epsilon(subject: Subject) -> Iterator[Measurement]:
     """Canaries by their own releases, with a control; one record by the others' messages."""
     cell = partial(Measurement, "epsilon", adversary="label party")
-    if subject.scheme != "dp":
+    if not subject.exchange.adds_noise:
         yield cell(reason="no noise: no epsilon is claimed")
         return
     privacy = subject.job.privacy
@@ -75,7 +75,7 @@ def _worlds(subject: Subject, job: Job, cell: Measurement) -> Measurement:
     rounds = int(min(max(2, (job.privacy.noise_multiplier or 0) ** 2), MOST_ROUNDS))
     job = job.with_settings(rounds=rounds, batch_size="full", algorithm="fedbcd-p", eval_every=0)
     try:
-        account = privacy_account(job, small.dataset)
+        account = plan_for(job, small.dataset).account
         assert account is not None  # noqa: S101
         promise = account.after(rounds)
         claim = promise.epsilon_end_to_end or promise.epsilon_release

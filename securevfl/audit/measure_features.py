@@ -43,8 +43,6 @@ from securevfl.audit.finding import CORRELATION, RECALL, RELATIVE_ERROR, Finding
 from securevfl.audit.own_replay import rounds_of
 from securevfl.audit.subject import Measurement, Recording, Subject
 from securevfl.errors import ConfigError
-from securevfl.models.losses import loss_for
-from securevfl.protocols.plans import plan_of, schedule_of
 
 ADVERSARY = "label party"
 STEPS = "rank of X, step size, Q, local rule"
@@ -192,10 +190,10 @@ def _from_job(subject: Subject) -> Recovered:
         ConfigError: more than an audit makes, or settings that the attack cannot take.
     """
     size, rows = _rank(subject), len(subject.dataset.train_labels)
-    batches = schedule_of(subject.job, subject.dataset).batches
+    batches = subject.plan.schedule.batches
     if subject.job.job.sampling == "shuffle":
         settings = subject.job.job
-        if subject.job.local_steps > 1 or settings.l2 or settings.proximal:
+        if subject.plan.local_steps > 1 or settings.l2 or settings.proximal:
             raise ConfigError("reshuffled batches: this attack takes single steps, no penalties")
         rounds, why = (rows + SLOW_ROUNDS) * batches, f"{rows} rows, reshuffled,"
     else:
@@ -235,22 +233,19 @@ def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> 
 
 
 def _factor(recording: Recording, rounds: list[Round], size: int) -> FloatArray:
-    job, dataset = recording.job, recording.dataset
-    loss = loss_for(job.job.loss, dataset.classes)
-    plan = plan_of(job, loss, len(dataset.parties))
+    plan = recording.plan
     knowledge = GramKnowledge(
         dimension=size,
         step_sizes=[plan.step_size.at(index) for index in range(len(rounds))],
         local_steps=plan.rule.local_steps,
-        curvature=0.0 if plan.rule.frozen else loss.curvature,
+        curvature=0.0 if plan.rule.frozen else plan.loss.curvature,
         l2=plan.rule.l2,
         proximal=plan.rule.proximal,
     )
-    if job.job.batch_size == "full":
+    if plan.job.job.batch_size == "full":
         return factor_from_full_batches(rounds, knowledge)
-    if job.job.sampling == "shuffle":
-        rows = len(dataset.train_labels)
-        return factor_from_minibatches(rounds, rows, knowledge.step_sizes[0], size)
+    if plan.job.job.sampling == "shuffle":
+        return factor_from_minibatches(rounds, plan.facts.rows, knowledge.step_sizes[0], size)
     return factor_from_fixed_batches(rounds, knowledge)
 
 

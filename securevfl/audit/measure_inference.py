@@ -10,7 +10,6 @@ from securevfl.attacks.inference import ModelKnowledge, equations_and_unknowns, 
 from securevfl.audit.finding import RELATIVE_ERROR, Finding
 from securevfl.audit.subject import Measurement, Subject
 from securevfl.data.tables import PartyTable
-from securevfl.models.losses import loss_for
 
 PROBABILITIES = {"logistic", "multinomial"}
 ROUNDS = 20
@@ -24,7 +23,7 @@ def equality_solving(subject: Subject) -> Iterator[Measurement]:
         adversary="label party, at prediction time",
         side_knowledge="the whole trained model",
     )
-    loss = loss_for(subject.job.job.loss, subject.dataset.classes)
+    loss = subject.plan.loss
     if loss.name not in PROBABILITIES:
         yield cell(reason=f"{loss.name} loss gives no probabilities")
         return

@@ -29,8 +29,6 @@ from securevfl.attacks.seat import Seat
 from securevfl.audit.advice import advise
 from securevfl.audit.finding import ACCURACY, Finding
 from securevfl.audit.subject import Measurement, Recording, Subject
-from securevfl.models.losses import loss_for
-from securevfl.protocols.plans import plan_of
 
 EPOCHS = 3
 # What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
@@ -100,13 +98,13 @@ def read_labels(recording: Recording, party: str) -> Finding:
 
 def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
     """What a feature party holds beside its view, and how frequent each class is."""
-    job, dataset = recording.job, recording.dataset
+    labels = recording.dataset.train_labels
     return TrainingKnowledge(
         inputs=seat.inputs,
         batches=recording.batches,
         start=seat.model.weights,
-        plan=plan_of(job, loss_for(job.job.loss, dataset.classes), len(dataset.parties)),
-        class_shares=np.bincount(dataset.train_labels) / len(dataset.train_labels),
+        plan=recording.plan,
+        class_shares=np.bincount(labels) / len(labels),
     )
 
 
@@ -119,7 +117,7 @@ def _one_round(subject: Subject) -> Finding:
     size = min(columns, len(subject.dataset.train_labels))
     recording = subject.record(rounds=1, batch_size=size, start="zero")
     seat, rows = recording.seat(subject.feature_party), recording.batches[0]
-    loss = loss_for(recording.job.job.loss, recording.dataset.classes)
+    loss = recording.plan.loss
     predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
     gradient = _gradients(recording, seat)[0]
     found = labels_from_one_round(gradient, OneRoundKnowledge(seat.inputs[rows], predicted))

@@ -48,7 +48,7 @@ def measured(
     """One pair of runs."""
     rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
     job = subject.job.with_settings(rounds=rounds)
-    if subject.scheme == "dp":  # Theorem 1 is about the rest: both runs draw the same noise
+    if subject.exchange.adds_noise:  # Theorem 1 is about the rest: both runs draw the same noise
         shared = {**dict(job.privacy), "noise_seed": subject.seed}
         job = Job.of(**{**dict(job), "privacy": shared})
     if subject.is_slow and job.job.batch_size != "full":

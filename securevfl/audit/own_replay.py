@@ -9,8 +9,6 @@ from securevfl.attacks.rounds import Round, predictions_of
 from securevfl.attacks.seat import Seat
 from securevfl.audit.subject import Recording
 from securevfl.errors import ConfigError
-from securevfl.models.losses import loss_for
-from securevfl.protocols.plans import plan_of
 from securevfl.protocols.signals import PredictionsSignal
 
 
@@ -25,12 +23,11 @@ def rounds_of(recording: Recording, seat: Seat, party: str) -> list[Round]:
     Raises:
         ConfigError: a job whose parties take turns, or predictions that are not in the view.
     """
-    job, dataset = recording.job, recording.dataset
-    if job.job.algorithm == "fedbcd-s":
+    plan = recording.plan
+    if plan.algorithm.in_turns:
         raise ConfigError("parties take turns: the attack takes rounds that all take together")
     assert seat.labels is not None  # noqa: S101
-    plan = plan_of(job, loss_for(job.job.loss, dataset.classes), len(dataset.parties))
-    feature_parties = [table.name for table in dataset.parties if table.name != seat.name]
+    feature_parties = [name for name in plan.facts.names if name != seat.name]
     seen = {name: predictions_of(seat.view, name) for name in feature_parties}
     model, rounds = seat.model, []
     for index, rows in enumerate(recording.batches):

@@ -5,6 +5,7 @@ its own θ⁰ and what all parties know, and nothing else of the run. Only score
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -14,16 +15,14 @@ from securevfl.audit.finding import Finding
 from securevfl.audit.twins import scaled
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
-from securevfl.models.losses import loss_for
-from securevfl.protocols.exchanges.label_guard import LIMIT
-from securevfl.protocols.exchanges.setting_up import IN_CLEAR
-from securevfl.protocols.plans import schedule_of
+from securevfl.protocols.catalogue import exchange_of
+from securevfl.protocols.exchange import Exchange
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.session.label_guard import LIMIT
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import Received
-from securevfl.training import Environment, TrainingResult, privacy_account, train
-
-SLOW = ("paillier",)
+from securevfl.training import Environment, TrainingResult, plan_for, train
 
 
 @dataclass(frozen=True)
@@ -56,37 +55,35 @@ class Recording:
     """A finished run with all views.
 
     Attributes:
-        job: as it ran; its plan, schedule and seed of batches are known to all.
         dataset: as it was trained on, scaled.
         result: the run's.
     """
 
-    job: Job
     dataset: VerticalDataset
     result: TrainingResult
 
+    @property
+    def plan(self) -> Plan:
+        """Of the job as it ran, which all parties know."""
+        return self.result.plan
+
+    @property
+    def job(self) -> Job:
+        """As it ran."""
+        return self.plan.job
+
     def seat(self, party: str) -> Seat:
         """What one party has in hand."""
-        names = [table.name for table in self.dataset.parties]
-        at_label_party = party == self.dataset.label_party
-        part = LocalPart(
-            self.job,
-            self.dataset.parties[names.index(party)],
-            loss=loss_for(self.job.job.loss, self.dataset.classes),
-            classes=self.dataset.classes,
-            standardize=False,
-            holds_labels=at_label_party,
-            start=np.random.default_rng([self.job.job.seed, names.index(party)]),
-            make_module=None,
-        )
-        labels = self.dataset.train_labels if at_label_party else None
+        number = self.plan.facts.names.index(party)
+        start = np.random.default_rng([self.job.job.seed, number])
+        part = LocalPart(self.plan, self.dataset.parties[number], start)
+        labels = self.dataset.train_labels if party == self.dataset.label_party else None
         return Seat(party, self.result.views[party], part.inputs, part.model, labels)
 
     @property
     def batches(self) -> list[IntArray]:
         """The row numbers of every round."""
-        schedule = schedule_of(self.job, self.dataset)
-        return [schedule.batch(index) for index in range(self.result.rounds)]
+        return [self.plan.schedule.batch(index) for index in range(self.result.rounds)]
 
 
 @dataclass(eq=False)
@@ -115,16 +112,26 @@ class Subject:
         job, self.dataset = scaled(self.job, self.dataset)
         privacy = job.privacy
         has_budget = privacy.budget is not None or privacy.release_budget is not None
-        if self.scheme == "dp" and (has_budget or privacy.noise_multiplier is None):
+        if self.exchange.adds_noise and (has_budget or privacy.noise_multiplier is None):
             job = _without_budget(job, self.dataset)
         self.job = job.with_settings(
             seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True
         )
 
     @property
+    def exchange(self) -> Exchange:
+        """The description of the exchange under attack."""
+        return exchange_of(self.job)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Of the job on these data."""
+        return plan_for(self.job, self.dataset)
+
+    @property
     def scheme(self) -> str:
         """The exchange's name."""
-        return self.job.exchange.scheme
+        return self.exchange.name
 
     def role(self, party: str) -> str:
         """What a party is: label or feature."""
@@ -133,28 +140,23 @@ class Subject:
     @property
     def in_clear(self) -> bool:
         """Whether residuals travel without encryption."""
-        return self.scheme in IN_CLEAR
+        return self.exchange.learns(self.job).residuals != "hidden"
 
     @property
     def releases(self) -> int:
         """T: how often the job releases a sample under `dp`."""
-        account = privacy_account(self.job, self.dataset)
+        account = self.plan.account
         return 0 if account is None else account.after(account.rounds).releases
 
     @property
     def is_slow(self) -> bool:
         """Whether a round takes so long that audits make fewer and smaller ones."""
-        return self.scheme in SLOW
+        return self.exchange.is_slow
 
     @property
     def shows_predictions(self) -> bool:
         """Whether the label party sees each H_k by itself."""
-        exchange = self.job.exchange
-        return (
-            exchange.scheme != "masked"
-            and exchange.predictions == "clear"
-            and exchange.hide == "residuals"
-        )
+        return self.exchange.learns(self.job).predictions == "singly"
 
     @property
     def feature_party(self) -> str:
@@ -181,13 +183,13 @@ class Subject:
             if not self.keeps_ciphertexts:
                 for view in result.views.values():
                     view.entries = [each for each in view.entries if not _is_ciphertext(each)]
-            self._recordings[key] = Recording(job, self.dataset, result)
+            self._recordings[key] = Recording(self.dataset, result)
         return self._recordings[key]
 
 
 def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
     """The job with the noise that its budget asks for: attacks run more rounds, or fewer."""
-    account = privacy_account(job, dataset)
+    account = plan_for(job, dataset).account
     assert account is not None  # noqa: S101
     gradients = account.gradients
     resolved = {

@@ -18,12 +18,11 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
-from securevfl.models.losses import loss_for
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import View
-from securevfl.training import Environment, TrainingResult, train
+from securevfl.training import Environment, TrainingResult, plan_for, train
 
 ChangeTwin = Callable[[FloatArray], FloatArray]
 MakeRotation = Callable[[FloatArray, np.random.Generator], FloatArray]
@@ -149,17 +148,10 @@ def start_of(
     modules: dict[str, MakeModule] | None = None,
 ) -> LocalModel:
     """The local model at θ⁰ that a party draws in a job."""
-    names = [table.name for table in dataset.parties]
-    return LocalPart(
-        job,
-        _table(dataset, party),
-        loss=loss_for(job.job.loss, dataset.classes),
-        classes=dataset.classes,
-        standardize=dataset.standardize,
-        holds_labels=party == dataset.label_party,
-        start=np.random.default_rng([job.job.seed, names.index(party)]),
-        make_module=(modules or {}).get(party),
-    ).model
+    table, modules = _table(dataset, party), modules or {}
+    plan = plan_for(job, dataset, modules)
+    start = np.random.default_rng([job.job.seed, plan.facts.names.index(party)])
+    return LocalPart(plan, table, start, modules.get(party)).model
 
 
 def fixed_columns(model: LocalModel, features: int) -> FloatArray:

@@ -14,9 +14,9 @@ from securevfl.benchmarks.in_one_place import train_in_one_place
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job, NetworkSettings
-from securevfl.protocols.vertical.fdml import SERVER
+from securevfl.protocols.vertical.fdml_server import SERVER
 from securevfl.runtime.costs import SCORING, SETUP
-from securevfl.training import check, train
+from securevfl.training import plan_for, train
 
 Row = dict[str, Any]
 
@@ -57,7 +57,6 @@ class FdmlSettings:
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
             "l2": self.l2,
-            "staleness": self.staleness,
             "sampling": "shuffle",
             "seed": seed,
         }
@@ -65,7 +64,7 @@ class FdmlSettings:
             settings |= {"start": "zero"}
         else:
             settings |= {"model": "mlp", "hidden": [self.hidden], "activation": "tanh"}
-        return Job.of(job=settings, network=self.network)
+        return Job.of(job=settings, network=self.network, fdml={"staleness": self.staleness})
 
 
 def fdml(
@@ -76,7 +75,7 @@ def fdml(
         settings.job(len(dataset.train_labels), settings.seed + index)
         for index in range(settings.repeats)
     ]
-    check(jobs[0], dataset)
+    plan_for(jobs[0], dataset)
     alone: list[tuple[str, list[str] | None]] = [
         (f"{table.name} alone", [table.name]) for table in dataset.parties
     ]

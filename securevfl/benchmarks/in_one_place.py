@@ -12,10 +12,9 @@ import numpy as np
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.models.losses import loss_for
 from securevfl.models.scores import auc
-from securevfl.protocols.plans import schedule_of, step_size_of
 from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.training import plan_for
 
 
 @dataclass(frozen=True)
@@ -42,24 +41,18 @@ def train_in_one_place(
         parties: whose columns; all by default. The constant column is the label party's, and of
             whoever trains alone.
     """
-    settings, names = job.job, [table.name for table in dataset.parties]
-    loss = loss_for(settings.loss, dataset.classes)
+    settings, plan = job.job, plan_for(job, dataset)
+    loss, schedule = plan.loss, plan.schedule
     parts = [
         LocalPart(
-            job,
+            plan,
             table,
-            loss=loss,
-            classes=dataset.classes,
-            standardize=dataset.standardize,
-            holds_labels=table.name == dataset.label_party or parties == [table.name],
-            start=np.random.default_rng([settings.seed, names.index(table.name)]),
-            make_module=None,
+            np.random.default_rng([settings.seed, number]),
+            with_intercept=table.name == dataset.label_party or parties == [table.name],
         )
-        for table in dataset.parties
+        for number, table in enumerate(dataset.parties)
         if parties is None or table.name in parties
     ]
-    schedule = schedule_of(job, dataset)
-    step_size = step_size_of(job, len(names))
     started = time.perf_counter()
     for index in range(settings.rounds):
         batch = schedule.batch(index)
@@ -68,7 +61,7 @@ def train_in_one_place(
         residuals = loss.residuals(np.asarray(total), dataset.train_labels[batch])
         for part, (_, pull_back) in zip(parts, linearized, strict=True):
             gradient = pull_back(residuals) / len(batch) + part.model.penalty_gradient(settings.l2)
-            part.model.weights = part.model.weights - step_size.at(index) * gradient
+            part.model.weights = part.model.weights - plan.step_size.at(index) * gradient
     seconds = time.perf_counter() - started
     held_out = np.sum([part.model.predict(part.held_out) for part in parts], axis=0)
     return InOnePlace(auc(held_out, dataset.test_labels), seconds)

@@ -15,7 +15,6 @@ from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.plans import schedule_of
 
 RATIOS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
@@ -43,7 +42,7 @@ def label_guard(
         job = Job.of(job={"batch_size": size, "learning_rate": 0.1})
         subjects = [Subject(job, dataset, seed) for seed in seeds]
         first, party = subjects[0], subjects[0].feature_party
-        schedule = schedule_of(first.job, first.dataset)
+        schedule = first.plan.schedule
         rounds = epochs * schedule.batches
         found = [read_labels(each.record(rounds=rounds), party) for each in subjects]
         table = next(each for each in first.dataset.parties if each.name == party)

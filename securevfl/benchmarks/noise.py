@@ -21,9 +21,9 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
-from securevfl.job import Algorithm, Job
+from securevfl.job import Job
 from securevfl.processes import in_processes
-from securevfl.training import check, privacy_account, train
+from securevfl.training import plan_for, train
 
 Row = dict[str, Any]
 Model = Literal["lr", "nn"]
@@ -56,7 +56,7 @@ class NoiseSettings:
 
     noise: tuple[float, ...] = LEVELS
     models: tuple[Model, ...] = ("lr",)
-    algorithm: Algorithm = "fdml"
+    algorithm: str = "fdml"
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
     clip: float = 2.0
     delta: float = 1e-5
@@ -136,7 +136,7 @@ def sweep(
         if model not in MODELS:
             raise ConfigError(f"model = {model!r}: expected {' or '.join(MODELS)}")
         for level in settings.noise:
-            check(settings.job(model, rows, settings.seed, level), dataset)
+            plan_for(settings.job(model, rows, settings.seed, level), dataset)
     done = {} if journal is None else journal.done()
     tasks = _tasks(settings, dataset, done, journal, report)
     left = [task for task in tasks if task.key not in done]
@@ -221,9 +221,9 @@ def _row(
         for name in (ONE_PLACE, *(table.name for table in dataset.parties))
     }
     best = max((table.name for table in dataset.parties), key=lambda name: lines[name])
-    account = privacy_account(
+    account = plan_for(
         settings.job(model, len(dataset.train_labels), settings.seed, noise), dataset
-    )
+    ).account
     assert account is not None  # noqa: S101
     promise = account.after(account.rounds)
     exact, noisy = ([run[key] for run in at_level] for key in ("auc", "auc_noisy"))

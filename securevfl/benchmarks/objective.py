@@ -20,7 +20,7 @@ from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.training import Environment, train
+from securevfl.training import Environment, plan_for, train
 
 LOSS = Logistic()
 CHUNK = 256
@@ -83,19 +83,9 @@ class Objective:
     @classmethod
     def of(cls, dataset: VerticalDataset) -> "Objective":
         """The loss on a data set, two classes and linear models, with the defaults of a job."""
-        parts = [
-            LocalPart(
-                Job.of(job={"start": "zero"}),
-                table,
-                loss=LOSS,
-                classes=dataset.classes,
-                standardize=dataset.standardize,
-                holds_labels=table.name == dataset.label_party,
-                start=np.random.default_rng(),
-                make_module=None,
-            )
-            for table in dataset.parties
-        ]
+        plan = plan_for(Job.of(job={"start": "zero", "batch_size": "full"}), dataset)
+        generator = np.random.default_rng()
+        parts = [LocalPart(plan, table, generator) for table in dataset.parties]
         names = [table.name for table in dataset.parties]
         held_out = {name: part.held_out for name, part in zip(names, parts, strict=True)}
         return cls(dataset, tuple(part.inputs for part in parts), held_out)

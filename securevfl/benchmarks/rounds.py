@@ -13,8 +13,9 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.tradeoff import rounds_to
 from securevfl.benchmarks.tuning import GRID, Tuned, tune
 from securevfl.data.tables import VerticalDataset
-from securevfl.job import Algorithm, Job
-from securevfl.training import check, train
+from securevfl.job import Job
+from securevfl.protocols.catalogue import algorithm_of
+from securevfl.training import plan_for, train
 
 Row = dict[str, Any]
 
@@ -39,7 +40,7 @@ class RoundsSettings:
         repeats: seeds seed, seed + 1, …
     """
 
-    algorithms: tuple[Algorithm, ...] = ("fedsgd", "fedbcd-p", "fedbcd-s")
+    algorithms: tuple[str, ...] = ("fedsgd", "fedbcd-p", "fedbcd-s")
     local_steps: tuple[int, ...] = (1, 5, 10)
     proximal: tuple[float, ...] = (0.0,)
     batch_size: int | Literal["full"] = 256
@@ -94,8 +95,8 @@ def rounds(
                 "seed": settings.seed,
             }
         )
-        check(job, dataset)
-        what = f"{algorithm}, Q = {job.local_steps}, K = {parties}, proximal {proximal:g}"
+        plan = plan_for(job, dataset)
+        what = f"{algorithm}, Q = {plan.local_steps}, K = {parties}, proximal {proximal:g}"
         report(what)
         given = settings.learning_rate
         tuned = tune(job, dataset, report=report) if given is None else Tuned(given, "given", None)
@@ -122,7 +123,7 @@ def _row(settings: RoundsSettings, dataset: VerticalDataset, job: Job, tuned: Tu
     return {
         "dataset": dataset.name,
         "algorithm": job.job.algorithm,
-        "local_steps": job.local_steps,
+        "local_steps": algorithm_of(job).local_steps(job),
         "parties": len(dataset.parties),
         "proximal": job.job.proximal,
         "batch_size": job.job.batch_size,

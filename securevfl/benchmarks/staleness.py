@@ -20,11 +20,10 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job, NetworkSettings
 from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc
-from securevfl.protocols.plans import schedule_of
-from securevfl.protocols.vertical.fdml import SERVER, PulledSums, Staleness
+from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, Staleness
 from securevfl.runtime.costs import FixedCosts, Stopwatch
 from securevfl.runtime.pace import Pace, Slower
-from securevfl.training import Environment, TrainingResult, check, train
+from securevfl.training import Environment, TrainingResult, plan_for, train
 
 Row = dict[str, Any]
 NOBODY, IN_TURNS = "none", "turns"
@@ -82,7 +81,7 @@ def staleness(
     if dataset.classes != 2:  # noqa: PLR2004
         raise ConfigError(f"{dataset.name} has {dataset.classes} classes: regret takes two")
     objective = Objective.of(dataset)
-    check(_job(settings, 0, settings.seed), dataset)
+    plan_for(_job(settings, 0, settings.seed), dataset)
     for straggler in settings.stragglers or known:
         for limit in settings.staleness:
             report(f"straggler: {straggler}, staleness {limit}")
@@ -123,7 +122,6 @@ def _job(settings: StalenessSettings, limit: Staleness, seed: int) -> Job:
         job={
             "name": "staleness",
             "algorithm": "fdml",
-            "staleness": limit,
             "rounds": settings.rounds,
             "batch_size": settings.batch_size,
             "learning_rate": settings.learning_rate,
@@ -132,6 +130,7 @@ def _job(settings: StalenessSettings, limit: Staleness, seed: int) -> Job:
             "seed": seed,
         },
         network=settings.network,
+        fdml={"staleness": limit},
     )
 
 
@@ -164,15 +163,15 @@ def _run(
         name: [sum(each.path.values()) for each in result.ledgers[name].snapshots]
         for name in trails
     }
-    assert result.served is not None  # noqa: S101
+    served = result.others[SERVER]
     rounds, regret = regret_of(objective, result, trails)
     return {
         "seed": seed,
         "seconds": _seconds_to(settings.target_auc, objective, trails, times),
         "total_s": max(each[-1] for each in times.values()),
         "auc": result.clear_auc,
-        "refused": sum(result.served.refused.values()),
-        "lead": max(max(leads) for leads in result.served.leads.values()),
+        "refused": sum(served.refused.values()),
+        "lead": max(max(leads) for leads in served.leads.values()),
         "regret_rounds": rounds,
         "regret": regret,
         "slope": _slope(rounds, regret),
@@ -220,7 +219,7 @@ def regret_of(
     its own. Θ* minimizes the loss over all rows. Theorem 1 of FDML: O(1/√T).
     """
     dataset = objective.dataset
-    schedule = schedule_of(result.job, dataset)
+    schedule = result.plan.schedule
     best = objective.joint @ objective.optimum[:, None]
     batches = [schedule.batch(index) for index in range(result.rounds)]
     at_best = np.array([LOSS.value(best[rows], dataset.train_labels[rows]) for rows in batches])

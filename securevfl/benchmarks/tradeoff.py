@@ -14,9 +14,8 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.tuning import Tuned, tune
 from securevfl.crypto.schemes import SCHEMES, default_engine
 from securevfl.data.tables import VerticalDataset
-from securevfl.job import Algorithm, Hide, Job, NetworkSettings
-from securevfl.protocols.exchanges.setting_up import IN_CLEAR
-from securevfl.training import Environment, TrainingResult, check, train
+from securevfl.job import Hide, Job, NetworkSettings
+from securevfl.training import Environment, TrainingResult, plan_for, train
 
 Row = dict[str, Any]
 Tuning = Literal["shared", "per-q"]
@@ -50,7 +49,7 @@ class TradeoffSettings:
     """
 
     exchanges: tuple[str, ...] = ("plain", "paillier", "ckks", "bfv")
-    algorithm: Algorithm = "fedbcd-p"
+    algorithm: str = "fedbcd-p"
     local_steps: tuple[int, ...] = (1, 5, 10)
     batch_size: int | Literal["full"] = 64
     target_aucs: tuple[float, ...] = (0.99,)
@@ -86,7 +85,7 @@ def tradeoff(
 
     """
     for exchange in settings.exchanges:
-        check(_job(settings, exchange, max(settings.local_steps), 1.0), dataset)
+        plan_for(_job(settings, exchange, max(settings.local_steps), 1.0), dataset)
     rates = _learning_rates(settings, dataset, report)
     for exchange in settings.exchanges:
         for local_steps in settings.local_steps:
@@ -179,7 +178,7 @@ def _row(
     runs = [_run(result, target) for result in results]
     first = results[0]
     job, exchange = first.job.job, first.job.exchange
-    encrypted = exchange.scheme not in IN_CLEAR
+    encrypted = first.plan.exchange.encrypts
     phases = runs[0]["compute_by_phase_s"]
     figures = ("rounds", "auc", "compute_s", "communication_s", "total_s", "setup_s")
     counts = ("round_trips", "bytes_sent", "messages", "ciphertext_bytes", "wall_s")
@@ -188,7 +187,7 @@ def _row(
         "exchange": exchange.scheme,
         "hide": exchange.hide if encrypted else None,
         "algorithm": job.algorithm,
-        "local_steps": first.job.local_steps,
+        "local_steps": first.plan.local_steps,
         "parties": len(dataset.parties),
         "batch_size": job.batch_size,
         "target_auc": target,

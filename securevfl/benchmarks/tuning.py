@@ -13,6 +13,7 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
 from securevfl.job import Job
+from securevfl.protocols.catalogue import algorithm_of
 from securevfl.training import train
 
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -66,10 +67,11 @@ def tune(
         TrainingDiverged: at every learning rate.
     """
     held_out = validation_split(dataset)
-    plain = job.in_clear
+    local_steps = algorithm_of(job).local_steps(job)
+    plain = job.without_protection
     outcomes = []
     for done, learning_rate in enumerate(grid):
-        report(f"tuning the learning rate at Q = {job.local_steps}", done, len(grid))
+        report(f"tuning the learning rate at Q = {local_steps}", done, len(grid))
         try:
             result = train(plain.with_settings(learning_rate=learning_rate), held_out)
         except TrainingDiverged:
@@ -81,5 +83,5 @@ def tune(
     if not outcomes:
         raise TrainingDiverged(f"training diverged at every learning rate of {tuple(grid)}")
     *_, learning_rate, rounds = min(outcomes)
-    how = f"tuned at Q = {job.local_steps} on a validation fifth ({min(grid):g} to {max(grid):g})"
+    how = f"tuned at Q = {local_steps} on a validation fifth ({min(grid):g} to {max(grid):g})"
     return Tuned(learning_rate, how, rounds)

@@ -17,7 +17,7 @@ from securevfl.cli.train import job_data
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
-from securevfl.protocols.exchanges.setting_up import EXCHANGES, IN_CLEAR
+from securevfl.protocols.catalogue import EXCHANGES, algorithm_of
 from securevfl.reports.matrix import advice_lines, advice_tables, epsilon_lines, legend, matrix
 from securevfl.reports.page import audit_page, write_page
 from securevfl.reports.results import results, write_results
@@ -149,10 +149,10 @@ def _jobs(
         if name == job.exchange.scheme and from_file:
             jobs[name] = job
             continue
-        hidden = {"hide": hide} if name not in IN_CLEAR else {}
+        hidden = {"hide": hide} if EXCHANGES[name].encrypts else {}
         sections = {
             "exchange": {"scheme": name, **hidden},
-            "privacy": noise if name == "dp" else {},
+            "privacy": noise if EXCHANGES[name].adds_noise else {},
         }
         jobs[name] = Job.of(**{**dict(job), **sections})
     return jobs
@@ -163,7 +163,7 @@ def _show(rows: list[dict[str, Any]], job: Job, data: VerticalDataset) -> None:
     settings = job.job
     title = (
         f"{data.name}, {len(data.parties)} parties, S = {settings.batch_size}, "
-        f"Q = {job.local_steps}"
+        f"Q = {algorithm_of(job).local_steps(job)}"
     )
     console.print(matrix(rows, title))
     for note in (*legend(rows), *epsilon_lines(rows)):

@@ -165,7 +165,7 @@ def rounds(
         if name not in {"fedsgd", "fedbcd-p", "fedbcd-s"}:
             raise ConfigError(f"--algorithm {name!r}: expected fedsgd, fedbcd-p or fedbcd-s")
     settings = RoundsSettings(
-        algorithms=algorithms,  # type: ignore[arg-type]  # checked just above
+        algorithms=algorithms,
         local_steps=options.numbers(local_steps, "--local-steps", int),
         proximal=options.numbers(proximal, "--proximal", float),
         batch_size=options.batch_size(batch_size),

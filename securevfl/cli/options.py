@@ -21,7 +21,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings
-from securevfl.protocols.vertical.fdml import Staleness
+from securevfl.protocols.vertical.fdml_server import Staleness
 
 T = TypeVar("T", int, float)
 

@@ -18,7 +18,7 @@ from securevfl.job import Job, read_job
 from securevfl.reports import tables
 from securevfl.reports.privacy import privacy_notes, spent_text
 from securevfl.reports.results import write_results
-from securevfl.training import Environment, TrainingResult, privacy_account, save_models
+from securevfl.training import Environment, TrainingResult, plan_for, save_models
 from securevfl.training import train as run_training
 
 EXAMPLE = """\
@@ -90,7 +90,7 @@ def train(
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
     directory = described.output.directory
-    account = privacy_account(described, dataset)
+    account = plan_for(described, dataset).account
 
     def spending(rounds: int) -> str:
         return "rounds" if account is None else f"rounds, {spent_text(account.after(rounds).row())}"
@@ -160,7 +160,7 @@ def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, 
         "exchange": exchange.scheme,
         "hide": exchange.hide if result.key_fingerprints else None,
         "algorithm": job.algorithm,
-        "local_steps": result.job.local_steps,
+        "local_steps": result.plan.local_steps,
         "parties": len(dataset.parties),
         "batch_size": job.batch_size,
         "rounds": result.rounds,

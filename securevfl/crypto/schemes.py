@@ -32,6 +32,7 @@ class Scheme:
         exact: integers stay integers, so that features may have few fraction bits.
         seconds: estimated time of one product without latency; only of a scheme that can leave
             columns open.
+        is_slow: whether a round takes seconds, so that audits make fewer and smaller ones.
     """
 
     description: str
@@ -41,6 +42,7 @@ class Scheme:
     handy_bits: int = MODULUS_BITS
     exact: bool = True
     seconds: Callable[[ProductFormat], float] | None = None
+    is_slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ SCHEMES: Mapping[str, Scheme] = {
             "phe": Engine(PaillierOwner.generate, PaillierEvaluator),
         },
         KEY_SIZES,
+        is_slow=True,
     ),
     "ckks": Scheme(
         "CKKS through TenSEAL: approximate, statistical masks; for benchmarks only",

@@ -8,16 +8,17 @@ import difflib
 import hashlib
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SerializeAsAny, ValidationError
 from pydantic_core import to_json
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.job.sections import (
     Activation,
-    Algorithm,
     AuditSection,
     ExchangeSettings,
     Hide,
@@ -32,7 +33,6 @@ from securevfl.job.sections import (
 
 __all__ = [
     "Activation",
-    "Algorithm",
     "ExchangeSettings",
     "Hide",
     "Job",
@@ -41,6 +41,7 @@ __all__ = [
     "NetworkSettings",
     "PartySettings",
     "PrivacySettings",
+    "Section",
     "check_job",
     "check_models",
     "parse_job",
@@ -48,8 +49,18 @@ __all__ = [
 ]
 
 
+S = TypeVar("S", bound=Section)
+
+OWN_SECTIONS: dict[str, type[Section]] = {}
+"""What algorithms have of their own; they say so when they are made known."""
+
+
 class Job(Section):
-    """A whole job file."""
+    """A whole job file.
+
+    Attributes:
+        own: sections that belong to one algorithm, by its name; in a file they stand like others.
+    """
 
     job: JobSettings = JobSettings()
     party: tuple[PartySettings, ...] = ()
@@ -58,6 +69,7 @@ class Job(Section):
     privacy: PrivacySettings = PrivacySettings()
     audit: AuditSection = AuditSection()
     output: OutputSettings = OutputSettings()
+    own: Mapping[str, SerializeAsAny[Section]] = {}
 
     @classmethod
     def of(cls, **sections: object) -> "Job":
@@ -68,11 +80,14 @@ class Job(Section):
         """
         # By way of JSON, where pydantic can be strict: "5" and true are no numbers, lists and paths
         # still are what they should be.
-        data = to_json(sections, inf_nan_mode="constants")
+        given = {**sections, **dict(_mapping(sections.get("own")))}
+        own = {name: given.pop(name) for name in OWN_SECTIONS if name in given}
+        given.pop("own", None)
         try:
-            return cls.model_validate_json(data, strict=True)
+            job = cls.model_validate_json(_json(given), strict=True)
         except ValidationError as error:
             raise ConfigError(_first_problem(error)) from error
+        return job.model_copy(update={"own": {n: _own_section(n, each) for n, each in own.items()}})
 
     def with_settings(self, **changes: object) -> "Job":
         """The same job with other values in `[job]`, validated.
@@ -83,22 +98,17 @@ class Job(Section):
         return Job.of(**{**dict(self), "job": {**dict(self.job), **changes}})
 
     @property
-    def in_clear(self) -> "Job":
+    def without_protection(self) -> "Job":
         """The same training, its exchanges without protection."""
         return self.model_copy(
             update={"exchange": ExchangeSettings(), "privacy": PrivacySettings()}
         )
 
-    @property
-    def local_steps(self) -> int:
-        """Q in force: 1 under fedsgd and fdml."""
-        return 1 if self.job.algorithm in {"fedsgd", "fdml"} else self.job.local_steps
-
-    @property
-    def step_size_decays(self) -> bool:
-        """Whether η falls with √t."""
-        default = "inverse-sqrt" if self.job.algorithm == "fdml" else "constant"
-        return (self.job.schedule or default) == "inverse-sqrt"
+    def section(self, kind: type[S], name: str) -> S:
+        """What a job says in an algorithm's own section; its defaults where it says nothing."""
+        found = self.own.get(name, kind())
+        assert isinstance(found, kind)  # noqa: S101
+        return found
 
     def model_of(self, party: str) -> LocalModelSettings:
         """The local model of a party."""
@@ -117,6 +127,7 @@ class Job(Section):
             "exchange": self.exchange.model_dump(mode="json", exclude={"workers"}),
             "privacy": self.privacy.model_dump(mode="json"),
             "network": self.network.model_dump(mode="json"),  # schemes trade bytes by it
+            "own": {name: each.model_dump(mode="json") for name, each in self.own.items()},
             "parties": [
                 (party.name, party.role, asdict(self.model_of(party.name))) for party in self.party
             ],
@@ -205,18 +216,32 @@ def check_models(job: Job) -> None:
                 )
 
 
-def _first_problem(error: ValidationError) -> str:
+def _json(sections: object) -> bytes:
+    return to_json(sections, inf_nan_mode="constants")
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _own_section(name: str, values: object) -> Section:
+    try:
+        return OWN_SECTIONS[name].model_validate_json(_json(values), strict=True)
+    except ValidationError as error:
+        raise ConfigError(_first_problem(error, (name,))) from error
+
+
+def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
     problem = error.errors()[0]
+    where = (*within, *problem["loc"])
     # What follows a key tells branches of its type, which nobody wrote.
-    depth = 3 if problem["loc"][0] == "party" else 2
-    place = ".".join(str(part) for part in problem["loc"][:depth])
+    depth = 3 if where[0] == "party" else 2
+    place = ".".join(str(part) for part in where[:depth])
     if problem["type"] == "missing":
         return f"{place} is missing"
     if problem["type"] != "extra_forbidden":
         return f"{place} = {problem['input']!r}: {problem['msg']}"
-    known = _keys_beside(problem["loc"])
-    key = str(problem["loc"][-1])
-    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    nearest = difflib.get_close_matches(str(where[-1]), _keys_beside(where), n=1, cutoff=0.0)
     return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"
 
 
@@ -229,6 +254,8 @@ def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
         "privacy": PrivacySettings,
         "audit": AuditSection,
         "output": OutputSettings,
+        **OWN_SECTIONS,
     }
-    section = sections.get(str(place[0]), Job) if len(place) > 1 else Job
-    return list(section.model_fields)
+    if len(place) == 1:
+        return list(sections)
+    return list(sections[str(place[0])].model_fields)

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from securevfl.errors import ConfigError
 from securevfl.runtime.line import PRESETS, Line
 
-Algorithm = Literal["fedsgd", "fedbcd-p", "fedbcd-s", "fdml"]
 Hide = Literal["residuals", "both"]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -31,11 +30,9 @@ class JobSettings(Section):
     Attributes:
         dataset: a data set by name, with its parties; or give `[[party]]` sections with files.
         parties: K for a data set by name; its usual split by default.
-        algorithm: fedsgd is fedbcd-p at Q = 1; fdml has a server and labels at all parties.
+        algorithm: by name; what an algorithm alone has is in a section of its own.
         batch_size: S, or "full".
         local_steps: Q.
-        staleness: τ of fdml: how many iterations a party may be ahead of the slowest; unbounded
-            lets it run.
         learning_rate: η0.
         schedule: constant η0, or inverse-sqrt: η0/√(t+1) at round t; where not given, constant,
             and inverse-sqrt under fdml.
@@ -61,11 +58,10 @@ class JobSettings(Section):
     name: str = "job"
     dataset: str | None = None
     parties: Annotated[int, Field(ge=2)] | None = None
-    algorithm: Algorithm = "fedbcd-p"
+    algorithm: str = "fedbcd-p"
     rounds: PositiveInt = 100
     batch_size: PositiveInt | Literal["full"] = 128
     local_steps: PositiveInt = 5
-    staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
     learning_rate: PositiveFloat = 0.1
     schedule: Literal["constant", "inverse-sqrt"] | None = None
     divide_by_sqrt_parties: bool = False
@@ -118,7 +114,7 @@ class ExchangeSettings(Section):
     """`[exchange]`: how a round's predictions and residuals travel.
 
     Attributes:
-        scheme: plain, masked, or a homomorphic scheme.
+        scheme: which exchange, by name.
         hide: with a homomorphic scheme: the residuals, or both sides.
         predictions: clear, or masked so that only their sum shows (three parties or more).
         key_bits: Paillier modulus; the scheme's 128-bit default where not given.

@@ -1,17 +1,56 @@
-"""The interface between an algorithm and the exchange that protects its rounds.
+"""What an exchange is: one description, from which everything that asks about it is answered.
 
-The algorithm asks for a *signal* and never knows which exchange gives it. Each party holds its
-own side of an exchange and reaches the others only through its channel.
+An exchange says how predictions and residuals travel in a round. The algorithm asks its side of
+it for a *signal* and never knows which exchange gives it; the guard, the audit, benchmarks, the
+command line and the documents ask the description, and nobody compares names.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.crypto.scheme import KeyOwner
+from securevfl.job import ExchangeSettings, Job
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.session.party import Step
-from securevfl.protocols.signals import Signal
+from securevfl.protocols.session.agreement import Agreement
+from securevfl.protocols.session.gathering import Gathering
+from securevfl.protocols.session.keys import KeyMaker
+from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.privacy_account import Noise
+from securevfl.protocols.signals import LocalRule, Signal
+
+if TYPE_CHECKING:
+    from securevfl.protocols.plan import Plan
+
+Variant = Mapping[str, Mapping[str, Any]]
+"""Settings by section of a job."""
+
+
+@dataclass(frozen=True)
+class Learns:
+    """Who learns what of a round, beside sizes and times.
+
+    Attributes:
+        label_party: what it learns, for people.
+        label_party_not: what it does not.
+        feature_party: what a feature party learns.
+        feature_party_not: what it does not.
+        predictions: how the label party sees the others' H_k.
+        residuals: how feature parties see d.
+        gradients: whether feature parties learn Xᵀd/S of a batch and no more of d, so that the
+            label guard counts.
+    """
+
+    label_party: str
+    label_party_not: str
+    feature_party: str
+    feature_party_not: str
+    predictions: Literal["singly", "summed", "hidden"]
+    residuals: Literal["clear", "noisy", "hidden"]
+    gradients: bool
 
 
 @dataclass(frozen=True)
@@ -24,7 +63,7 @@ class Batch:
         rows: the row numbers, shape (S,).
         inputs: this party's X of those rows, shape (S, P).
         labels: the labels, at the label party only, shape (S,).
-        tangent: computes the Jacobian of a non-linear local model at the exchange's θ⁰.
+        jacobian: computes that of a non-linear local model at the exchange's θ⁰.
     """
 
     key: int
@@ -32,21 +71,21 @@ class Batch:
     rows: IntArray
     inputs: FloatArray
     labels: IntArray | None
-    tangent: Callable[[], FloatArray] | None = None
+    jacobian: Callable[[], FloatArray] | None = None
 
     @property
-    def matrix(self) -> FloatArray:
+    def tangent(self) -> FloatArray:
         """∂H/∂θ of the rows at θ⁰: X, shape (S, P), or the Jacobian, shape (S·C, p)."""
-        return self.inputs if self.tangent is None else self.tangent()
+        return self.inputs if self.jacobian is None else self.jacobian()
 
     def seen_by(self, model: LocalModel) -> "Batch":
         """The batch with a model's Jacobian, which changes with θ and is never worth keeping."""
         if model.is_linear:
             return self
-        return replace(self, repeats=False, tangent=model.tangent(self.inputs))
+        return replace(self, repeats=False, jacobian=model.tangent(self.inputs))
 
 
-class Exchange(Protocol):
+class Side(Protocol):
     """One party's side of an exchange."""
 
     async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
@@ -63,4 +102,121 @@ class Exchange(Protocol):
         Raises:
             PeerError: a peer broke the protocol or is gone; nothing of this party has changed.
             RangeExceeded: predictions or residuals leave the agreed range.
+        """
+
+
+@dataclass(frozen=True)
+class Lookahead:
+    """What a party knows of coming rounds.
+
+    Attributes:
+        model: its model, as it stands.
+        rule: its local steps.
+        rounds: of the job.
+        step_size: η by round.
+        batch: its rows by round.
+    """
+
+    model: LocalModel
+    rule: LocalRule
+    rounds: int
+    step_size: Callable[[int], float]
+    batch: Callable[[int], Batch]
+
+    def next_batch(self, round_index: int) -> Batch | None:
+        """The batch after this round; None after the last."""
+        return self.batch(round_index + 1) if round_index + 1 < self.rounds else None
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a party's side of an exchange is made from, once all have agreed.
+
+    Attributes:
+        party: who it is.
+        plan: of the job.
+        agreement: what the parties told each other.
+        leakage: counts what the gradients of this party's key reveal.
+        keys: makes homomorphic keys.
+        lookahead: what this party knows of coming rounds.
+        noise: what it adds, where the exchange adds noise.
+    """
+
+    party: Party
+    plan: "Plan"
+    agreement: Agreement
+    leakage: LeakageCount
+    keys: KeyMaker
+    lookahead: Lookahead
+    noise: Noise | None = None
+
+
+@dataclass(frozen=True)
+class Established:
+    """One party's exchange, ready for the first round.
+
+    Attributes:
+        side: its side.
+        gathering: how held-out predictions travel.
+        key: its own homomorphic key, if it has one.
+        in_flight: what the side holds from one round for the next, by name: filled as rounds end,
+            and beforehand where a session goes on.
+    """
+
+    side: Side
+    gathering: Gathering
+    key: KeyOwner | None = None
+    in_flight: dict[str, FloatArray] = field(default_factory=dict)
+
+
+class Exchange(ABC):
+    """The description of an exchange.
+
+    Attributes:
+        name: in `[exchange] scheme`.
+        summary: one line for people.
+        encrypts: whether it needs homomorphic keys.
+        adds_noise: whether `[privacy]` belongs to it.
+        is_slow: whether a round takes so long that audits make fewer and smaller ones.
+        fewest_parties: K must not be less.
+        variants: settings beside the name that change who learns what; documents and tests show
+            one row for each.
+    """
+
+    name: str
+    summary: str
+    encrypts: ClassVar[bool] = False
+    adds_noise: ClassVar[bool] = False
+    is_slow: bool = False
+    fewest_parties: ClassVar[int] = 2
+    variants: tuple[Variant, ...] = ({},)
+
+    @abstractmethod
+    def check(self, plan: "Plan") -> None:
+        """Check that a job can be run under this exchange.
+
+        Raises:
+            ConfigError: it cannot; the message says why.
+        """
+
+    @abstractmethod
+    def learns(self, job: Job) -> Learns:
+        """Who learns what in a round of the job."""
+
+    @abstractmethod
+    def messages(self, settings: ExchangeSettings, parties: int) -> int:
+        """Messages in a round of FedBCD-p among K parties."""
+
+    def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:
+        """Who owns a homomorphic key."""
+        del settings, party
+        return ()
+
+    @abstractmethod
+    async def establish(self, session: Session) -> Established:
+        """Set up this party's side.
+
+        Raises:
+            RangeExceeded: products could overflow; before any key is made.
+            PeerViolation: a peer's key does not fit.
         """

@@ -1,10 +1,13 @@
-"""Results as JSON: always command, version, seed, settings, machine and rows."""
+"""Results as JSON: what was run, on which code and machine, and its rows."""
 
 import json
 import os
 import platform
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from securevfl import __version__
 from securevfl.files import replace_file
 
 LIBRARIES = ("numpy", "phe", "gmpy2", "tenseal", "scikit-learn")
+CHECKOUT = Path(__file__).parents[2]
 
 
 def machine() -> dict[str, Any]:
@@ -26,13 +30,40 @@ def machine() -> dict[str, Any]:
     }
 
 
+def commit() -> str | None:
+    """The git commit of the code that runs, `-dirty` where the package was changed since.
+
+    None for an installed package: a repository around it would be another one.
+    """
+    git = shutil.which("git")
+    if git is None or not (CHECKOUT / ".git").exists():
+        return None
+
+    def ask(*arguments: str) -> str | None:
+        found = subprocess.run(  # noqa: S603  # our own words, no shell
+            [git, "-C", str(CHECKOUT), *arguments], capture_output=True, text=True, check=False
+        )
+        return found.stdout.strip() if found.returncode == 0 else None
+
+    head = ask("rev-parse", "HEAD")
+    return f"{head}-dirty" if head and ask("status", "--porcelain", "--", "securevfl") else head
+
+
 def results(
     *, command: str, seed: int, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What a result file holds."""
+    """What a result file holds.
+
+    Returns:
+        `command` names what was run, `argv` is the line as typed; `commit` and `date` (UTC) say on
+        which code and when; `rows` are the results.
+    """
     return {
         "command": command,
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "version": __version__,
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "settings": settings,
         "machine": machine(),

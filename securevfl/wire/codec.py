@@ -1,9 +1,10 @@
 """The only codec between messages and bytes.
 
 Every protocol declares its messages in its own file: a class under `message_kind`, which says by
-what number it travels, in which part of a job, and what it carries. Bytes from a peer are
-hostile: `decode` accepts exactly what `encode` writes and refuses everything else with
-`MalformedMessage`. No pickle, no evaluation, no allocation beyond the bytes at hand.
+what number it travels, in which part of a job, and what it carries; numbers from 128 on are for
+other packages. Bytes from a peer are hostile: `decode` accepts exactly what `encode` writes and
+refuses everything else with `MalformedMessage`. No pickle, no evaluation, no allocation beyond
+the bytes at hand.
 
 Layout: b"SVFL", version, number, then the fields in the order of the class. Integers are unsigned
 64-bit little-endian; text and bytes carry their length; arrays carry dimensions and

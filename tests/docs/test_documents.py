@@ -1,5 +1,6 @@
 """The documents say what the code does."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -7,11 +8,22 @@ import pytest
 import typer.main
 
 from securevfl.cli.app import app
-from securevfl.protocols.exchanges.setting_up import EXCHANGES
+from securevfl.protocols.catalogue import EXCHANGES
+from securevfl.reports.documents import page
+from tests.end_to_end.commands import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "docs" / "results"
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+HISTORY = ("CHANGELOG.md", "docs/decisions/")
+
+
+def between(text: str, name: str, opening: str | None = None) -> str:
+    """What stands between `<!-- name -->` and `<!-- /name -->`."""
+    return text.partition(f"<!-- {opening or name} -->")[2].partition(f"<!-- /{name} -->")[0]
 
 
 def commands() -> list[str]:
@@ -25,30 +37,88 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("command", commands())
 def test_every_command_is_in_the_readme(command: str) -> None:
-    assert command in README
+    listed = README.split("Commands, each with")[1]
+    for word in command.split():
+        assert f"`{word}`" in listed
+
+
+def test_the_readme_is_a_page_that_is_read_to_its_end() -> None:
+    assert len(README.splitlines()) <= 130
+
+
+def test_your_own_data_in_five_minutes_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = README.split("## Your own data")[1].split("\n## ")[0]
+    blocks = dict(re.findall(r"```(python|toml)\n(?!>>>)(.*?)```", section, re.DOTALL))
+    assert set(blocks) == {"python", "toml"}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    exec(blocks["python"], {})  # noqa: S102  # the readme is ours
+    Path("job.toml").write_text(blocks["toml"], encoding="utf-8")
+    assert run("train", "job.toml") == 0
+    assert {path.stem for path in Path("models").iterdir()} == {"clinic", "laboratory"}
+    rounds, auc = re.findall(r"bfv +5 +(\d+) (0\.\d+)", capsys.readouterr().out)[0]
+    claimed = re.findall(r"bfv +5 +(\d+) (0\.\d+)", section)[0]
+    assert rounds == claimed[0]
+    assert float(auc) == pytest.approx(float(claimed[1]), abs=0.01)
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_every_exchange_is_in_the_table_of_who_learns_what(exchange: str) -> None:
-    table = README.split("## Who learns what")[1].split("\n## ")[0]
-    assert f"`{exchange}`" in table
+    assert f"`{exchange}`" in between(README, "exchanges", "exchanges: choose")
 
 
 def test_every_layer_is_in_the_diagram() -> None:
-    diagram = README.split("## How it is built")[1].split("```")[1]
+    diagram = DESIGN.split("## Layers")[1].split("```")[1]
     for module in sorted((ROOT / "securevfl").iterdir()):
         name = module.stem
         if not name.startswith("_") and name != "py":
             assert name in diagram, name
 
 
-@pytest.mark.parametrize("document", ["README.md", "SECURITY.md", "docs/threat-model.md"])
-def test_links_and_named_files_exist(document: str) -> None:
-    path = ROOT / document
+def test_a_symbol_has_one_meaning_and_one_name_in_code() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in between(DESIGN, "symbols").strip().splitlines()[2:]
+    ]
+    symbols, names = ([row[column] for row in rows] for column in (0, 1))
+    assert len(set(symbols)) == len(symbols) > 30
+    assert len(set(names)) == len(names)
+    code = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "securevfl").rglob("*.py"))
+    words = set(re.findall(r"\w+", code))
+    assert {name.strip("`") for name in names} <= words
+    kept = DESIGN.split("are not built yet")[1].split("###")[0]
+    reserved = [line.split("|")[1].strip() for line in kept.splitlines()[4:] if "|" in line]
+    assert not set(reserved) & set(symbols)
+
+
+WRITTEN = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(RESULTS.glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+def test_tables_are_what_result_files_and_descriptions_say(path: Path) -> None:
+    """`make docs` writes them."""
     text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+    assert text == page(text, path.parent)
+
+
+def test_no_result_file_lies_unused() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md"))
+    script = (ROOT / "bench" / "results.sh").read_text(encoding="utf-8")
+    for path in (RESULTS / "data").iterdir():
+        assert f"data/{path.name}" in pages
+        assert path.stem.split("-")[0] in script
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_and_named_files_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (path.parent / target).exists(), target
-    for target in re.findall(r"`((?:tests|bench|docs|crypto|protocols)/[\w./]+)`", text):
+    if str(path.relative_to(ROOT)).startswith(HISTORY):  # names what was there then
+        return
+    for target in re.findall(r"`((?:securevfl|tests|bench|docs|crypto|protocols)/[\w./]+)`", text):
         assert (ROOT / target).exists() or (ROOT / "securevfl" / target).exists(), target
 
 
@@ -59,3 +129,26 @@ def test_no_file_is_longer_than_400_lines() -> None:
 
 def test_the_guards_limit_is_the_documented_one() -> None:
     assert "above ⅛" in SECURITY
+
+
+def imported_by(path: Path) -> set[Path]:
+    """The files of the package that a file imports, wherever it does."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("securevfl."):
+            place = ROOT.joinpath(*(node.module or "").split("."))
+            found.add(place.with_suffix(".py") if not place.is_dir() else place / "__init__.py")
+    return found
+
+
+@pytest.mark.parametrize(("heading", "most"), [("In clear", 6), ("Under `bfv`", 9)])
+def test_a_round_can_be_read_one_way_in_a_few_files(heading: str, most: int) -> None:
+    listed = between(DESIGN, "round").split(f"{heading}:\n\n")[1].split("\n\n")[0]
+    files = [ROOT / "securevfl" / name for name in re.findall(r"^\d+\. `([^`]+)`", listed, re.M)]
+    assert 5 <= len(files) <= most
+    starts = set(files[:2])
+    assert starts <= imported_by(ROOT / "securevfl" / "protocols" / "catalogue.py")
+    for number, path in enumerate(files):
+        above, imports = set(files[:number]), imported_by(path)
+        assert not imports & above, f"{path.name} imports what stands above it"
+        assert path in starts or any(path in imported_by(other) for other in above), path.name

@@ -23,7 +23,10 @@ def run(*arguments: str) -> int:
 def rows_of(path: str, command: str) -> list[dict[str, Any]]:
     """The rows of a result file that has everything a result file has."""
     result = json.loads(Path(path).read_text(encoding="utf-8"))
-    assert set(result) == {"command", "version", "seed", "settings", "machine", "rows"}
+    assert set(result) == {
+        *("command", "argv", "version", "commit", "date"),
+        *("seed", "settings", "machine", "rows"),
+    }
     assert result["command"] == command
     rows: list[dict[str, Any]] = result["rows"]
     return rows

@@ -19,12 +19,13 @@ import numpy as np
 from securevfl.data.aligned import AlignedIds, read_aligned
 from securevfl.data.joining import OwnData, load_party
 from securevfl.data.own_files import FileSource
-from securevfl.data.partition import BatchSchedule
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job, read_job
+from securevfl.protocols.catalogue import resolve
+from securevfl.protocols.plan import Facts
 from securevfl.protocols.session.keys import SchemeKeys
-from securevfl.protocols.vertical.program import PartyOutcome, run_party
-from securevfl.protocols.vertical.workplace import PartyData, Workplace
+from securevfl.protocols.session.workplace import PartyData, Workplace
+from securevfl.protocols.vertical.program import PartyOutcome
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.real import ProgramThread, RealChannel
 from tests.end_to_end.socket_transport import SocketTransport
@@ -66,26 +67,23 @@ def party_program(
 ) -> Coroutine[Any, Any, PartyOutcome]:
     """The program that a simulation runs as well, with the same θ⁰."""
     names = tuple(party.name for party in job.party)
-    size = job.job.batch_size
-    rows = len(aligned.train)
-    data = PartyData(
-        table=own.table,
+    facts = Facts(
         names=names,
         label_party=next(party.name for party in job.party if party.role == "label"),
-        train_labels=own.train_labels,
-        test_labels=own.test_labels,
+        rows=len(aligned.train),
+        test_rows=len(aligned.test),
         classes=aligned.classes,
-        standardize=True,
-        schedule=BatchSchedule(
-            rows, rows if size == "full" else size, aligned.fingerprint, seed=job.job.seed
-        ),
+        fingerprint=aligned.fingerprint,
     )
-    workplace = Workplace(
+    place = Workplace(
+        data=PartyData(own.table, own.train_labels, own.test_labels),
         keys=SchemeKeys(),
         start=np.random.default_rng([job.job.seed, names.index(channel.name)]),
         progress=progress,
     )
-    return run_party(channel, channel.costs, job=job, data=data, workplace=workplace)
+    plan = resolve(job, facts)
+    program = plan.algorithm.programs(plan, {channel.name: place})[channel.name]
+    return program(channel, channel.costs)
 
 
 async def compute_until_heard(channel: RealChannel, transport: SocketTransport) -> None:

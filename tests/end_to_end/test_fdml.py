@@ -23,10 +23,10 @@ from securevfl.job import Job
 from securevfl.models.losses import loss_for
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions
+from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.pace import Pausing, Slower
-from securevfl.training import Environment, TrainingResult, privacy_account, train
+from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import decode, encode
 
 FEW: dict[str, Any] = {
@@ -43,9 +43,10 @@ def run(
     dataset: VerticalDataset,
     settings: dict[str, Any] | None = None,
     privacy: dict[str, Any] | None = None,
+    fdml: dict[str, Any] | None = None,
     **environment: Any,  # noqa: ANN401
 ) -> TrainingResult:
-    sections: dict[str, Any] = {"job": {**FEW, **(settings or {})}}
+    sections: dict[str, Any] = {"job": {**FEW, **(settings or {})}, "fdml": fdml or {}}
     if privacy is not None:
         sections |= {"exchange": {"scheme": "dp"}, "privacy": privacy}
     environment = {"record_views": True, **environment}
@@ -56,7 +57,7 @@ def with_straggler(dataset: VerticalDataset, limit: int | str, factor: float = 4
     slow = dataset.parties[0].name
     return run(
         dataset,
-        {"staleness": limit},
+        fdml={"staleness": limit},
         stopwatch=FixedCosts({"local": 1e-3}),
         paces={slow: Slower(factor), SERVER: Slower(0.01)},
     )
@@ -110,19 +111,19 @@ def test_networks_are_trained_as_in_one_place(breast_cancer: VerticalDataset) ->
 def test_no_pull_is_answered_beyond_the_limit(breast_cancer: VerticalDataset, limit: int) -> None:
     result = with_straggler(breast_cancer, limit)
     slow, fast = (table.name for table in breast_cancer.parties)
-    assert result.served is not None
-    assert max(result.served.leads[fast]) == limit
-    assert set(result.served.leads[slow]) == {0}
-    assert result.served.refused[fast] > 20
-    assert {len(leads) for leads in result.served.leads.values()} == {40}
+    served = result.others[SERVER]
+    assert max(served.leads[fast]) == limit
+    assert set(served.leads[slow]) == {0}
+    assert served.refused[fast] > 20
+    assert {len(leads) for leads in served.leads.values()} == {40}
 
 
 def test_without_a_limit_the_fast_party_runs_away(breast_cancer: VerticalDataset) -> None:
     slow, fast = (table.name for table in breast_cancer.parties)
     bounded, free = (with_straggler(breast_cancer, limit) for limit in (0, "unbounded"))
-    assert free.served is not None
-    assert free.served.refused == {slow: 0, fast: 0}
-    assert max(free.served.leads[fast]) > 10
+    served = free.others[SERVER]
+    assert served.refused == {slow: 0, fast: 0}
+    assert max(served.leads[fast]) > 10
 
     def end(result: TrainingResult, name: str) -> float:
         return sum(result.ledgers[name].snapshots[-1].path.values())
@@ -195,7 +196,7 @@ def test_pushes_carry_noise_and_are_counted(breast_cancer: VerticalDataset) -> N
         == 0.1
     )
     loud = run(breast_cancer, privacy={"noise_multiplier": 1, "clip": 0.1})
-    account = privacy_account(loud.job, breast_cancer)
+    account = loud.plan.account
     assert account is not None
     released: Counter[int] = Counter()
     pushed = []
@@ -270,10 +271,11 @@ def test_the_server_refuses_what_does_not_fit(
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"exchange": {"scheme": "bfv"}}, "takes exchange plain or dp"),
+        ({"exchange": {"scheme": "bfv"}}, "not with exchange 'bfv'"),
+        ({"exchange": {"predictions": "masked"}}, "at least 3 parties"),
         ({"job": {"target_auc": 0.9}}, "target_auc"),
         ({"job": {"proximal": 0.1}}, "proximal"),
-        ({"job": {"algorithm": "fedsgd", "staleness": 3}}, "staleness is for"),
+        ({"job": {"algorithm": "fedsgd"}, "fdml": {"staleness": 3}}, r"\[fdml\] is for"),
         (
             {
                 "exchange": {"scheme": "dp"},

@@ -17,7 +17,7 @@ from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
-from securevfl.training import Environment, TrainingResult, check, privacy_account, train
+from securevfl.training import Environment, TrainingResult, plan_for, train
 from tests.end_to_end.conftest import all_weights
 
 FEW: dict[str, Any] = {
@@ -95,7 +95,7 @@ def test_the_account_counts_what_views_show(algorithm: str, parties: int) -> Non
         eval_every=2,
     )
     turns = parties if algorithm == "fedbcd-s" else 1
-    account = privacy_account(result.job, dataset)
+    account = result.plan.account
     assert account is not None
     view = result.views[dataset.label_party]
     releases: Counter[tuple[str, int]] = Counter()
@@ -164,7 +164,7 @@ def test_the_label_party_steps_from_the_noisy_residual_itself(
     )
     (entry,) = result.views[feature.name].received(Residuals)
     assert isinstance(entry.message, Residuals)
-    account = privacy_account(result.job, breast_cancer)
+    account = result.plan.account
     assert account is not None
     columns = np.hstack([label.train, np.ones((len(label.train), 1))])[account.batch(0)]
     stepped = starts[label.name] - 1e-6 * columns.T @ entry.message.values / len(columns)
@@ -235,7 +235,7 @@ def test_a_clip_that_nothing_reaches_changes_nothing(
         "gradient_noise_multiplier": 0,
     }
     clipped = noisy(breast_cancer, loose, environment, model=model)
-    plain = train(clipped.job.in_clear, breast_cancer, environment)
+    plain = train(clipped.job.without_protection, breast_cancer, environment)
     np.testing.assert_allclose(all_weights(clipped), all_weights(plain), rtol=1e-9)
 
 
@@ -289,7 +289,7 @@ def test_a_budget_is_checked_beforehand_and_by_every_party_itself(
     privacy = {"noise_multiplier": 1, "release_budget": 5}
     job = Job.of(job={**FEW, "rounds": 40}, exchange={"scheme": "dp"}, privacy=privacy)
     with pytest.raises(BudgetExhausted):
-        check(job, breast_cancer)
+        plan_for(job, breast_cancer)
     # Between real parties nobody checks for the others.
     monkeypatch.setattr("securevfl.training.check", lambda *_: None)
     environment, seen = sent_nothing()

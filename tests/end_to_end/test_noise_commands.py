@@ -119,7 +119,7 @@ def test_a_job_beyond_its_budget_is_one_line(capsys: Capture) -> None:
 
 def test_fdml_is_a_job_like_others(capsys: Capture) -> None:
     job = example(
-        ('algorithm = "fedbcd-p"', 'algorithm = "fdml"\nstaleness = 2'),
+        ('algorithm = "fedbcd-p"', 'algorithm = "fdml"'),
         ('scheme = "bfv"', 'scheme = "plain"'),
         ("target_auc = 0.99", ""),
     )

@@ -5,21 +5,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from securevfl.crypto.scheme import ProductFormat
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job, NetworkSettings
-from securevfl.models.losses import Logistic, Squared
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
     EncryptedValues,
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
-from securevfl.protocols.exchanges.setting_up import check_exchange, one_trip_pays
 from securevfl.protocols.session.gathering import Predictions
-from securevfl.runtime.line import PRESETS
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import RunJob, relative_difference
 
@@ -104,25 +99,6 @@ def test_the_label_party_sees_the_predictions_that_two_trips_send_and_uniform_pr
     assert abs(float(tops.mean()) - 0.5) <= 5 * 0.5 / np.sqrt(len(tops))
 
 
-@pytest.mark.parametrize(
-    ("exchange", "algorithm", "says"),
-    [
-        ({"scheme": "paillier"}, "fedbcd-p", "needs scheme bfv"),
-        ({"scheme": "plain"}, "fedbcd-p", "needs scheme bfv"),
-        ({"scheme": "bfv", "hide": "both"}, "fedbcd-p", "hide = 'residuals'"),
-        ({"scheme": "bfv", "predictions": "masked"}, "fedbcd-p", "predictions = 'clear'"),
-        ({"scheme": "bfv"}, "fedbcd-s", "all parties at once"),
-    ],
-)
-def test_one_trip_is_refused_where_it_cannot_be(
-    exchange: dict[str, str], algorithm: str, says: str
-) -> None:
-    settings = ExchangeSettings.model_validate({**exchange, "round_trips": 1})
-    loss = Squared() if settings.hide == "both" else Logistic()
-    with pytest.raises(ConfigError, match=says):
-        check_exchange(settings, loss, 3, algorithm)
-
-
 def job(network: str, batch_size: int) -> Job:
     return Job(
         job=Job().job.model_copy(update={**SETTINGS, "batch_size": batch_size}),
@@ -137,18 +113,3 @@ def test_auto_takes_one_trip_on_long_lines_and_two_on_short_ones() -> None:
     near = train(job("lan", 228), dataset, Environment())
     assert far.costs(ROUNDS).round_trips == ROUNDS + 1
     assert near.costs(ROUNDS).round_trips == 2 * ROUNDS
-
-
-def test_auto_never_takes_one_trip_where_it_does_not_exist_or_fit() -> None:
-    fmt = ProductFormat(rows=64, value_bound=1.0, matrix_bound=8.0, value_fraction_bits=20)
-    far = PRESETS["intercontinental"]
-    bfv = ExchangeSettings(scheme="bfv")
-    assert one_trip_pays(bfv, fmt, fmt, far)
-    for settings in (
-        ExchangeSettings(scheme="ckks"),
-        ExchangeSettings(scheme="bfv", hide="both"),
-        ExchangeSettings(scheme="bfv", predictions="masked"),
-    ):
-        assert not one_trip_pays(settings, fmt, fmt, far)
-    too_large = ProductFormat(rows=1 << 30, value_bound=1.0, matrix_bound=8.0)
-    assert not one_trip_pays(bfv, fmt, too_large, far)

@@ -26,7 +26,7 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
-from securevfl.protocols.vertical.fdml import PulledSums, PushedPredictions
+from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
 from securevfl.wire.codec import Message, decode, encode, kinds
 
 u64 = st.integers(0, 2**64 - 1)

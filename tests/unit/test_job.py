@@ -79,7 +79,6 @@ def test_an_unknown_key_names_the_nearest_known_one(text: str, told: str) -> Non
         "seed = -1",
         "target_auc = 1.01",
         "eval_every = -1",
-        'algorithm = "fedavg"',
         'loss = "hinge"',
         'sampling = "bootstrap"',
     ],
@@ -140,7 +139,6 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "rounds": 7,
         "batch_size": "full",
         "local_steps": 7,
-        "staleness": 7,
         "learning_rate": 0.7,
         "schedule": "inverse-sqrt",
         "divide_by_sqrt_parties": True,
@@ -214,7 +212,6 @@ def test_the_hash_leaves_each_partys_own_affairs_alone(changed: str) -> None:
 def test_changed_settings_are_validated() -> None:
     job = Job.of(job={"local_steps": 5})
     assert job.with_settings(seed=3).job.seed == 3
-    assert job.with_settings(algorithm="fedsgd").local_steps == 1
     with pytest.raises(ConfigError, match=r"job\.local_steps = 0"):
         job.with_settings(local_steps=0)
 

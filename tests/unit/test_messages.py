@@ -24,7 +24,7 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
-from securevfl.protocols.vertical.fdml import PulledSums, PushedPredictions
+from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
 from securevfl.wire.codec import Message, decode, encode, kinds
 
 HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 11
@@ -62,7 +62,8 @@ def array(*shape: int, data: bytes = b"") -> bytes:
 
 
 def test_there_is_an_example_of_every_kind() -> None:
-    assert tuple(type(example) for example in EXAMPLES) == kinds()
+    ours = tuple(kind for kind in kinds() if kind.number < 128)
+    assert tuple(type(example) for example in EXAMPLES) == ours
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)

@@ -44,7 +44,7 @@ class EncryptedFeatureSide:
         if party.name not in step.receivers:
             return None
         exponents = None
-        if batch.tangent is not None:
+        if batch.jacobian is not None:
             async with party.costs.compute("local"):
                 batch, exponents = self._key.within_bound(batch)
         mask = await self._key.multiply(step, batch, predictions.shape[1])

@@ -15,7 +15,7 @@ from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.protocols.exchange import Batch
-from securevfl.protocols.exchanges.label_guard import LeakageCount
+from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party, Step
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.views import Decrypted, record
@@ -145,7 +145,7 @@ class OwnKey:
     ) -> None:
         """Record a peer's masked products, count what they reveal, send them back."""
         record(self._party.channel, Decrypted(receiver, step.index, values))
-        self._leakage.add(receiver, batch)
+        self._leakage.add(receiver, batch.rows)
         if share is not None:
             values = values + share(receiver, values.shape)
         await self._party.channel.send(receiver, DecryptedProducts(step.index, values))
@@ -172,13 +172,13 @@ class PeerKey:
         Returns:
             The batch so scaled, and the exponents e, shape (p,): its products are Jᵀv·2^e.
         """
-        matrix = batch.matrix
+        matrix = batch.tangent
         largest = np.max(np.abs(matrix), axis=0)
         fractions, above = np.frexp(largest / self.product_format.matrix_bound)
         # 0.5·2^e is the bound itself where e is 1 more than needed; zero columns stay.
         exponents = np.where(largest > 0, (fractions == 0.5) - above, 0)  # noqa: PLR2004
         scaled = np.ldexp(matrix, exponents)
-        return replace(batch, tangent=lambda: scaled), exponents
+        return replace(batch, jacobian=lambda: scaled), exponents
 
     async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
         """Receive Enc(v), send Enc(Xᵀv + r), keep r.
@@ -243,7 +243,7 @@ class PeerKey:
         if batch.key in self._prepared:
             return self._prepared[batch.key]
         fmt = self.product_format
-        encoded = encode(batch.matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+        encoded = encode(batch.tangent, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
         prepared = self.evaluator.prepare(encoded)
         if batch.repeats:
             self._prepared[batch.key] = prepared

@@ -1,21 +1,28 @@
 """The `dp` exchange: clipped predictions with noise; residuals with or without are `plain`'s.
 
-Learns:
-    label party: clip(H_k) + noise per sample, of every feature party.
-    feature party: d per sample, or d + noise. d without noise is every label and, through
-        σ(ΣH), the sum of the others' noisy predictions with the label party's exact one.
-Messages a round of FedBCD-p: 2(K − 1), as in clear.
-
-What noise promises is counted by `privacy_account`. It hides single samples: whoever sees many
-releases of one averages its noise away, which is what ε says.
+d without noise is every label and, through σ(ΣH), the sum of the others' noisy predictions with
+the label party's exact one. What noise promises is counted by `privacy_account`. It hides single
+samples: whoever sees many releases of one averages its noise away, which is what ε says.
 Source: FDML (Hu et al., KDD 2019) for predictions; design privacy.md.
 """
+
+from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
+from securevfl.errors import ConfigError
+from securevfl.job import Job
 from securevfl.privacy.mechanisms import Mechanism
+from securevfl.protocols.exchange import Established, Learns, Session
+from securevfl.protocols.exchanges.plain import (
+    CLEAR_RESIDUALS,
+    InClear,
+    PlainFeatureSide,
+    PlainLabelSide,
+)
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import ClearGathering, HeldOutPredictions, Predictions
 from securevfl.protocols.session.party import Party, Step
 from securevfl.runtime.costs import SCORING
@@ -57,3 +64,45 @@ class NoisyGathering(ClearGathering):
                 last = kind(step, self._mechanism.release(predictions, self._generator))
             self._last = last
         await party.channel.send(party.label_party, last)
+
+
+class Noisy(InClear):
+    """Clipped predictions with noise, in clear otherwise."""
+
+    name = "dp"
+    summary = "clipped predictions with differential-privacy noise; residuals with it or without"
+    adds_noise = True
+    variants = ({}, {"privacy": {"label_noise_multiplier": 1.0}})
+
+    @override
+    def check(self, plan: Plan) -> None:
+        if self.sums(plan.job.exchange):
+            raise ConfigError("exchange 'dp' adds noise at each party: predictions = 'clear'")
+        super().check(plan)
+
+    @override
+    def learns(self, job: Job) -> Learns:
+        """What noise is on, as far as ε says."""
+        noisy = job.privacy.label_noise_multiplier > 0
+        return Learns(
+            label_party="clipped H_k + noise",
+            label_party_not="H_k, up to what ε says",
+            feature_party="d + noise" if noisy else CLEAR_RESIDUALS,
+            feature_party_not="labels, up to what ε says" if noisy else "others' features",
+            predictions="singly",
+            residuals="noisy" if noisy else "clear",
+            gradients=False,
+        )
+
+    @override
+    async def establish(self, session: Session) -> Established:
+        """Noise on what feature parties give, and on d where the job says so."""
+        party, noise = session.party, session.noise
+        assert noise is not None  # noqa: S101
+        gathering = NoisyGathering(party, noise.predictions, noise.generator)
+        if not party.holds_labels:
+            return Established(PlainFeatureSide(party, gathering), gathering)
+        perturb = None
+        if noise.residuals is not None:
+            perturb = partial(noise.residuals.perturb, generator=noise.generator)
+        return Established(PlainLabelSide(party, gathering, perturb), gathering)

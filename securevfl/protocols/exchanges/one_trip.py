@@ -18,7 +18,6 @@ Messages a round of FedBCD-p: 3(K − 1), two of them on the way at once.
 Source: design protocols.md section 2.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import frexp
@@ -29,16 +28,16 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import OpenEvaluator, OpenOwner
 from securevfl.errors import MalformedMessage, TrainingDiverged
-from securevfl.models.local_model import LocalModel
-from securevfl.protocols.exchange import Batch
+from securevfl.protocols.exchange import Batch, Lookahead
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party, Step
-from securevfl.protocols.signals import GradientSignal, LocalRule, PredictionsSignal, Signal
+from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
 from securevfl.runtime.views import Learned, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 SCALE_OFFSET = 64
+NEXT_SUM = "sum of the next predictions"
 
 
 @message_kind(7, stage="round", carries="ciphertexts")
@@ -50,52 +49,6 @@ class EncryptedStep(StepMessage):
 
     products: Blobs
     scale: int
-
-
-@dataclass(frozen=True)
-class Lookahead:
-    """What a party knows of the next round.
-
-    Attributes:
-        model: its model, as it stands; linear at every feature party.
-        rule: its local steps.
-        rounds: of the job.
-        step_size: η by round.
-        batch: its rows by round.
-    """
-
-    model: LocalModel
-    rule: LocalRule
-    rounds: int
-    step_size: Callable[[int], float]
-    batch: Callable[[int], Batch]
-
-    def next_batch(self, round_index: int) -> Batch | None:
-        """The batch after this round; None after the last."""
-        return self.batch(round_index + 1) if round_index + 1 < self.rounds else None
-
-    def predictions(self, round_index: int, now: Batch, then: Batch) -> "AffinePredictions":
-        """H' as a function of d.
-
-        Raises:
-            TrainingDiverged: a step size at which the steps leave float64.
-        """
-        rule, inputs, weights = self.rule, now.inputs, self.model.weights
-        eta = self.step_size(round_index)
-        rows, columns = inputs.shape
-        curvature = 0.0 if rule.frozen else rule.loss.curvature
-        identity = np.eye(columns)
-        with np.errstate(over="ignore", invalid="ignore"):
-            curved = curvature / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
-            steps = np.zeros_like(identity)
-            for _ in range(rule.local_steps):
-                steps = eta * identity + steps - eta * (curved @ steps)
-            moves = then.inputs @ steps
-            constant = then.inputs @ weights - rule.l2 * (moves @ weights)
-            matrix = -(moves @ inputs.T) / rows
-        if not (np.isfinite(matrix).all() and np.isfinite(constant).all()):
-            raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")
-        return AffinePredictions(matrix, constant)
 
 
 @dataclass(frozen=True)
@@ -118,6 +71,32 @@ class AffinePredictions:
             if (largest := float(np.max(np.abs(values)))) > 0
         ]
         return max(-SCALE_OFFSET, min([*room, SCALE_OFFSET - 1]))
+
+
+def next_predictions(
+    lookahead: Lookahead, round_index: int, now: Batch, then: Batch
+) -> AffinePredictions:
+    """H' as a function of d.
+
+    Raises:
+        TrainingDiverged: a step size at which the steps leave float64.
+    """
+    rule, inputs, weights = lookahead.rule, now.inputs, lookahead.model.weights
+    eta = lookahead.step_size(round_index)
+    rows, columns = inputs.shape
+    curvature = 0.0 if rule.frozen else rule.loss.curvature
+    identity = np.eye(columns)
+    with np.errstate(over="ignore", invalid="ignore"):
+        curved = curvature / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
+        steps = np.zeros_like(identity)
+        for _ in range(rule.local_steps):
+            steps = eta * identity + steps - eta * (curved @ steps)
+        moves = then.inputs @ steps
+        constant = then.inputs @ weights - rule.l2 * (moves @ weights)
+        matrix = -(moves @ inputs.T) / rows
+    if not (np.isfinite(matrix).all() and np.isfinite(constant).all()):
+        raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")
+    return AffinePredictions(matrix, constant)
 
 
 class OneTripFeatureSide:
@@ -155,7 +134,7 @@ class OneTripFeatureSide:
         party, key, fmt = self._party, self._key, self._key.product_format
         evaluator = self._evaluator
         async with party.costs.compute("local"):
-            ahead = self._lookahead.predictions(step.index, batch, upcoming)
+            ahead = next_predictions(self._lookahead, step.index, batch, upcoming)
         async with party.costs.compute("evaluate"):
             bound = fmt.largest_product / fmt.summands * 2.0**-fmt.product_fraction_bits
             scale = ahead.scale_bits(fmt.matrix_bound, bound)
@@ -187,15 +166,15 @@ class OneTripLabelSide:
         self._lookahead = lookahead
         assert isinstance(key.owner, OpenOwner)  # noqa: S101
         self._modulus_bits = key.owner.modulus_bits
-        self._others: FloatArray | None = None
+        self.in_flight: dict[str, FloatArray] = {}
 
     async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
         """Give encrypted residuals, decrypt masked products and the next predictions."""
         party, key = self._party, self._key
         assert batch.labels is not None  # noqa: S101
-        if self._others is None:
-            self._others = await self._gathering.take_sum(step, predictions.shape)
-        others = self._others
+        others = self.in_flight.pop(NEXT_SUM, None)
+        if others is None:
+            others = await self._gathering.take_sum(step, predictions.shape)
         async with party.costs.compute("local"):
             residuals = party.loss.residuals(others + predictions, batch.labels)
         await key.send_encrypted(step, residuals, party.feature_parties, "residuals")
@@ -203,7 +182,7 @@ class OneTripLabelSide:
         if upcoming is None:
             await key.decrypt_products(step, batch, party.feature_parties)
         else:
-            self._others = await self._decrypt_steps(step, batch, len(upcoming.rows))
+            self.in_flight[NEXT_SUM] = await self._decrypt_steps(step, batch, len(upcoming.rows))
         return PredictionsSignal(others, batch.labels)
 
     async def _decrypt_steps(self, step: Step, batch: Batch, next_rows: int) -> FloatArray:

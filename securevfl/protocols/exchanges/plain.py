@@ -1,19 +1,20 @@
 """The exchange without encryption: residuals travel in clear.
 
 With `ClearGathering` this is `plain`, with `MaskedGathering` `masked`, with `NoisyGathering` `dp`.
-
-Learns:
-    label party: what its gathering tells: every H_k, or only their sum.
-    feature party: d per sample; for logistic loss that is every label and ΣH (d = σ(H) − y
-        inverts), and with it, at K = 3, the other feature party's predictions.
-Messages a round of FedBCD-p: 2(K − 1).
+Who learns what: the descriptions at the end of this file, and of `noisy`. For logistic loss d tells
+every label and ΣH (d = σ(H) − y inverts).
 """
 
 from collections.abc import Callable
 
+from typing_extensions import override
+
 from securevfl.arrays import FloatArray
-from securevfl.protocols.exchange import Batch
-from securevfl.protocols.session.gathering import Gathering
+from securevfl.errors import ConfigError
+from securevfl.job import ExchangeSettings, Job
+from securevfl.protocols.exchange import Batch, Established, Exchange, Learns, Session
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.gathering import Gathering, gathering_of, require_summands
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import PredictionsSignal, ResidualSignal, Signal
 from securevfl.runtime.channel import expect_shape
@@ -83,3 +84,91 @@ class PlainLabelSide:
         if not steps:
             return None
         return exact if self._perturb is None else ResidualSignal(residuals)
+
+
+CLEAR_RESIDUALS = "d, so every label and ΣH"
+
+
+class InClear(Exchange):
+    """What all exchanges have in common whose residuals travel without encryption."""
+
+    @override
+    def check(self, plan: Plan) -> None:
+        """Refuse what only encryption has, and a masked sum of one."""
+        settings = plan.job.exchange
+        if self.sums(settings):
+            require_summands(len(plan.facts.names))
+        if settings.hide == "both":
+            raise ConfigError(f"hide = 'both' needs a homomorphic scheme, not {self.name!r}")
+        if settings.round_trips == 1:
+            raise ConfigError(f"round_trips = 1 needs a homomorphic scheme, not {self.name!r}")
+        if settings.key_bits or settings.engine:
+            raise ConfigError(f"exchange {self.name!r} has no keys: drop key_bits and engine")
+
+    def sums(self, settings: ExchangeSettings) -> bool:
+        """Whether predictions travel masked, so that only their sum shows."""
+        return settings.predictions == "masked"
+
+    @override
+    def messages(self, settings: ExchangeSettings, parties: int) -> int:
+        """2(K − 1)."""
+        return 2 * (parties - 1)
+
+    @override
+    async def establish(self, session: Session) -> Established:
+        """Gather as the settings say, residuals in clear."""
+        party = session.party
+        sums = self.sums(session.plan.job.exchange)
+        gathering = gathering_of(party, session.agreement.masks, sums=sums)
+        side = PlainLabelSide if party.holds_labels else PlainFeatureSide
+        return Established(side(party, gathering), gathering)
+
+
+class Plain(InClear):
+    """Predictions and residuals in clear: the baseline."""
+
+    name = "plain"
+    summary = "predictions and residuals in clear: the baseline"
+
+    @override
+    def learns(self, job: Job) -> Learns:
+        """Everything but features."""
+        if self.sums(job.exchange):
+            return MASKED_LEARNS
+        return Learns(
+            label_party="every H_k",
+            label_party_not="features",
+            feature_party=CLEAR_RESIDUALS,
+            feature_party_not="others' features",
+            predictions="singly",
+            residuals="clear",
+            gradients=False,
+        )
+
+
+MASKED_LEARNS = Learns(
+    label_party="only the sum of the others' H_k",
+    label_party_not="any single H_k, unless all other feature parties tell it theirs",
+    feature_party=f"{CLEAR_RESIDUALS}; at K = 3 the other's H_k",
+    feature_party_not="features",
+    predictions="summed",
+    residuals="clear",
+    gradients=False,
+)
+
+
+class Masked(InClear):
+    """Predictions under masks that cancel in their sum."""
+
+    name = "masked"
+    summary = "only the sum of predictions shows; residuals in clear (3 parties or more)"
+    fewest_parties = 3
+
+    @override
+    def sums(self, settings: ExchangeSettings) -> bool:
+        return True
+
+    @override
+    def learns(self, job: Job) -> Learns:
+        """As `plain`, but for single predictions."""
+        return MASKED_LEARNS

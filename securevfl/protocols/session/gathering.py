@@ -108,6 +108,24 @@ class ClearGathering:
         return _sum([message.values for message in received.values()])
 
 
+def gathering_of(party: Party, masks: PairwiseMasks, *, sums: bool) -> Gathering:
+    """Predictions singly in clear, or only their sum."""
+    return MaskedGathering(party, masks) if sums else ClearGathering(party)
+
+
+def require_summands(parties: int) -> None:
+    """Check that a sum over feature parties has more than one summand.
+
+    Raises:
+        ConfigError: fewer than two feature parties.
+    """
+    if parties < 3:  # noqa: PLR2004
+        raise ConfigError(
+            f"masked predictions need at least 3 parties, this job has {parties}: with one "
+            "feature party the sum is its prediction"
+        )
+
+
 class MaskedGathering:
     """Only the sum, for three parties or more.
 
@@ -120,11 +138,7 @@ class MaskedGathering:
     """
 
     def __init__(self, party: Party, masks: PairwiseMasks) -> None:
-        if len(party.feature_parties) < 2:  # noqa: PLR2004
-            raise ConfigError(
-                f"masked predictions need at least 3 parties, not {len(party.names)}: "
-                "with one feature party the sum is its prediction"
-            )
+        require_summands(len(party.names))
         self._party = party
         self._masks = masks
         self._sum: FloatArray | None = None

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.partition import BatchSchedule
 from securevfl.errors import ConfigError
-from securevfl.job import Job, PrivacySettings
+from securevfl.job import PrivacySettings
 from securevfl.privacy.accounting import (
     LocalNoise,
     Spent,
@@ -286,46 +285,6 @@ class PrivacyAccount:
     @cached_property
     def _counter(self) -> "_Counter":
         return _Counter(0, np.zeros(self.total_rows, np.int64))
-
-
-def account_of(
-    job: Job, schedule: BatchSchedule, *, parties: int, outputs: int, test_rows: int
-) -> PrivacyAccount | None:
-    """The account of a job; None where its exchange adds no noise.
-
-    Raises:
-        ConfigError: `[privacy]` in a job whose exchange would ignore it.
-    """
-    if job.exchange.scheme != "dp":
-        if job.privacy != PrivacySettings():
-            raise ConfigError(f"[privacy] is for exchange 'dp', not {job.exchange.scheme!r}")
-        return None
-    every = 0 if job.job.algorithm == "fdml" else job.job.eval_every
-
-    def scorings(rounds: int) -> int:
-        if test_rows == 0:
-            return 0
-        ends_between = rounds == job.job.rounds and (every == 0 or rounds % every != 0)
-        return (rounds // every if every else 0) + int(ends_between)
-
-    return PrivacyAccount(
-        job.privacy,
-        visits_of(job, parties),
-        job.job.rounds,
-        schedule.batch,
-        schedule.rows,
-        scorings,
-        outputs,
-        labels_are_known=job.job.algorithm == "fdml",
-    )
-
-
-def visits_of(job: Job, parties: int) -> Visits:
-    """What a visit of a batch does under an algorithm."""
-    if job.job.algorithm == "fedbcd-s":
-        # Between two turns the party that just stepped releases the batch again, but for the last.
-        return Visits(2 if parties > 2 else 1, parties, job.local_steps)  # noqa: PLR2004
-    return Visits(1, 1, job.local_steps)
 
 
 @dataclass

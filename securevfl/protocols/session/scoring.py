@@ -57,6 +57,13 @@ class Timetable:
         regular = self.every > 0 and done % self.every == 0
         return self.test_rows > 0 and (regular or done == self.rounds)
 
+    def times(self, rounds: int) -> int:
+        """How often held-out rows have been scored after so many rounds."""
+        if self.test_rows == 0:
+            return 0
+        ends_between = rounds == self.rounds and (self.every == 0 or rounds % self.every != 0)
+        return (rounds // self.every if self.every else 0) + int(ends_between)
+
 
 class FeatureScoring:
     """A feature party's side."""

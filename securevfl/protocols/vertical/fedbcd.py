@@ -8,32 +8,77 @@ The program is the same at both roles: what differs is the side of the exchange 
 who scores.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from math import sqrt
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
+from typing_extensions import override
+
+from securevfl.errors import ConfigError
+from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.exchange import Batch, Exchange
+from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import Batch, Established, Lookahead, Session, Side
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement, agree
+from securevfl.protocols.session.label_guard import GuardRecord, LeakageCount, planned
 from securevfl.protocols.session.party import Party, Step
-from securevfl.protocols.signals import LocalRule
+from securevfl.protocols.session.privacy_account import Visits
+from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
+from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.program import Trained, Training, run_party
+from securevfl.runtime.simulation import Program
 
 
-@dataclass(frozen=True)
-class StepSize:
-    """η at round t: η0, η0/√(t + 1), and either divided by √K.
+class FedBcd(Algorithm):
+    """FedBCD with all parties at once or in turns, or FedSGD.
 
-    Raises nothing: the job has been validated.
+    Args:
+        name: in a job.
+        summary: one line for people.
+        in_turns: whether parties take turns within a round.
+        one_step: Q = 1 whatever the job says.
     """
 
-    learning_rate: float
-    decays: bool = False
-    parties: int = 1
+    def __init__(
+        self, name: str, summary: str, *, in_turns: bool = False, one_step: bool = False
+    ) -> None:
+        self.name, self.summary = name, summary
+        self.in_turns, self._one_step = in_turns, one_step
 
-    def at(self, round_index: int) -> float:
-        """η of a round, counted from 0."""
-        eta = self.learning_rate / sqrt(self.parties)
-        return eta / sqrt(round_index + 1) if self.decays else eta
+    @override
+    def check(self, plan: Plan) -> None:
+        """Nothing beside what exchanges ask for."""
+
+    @override
+    def local_steps(self, job: Job) -> int:
+        return 1 if self._one_step else job.job.local_steps
+
+    @override
+    def visits(self, plan: Plan) -> Visits:
+        """One release a visit; between two turns the party that stepped releases once more."""
+        steps = plan.local_steps
+        if not self.in_turns:
+            return Visits(1, 1, steps)
+        parties = len(plan.facts.names)
+        # The last party's step is followed by no turn.
+        return Visits(2 if parties > 2 else 1, parties, steps)  # noqa: PLR2004
+
+    @override
+    def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
+        """Those of the parties."""
+        return {
+            name: partial(run_party, plan=plan, workplace=place, train=take_part)
+            for name, place in places.items()
+        }
+
+
+FEDSGD = FedBcd("fedsgd", "one gradient step a round at every party", one_step=True)
+FEDBCD_P = FedBcd("fedbcd-p", "Q local steps a round, all parties at once")
+FEDBCD_S = FedBcd("fedbcd-s", "Q local steps a round, party after party", in_turns=True)
 
 
 class Batches(Protocol):
@@ -50,33 +95,62 @@ class Scoring(Protocol):
         """Take part in scoring if it is due; whether training ends here."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a job runs.
+async def take_part(training: Training) -> Trained:
+    """One party's part: agree, set up the exchange, train.
 
-    Attributes:
-        rounds: R.
-        in_turns: FedBCD-s in place of FedBCD-p.
-        step_size: η.
-        rule: Q local steps and what else is in them.
+    Raises:
+        PeerError: a peer broke the protocol or is gone.
+        RangeExceeded: products could overflow, or values leave the agreed range.
+        LabelLeakRefused: this party owns a key and its gradients would tell too much.
     """
-
-    rounds: int
-    in_turns: bool
-    step_size: StepSize
-    rule: LocalRule
-
-    def steps(self, round_index: int, party: Party) -> Iterator[Step]:
-        """The exchanges of a round."""
-        if not self.in_turns:
-            yield Step(round_index, receivers=party.names, fresh=party.names)
-            return
-        turns = (party.label_party, *party.feature_parties)
-        first = round_index * len(turns)
-        fresh = party.names
-        for turn, name in enumerate(turns):
-            yield Step(first + turn, receivers=(name,), fresh=fresh)
-            fresh = (name,)
+    party, plan, part = training.party, training.plan, training.part
+    place = training.workplace
+    agreement = await agree(
+        party,
+        plan.hash,
+        part.inputs,
+        len(part.held_out),
+        parameters=part.parameters,
+        encrypted=plan.exchange.encrypts,
+    )
+    if party.name in plan.exchange.key_owners(plan.job.exchange, party):
+        require_guard(party, plan, agreement, place.guard_directory)
+    batches = PartyBatches(plan, place.data, part.inputs)
+    leakage = LeakageCount(
+        plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(plan.networks)
+    )
+    lookahead = Lookahead(part.model, plan.rule, plan.rounds, plan.step_size.at, batches.at)
+    session = Session(
+        party, plan, agreement, leakage, place.keys, lookahead=lookahead, noise=training.noise
+    )
+    ready = await plan.exchange.establish(session)
+    first_round = 0
+    if place.resume is not None:
+        first_round = _go_on(place.resume, training, leakage, ready)
+    scoring: FeatureScoring | LabelScoring
+    if place.data.test_labels is None:
+        scoring = FeatureScoring(party, ready.gathering, plan.timetable, part.held_out)
+    else:
+        scoring = LabelScoring(
+            party,
+            ready.gathering,
+            plan.timetable,
+            inputs=part.held_out,
+            labels=place.data.test_labels,
+            target_auc=plan.job.job.target_auc,
+        )
+    rounds = await train(
+        party,
+        training.model,
+        plan,
+        batches=batches,
+        side=ready.side,
+        scoring=scoring,
+        after_round=partial(_round_done, training, leakage, ready),
+        first_round=first_round,
+    )
+    scores = scoring.scores if isinstance(scoring, LabelScoring) else []
+    return Trained(rounds, scores, leakage, ready.key)
 
 
 async def train(
@@ -85,9 +159,10 @@ async def train(
     plan: Plan,
     *,
     batches: Batches,
-    exchange: Exchange,
+    side: Side,
     scoring: Scoring,
     after_round: Callable[[int], None],
+    first_round: int = 0,
 ) -> int:
     """Train one party's part of the model, in place.
 
@@ -96,9 +171,10 @@ async def train(
         model: θ⁰ of this party.
         plan: rounds, local steps and step sizes.
         batches: this party's rows.
-        exchange: this party's side of the exchange.
+        side: this party's side of the exchange.
         scoring: this party's side of scoring.
         after_round: called with the number of rounds done, for checkpoints and progress.
+        first_round: rounds that have been done before.
 
     Returns:
         The number of rounds done.
@@ -106,13 +182,13 @@ async def train(
     Raises:
         PeerError: a peer failed; the model is as after the last whole round or turn.
     """
-    for round_index in range(plan.rounds):
+    for round_index in range(first_round, plan.rounds):
         batch = batches.at(round_index)
-        for step in plan.steps(round_index, party):
+        for step in steps_of(plan, round_index):
             async with party.costs.compute("local"):
                 predictions = model.predict(batch.inputs)
                 seen = batch.seen_by(model)
-            signal = await exchange.signal(step, seen, predictions)
+            signal = await side.signal(step, seen, predictions)
             if signal is not None:
                 async with party.costs.compute("local"):
                     plan.rule.apply(
@@ -121,10 +197,78 @@ async def train(
                         predictions=predictions,
                         signal=signal,
                         step_size=plan.step_size.at(round_index),
-                        tangent=seen.tangent,
+                        tangent=seen.jacobian,
                     )
         party.costs.end_round()
         after_round(round_index + 1)
         if await scoring.stops(round_index, model):
             return round_index + 1
     return plan.rounds
+
+
+def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
+    """The exchanges of a round."""
+    names, label_party = plan.facts.names, plan.facts.label_party
+    if not plan.algorithm.in_turns:
+        yield Step(round_index, receivers=names, fresh=names)
+        return
+    turns = (label_party, *(name for name in names if name != label_party))
+    first = round_index * len(turns)
+    fresh = names
+    for turn, name in enumerate(turns):
+        yield Step(first + turn, receivers=(name,), fresh=fresh)
+        fresh = (name,)
+
+
+def _round_done(training: Training, leakage: LeakageCount, ready: Established, rounds: int) -> None:
+    training.after_round(rounds)
+    keep = training.workplace.keep_state
+    if keep is not None:
+        weights, plan = training.model.weights, training.plan
+        revealed = {peer: dict(batches) for peer, batches in leakage.revealed.items()}
+        name, in_flight = training.party.name, dict(ready.in_flight)
+        keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, in_flight))
+
+
+def _go_on(
+    state: SessionState, training: Training, leakage: LeakageCount, ready: Established
+) -> int:
+    """Put a party back to where it was, and say how many rounds that is.
+
+    Raises:
+        ConfigError: the state of another job, party or model.
+    """
+    ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
+    if (state.job_hash, state.party, state.weights.shape) != ours:
+        raise ConfigError(
+            f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
+            f"{training.party.name!r} in {ours[0][:16]}"
+        )
+    training.model.weights = state.weights
+    leakage.revealed.update(state.revealed)
+    ready.in_flight.update(state.in_flight)
+    return state.rounds
+
+
+def require_guard(party: Party, plan: Plan, agreement: Agreement, directory: Path | None) -> None:
+    """Refuse a job whose gradients would tell too much, or write it down before it starts.
+
+    Raises:
+        LabelLeakRefused: they would.
+        DataError: the record of earlier jobs cannot be read or written.
+    """
+    if directory is None:
+        return
+    record = GuardRecord(directory / party.name, plan.schedule.fingerprint)
+    count = LeakageCount(
+        plan.facts.rows,
+        plan.loss.outputs,
+        agreement.columns,
+        record.load(),
+        frozenset(plan.networks),
+    )
+    batches = (plan.schedule.batch(index) for index in range(plan.rounds))
+    after = planned(count, party.others, batches)
+    if not plan.job.job.allow_label_leak:
+        after.require_below_limit()
+    record.save(after.revealed)

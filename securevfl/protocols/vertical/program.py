@@ -1,29 +1,65 @@
 """One party's program: agree with the others, train, score, keep the model.
 
 The same coroutine runs in simulation and over a real network. It is given its own columns, and
-the labels only at the label party.
+the labels only where the algorithm says so.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from securevfl.arrays import FloatArray
-from securevfl.job import Job
+from securevfl.crypto.scheme import KeyOwner
 from securevfl.models.local_model import LocalModel
-from securevfl.models.losses import loss_for
 from securevfl.models.storage import SavedModel, save_model
-from securevfl.protocols.exchanges.label_guard import LeakageCount
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.privacy_account import Promise, account_of
+from securevfl.protocols.session.privacy_account import Noise, Promise
 from securevfl.protocols.session.scoring import Score
-from securevfl.protocols.vertical.algorithms import Training, train_fdml, train_fedbcd
+from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
-from securevfl.protocols.vertical.workplace import PartyData, Workplace
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a party's part of an algorithm starts from.
+
+    Attributes:
+        party: who it is.
+        plan: of the job.
+        workplace: its data, and what it may use.
+        part: what it trains.
+        model: its model, with private gradients where the job has them.
+        noise: what it adds, where the exchange adds noise.
+        after_round: to be called with rounds done.
+    """
+
+    party: Party
+    plan: Plan
+    workplace: Workplace
+    part: LocalPart
+    model: LocalModel
+    noise: Noise | None
+    after_round: Callable[[int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What is left of an algorithm beside the model; see `PartyOutcome`."""
+
+    rounds: int
+    scores: list[Score]
+    leakage: LeakageCount
+    key: KeyOwner | None = None
+
+
+Train = Callable[[Training], Awaitable[Trained]]
+
+
+@dataclass(frozen=True, eq=False)
 class PartyOutcome:
     """What one party's program returns.
 
@@ -49,44 +85,32 @@ class PartyOutcome:
 
 
 async def run_party(
-    channel: Channel, costs: Costs, *, job: Job, data: PartyData, workplace: Workplace
+    channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, train: Train
 ) -> PartyOutcome:
     """Take one party through a job.
+
+    Args:
+        channel: to the others.
+        costs: its ledger.
+        plan: of the job.
+        workplace: its data, and what it may use.
+        train: its part of the algorithm.
 
     Raises:
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
         LabelLeakRefused: this party owns a key and its gradients would tell too much.
-        BudgetExhausted: the job would spend more than its privacy budget.
     """
-    loss = loss_for(job.job.loss, data.classes)
-    party = Party(channel, costs, data.names, data.label_party, loss)
-    part = LocalPart(
-        job,
-        data.table,
-        loss=loss,
-        classes=data.classes,
-        standardize=data.standardize,
-        holds_labels=party.holds_labels,
-        start=workplace.start,
-        make_module=workplace.make_module,
-    )
+    facts, job = plan.facts, plan.job
+    party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
+    part = LocalPart(plan, workplace.data.table, workplace.start, workplace.make_module)
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
-    account = account_of(
-        job,
-        data.schedule,
-        parties=len(data.names),
-        outputs=loss.outputs,
-        test_rows=len(part.held_out),
-    )
-    noise = None
-    private: LocalModel = part.model
-    if account is not None:
-        account.require_budget()
-        noise = account.noise_at(data.names.index(party.name))
-        if noise.gradients is not None and not (party.holds_labels and job.job.algorithm != "fdml"):
-            private = PrivateGradients(part.model, noise.gradients, noise.generator)
+    noise = None if plan.account is None else plan.account.noise_at(facts.names.index(party.name))
+    model = part.model
+    with_exact_steps = party.holds_labels and not plan.algorithm.labels_everywhere
+    if noise is not None and noise.gradients is not None and not with_exact_steps:
+        model = PrivateGradients(part.model, noise.gradients, noise.generator)
 
     def after_round(rounds: int) -> None:
         every = job.output.checkpoint_every
@@ -96,10 +120,7 @@ async def run_party(
         if workplace.progress is not None:
             workplace.progress(rounds)
 
-    algorithm = train_fdml if job.job.algorithm == "fdml" else train_fedbcd
-    trained = await algorithm(
-        Training(party, job, data, workplace, part, private, noise, after_round)
-    )
+    trained = await train(Training(party, plan, workplace, part, model, noise, after_round))
     return PartyOutcome(
         model=part.saved(trained.rounds),
         rounds=trained.rounds,
@@ -108,5 +129,5 @@ async def run_party(
         key_bits=trained.key.key_bits if trained.key is not None else None,
         leakage=trained.leakage,
         held_out=part.model.predict(part.held_out),
-        privacy=None if account is None else account.after(trained.rounds),
+        privacy=None if plan.account is None else plan.account.after(trained.rounds),
     )

@@ -10,7 +10,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.protocols.exchanges.label_guard import LIMIT
+from securevfl.protocols.session.label_guard import LIMIT
 
 NAMES = {
     "rotation_twin", "gram", "anchors", "components", "binary_columns", "labels_from_residuals",

@@ -75,6 +75,14 @@ def test_the_freedom_is_that_of_the_complement() -> None:
     assert freedom(np.zeros((5, 1))) == (5, 10)
 
 
+def test_two_columns_leave_one_reflection_and_no_continuum() -> None:
+    start = generator().standard_normal((2, 1))
+    assert freedom(start) == (1, 0)
+    assert freedom(np.zeros((2, 1))) == (2, 1)
+    assert freedom(np.eye(2)) == (0, 0)
+    assert freedom(start[:1]) == (0, 0)
+
+
 def test_one_feature_has_no_twin() -> None:
     with pytest.raises(ConfigError, match="the data have no twin"):
         stabilizer_rotation(np.array([[2.0]]), generator())

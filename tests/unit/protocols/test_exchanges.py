@@ -1,28 +1,23 @@
-"""Which exchanges are let through, who owns keys, and where the label guard applies."""
+"""Which exchanges are let through, who owns keys, and what encrypted products are sized for."""
 
 from dataclasses import replace
 from typing import cast
 
 import pytest
 
+from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
-from securevfl.job import ExchangeSettings
-from securevfl.models.losses import Logistic, Loss, Multinomial, Squared, TaylorLogistic
-from securevfl.protocols.exchanges.setting_up import (
-    EXCHANGES,
-    check_exchange,
-    key_owners,
-    one_trip_pays,
-    product_format,
-    reveals_gradients,
-)
+from securevfl.job import Job
+from securevfl.models.losses import Logistic
+from securevfl.protocols.catalogue import EXCHANGES
+from securevfl.protocols.exchanges.sizing import one_trip_pays, product_format
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.line import Line
-
-NAMES = ("shop", "bank", "lab")
+from tests.plans import NAMES, agreement_of, plan_of
 
 
 class Named:
@@ -33,47 +28,132 @@ def party() -> Party:
     return Party(cast(Channel, Named()), cast(Costs, None), NAMES, "bank", Logistic())
 
 
-def settings(**values: object) -> ExchangeSettings:
-    return ExchangeSettings.model_validate(values)
+def plan(
+    exchange: dict[str, object], loss: str = "logistic", parties: int = 2, classes: int = 2
+) -> Plan:
+    return plan_of(parties=parties, classes=classes, job={"loss": loss}, exchange=exchange)
 
 
 @pytest.mark.parametrize(
-    ("exchange", "loss", "parties"),
+    ("exchange", "loss", "parties", "classes"),
     [
-        (settings(scheme="plain"), Logistic(), 2),
-        (settings(scheme="plain", predictions="masked"), Multinomial(3), 3),
-        (settings(scheme="masked"), Logistic(), 3),
-        (settings(scheme="paillier", key_bits=2048, engine="phe"), Logistic(), 2),
-        (settings(scheme="ckks", predictions="masked"), Multinomial(4), 3),
-        (settings(scheme="ckks", hide="both"), Squared(), 2),
-        (settings(scheme="paillier", hide="both"), TaylorLogistic(), 5),
+        ({"scheme": "plain"}, "logistic", 2, 2),
+        ({"scheme": "plain", "predictions": "masked"}, "logistic", 3, 3),
+        ({"scheme": "masked"}, "logistic", 3, 2),
+        ({"scheme": "paillier", "key_bits": 2048, "engine": "phe"}, "logistic", 2, 2),
+        ({"scheme": "ckks", "predictions": "masked"}, "logistic", 3, 4),
+        ({"scheme": "ckks", "hide": "both"}, "squared", 2, 2),
+        ({"scheme": "paillier", "hide": "both"}, "taylor-logistic", 5, 2),
+        ({"scheme": "bfv", "round_trips": 1}, "logistic", 2, 2),
     ],
 )
 def test_an_exchange_that_fits_is_let_through(
-    exchange: ExchangeSettings, loss: Loss, parties: int
+    exchange: dict[str, object], loss: str, parties: int, classes: int
 ) -> None:
-    check_exchange(exchange, loss, parties)
+    assert plan(exchange, loss, parties, classes).exchange.name == exchange["scheme"]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "loss", "parties", "classes", "told"),
+    [
+        ({"scheme": "masked"}, "logistic", 2, 2, "at least 3 parties"),
+        ({"scheme": "ckks", "predictions": "masked"}, "logistic", 2, 2, "at least 3 parties"),
+        ({"scheme": "plain", "hide": "both"}, "squared", 2, 2, "needs a homomorphic scheme"),
+        ({"scheme": "plain", "round_trips": 1}, "logistic", 2, 2, "needs a homomorphic scheme"),
+        ({"scheme": "ckks", "hide": "both"}, "logistic", 2, 2, "'squared' or 'taylor-logistic'"),
+        ({"scheme": "ckks", "hide": "both"}, "logistic", 2, 3, "'squared' or"),
+        (
+            {"scheme": "ckks", "hide": "both", "predictions": "masked"},
+            "squared",
+            3,
+            2,
+            "sends no predictions",
+        ),
+        ({"scheme": "plain", "key_bits": 3072}, "logistic", 2, 2, "has no keys"),
+        ({"scheme": "masked", "engine": "phe"}, "logistic", 3, 2, "has no keys"),
+        ({"scheme": "dp", "predictions": "masked"}, "logistic", 3, 2, "adds noise at each party"),
+    ],
+)
+def test_an_exchange_that_cannot_be_is_refused(
+    exchange: dict[str, object], loss: str, parties: int, classes: int, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        plan(exchange, loss, parties, classes)
 
 
 def test_every_scheme_is_an_exchange() -> None:
-    assert ("plain", "masked", "dp", *SCHEMES) == EXCHANGES
+    assert tuple(EXCHANGES) == ("plain", "masked", "dp", *SCHEMES)
 
 
 def test_only_encrypted_exchanges_reveal_gradients_in_place_of_residuals() -> None:
-    assert [name for name in EXCHANGES if reveals_gradients(settings(scheme=name))] == [*SCHEMES]
+    jobs = {name: Job.of(exchange={"scheme": name}) for name in EXCHANGES}
+    learns = {name: EXCHANGES[name].learns(job) for name, job in jobs.items()}
+    assert [name for name, each in learns.items() if each.gradients] == [*SCHEMES]
+    assert [name for name, each in learns.items() if each.residuals == "hidden"] == [*SCHEMES]
 
 
-def test_keys_belong_to_nobody_to_the_label_party_or_to_all() -> None:
-    assert key_owners(party(), settings(scheme="masked")) == ()
-    assert key_owners(party(), settings(scheme="ckks")) == ("bank",)
-    assert key_owners(party(), settings(scheme="ckks", hide="both")) == NAMES
+@pytest.mark.parametrize(
+    ("exchange", "owners"),
+    [
+        ({"scheme": "masked"}, ()),
+        ({"scheme": "ckks"}, ("bank",)),
+        ({"scheme": "ckks", "hide": "both"}, NAMES),
+    ],
+)
+def test_keys_belong_to_nobody_to_the_label_party_or_to_all(
+    exchange: dict[str, object], owners: tuple[str, ...]
+) -> None:
+    resolved = plan(exchange, "squared", parties=3)
+    assert resolved.exchange.key_owners(resolved.job.exchange, party()) == owners
+
+
+def format_of(
+    exchange: dict[str, object],
+    loss: str = "logistic",
+    *,
+    parties: int = 3,
+    classes: int = 2,
+    rows: int = 64,
+    feature_bound: float = 1.0,
+    exact: int = 32,
+) -> ProductFormat:
+    resolved = plan_of(
+        parties=parties, classes=classes, rows=rows, job={"loss": loss}, exchange=exchange
+    )
+    agreement = agreement_of(*[7] * parties, feature_bound=feature_bound, fraction_bits=exact)
+    return product_format(resolved, agreement)
+
+
+def test_logistic_residuals_are_bounded_by_one() -> None:
+    for classes in (2, 3):
+        assert format_of({"scheme": "ckks"}, parties=5, classes=classes).value_bound == 1
+
+
+def test_affine_residuals_follow_all_predictions_or_ones_own() -> None:
+    ckks: dict[str, object] = {"scheme": "ckks", "prediction_bound": 8}
+    both = {**ckks, "hide": "both"}
+    assert format_of(ckks, "squared").value_bound == 8 * 3 + 1
+    assert format_of(ckks, "taylor-logistic").value_bound == 0.25 * 8 * 3 + 0.5
+    assert format_of(both, "taylor-logistic").value_bound == 0.25 * 8 + 0.5
+
+
+def test_room_covers_the_sum_over_all_senders() -> None:
+    assert format_of({"scheme": "ckks", "hide": "both"}, "squared", parties=5).summands == 4
+    assert format_of({"scheme": "ckks"}, "squared", parties=5).summands == 1
 
 
 def test_the_format_of_products_is_the_jobs() -> None:
-    exchange = settings(scheme="ckks", value_fraction_bits=20, feature_fraction_bits=12)
-    fmt = product_format(exchange, Logistic(), 3, rows=100, feature_bound=8.0)
+    exchange = {"scheme": "ckks", "value_fraction_bits": 20, "feature_fraction_bits": 12}
+    fmt = format_of(exchange, rows=100, feature_bound=8.0)
     assert (fmt.rows, fmt.matrix_bound) == (100, 8.0)
     assert (fmt.value_fraction_bits, fmt.matrix_fraction_bits) == (20, 12)
+
+
+def test_layouts_are_for_the_widest_party_and_flooding_for_all_rounds() -> None:
+    resolved = plan_of(parties=3, exchange={"scheme": "bfv"}, job={"rounds": 77})
+    for columns in ((3, 9, 5), (9, 3, 5)):
+        fmt = product_format(resolved, agreement_of(*columns))
+        assert (fmt.columns, fmt.rounds) == (9, 77)
 
 
 @pytest.mark.parametrize(
@@ -92,25 +172,16 @@ def test_the_format_of_products_is_the_jobs() -> None:
 def test_fixed_point_of_bfv_is_the_finest_with_short_replies(
     rows: int, exact: int, bits: tuple[int, int]
 ) -> None:
-    fmt = product_format(
-        settings(scheme="bfv"),
-        Logistic(),
-        3,
-        rows=rows,
-        feature_bound=32.0,
-        feature_fraction_bits=exact,
-    )
+    fmt = format_of({"scheme": "bfv"}, rows=rows, feature_bound=32.0, exact=exact)
     assert (fmt.value_fraction_bits, fmt.matrix_fraction_bits) == bits
     if rows < 1 << 20:
         assert fmt.largest_product.bit_length() < 48
 
 
 def test_a_jobs_own_fixed_point_is_kept_but_for_bits_that_would_be_zero() -> None:
-    exchange = settings(scheme="bfv", value_fraction_bits=30, feature_fraction_bits=20)
+    exchange = {"scheme": "bfv", "value_fraction_bits": 30, "feature_fraction_bits": 20}
     for exact, expected in ((32, 20), (20, 20), (7, 7), (0, 0)):
-        fmt = product_format(
-            exchange, Logistic(), 2, rows=9, feature_bound=1.0, feature_fraction_bits=exact
-        )
+        fmt = format_of(exchange, rows=9, exact=exact)
         assert (fmt.value_fraction_bits, fmt.matrix_fraction_bits) == (30, expected)
 
 
@@ -118,31 +189,18 @@ def test_a_jobs_own_fixed_point_is_kept_but_for_bits_that_would_be_zero() -> Non
 def test_only_exact_schemes_drop_the_bits_of_exact_features(
     scheme: str, bits: tuple[int, int]
 ) -> None:
-    fmt = product_format(
-        settings(scheme=scheme),
-        Logistic(),
-        2,
-        rows=9,
-        feature_bound=1.0,
-        feature_fraction_bits=0,
-    )
+    fmt = format_of({"scheme": scheme}, rows=9, exact=0)
     assert (fmt.value_fraction_bits, fmt.matrix_fraction_bits) == bits
 
 
 def test_next_predictions_take_columns_a_summand_and_inexact_numbers() -> None:
-    fmt = product_format(
-        settings(scheme="bfv"),
-        Multinomial(3),
-        2,
-        rows=64,
-        feature_bound=1.0,
-        feature_fraction_bits=0,
-        columns=10,
-        rounds=7,
-        bandwidth_mbit=20.0,
-        latency_ms=150.0,
-        rows_ahead=64,
+    resolved = plan_of(
+        classes=3,
+        job={"rounds": 7},
+        exchange={"scheme": "bfv"},
+        network={"latency_ms": 150.0, "bandwidth_mbit": 20.0},
     )
+    fmt = product_format(resolved, agreement_of(10, 4, fraction_bits=0), ahead=True)
     assert (fmt.columns, fmt.summands, fmt.matrix_fraction_bits) == (74, 2, 14)
     assert (fmt.vectors, fmt.rounds, fmt.bandwidth_mbit, fmt.latency_ms) == (3, 7, 20.0, 150.0)
 
@@ -151,6 +209,7 @@ def test_next_predictions_take_columns_a_summand_and_inexact_numbers() -> None:
     ("exchange", "algorithm", "says"),
     [
         ({"scheme": "ckks"}, "fedbcd-p", "needs scheme bfv, not 'ckks'"),
+        ({"scheme": "paillier"}, "fedbcd-p", "needs scheme bfv, not 'paillier'"),
         ({"scheme": "bfv", "hide": "both"}, "fedbcd-p", "hide = 'residuals'"),
         ({"scheme": "bfv", "predictions": "masked"}, "fedbcd-p", "predictions = 'clear'"),
         ({"scheme": "bfv"}, "fedbcd-s", "fedsgd or fedbcd-p"),
@@ -159,32 +218,34 @@ def test_next_predictions_take_columns_a_summand_and_inexact_numbers() -> None:
 def test_one_round_trip_is_refused_where_it_does_not_exist(
     exchange: dict[str, object], algorithm: str, says: str
 ) -> None:
-    loss = Squared() if exchange.get("hide") else Logistic()
+    loss = "squared" if exchange.get("hide") else "logistic"
     with pytest.raises(ConfigError, match=says):
-        check_exchange(settings(**exchange, round_trips=1), loss, 3, algorithm)
-    check_exchange(settings(scheme="bfv", round_trips=1), Logistic(), 2, "fedsgd")
+        plan_of(
+            parties=3,
+            job={"algorithm": algorithm, "loss": loss},
+            exchange={**exchange, "round_trips": 1},
+        )
 
 
 def test_one_trip_pays_where_a_round_trip_takes_longer_than_what_is_sent_more() -> None:
-    exchange = settings(scheme="bfv")
+    resolved = plan_of(rows=512, classes=3, exchange={"scheme": "bfv"})
     fmt, ahead = (
-        product_format(
-            exchange, Multinomial(3), 2, rows=512, feature_bound=1.0, columns=8, rows_ahead=rows
-        )
-        for rows in (0, 512)
+        product_format(resolved, agreement_of(8, 4), ahead=each) for each in (False, True)
     )
     seconds = SCHEMES["bfv"].seconds
     assert seconds is not None
     extra_ms = 1e3 * 3 * (seconds(ahead) - seconds(fmt))
     assert extra_ms > 0
-    assert one_trip_pays(exchange, fmt, ahead, Line(extra_ms / 2 * 1.01, 1000.0))
-    assert not one_trip_pays(exchange, fmt, ahead, Line(extra_ms / 2 * 0.99, 1000.0))
+    assert one_trip_pays(replace(resolved, line=Line(extra_ms / 2 * 1.01, 1000.0)), fmt, ahead)
+    assert not one_trip_pays(replace(resolved, line=Line(extra_ms / 2 * 0.99, 1000.0)), fmt, ahead)
     never = Line(1e6, 1000.0)
     too_large = replace(ahead, rows=1 << 30)
-    assert not one_trip_pays(exchange, fmt, too_large, never)
-    for other in (
-        settings(scheme="paillier"),
-        settings(scheme="bfv", hide="both"),
-        settings(scheme="bfv", predictions="masked"),
-    ):
-        assert not one_trip_pays(other, fmt, ahead, never)
+    assert not one_trip_pays(replace(resolved, line=never), fmt, too_large)
+    others: tuple[dict[str, object], ...] = (
+        {"scheme": "paillier"},
+        {"scheme": "bfv", "hide": "both"},
+        {"scheme": "bfv", "predictions": "masked"},
+    )
+    for other in others:
+        slow = plan(other, "squared", parties=3)
+        assert not one_trip_pays(replace(slow, line=never), fmt, ahead)

@@ -1,38 +1,23 @@
-"""The exchanges of a round, step sizes, and which exchanges there are."""
+"""A job resolved: the exchanges of a round, step sizes, and what is refused beforehand."""
 
-from typing import cast
+from typing import Any
 
 import pytest
 
-from securevfl.crypto.scheme import ProductFormat
-from securevfl.errors import ConfigError
-from securevfl.job import ExchangeSettings
-from securevfl.models.losses import Logistic, Loss, Multinomial, Squared, TaylorLogistic
-from securevfl.protocols.exchanges.setting_up import check_exchange, product_format
-from securevfl.protocols.session.party import Party, Step
-from securevfl.protocols.signals import LocalRule
-from securevfl.protocols.vertical.fedbcd import Plan, StepSize
-from securevfl.runtime.channel import Channel
-from securevfl.runtime.costs import Costs
-
-NAMES = ("shop", "bank", "lab")
-
-
-def plan(in_turns: bool) -> Plan:
-    return Plan(10, in_turns, StepSize(0.1), LocalRule(Logistic(), 5))
-
-
-def party() -> Party:
-    channel, costs = cast(Channel, None), cast(Costs, None)  # a plan asks neither
-    return Party(channel, costs, NAMES, "bank", Logistic())
+from securevfl.errors import BudgetExhausted, ConfigError
+from securevfl.protocols.plan import StepSize
+from securevfl.protocols.session.party import Step
+from securevfl.protocols.vertical.fedbcd import steps_of
+from tests.plans import NAMES, plan_of
 
 
 def test_in_fedbcd_p_all_parties_exchange_once_a_round() -> None:
-    assert list(plan(in_turns=False).steps(4, party())) == [Step(4, NAMES, NAMES)]
+    assert list(steps_of(plan_of(parties=3), 4)) == [Step(4, NAMES, NAMES)]
 
 
 def test_in_fedbcd_s_the_label_party_begins_and_each_sees_all_earlier_turns() -> None:
-    assert list(plan(in_turns=True).steps(2, party())) == [
+    plan = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
+    assert list(steps_of(plan, 2)) == [
         Step(6, ("bank",), NAMES),
         Step(7, ("shop",), ("bank",)),
         Step(8, ("lab",), ("shop",)),
@@ -40,8 +25,8 @@ def test_in_fedbcd_s_the_label_party_begins_and_each_sees_all_earlier_turns() ->
 
 
 def test_no_two_exchanges_of_a_job_share_a_number() -> None:
-    numbers = [step.index for t in range(5) for step in plan(in_turns=True).steps(t, party())]
-    assert numbers == list(range(15))
+    plan = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
+    assert [step.index for t in range(5) for step in steps_of(plan, t)] == list(range(15))
 
 
 def test_step_sizes_are_constant_or_fall_with_the_root_of_rounds() -> None:
@@ -51,49 +36,81 @@ def test_step_sizes_are_constant_or_fall_with_the_root_of_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "loss", "parties", "told"),
+    ("job", "decays"),
     [
-        ({"scheme": "pailier"}, Logistic(), 2, "nearest is 'paillier'"),
-        ({"scheme": "masked"}, Logistic(), 2, "at least 3 parties"),
-        ({"scheme": "ckks", "predictions": "masked"}, Logistic(), 2, "at least 3 parties"),
-        ({"scheme": "plain", "hide": "both"}, Squared(), 2, "needs a homomorphic scheme"),
-        ({"scheme": "ckks", "hide": "both"}, Logistic(), 2, "'squared' or 'taylor-logistic'"),
-        ({"scheme": "ckks", "hide": "both"}, Multinomial(3), 2, "'squared' or"),
-        (
-            {"scheme": "ckks", "hide": "both", "predictions": "masked"},
-            Squared(),
-            3,
-            "sends no predictions",
-        ),
-        ({"scheme": "plain", "key_bits": 3072}, Logistic(), 2, "has no keys"),
-        ({"scheme": "masked", "engine": "phe"}, Logistic(), 3, "has no keys"),
+        ({}, False),
+        ({"schedule": "inverse-sqrt"}, True),
+        ({"algorithm": "fdml"}, True),
+        ({"algorithm": "fdml", "schedule": "constant"}, False),
     ],
 )
-def test_an_exchange_that_cannot_be_is_refused(
-    settings: dict[str, object], loss: Loss, parties: int, told: str
+def test_a_schedule_is_the_jobs_or_else_the_algorithms(
+    job: dict[str, object], decays: bool
 ) -> None:
+    assert plan_of(job=job).step_size.decays == decays
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "steps"), [("fedsgd", 1), ("fedbcd-p", 7), ("fedbcd-s", 7), ("fdml", 1)]
+)
+def test_local_steps_in_force_are_the_algorithms(algorithm: str, steps: int) -> None:
+    assert plan_of(job={"algorithm": algorithm, "local_steps": 7}).local_steps == steps
+
+
+def test_the_largest_batch_takes_its_share_of_the_remainder() -> None:
+    plan = plan_of(rows=100, job={"batch_size": 30})
+    assert plan.most_batch_rows == 34
+    assert max(len(plan.schedule.batch(index)) for index in range(20)) == 34
+
+
+def test_networks_are_those_of_the_parties_that_have_one() -> None:
+    party = [
+        {"name": "shop", "role": "feature", "model": "mlp", "hidden": [3]},
+        {"name": "bank", "role": "label"},
+    ]
+    plan = plan_of(party=party)
+    assert {name: network.hidden for name, network in plan.networks.items()} == {"shop": (3,)}
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"job": {"algorithm": "fedbcd"}}, "algorithm = 'fedbcd': unknown; nearest is 'fedbcd-"),
+        (
+            {"parties": 3, "job": {"algorithm": "fdml"}, "exchange": {"predictions": "masked"}},
+            "not with exchange 'plain' as it is set",
+        ),
+        ({"exchange": {"scheme": "pailier"}}, "nearest is 'paillier'"),
+        ({"fdml": {"staleness": 3}}, r"\[fdml\] is for algorithm 'fdml', not 'fedbcd-p'"),
+        ({"privacy": {"noise_multiplier": 1.0}}, "for exchange 'dp', not 'plain'"),
+        ({"exchange": {"scheme": "dp"}}, r"needs privacy\.noise_multiplier"),
+        ({"network": {"preset": "moon"}}, "network = 'moon'"),
+        ({"job": {"batch_size": 65}}, "batch_size: 65"),
+        ({"job": {"model": "custom"}}, "needs a module"),
+        ({"job": {"model": "mlp", "start": "zero"}}, "gives a network no gradient"),
+    ],
+)
+def test_a_job_that_cannot_be_run_is_refused(sections: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        check_exchange(ExchangeSettings.model_validate(settings), loss, parties)
+        plan_of(**sections)
 
 
-def format_of(loss: Loss, hide: str, parties: int) -> ProductFormat:
-    settings = ExchangeSettings.model_validate(
-        {"scheme": "ckks", "hide": hide, "prediction_bound": 8}
-    )
-    return product_format(settings, loss, parties, rows=64, feature_bound=4.0)
+def test_a_budget_that_would_be_passed_is_refused_before_any_work() -> None:
+    privacy = {"noise_multiplier": 1.0, "release_budget": 0.5}
+    with pytest.raises(BudgetExhausted):
+        plan_of(exchange={"scheme": "dp"}, privacy=privacy)
 
 
-def test_logistic_residuals_are_bounded_by_one() -> None:
-    assert format_of(Logistic(), "residuals", 5).value_bound == 1
-    assert format_of(Multinomial(3), "residuals", 5).value_bound == 1
+def test_an_algorithms_own_section_has_defaults_and_is_checked() -> None:
+    assert plan_of(job={"algorithm": "fdml"}).job.own == {}
+    with pytest.raises(ConfigError, match=r"fdml\.staleness = -1"):
+        plan_of(job={"algorithm": "fdml"}, fdml={"staleness": -1})
+    with pytest.raises(ConfigError, match=r"unknown key 'fdml\.stale': nearest known key is"):
+        plan_of(job={"algorithm": "fdml"}, fdml={"stale": 1})
 
 
-def test_affine_residuals_follow_all_predictions_or_ones_own() -> None:
-    assert format_of(Squared(), "residuals", 3).value_bound == 8 * 3 + 1
-    assert format_of(TaylorLogistic(), "residuals", 3).value_bound == 0.25 * 8 * 3 + 0.5
-    assert format_of(TaylorLogistic(), "both", 3).value_bound == 0.25 * 8 + 0.5
-
-
-def test_room_covers_the_sum_over_all_senders() -> None:
-    assert format_of(TaylorLogistic(), "both", 5).summands == 4
-    assert format_of(TaylorLogistic(), "residuals", 5).summands == 1
+def test_the_hash_covers_an_algorithms_own_section() -> None:
+    hashes = {
+        plan_of(job={"algorithm": "fdml"}, fdml={"staleness": limit}).hash for limit in (0, 1)
+    }
+    assert len(hashes) == 2

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from securevfl.audit.finding import curve
 from securevfl.errors import DataError
-from securevfl.protocols.exchanges.setting_up import EXCHANGES
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.matrix import (
     advice_lines,
     advice_tables,

@@ -7,42 +7,33 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.arrays import IntArray
-from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import PartyTable
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.keys import KeyMaker
+from securevfl.protocols.session.state import SessionState
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PartyData:
     """What one party brings to a job.
 
     Attributes:
         table: its own columns.
-        names: all parties, in the job's order.
-        label_party: who holds the labels.
-        train_labels: at the label party only; under fdml at all.
+        train_labels: at the label party only; at all where the algorithm gives them to all.
         test_labels: the same.
-        classes: number of classes.
-        standardize: whether features are standardized, each party on its own.
-        schedule: which rows each round takes, the same at every party.
     """
 
     table: PartyTable
-    names: tuple[str, ...]
-    label_party: str
     train_labels: IntArray | None
     test_labels: IntArray | None
-    classes: int
-    standardize: bool
-    schedule: BatchSchedule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workplace:
-    """What a party's program may use besides its data.
+    """What a party's program is given.
 
     Attributes:
+        data: what the party brings.
         keys: makes homomorphic keys.
         start: draws θ⁰. In a simulation it is seeded, so that runs repeat; between real parties
             it must not be, as θ⁰ is private.
@@ -53,8 +44,11 @@ class Workplace:
         make_module: makes this party's network where its model is custom.
         wrap_model: gives what is trained in place of the local model at θ⁰; benchmarks follow
             the weights with it.
+        keep_state: called after every round with what it takes to go on from there.
+        resume: go on from here.
     """
 
+    data: PartyData
     keys: KeyMaker
     start: np.random.Generator
     guard_directory: Path | None = None
@@ -62,3 +56,5 @@ class Workplace:
     progress: Callable[[int], None] | None = None
     make_module: MakeModule | None = None
     wrap_model: Callable[[LocalModel], LocalModel] | None = None
+    keep_state: Callable[[SessionState], None] | None = None
+    resume: SessionState | None = None

@@ -24,7 +24,6 @@ from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from securevfl.errors import DataError, LabelLeakRefused
 from securevfl.files import replace_file
-from securevfl.protocols.exchange import Batch
 
 LIMIT = 1 / 8
 
@@ -58,11 +57,7 @@ class LeakageCount:
     nonlinear: frozenset[str] = frozenset()
     solved: dict[str, int] = field(default_factory=dict)
 
-    def add(self, peer: str, batch: Batch) -> None:
-        """Count a batch for a peer, see `add_rows`."""
-        self.add_rows(peer, batch.rows)
-
-    def add_rows(self, peer: str, rows: NDArray[np.int64]) -> None:
+    def add(self, peer: str, rows: NDArray[np.int64]) -> None:
         """Count the batch of these rows for a peer.
 
         Once for each number of columns of a linear model; every visit of a network.
@@ -126,7 +121,7 @@ def planned(
     names = list(peers)
     for rows in batches:
         for peer in names:
-            after.add_rows(peer, rows)
+            after.add(peer, rows)
     return after
 
 

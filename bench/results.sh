@@ -1,0 +1,82 @@
+#!/bin/sh
+# Measures what docs/results shows and keeps it as docs/results/data/NAME.json; then `make docs`.
+#
+#   bench/results.sh              everything
+#   bench/results.sh crypto a9a   what begins with these words
+#
+# The number before each command is about how many seconds it took on 2 cores with other work on
+# them. Run it where nothing else runs, from a checkout without changes: a result names its commit.
+# a9a, credit and icu2012 have to be there (`securevfl data get NAME`, or SECUREVFL_DATA).
+set -eu
+cd "$(dirname "$0")/.."
+wanted=${*:-all}
+
+result() {
+    name=$1 seconds=$2
+    shift 2
+    for word in $wanted; do
+        case $word:$name in all:* | "$word:$word"*) ;; *) continue ;; esac
+        printf '%s (about %s s): ' "$name" "$seconds"
+        started=$(date +%s)
+        .venv/bin/securevfl "$@" --quiet --json "docs/results/data/$name.json"
+        echo "$(($(date +%s) - started)) s"
+        break
+    done
+}
+
+# docs/results/engines.md
+result tradeoff 20 bench tradeoff
+result crypto 180 bench crypto
+result cost-law 25 bench cost-law
+result overhead 20 bench overhead
+
+# docs/results/encrypted-or-clear.md
+for size in 256 1024; do
+    for network in lan wan intercontinental; do
+        result "a9a-$size-$network" 70 bench tradeoff --dataset a9a --exchange plain,bfv \
+            --local-steps 1,10 --target-auc 0.90 --max-rounds 600 --eval-every 2 \
+            --learning-rate 0.5 --batch-size "$size" --network "$network"
+    done
+done
+
+# docs/results/local-steps.md
+result credit-one-rate 30 bench tradeoff --dataset credit --exchange plain,bfv --batch-size 256 \
+    --target-auc 0.69,0.70,0.71 --max-rounds 600 --learning-rate 0.1 --repeats 3
+result credit-own-rates 40 bench tradeoff --dataset credit --exchange plain,bfv --batch-size 256 \
+    --target-auc 0.69,0.70,0.71 --max-rounds 600 --tuning per-q --repeats 3
+
+# docs/results/rounds.md
+for rate in 0.1 0.3 0.5 1; do
+    result "rounds-a9a-$rate" 100 bench rounds --dataset a9a --local-steps 5 --batch-size 256 \
+        --target-auc 0.90 --max-rounds 1500 --learning-rate "$rate"
+done
+result rounds-a9a-tuned 360 bench rounds --dataset a9a --local-steps 5 --batch-size 256 \
+    --target-auc 0.90 --max-rounds 1500
+for rate in 1 3; do
+    result "rounds-a9a-decay-$rate" 300 bench rounds --dataset a9a --algorithm fedsgd,fedbcd-p \
+        --local-steps 5 --batch-size 256 --target-auc 0.90 --max-rounds 1500 \
+        --schedule inverse-sqrt --learning-rate "$rate"
+done
+result rounds-icu2012 300 bench rounds --dataset icu2012-714 --parties 2,5,17 --local-steps 5 \
+    --batch-size 256 --target-auc 0.82 --learning-rate 0.003
+
+# docs/results/theorems.md
+result theorem1 70 bench theorem1
+result theorem2 300 bench theorem2
+result rounds-optimum 200 bench rounds --dataset a9a --algorithm fedbcd-p \
+    --local-steps 1,5,15,25,50,100 --proximal 0,0.1 --batch-size 64 --target-auc 0.897 \
+    --max-rounds 300 --eval-every 5 --learning-rate 0.3
+
+# docs/results/audit.md
+result audit 600 audit
+result label-guard-a9a 300 bench label-guard --dataset a9a
+result label-guard-a9a-second 300 bench label-guard --dataset a9a --label-party second
+result label-guard-credit 300 bench label-guard --dataset credit
+result label-guard-icu2012 300 bench label-guard --dataset icu2012
+
+# docs/results/noise.md
+result noise 500 sweep noise --fresh --label-party second --model lr,nn
+
+# docs/results/fdml.md
+result fdml 300 bench fdml
+result staleness 300 bench staleness --label-party second

@@ -1,0 +1,155 @@
+"""Every exchange and algorithm by name, and a job resolved with them into a plan.
+
+A new exchange or algorithm is a file of its own and one more entry here; `add_exchange` and
+`add_algorithm` take those of other packages.
+"""
+
+import difflib
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from securevfl.crypto.schemes import SCHEMES
+from securevfl.data.partition import BatchSchedule
+from securevfl.errors import ConfigError
+from securevfl.job import OWN_SECTIONS, Job, check_models
+from securevfl.models.local_model import Network
+from securevfl.models.losses import loss_for
+from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import Exchange
+from securevfl.protocols.exchanges.noisy import Noisy
+from securevfl.protocols.exchanges.plain import Masked, Plain
+from securevfl.protocols.exchanges.under_encryption import UnderEncryption
+from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.vertical.fdml import Fdml
+from securevfl.protocols.vertical.fedbcd import FEDBCD_P, FEDBCD_S, FEDSGD
+
+D = TypeVar("D", Exchange, Algorithm)
+
+_EXCHANGES: dict[str, Exchange] = {}
+_ALGORITHMS: dict[str, Algorithm] = {}
+EXCHANGES: Mapping[str, Exchange] = MappingProxyType(_EXCHANGES)
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(_ALGORITHMS)
+
+
+def add_exchange(exchange: Exchange) -> None:
+    """Make an exchange known under its name.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    _add(_EXCHANGES, exchange, "exchange")
+
+
+def add_algorithm(algorithm: Algorithm) -> None:
+    """Make an algorithm, and the section of job files that is its own, known under its name.
+
+    Raises:
+        ConfigError: the name is taken, by a section of job files perhaps.
+    """
+    if algorithm.name in Job.model_fields:
+        raise ConfigError(f"algorithm {algorithm.name!r}: the name of a section of job files")
+    _add(_ALGORITHMS, algorithm, "algorithm")
+    if algorithm.settings is not None:
+        OWN_SECTIONS[algorithm.name] = algorithm.settings
+
+
+def exchange_of(job: Job) -> Exchange:
+    """The exchange that a job names.
+
+    Raises:
+        ConfigError: there is none; the message names the nearest.
+    """
+    return _known(EXCHANGES, job.exchange.scheme, "exchange")
+
+
+def algorithm_of(job: Job) -> Algorithm:
+    """The algorithm that a job names.
+
+    Raises:
+        ConfigError: there is none, or a section that is another algorithm's.
+    """
+    algorithm = _known(ALGORITHMS, job.job.algorithm, "algorithm")
+    for name in job.own:
+        if name != algorithm.name:
+            raise ConfigError(f"[{name}] is for algorithm {name!r}, not {algorithm.name!r}")
+    return algorithm
+
+
+def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
+    """A job as all its parties run it; what has to be refused is refused here, before any work.
+
+    Args:
+        job: the settings.
+        facts: of the data.
+        modules: the parties for which there is a custom module.
+
+    Raises:
+        ConfigError: a job that cannot be run, or not on these data.
+        BudgetExhausted: the job would spend more than its privacy budget.
+    """
+    rows = facts.rows if job.job.batch_size == "full" else job.job.batch_size
+    plan = Plan(
+        job=job,
+        facts=facts,
+        exchange=exchange_of(job),
+        algorithm=algorithm_of(job),
+        loss=loss_for(job.job.loss, facts.classes),
+        line=job.network.resolve(),
+        networks=_networks(job, facts, modules),
+        schedule=BatchSchedule(
+            facts.rows, rows, facts.fingerprint, seed=job.job.seed, sampling=job.job.sampling
+        ),
+    )
+    plan.exchange.check(plan)
+    plan.algorithm.check(plan)
+    if plan.account is not None:
+        plan.account.require_budget()
+    return plan
+
+
+def _networks(job: Job, facts: Facts, modules: Collection[str]) -> dict[str, Network]:
+    """What parties train in place of linear models.
+
+    Raises:
+        ConfigError: models that do not fit the job, or modules that are missing or too many.
+    """
+    check_models(job)
+    networks = {}
+    for name in facts.names:
+        settings = job.model_of(name)
+        if settings.model == "custom":
+            networks[name] = Network("custom")
+        elif settings.model == "mlp":
+            networks[name] = Network("mlp", settings.hidden, settings.activation)
+    custom = {name for name, network in networks.items() if network.kind == "custom"}
+    for name in sorted(custom - set(modules)):
+        raise ConfigError(f"party {name!r}: model = 'custom' needs a module from Python")
+    for name in sorted(set(modules) - custom):
+        raise ConfigError(f"a module for {name!r}, which is no party with model = 'custom'")
+    if networks and job.job.start == "zero":
+        raise ConfigError("start = 'zero' gives a network no gradient: use 'random'")
+    if networks and job.privacy.gradient_clip and job.job.local_rule == "gauss-newton":
+        raise ConfigError("gradient_clip needs gradients of networks: local_rule = 'curvature'")
+    return networks
+
+
+def _add(known: dict[str, D], description: D, what: str) -> None:
+    if description.name in known:
+        raise ConfigError(f"{what} {description.name!r} is known already")
+    known[description.name] = description
+
+
+def _known(known: Mapping[str, D], name: str, what: str) -> D:
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+        raise ConfigError(
+            f"{what} = {name!r}: unknown; nearest is {nearest!r}, known are {', '.join(known)}"
+        )
+    return known[name]
+
+
+for _exchange in (Plain(), Masked(), Noisy(), *map(UnderEncryption, SCHEMES)):
+    add_exchange(_exchange)
+for _algorithm in (FEDSGD, FEDBCD_P, FEDBCD_S, Fdml()):
+    add_algorithm(_algorithm)

@@ -1,0 +1,78 @@
+"""Fixed point and bounds of a job's encrypted products, and when one round trip is enough."""
+
+from securevfl.crypto.scheme import ProductFormat
+from securevfl.crypto.schemes import SCHEMES, with_fraction_bits
+from securevfl.errors import RangeExceeded
+from securevfl.models.losses import quadratic_loss
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement
+
+
+def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> ProductFormat:
+    """Fixed point and bounds of a job's encrypted products.
+
+    Fixed point is the job's, or else the scheme's; features that are exact with fewer fraction
+    bits take fewer. Residuals of logistic losses stay within ±1. Affine ones follow the
+    predictions: of one party where each encrypts its own, of all where the label party encrypts
+    their sum. Layouts are for the widest party, and flooding lasts for all rounds.
+
+    Args:
+        plan: of the job.
+        agreement: what the parties told each other.
+        ahead: columns beside X carry the next batch's predictions, which take a summand of their
+            own and are never exact.
+    """
+    settings, loss = plan.job.exchange, plan.loss
+    both, parties = settings.hide == "both", len(plan.facts.names)
+    value_bound = 1.0
+    if loss.name not in {"logistic", "multinomial"}:
+        affine = quadratic_loss(loss.name)
+        largest = settings.prediction_bound * (1 if both else parties)
+        value_bound = affine.curvature * largest + affine.label_bound
+    summands = parties - 1 if both else 1
+    columns = max(agreement.own_columns, *agreement.columns.values())
+    return with_fraction_bits(
+        settings.scheme,
+        ProductFormat(
+            rows=plan.most_batch_rows,
+            value_bound=value_bound,
+            matrix_bound=agreement.feature_bound,
+            summands=summands + int(ahead),
+            columns=columns + (plan.most_batch_rows if ahead else 0),
+            vectors=loss.outputs,
+            rounds=plan.job.job.rounds,
+            bandwidth_mbit=plan.line.bandwidth_mbit,
+            latency_ms=plan.line.latency_ms,
+        ),
+        value_bits=settings.value_fraction_bits,
+        matrix_bits=settings.feature_fraction_bits,
+        exact_bits=None if ahead else agreement.feature_fraction_bits,
+    )
+
+
+def takes_one_trip(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
+    """Whether a round of a job takes one round trip: as it says, or where that is faster.
+
+    Args:
+        plan: of the job.
+        fmt: of two round trips.
+        ahead: of one.
+    """
+    trips = plan.job.exchange.round_trips
+    if trips != "auto":
+        return trips == 1
+    linear = plan.networks.keys() <= {plan.facts.label_party}
+    return linear and not plan.algorithm.in_turns and one_trip_pays(plan, fmt, ahead)
+
+
+def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
+    """Whether larger replies take less time than a second round trip."""
+    settings = plan.job.exchange
+    seconds = SCHEMES[settings.scheme].seconds
+    if seconds is None or settings.hide != "residuals" or settings.predictions != "clear":
+        return False
+    try:
+        extra = seconds(ahead) - seconds(fmt)
+    except RangeExceeded:
+        return False
+    return extra * fmt.vectors < 2 * plan.line.latency_seconds

@@ -1,0 +1,29 @@
+"""A party's own rows, round by round."""
+
+from securevfl.arrays import FloatArray
+from securevfl.protocols.exchange import Batch
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.workplace import PartyData
+
+
+class PartyBatches:
+    """One party's rows of every round; those of a fixed partition are cut out once."""
+
+    def __init__(self, plan: Plan, data: PartyData, inputs: FloatArray) -> None:
+        self._schedule = plan.schedule
+        self._inputs = inputs
+        self._labels = data.train_labels
+        self._repeats = plan.job.job.sampling == "partition"
+        self._kept: dict[int, Batch] = {}
+
+    def at(self, round_index: int) -> Batch:
+        """This party's rows of a round."""
+        key = self._schedule.batch_key(round_index)
+        if key in self._kept:
+            return self._kept[key]
+        rows = self._schedule.batch(round_index)
+        labels = None if self._labels is None else self._labels[rows]
+        batch = Batch(key, self._repeats, rows, self._inputs[rows], labels)
+        if self._repeats:
+            self._kept[key] = batch
+        return batch

@@ -1,0 +1,269 @@
+"""Tables in documents, written from result files: `python -m securevfl.reports.documents PAGE...`.
+
+A page is written by hand but for its blocks,
+
+    <!-- table: KIND FILE.json ... key=value ... -->
+    <!-- /table -->
+
+between whose markers stand the rows of the files, relative to the page, that have those values,
+as a table of that kind (`TABLES`), and below it what was run, when, on which code and machine;
+and blocks `exchanges: learns` and `exchanges: choose`, which are written from descriptions.
+"""
+
+import json
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from securevfl.errors import ConfigError, DataError
+from securevfl.reports.descriptions import what_to_choose, who_learns_what
+from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
+from securevfl.reports.sweep import NOISE
+from securevfl.reports.tables import (
+    CRYPTO,
+    FDML,
+    ROUNDS,
+    STALENESS,
+    TRADEOFF,
+    Column,
+    Row,
+    seconds,
+)
+
+WIDTH = 100
+FIGURE = re.compile(r"[+-]?\d")
+Cells = list[list[str]]
+"""The headings, then a list for every row."""
+
+
+def by_columns(*columns: Column) -> Callable[[Sequence[Row]], Cells]:
+    """A table with one line a row."""
+
+    def cells(rows: Sequence[Row]) -> Cells:
+        headings = [heading for heading, _ in columns]
+        return [headings, *([show(row) for _, show in columns] for row in rows)]
+
+    return cells
+
+
+def audit_matrix(rows: Sequence[Row]) -> Cells:
+    """Attacks and their cases down, exchanges across."""
+    headings = ["attack", "case", "figure", *exchanges_of(rows)]
+    return [
+        headings,
+        *(
+            [
+                f"`{line.attack}`",
+                f"control: {line.case}" if line.control else line.case,
+                line.metric,
+                *(cell_text(cell) for cell in line.cells.values()),
+            ]
+            for line in lines_of(rows)
+        ),
+    ]
+
+
+def _network(row: Row) -> str:
+    chosen = row["settings"]["network"]
+    return chosen["preset"] or f"{chosen['latency_ms']:g} ms, {chosen['bandwidth_mbit']:g} Mbit/s"
+
+
+def _scheme(row: Row) -> str:
+    return f"{row['scheme']} {row['key_bits']}" if row["key_bits"] else str(row["scheme"])
+
+
+_SHOWN = dict(TRADEOFF)
+
+_TARGETS = by_columns(
+    ("AUC", lambda row: f"{row['target_auc']:.2f}"),
+    *((name, _SHOWN[name]) for name in ("exchange", "Q")),
+    ("η0", lambda row: f"{row['learning_rate']:g}"),
+    *((name, _SHOWN[name]) for name in ("rounds", "compute", "network", "total", "a round")),
+)
+
+TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
+    "tradeoff": by_columns(*TRADEOFF),
+    "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
+    "networks": by_columns(
+        ("network", _network),
+        ("S", lambda row: str(row["settings"]["batch_size"])),
+        *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
+    ),
+    "rounds": by_columns(*ROUNDS),
+    "crypto": by_columns(*CRYPTO),
+    "staleness": by_columns(*STALENESS),
+    "fdml": by_columns(*FDML),
+    "noise": by_columns(*NOISE),
+    "audit": audit_matrix,
+    "cost-law": by_columns(
+        ("scheme", _scheme),
+        ("Q", lambda row: str(row["local_steps"])),
+        ("homomorphic, a round", lambda row: seconds(row["homomorphic_s_per_round"])),
+        ("over the first Q", lambda row: f"{row['ratio_to_first']:.2f}"),
+        ("local, a round", lambda row: seconds(row["local_s_per_round"])),
+        ("encryptions", lambda row: f"{row['encryptions_per_round']:.3g}"),
+        ("products", lambda row: f"{row['products_per_round']:.3g}"),
+        ("decryptions", lambda row: f"{row['decryptions_per_round']:.3g}"),
+    ),
+    "overhead": by_columns(
+        ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
+        ("a round", lambda row: seconds(row["wall_s_per_round"])),
+        ("parties' own computation", lambda row: seconds(row["compute_s_per_round"])),
+        ("simulation", lambda row: seconds(row["overhead_s_per_round"])),
+    ),
+    "theorem1": by_columns(
+        ("case", lambda row: str(row["case"])),
+        ("theory says", lambda row: str(row["expected"])),
+        ("messages differ by", lambda row: f"{row['deviation']:.1e}"),
+        ("data differ by", lambda row: f"{row['relative_distance']:.2f}"),
+    ),
+    "bound": by_columns(
+        ("Q", lambda row: str(row["local_steps"])),
+        ("S", lambda row: str(row["batch_size"])),
+        ("η / largest allowed", lambda row: f"{row['over_limit']:g}"),
+        ("measured", lambda row: f"{row['measured']:.4g}"),
+        ("bound", lambda row: f"{row['bound']:.4g}"),
+        ("bound / measured", lambda row: f"{row['bound'] / row['measured']:.1f}"),
+        ("holds", lambda row: "yes" if row["holds"] else "no"),
+    ),
+    "rate": by_columns(
+        ("rounds", lambda row: str(row["rounds"])),
+        ("local steps in all", lambda row: str(row["steps"])),
+        ("measured", lambda row: f"{row['measured']:.4g}"),
+        ("bound", lambda row: f"{row['bound']:.4g}"),
+    ),
+    "label-guard": by_columns(
+        ("data", lambda row: str(row["dataset"])),
+        ("columns", lambda row: str(row["columns"])),
+        ("ratio", lambda row: f"{row['ratio']:.3f}"),
+        ("S", lambda row: str(row["batch_size"])),
+        ("labels read", lambda row: f"{row['accuracy']:.4f}"),
+        ("own model", lambda row: f"{row['own_model']:.4f}"),
+        ("more", lambda row: f"{row['accuracy'] - row['own_model']:+.4f}"),
+        ("rows of leverage 1", lambda row: str(row["exposed_rows"])),
+    ),
+}
+
+
+EXCHANGE_TABLES = {"learns": who_learns_what, "choose": what_to_choose}
+
+
+def with_blocks(text: str, name: str, content: Callable[[str], str]) -> str:
+    """A page with what stands between `<!-- name: WORDS -->` and `<!-- /name -->` written anew.
+
+    Args:
+        text: the page.
+        name: of the blocks.
+        content: from a block's words to its lines.
+
+    Raises:
+        DataError: a block that is not closed, or closed twice.
+    """
+    opening = rf"<!-- {name}(?:: ([^>]*))? -->"
+    counts = len(re.findall(opening, text)), text.count(f"<!-- /{name} -->")
+    pattern = re.compile(rf"({opening})\n(?:(?!{opening}).)*?<!-- /{name} -->", re.DOTALL)
+    if len(pattern.findall(text)) != counts[0] or counts[0] != counts[1]:
+        raise DataError(f"{counts[0]} blocks of {name!r} are opened and {counts[1]} closed")
+    return pattern.sub(
+        lambda found: f"{found[1]}\n{content(found[2] or '')}\n<!-- /{name} -->", text
+    )
+
+
+def page(text: str, folder: Path) -> str:
+    """A page with its tables written from the result files beside it, and from descriptions.
+
+    Raises:
+        ConfigError: a kind of table that is not known.
+        DataError: a file or a row that is not there, a block that is not closed.
+    """
+    text = with_blocks(text, "exchanges", lambda words: markdown(EXCHANGE_TABLES[words]()))
+    return with_blocks(text, "table", lambda words: _table(words, folder))
+
+
+def markdown(cells: Cells) -> str:
+    """A table whose columns stand below one another in the raw text too; figures to the right."""
+    columns = []
+    for heading, *others in zip(*cells, strict=True):
+        texts = [text.replace("|", r"\|") for text in (heading, *others)]
+        width = max(3, *map(len, texts))
+        figures = any(FIGURE.match(text) for text in others)
+        rule = "-" * (width - 1) + ":" if figures else "-" * width
+        padded = [text.rjust(width) if figures else text.ljust(width) for text in texts]
+        columns.append([padded[0], rule, *padded[1:]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
+
+
+def provenance(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was run, on which code and machine, and when; a line for runs that share all that.
+
+    Words of the command lines that differ stand in braces.
+    """
+    runs: dict[str, list[list[str]]] = {}
+    for result in results:
+        commit, _, dirty = (result["commit"] or "unknown").partition("-")
+        machine = result["machine"]
+        where = (
+            f"version {result['version']}, commit {commit[:10]}{dirty and ' and changes'}, "
+            f"{result['date'][:10]}, {machine['processor']}, {machine['cores']} cores"
+        )
+        runs.setdefault(where, []).append(_typed(result["argv"]))
+    return [f"`{_in_braces(lines)}`: {where}." for where, lines in runs.items()]
+
+
+def _typed(argv: Sequence[str]) -> list[str]:
+    """A command line without where its result went."""
+    words = [word for word in argv if word != "--quiet"]
+    if "--json" in words:
+        place = words.index("--json")
+        del words[place : place + 2]
+    return words
+
+
+def _in_braces(lines: Sequence[Sequence[str]]) -> str:
+    if len({len(line) for line in lines}) > 1:
+        return "`, `".join(map(shlex.join, lines))
+    choices = [list(dict.fromkeys(map(shlex.quote, words))) for words in zip(*lines, strict=True)]
+    return " ".join(words[0] if len(words) == 1 else f"{{{','.join(words)}}}" for words in choices)
+
+
+def _table(words: str, folder: Path) -> str:
+    kind, *others = words.split()
+    if kind not in TABLES:
+        raise ConfigError(f"table of kind {kind!r}: known are {', '.join(TABLES)}")
+    wanted = dict(word.split("=", 1) for word in others if "=" in word)
+    results = [_read(folder / word) for word in others if "=" not in word]
+    rows = [
+        {**row, "settings": result["settings"]}
+        for result in results
+        for row in result["rows"]
+        if all(str(row[key]) == value for key, value in wanted.items())
+    ]
+    if not rows:
+        raise DataError(f"table {words!r}: no such rows")
+    runs = [
+        textwrap.fill(f"Measured by {line}", WIDTH, break_long_words=False, break_on_hyphens=False)
+        for line in provenance(results)
+    ]
+    return "\n\n".join([markdown(TABLES[kind](rows)), *runs])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"result file {path} cannot be read: {error.strerror}") from error
+    return result
+
+
+def main(paths: Sequence[str]) -> None:
+    """Write the tables of these pages anew."""
+    for path in map(Path, paths):
+        path.write_text(page(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,122 @@
+"""The one contract of all exchanges: what a description says is what recorded views show."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.attacks.clear_view import clear_values
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.protocols.exchange import Exchange
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.gathering import Predictions
+from securevfl.runtime.views import Decrypted, Learned, Received, View
+from securevfl.training import Environment, TrainingResult, train
+from tests.end_to_end.conftest import SmallKeys, relative_difference
+
+ROUNDS = 4
+CLOSE = 1e-4
+Arrays = list[NDArray[Any]]
+
+
+def check_contract(
+    exchange: Exchange, variant: dict[str, Any], load: Callable[[int], VerticalDataset]
+) -> None:
+    """Train under an exchange, and hold its views against what it says of itself."""
+    for parties in range(exchange.fewest_parties, 4):
+        dataset, job = load(parties), job_of(exchange, variant)
+        result = run(job, dataset)
+        twin = run(job.without_protection, dataset)
+        learns = exchange.learns(job)
+        label, feature = dataset.label_party, feature_party(dataset)
+        if not exchange.adds_noise:
+            assert relative_difference(result, twin) <= CLOSE
+        messages = exchange.messages(job.exchange, parties)
+        # Between two ends of rounds: one round trip begins with predictions and ends without.
+        assert result.costs(3).messages - result.costs(2).messages == messages
+        predictions = values_of(twin.views[label], Predictions, feature)
+        residuals = values_of(twin.views[feature], Residuals, label)
+        seen = numbers(result.views[label])
+        singly = sum(any(close(each, other) for other in seen) for each in predictions)
+        if learns.predictions != "singly":
+            assert singly == 0
+        elif not exchange.adds_noise:
+            assert singly == ROUNDS
+        if learns.predictions == "summed":
+            sums = list(clear_values([result.views[label]]).values())
+            others = [name for name in result.plan.facts.names if name != label]
+            given = [values_of(twin.views[label], Predictions, name) for name in others]
+            totals = np.sum(given, axis=0)
+            assert all(any(close(total, each) for each in sums) for total in totals)
+        shown = numbers(result.views[feature])
+        matches = sum(any(close(each, other) for other in shown) for each in residuals)
+        if learns.residuals == "clear" and not exchange.adds_noise:
+            assert matches == ROUNDS
+        elif learns.residuals != "clear":
+            assert matches == 0
+        kinds = {e.message.carries for e in result.views[feature].received() if in_round(e)}
+        assert ("values" in kinds) == (learns.residuals != "hidden")
+        gradients = [e for e in result.views[feature].entries if isinstance(e, Learned)]
+        assert bool(gradients) == learns.gradients
+        assert (result.label_guard_ratio is not None) == learns.gradients
+        owners = {name for name, each in result.outcomes.items() if each.key_fingerprint}
+        assert bool(owners) == exchange.encrypts
+
+
+def job_of(exchange: Exchange, variant: dict[str, Any]) -> Job:
+    """A short job of full batches, scored at the end."""
+    both = variant.get("exchange", {}).get("hide") == "both"
+    noise = {"noise_multiplier": 0.5, "noise_seed": 1} if exchange.adds_noise else {}
+    return Job.of(
+        job={
+            "rounds": ROUNDS,
+            "batch_size": "full",
+            "local_steps": 2,
+            "loss": "taylor-logistic" if both else "logistic",
+            "eval_every": 0,
+        },
+        exchange={"scheme": exchange.name, **variant.get("exchange", {})},
+        privacy={**noise, **variant.get("privacy", {})},
+    )
+
+
+def run(job: Job, dataset: VerticalDataset) -> TrainingResult:
+    """With views, and keys that are quick to make."""
+    return train(job, dataset, Environment(keys=SmallKeys(), record_views=True))
+
+
+def feature_party(dataset: VerticalDataset) -> str:
+    """The first party without labels."""
+    return next(each.name for each in dataset.parties if each.name != dataset.label_party)
+
+
+def in_round(entry: Received) -> bool:
+    """Whether a message belongs to a round."""
+    return entry.message.stage == "round"
+
+
+def values_of(view: View, kind: type[Predictions] | type[Residuals], sender: str) -> Arrays:
+    """What messages of a kind from one sender hold."""
+    found = [entry for entry in view.received(kind) if entry.sender == sender]
+    return [vars(entry.message)["values"] for entry in found]
+
+
+def numbers(view: View) -> Arrays:
+    """Every array of a round that a party sees, however it came."""
+    found: Arrays = []
+    for entry in view.entries:
+        if isinstance(entry, Learned | Decrypted):
+            found.append(entry.values)
+        elif in_round(entry):
+            found += [each for each in vars(entry.message).values() if isinstance(each, np.ndarray)]
+    return found
+
+
+def close(expected: NDArray[Any], seen: NDArray[Any]) -> bool:
+    """Whether an array is another one, or in fixed point."""
+    if expected.shape != seen.shape:
+        return False
+    scale = np.max(np.abs(expected))
+    return bool(np.max(np.abs(seen.astype(float) - expected)) <= 1e-3 * scale)

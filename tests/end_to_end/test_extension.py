@@ -1,0 +1,113 @@
+"""A new exchange and a new algorithm from outside the package: all that asks, finds them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.errors import ConfigError
+from securevfl.job import OWN_SECTIONS, Job, parse_job
+from securevfl.protocols import catalogue
+from securevfl.reports.descriptions import what_to_choose, who_learns_what
+from securevfl.training import train
+from tests import extension
+from tests.end_to_end.commands import rows_of, run
+from tests.end_to_end.conftest import all_weights
+from tests.end_to_end.contract import check_contract
+from tests.end_to_end.test_every_exchange import few_rows
+
+JOB = """
+[job]
+dataset = "breast_cancer"
+algorithm = "heavy-ball"
+rounds = 12
+learning_rate = 0.1
+
+[heavy-ball]
+momentum = 0.5
+
+[exchange]
+scheme = "rounded"
+
+[network]
+preset = "lan"
+"""
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    extension.install()
+    yield
+    del catalogue._EXCHANGES[extension.ROUNDED.name]
+    del catalogue._ALGORITHMS[extension.HEAVY_BALL.name]
+    del OWN_SECTIONS[extension.HEAVY_BALL.name]
+
+
+def test_the_exchange_keeps_the_contract_of_all() -> None:
+    check_contract(extension.ROUNDED, {}, few_rows)
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_a_job_file_trains_with_both() -> None:
+    Path("job.toml").write_text(JOB, encoding="utf-8")
+    assert run("train", "job.toml", "--json", "out.json", "--quiet") == 0
+    (row,) = rows_of("out.json", "train")
+    assert (row["exchange"], row["algorithm"]) == ("rounded", "heavy-ball")
+    assert row["auc"] > 0.95
+
+
+def test_its_own_settings_reach_the_algorithm() -> None:
+    weights = [
+        all_weights(train(parse_job(JOB.replace("0.5", momentum)), few_rows(2)))
+        for momentum in ("0.5", "0.0")
+    ]
+    assert np.max(np.abs(weights[0] - weights[1])) > 1e-2
+    with pytest.raises(ConfigError, match=r"heavy-ball\.momentum = 1\.5"):
+        parse_job(JOB.replace("0.5", "1.5"))
+    with pytest.raises(ConfigError, match=r"\[heavy-ball\] is for algorithm"):
+        train(parse_job(JOB.replace('algorithm = "heavy-ball"', "")), few_rows(2))
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_it_is_audited_by_what_it_says_and_shows() -> None:
+    attacks = "labels_from_residuals,ckks_key"
+    arguments = ("--attack", attacks, "--repeats", "1", "--workers", "1", "--json", "out.json")
+    assert run("audit", "--exchange", "rounded", *arguments, "--quiet") == 0
+    verdicts = {row["attack"]: row["verdict"] for row in rows_of("out.json", "audit")}
+    assert verdicts == {"labels_from_residuals": "leaks", "ckks_key": "immune"}
+
+
+def test_it_stands_in_the_tables_of_the_documents() -> None:
+    learns = [line for line in who_learns_what() if "d, rounded" in line]
+    assert len(learns) == 1
+    assert any("`rounded`" in line[0] for line in what_to_choose())
+
+
+@pytest.mark.parametrize("command", [["audit"], ["bench", "tradeoff"]])
+def test_help_names_it(command: list[str]) -> None:
+    code = (
+        "import sys; from tests import extension; extension.install(); "
+        f"sys.argv = ['securevfl', *{command!r}, '--help']; "
+        "from securevfl.cli.app import main; main()"
+    )
+    shown = subprocess.run(  # noqa: S603  # this interpreter, words of this test
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        env={"COLUMNS": "200", "PATH": ""},
+    )
+    assert "rounded" in shown.stdout
+
+
+def test_names_are_taken_once() -> None:
+    with pytest.raises(ConfigError, match="is known already"):
+        extension.install()
+    taken = type(extension.HEAVY_BALL)("output", "a section of every job file")
+    with pytest.raises(ConfigError, match="name of a section"):
+        catalogue.add_algorithm(taken)
+    assert Job.of(output={"checkpoint_every": 3}).output.checkpoint_every == 3

@@ -1,0 +1,114 @@
+"""A session that goes on from what was saved after a round ends where an unbroken one ends."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, DataError, PeerError
+from securevfl.job import Job
+from securevfl.protocols.session.state import SessionState
+from securevfl.training import Environment, TrainingResult, train
+from tests.end_to_end.conftest import SmallKeys, all_weights
+
+ROUNDS, BROKEN_AT = 6, 4
+
+
+def job_of(exchange: dict[str, object], **settings: object) -> Job:
+    fixed = {"rounds": ROUNDS, "batch_size": 64, "local_steps": 3, "eval_every": 0}
+    return Job.of(job={**fixed, **settings}, exchange=exchange)
+
+
+def unbroken(
+    job: Job, dataset: VerticalDataset, folder: Path
+) -> tuple[TrainingResult, dict[str, SessionState]]:
+    """A whole run, and what it kept in files on the way."""
+
+    def keep(state: SessionState) -> None:
+        if state.rounds == BROKEN_AT:
+            state.save(folder / f"{state.party}.state")
+
+    result = train(job, dataset, Environment(keys=SmallKeys(), keep_state=keep))
+    states = {name: SessionState.load(folder / f"{name}.state") for name in result.outcomes}
+    return result, states
+
+
+@pytest.mark.parametrize(
+    ("exchange", "settings", "parties"),
+    [
+        ({"scheme": "plain"}, {}, 2),
+        ({"scheme": "plain"}, {"algorithm": "fedbcd-s"}, 3),
+        ({"scheme": "plain"}, {"model": "mlp", "hidden": [3]}, 2),
+        ({"scheme": "masked"}, {}, 3),
+        ({"scheme": "paillier"}, {"batch_size": 128}, 2),
+        ({"scheme": "bfv", "round_trips": 2}, {}, 2),
+        ({"scheme": "bfv", "round_trips": 1}, {}, 3),
+        ({"scheme": "bfv", "hide": "both"}, {"loss": "taylor-logistic"}, 3),
+    ],
+)
+def test_it_ends_with_the_same_parameters(
+    tmp_path: Path, exchange: dict[str, object], settings: dict[str, object], parties: int
+) -> None:
+    dataset, job = load("breast_cancer", parties=parties), job_of(exchange, **settings)
+    whole, states = unbroken(job, dataset, tmp_path)
+    rest = train(job, dataset, Environment(keys=SmallKeys(), resume=states))
+    assert rest.rounds == ROUNDS
+    assert {len(ledger.snapshots) for ledger in rest.ledgers.values()} == {ROUNDS - BROKEN_AT}
+    # The same operations on the same numbers in one process; new keys and masks leave no trace.
+    np.testing.assert_array_equal(all_weights(rest), all_weights(whole))
+    assert rest.label_guard_ratio == whole.label_guard_ratio
+    assert rest.scores[-1].auc == whole.scores[-1].auc
+
+
+def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:
+    dataset = load("breast_cancer", parties=2)
+    job = job_of({"scheme": "bfv", "round_trips": 1})
+    _, states = unbroken(job, dataset, tmp_path)
+    held = {name: set(vars(state)) for name, state in states.items()}
+    known = {"job_hash", "party", "rounds", "weights", "revealed", "in_flight"}
+    assert set.union(*held.values()) == known
+    label = dataset.label_party
+    assert {name: len(state.in_flight) for name, state in states.items()} == {
+        name: int(name == label) for name in states
+    }
+    assert all(len((tmp_path / f"{name}.state").read_bytes()) < 3000 for name in states)
+
+
+def test_the_state_of_another_job_or_party_is_refused(tmp_path: Path) -> None:
+    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "plain"})
+    _, states = unbroken(job, dataset, tmp_path)
+    other = job.with_settings(learning_rate=0.2)
+    with pytest.raises(ConfigError, match="state of party"):
+        train(other, dataset, Environment(resume=states))
+    first, second = states
+    with pytest.raises(ConfigError, match="state of party"):
+        train(job, dataset, Environment(resume={first: states[second], second: states[first]}))
+
+
+def test_parties_that_go_on_from_different_rounds_notice(tmp_path: Path) -> None:
+    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "plain"})
+    _, states = unbroken(job, dataset, tmp_path)
+    first, _ = states
+    with pytest.raises(PeerError, match="step"):
+        train(job, dataset, Environment(resume={first: states[first]}))
+
+
+def test_fdml_keeps_no_state(tmp_path: Path) -> None:
+    dataset = load("breast_cancer", parties=2)
+    _, states = unbroken(job_of({"scheme": "plain"}), dataset, tmp_path)
+    with pytest.raises(ConfigError, match="keeps no state"):
+        train(job_of({"scheme": "plain"}, algorithm="fdml"), dataset, Environment(resume=states))
+
+
+@pytest.mark.parametrize("cut", [0, 7, 40, -1])
+def test_a_damaged_state_is_refused(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "bank.state"
+    SessionState("ab", "bank", 3, np.ones((2, 1))).save(path)
+    assert SessionState.load(path).rounds == 3
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(DataError, match="is damaged"):
+        SessionState.load(path)
+    with pytest.raises(DataError, match="cannot be read"):
+        SessionState.load(tmp_path / "none.state")

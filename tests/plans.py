@@ -1,0 +1,34 @@
+"""Plans of small jobs, as tests ask for them."""
+
+from typing import Any
+
+from securevfl.crypto.masks import MaskKey
+from securevfl.job import Job
+from securevfl.protocols.catalogue import resolve
+from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.session.agreement import MOST_FRACTION_BITS, Agreement
+
+NAMES = ("shop", "bank", "lab")
+
+
+def plan_of(
+    *,
+    parties: int = 2,
+    rows: int = 64,
+    classes: int = 2,
+    **sections: Any,  # noqa: ANN401
+) -> Plan:
+    """A job resolved for so many parties; batches are full unless it says other."""
+    job = {"rounds": 10, "batch_size": "full", **sections.pop("job", {})}
+    names = (*NAMES, "more", "most")[:parties]
+    facts = Facts(names, "bank", rows=rows, test_rows=8, classes=classes, fingerprint="rows")
+    return resolve(Job.of(job=job, **sections), facts)
+
+
+def agreement_of(
+    *columns: int, feature_bound: float = 1.0, fraction_bits: int = MOST_FRACTION_BITS
+) -> Agreement:
+    """What parties with so many columns each agree on, as the first of them has it."""
+    others = {f"party {number}": count for number, count in enumerate(columns[1:])}
+    masks = MaskKey.generate().agree("first", {}, b"job")
+    return Agreement(columns[0], others, feature_bound, fraction_bits, masks)
