@@ -159,6 +159,7 @@ def train(
     simulated = simulate(
         plan.algorithm.programs(plan, places),
         plan.line,
+        job_hash=plan.hash,
         stopwatch=environment.stopwatch,
         record_views=environment.record_views,
         tamper=environment.tamper,

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from securevfl.cli import options
-from securevfl.data.own_files import FileSource, load_files
+from securevfl.data.joining import load_files
+from securevfl.data.own_files import FileSource
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError

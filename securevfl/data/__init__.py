@@ -1,23 +1,28 @@
 """Data: who holds which columns of which rows, and where the known data sets come from."""
 
+from securevfl.data.aligned import AlignedIds, read_aligned, write_aligned
 from securevfl.data.catalog import CatalogEntry, names
 from securevfl.data.download import get
+from securevfl.data.joining import OwnData, align_files, load_files, load_party
 from securevfl.data.locations import Listing, listing, where
-from securevfl.data.own_files import FileSource, PartyRows, load_files, read_party
+from securevfl.data.own_files import FileSource, PartyRows, read_party
 from securevfl.data.partition import BatchSchedule, fixed_partition
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, check, fingerprint
 
 __all__ = [
+    "AlignedIds",
     "BatchSchedule",
     "CatalogEntry",
     "FileSource",
     "Listing",
+    "OwnData",
     "PartyRows",
     "PartyTable",
     "Scaling",
     "VerticalDataset",
+    "align_files",
     "check",
     "fingerprint",
     "fixed_partition",
@@ -25,7 +30,10 @@ __all__ = [
     "listing",
     "load",
     "load_files",
+    "load_party",
     "names",
+    "read_aligned",
     "read_party",
     "where",
+    "write_aligned",
 ]

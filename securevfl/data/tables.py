@@ -106,17 +106,24 @@ def check(dataset: VerticalDataset) -> None:
         check_rows(party, "training", party.train, dataset.train_labels)
         check_rows(party, "test", party.test, dataset.test_labels)
     for split, labels in (("training", dataset.train_labels), ("test", dataset.test_labels)):
-        present = np.unique(labels)
-        if present.size < 2:  # noqa: PLR2004
-            raise DataError(
-                f"data set {dataset.name!r}: one class only among {labels.size} {split} rows, "
-                f"expected at least 2"
-            )
-        if present[0] < 0 or present[-1] >= dataset.classes:
-            raise DataError(
-                f"data set {dataset.name!r}: {split} labels span {present[0]}..{present[-1]}, "
-                f"expected 0..{dataset.classes - 1}"
-            )
+        check_labels(f"data set {dataset.name!r}", split, labels, dataset.classes)
+
+
+def check_labels(where: str, split: str, labels: NDArray[np.int64], classes: int) -> None:
+    """Refuse labels of one class only, or out of range.
+
+    Raises:
+        DataError: See `check`.
+    """
+    present = np.unique(labels)
+    if present.size < 2:  # noqa: PLR2004
+        raise DataError(
+            f"{where}: one class only among {labels.size} {split} rows, expected at least 2"
+        )
+    if present[0] < 0 or present[-1] >= classes:
+        raise DataError(
+            f"{where}: {split} labels span {present[0]}..{present[-1]}, expected 0..{classes - 1}"
+        )
 
 
 def check_rows(

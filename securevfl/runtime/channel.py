@@ -3,11 +3,11 @@
 from collections.abc import Collection
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.errors import MalformedMessage, UnexpectedMessage
+from securevfl.errors import MalformedMessage, PeerTimeout, PeerViolation, UnexpectedMessage
 from securevfl.wire.codec import Message, StepMessage, decode
+from securevfl.wire.envelope import Envelope, open_envelope
 
 M = TypeVar("M", bound=Message)
 
@@ -27,9 +27,21 @@ class Channel(Protocol):
         """
 
     async def receive(
-        self, senders: Collection[str], kind: type[M], step: int | None = None
+        self,
+        senders: Collection[str],
+        kind: type[M],
+        step: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
     ) -> tuple[str, M]:
         """Wait for the next message of a stage from any of the senders.
+
+        Args:
+            senders: whose message may come next.
+            kind: what it must be.
+            step: of which step it must be, where given.
+            timeout_seconds: how long to wait at most, on this party's clock; by default as long
+                as the channel does.
 
         Returns:
             The sender and its message, which is of `kind` and, where given, of `step`.
@@ -37,14 +49,42 @@ class Channel(Protocol):
         Raises:
             MalformedMessage: bytes that are no message.
             UnexpectedMessage: another kind or step than the protocol has now.
-            PeerTimeout: nothing more will come.
+            PeerViolation: a message of another job.
+            PeerUnreachable: a sender is gone.
+            PeerTimeout: nothing came in time, or nothing more will.
         """
 
-    def record_decrypted(self, sender: str, step: int, values: NDArray[Any]) -> None:
-        """Put values that this party decrypted into its recorded view."""
 
-    def record_learned(self, sender: str, step: int, values: NDArray[np.float64]) -> None:
-        """Put numbers in clear that no message shows into its recorded view."""
+def awaited(senders: Collection[str], kind: type[Message]) -> str:
+    """What a party waits for, in words."""
+    return f"{kind.__name__} from {' or '.join(sorted(senders))}"
+
+
+def timed_out(
+    name: str, seconds: float, senders: Collection[str], kind: type[Message]
+) -> PeerTimeout:
+    """The error of a party that waited long enough."""
+    return PeerTimeout(f"{name} waited {seconds:g} s for {awaited(senders, kind)} in vain")
+
+
+def unsealed(data: bytes, sender: str, job: bytes, max_message_bytes: int) -> Envelope:
+    """Open a peer's envelope and check that it belongs here.
+
+    Raises:
+        MalformedMessage: bytes that are no envelope, with the peer's name.
+        PeerViolation: of another job, or in another party's name.
+    """
+    try:
+        envelope = open_envelope(data, max_message_bytes)
+    except MalformedMessage as error:
+        raise MalformedMessage(f"from {sender}: {error}") from error
+    if envelope.job != job:
+        raise PeerViolation(
+            f"{sender} runs another job: hash {envelope.job[:8].hex()}, here {job[:8].hex()}"
+        )
+    if envelope.sender != sender:
+        raise PeerViolation(f"{sender} sent an envelope in another party's name")
+    return envelope
 
 
 def expect(data: bytes, sender: str, kind: type[M], step: int | None, max_bytes: int) -> M:

@@ -16,14 +16,20 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from securevfl.runtime.pace import Pace, steady
-from securevfl.wire.codec import Message
+from securevfl.wire.codec import Message, Stage
 
-PHASES = ("local", "encrypt", "evaluate", "decrypt", "offline")
+OFFLINE = "offline"
+PHASES = ("local", "encrypt", "evaluate", "decrypt", OFFLINE)
 SETUP = "setup"
 COMMUNICATION = "communication"
 SCORING = "scoring"
 
 Path = dict[str, float]
+
+
+def component_of(stage: Stage) -> str:
+    """What the time on the line counts as."""
+    return SETUP if stage == "setup" else COMMUNICATION
 
 
 class Clock(Protocol):
@@ -99,8 +105,8 @@ class Costs:
         messages: messages sent, by kind.
         bytes_sent: bytes sent, by kind.
         hops: length of the longest chain of round messages that ends here.
-        ahead: work that can be done while the party waits; each call does one piece and says
-            whether there was one to do.
+        ahead: work that can be done while the party waits, see `runtime.ahead`; each call does one
+            piece and says whether there was one to do.
         hidden_s: seconds of such work that fitted into waits.
         pace: how much longer than measured the party's computations take.
     """
@@ -129,27 +135,25 @@ class Costs:
         """Note that an operation was done."""
         self.operations[operation] += times
 
-    def work_ahead(self, wait_seconds: float) -> float:
-        """Fill a wait with work ahead, piece by piece.
+    def take_over(
+        self, path: Mapping[str, float], component: str, sent: float, arrival: float
+    ) -> None:
+        """Follow the path of a message's sender from here on: this party had to wait for it.
 
-        Returns:
-            Seconds by which the last piece outlasted the wait: a party finishes what it has begun.
+        Args:
+            path: the sender's, up to `sent`.
+            component: of the time from then to `arrival`.
+            sent: on the sender's clock.
+            arrival: on this party's.
         """
-        left = max(wait_seconds, 0.0)
-        while left > 0:
-            self.stopwatch.start()
-            # The first that has a piece to do does it.
-            worked = any(work() for work in self.ahead)
-            spent = self.stopwatch.stop("offline")
-            if not worked:
-                break
-            self.seconds["offline"] = self.seconds.get("offline", 0.0) + spent
-            self.hidden_s += min(spent, left)
-            left -= spent
-        return max(-left, 0.0)
+        self.path = {**path, component: path.get(component, 0.0) + arrival - sent}
+
+    def passed(self, component: str, seconds: float) -> None:
+        """Add time to this party's own path."""
+        self.path[component] = self.path.get(component, 0.0) + seconds
 
     def sent(self, message: Message, size: int) -> None:
-        """Note a message that left."""
+        """Note a message that left, and its bytes without those of its envelope."""
         kind = type(message).__name__
         self.messages[kind] += 1
         self.bytes_sent[kind] += size
@@ -158,6 +162,11 @@ class Costs:
             self._round_bytes += size
         if message.carries == "ciphertexts":
             self._ciphertext_bytes += size
+
+    def received(self, stage: Stage, hops: int) -> None:
+        """Note a message that came, and how many hops its sender was at."""
+        if stage == "round":
+            self.hops = max(self.hops, hops + 1)
 
     def end_round(self) -> None:
         """Keep the ledger as it stands at the end of a round."""
@@ -196,7 +205,7 @@ class ComputeSection:
         costs.seconds[phase] = costs.seconds.get(phase, 0.0) + seconds
         if phase == SCORING or error is not None:
             return
-        costs.path[phase] = costs.path.get(phase, 0.0) + seconds
+        costs.passed(phase, seconds)
         await costs.clock.spend(seconds)
 
 

@@ -6,116 +6,36 @@ many cores there are, and neither distance nor the number of parties costs real 
 """
 
 import asyncio
-import selectors
-from bisect import insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-from typing_extensions import override
-
 from securevfl.errors import PeerTimeout, PeerUnreachable
-from securevfl.runtime.channel import Channel, M, expect
-from securevfl.runtime.costs import COMMUNICATION, SETUP, Costs, Path, Stopwatch
+from securevfl.runtime.ahead import WorkAhead
+from securevfl.runtime.channel import Channel, M, awaited, expect, timed_out, unsealed
+from securevfl.runtime.costs import OFFLINE, Costs, Stopwatch, component_of
+from securevfl.runtime.inbox import Arrived, Inbox
 from securevfl.runtime.line import Line
 from securevfl.runtime.pace import Pace, steady
-from securevfl.runtime.views import Decrypted, Learned, Received, View
+from securevfl.runtime.views import RecordingChannel, View
+from securevfl.runtime.virtual_time import PartyClock, Stalled, VirtualTimeLoop
 from securevfl.wire.codec import MAX_MESSAGE_BYTES, Message, Stage, encode
+from securevfl.wire.envelope import JOB_HASH_BYTES, Envelope, seal
 
 T = TypeVar("T")
 Tamper = Callable[[str, str, bytes], bytes | None]
 
 
-class _Stalled(Exception):
-    """Every party waits and nothing is under way."""
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for `timeout` it moves the loop's clock on."""
-
-    virtual_now = 0.0
-
-    @override
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        events = super().select(0)
-        if not events:
-            if timeout is None:
-                raise _Stalled
-            self.virtual_now += max(timeout, 0.0)
-        return events
-
-
-class _VirtualTimeLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    @override
-    def time(self) -> float:
-        return self._jumping.virtual_now
-
-    def set_back(self, moment: float) -> None:
-        self._jumping.virtual_now = min(self._jumping.virtual_now, moment)
-
-
 @dataclass(frozen=True)
-class _Envelope:
-    number: int
-    data: bytes
-    sent: float
-    arrival: float
-    path: Path
-    hops: int
+class _Carried(Arrived):
+    """An envelope at the end of its way.
 
-
-class _PartyClock:
-    """A party's own time.
-
-    Scoring is no part of training, yet the parties wait for each other in it. A party that
-    waited resumes at its own earlier time: the loop's clock is set back, and whoever is ahead
-    sleeps until it gets there again. So parties always act in the order of their own times.
+    Attributes:
+        sent: when it was sent, on its sender's clock, which is everyone's here.
     """
 
-    def __init__(self) -> None:
-        self._time = 0.0
-
-    def now(self) -> float:
-        return self._time
-
-    async def spend(self, seconds: float) -> None:
-        await self.reach(self._time + seconds)
-
-    async def reach(self, moment: float) -> None:
-        self._time = moment
-        ahead = moment - asyncio.get_running_loop().time()
-        if ahead > 0:
-            await asyncio.sleep(ahead)
-
-
-class _Inbox:
-    """Envelopes of one stage, by sender."""
-
-    def __init__(self) -> None:
-        self._queues: dict[str, list[_Envelope]] = {}
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, sender: str, envelope: _Envelope) -> None:
-        # The loop runs what is due at one moment in any order; a line keeps the order of sending.
-        insort(self._queues.setdefault(sender, []), envelope, key=lambda each: each.number)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def take(self, senders: Collection[str]) -> tuple[str, _Envelope]:
-        while True:
-            heads = [(self._queues[s][0].arrival, s) for s in senders if self._queues.get(s)]
-            if heads:
-                _, sender = min(heads)
-                return sender, self._queues[sender].pop(0)
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+    sent: float
 
 
 @dataclass
@@ -124,14 +44,16 @@ class _Endpoint:
 
     name: str
     _wire: "_Wire"
-    clock: _PartyClock
+    clock: PartyClock
     costs: Costs
-    view: View | None
-    _inboxes: dict[Stage, _Inbox] = field(default_factory=dict)
+    _inboxes: dict[Stage, Inbox[_Carried]] = field(default_factory=dict)
     waits_for: str | None = None
 
-    def inbox(self, stage: Stage) -> _Inbox:
-        return self._inboxes.setdefault(stage, _Inbox())
+    def __post_init__(self) -> None:
+        self._ahead = WorkAhead(self.costs)
+
+    def inbox(self, stage: Stage) -> Inbox[_Carried]:
+        return self._inboxes.setdefault(stage, Inbox())
 
     async def send(self, to: str, message: Message) -> None:
         data = encode(message)
@@ -139,72 +61,86 @@ class _Endpoint:
         self._wire.carry(self, to, data, message.stage)
 
     async def receive(
-        self, senders: Collection[str], kind: type[M], step: int | None = None
+        self,
+        senders: Collection[str],
+        kind: type[M],
+        step: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
     ) -> tuple[str, M]:
         before = self.clock.now()
-        self.waits_for = f"{kind.__name__} from {' or '.join(sorted(senders))}"
-        sender, envelope = await self.inbox(kind.stage).take(senders)
-        self.waits_for = None
+        self.waits_for = awaited(senders, kind)
+        deadline = None if timeout_seconds is None else before + timeout_seconds
+        try:
+            sender, carried = await self.inbox(kind.stage).take(senders, deadline)
+        except TimeoutError:
+            await self._pass_in_vain(kind.stage, timeout_seconds or 0.0)
+            raise timed_out(self.name, timeout_seconds or 0.0, senders, kind) from None
+        finally:
+            self.waits_for = None
+        envelope = unsealed(carried.data, sender, self._wire.job, self._wire.max_bytes)
         if kind.stage == "evaluation":
-            loop = asyncio.get_running_loop()
-            assert isinstance(loop, _VirtualTimeLoop)  # noqa: S101
-            loop.set_back(before)
-            await self.clock.reach(before)
+            await self.clock.resume()
         else:
-            await self._pass_time(kind.stage, before, envelope)
-        message = expect(envelope.data, sender, kind, step, self._wire.max_bytes)
-        if self.view is not None:
-            self.view.entries.append(Received(sender, message))
-        return sender, message
+            await self._pass_time(kind.stage, before, carried, envelope)
+        return sender, expect(envelope.message, sender, kind, step, self._wire.max_bytes)
 
-    async def _pass_time(self, stage: Stage, before: float, envelope: _Envelope) -> None:
-        overrun = self.costs.work_ahead(envelope.arrival - before)
-        await self.clock.reach(max(before, envelope.arrival) + overrun)
-        if stage == "round":
-            self.costs.hops = max(self.costs.hops, envelope.hops + 1)
-        if envelope.arrival > before:
-            component = SETUP if stage == "setup" else COMMUNICATION
-            path = dict(envelope.path)
-            path[component] = path.get(component, 0.0) + envelope.arrival - envelope.sent
+    async def _pass_in_vain(self, stage: Stage, seconds: float) -> None:
+        if stage == "evaluation":
+            await self.clock.resume()
+            return
+        self.costs.passed(component_of(stage), seconds)
+        await self.clock.spend(seconds)
+
+    async def _pass_time(
+        self, stage: Stage, before: float, carried: _Carried, envelope: Envelope
+    ) -> None:
+        overrun = self._ahead.during(carried.at - before)
+        await self.clock.reach(max(before, carried.at) + overrun)
+        self.costs.received(stage, envelope.hops)
+        if carried.at > before:
+            self.costs.take_over(envelope.path, component_of(stage), carried.sent, carried.at)
             if overrun:
-                path["offline"] = path.get("offline", 0.0) + overrun
-            self.costs.path = path
-
-    def record_decrypted(self, sender: str, step: int, values: NDArray[Any]) -> None:
-        if self.view is not None:
-            self.view.entries.append(Decrypted(sender, step, values))
-
-    def record_learned(self, sender: str, step: int, values: NDArray[np.float64]) -> None:
-        if self.view is not None:
-            self.view.entries.append(Learned(sender, step, values))
+                self.costs.passed(OFFLINE, overrun)
 
 
 class _Wire:
-    """Carries bytes between endpoints after latency + bytes / bandwidth; lines serialize."""
+    """Carries envelopes between endpoints; lines serialize.
 
-    def __init__(self, network: Line, tamper: Tamper | None, max_bytes: int) -> None:
+    A transfer takes latency + bytes / bandwidth for the bytes of the message, without those of its
+    envelope.
+    """
+
+    def __init__(self, network: Line, job: bytes, tamper: Tamper | None, max_bytes: int) -> None:
         self.network = network
+        self.job = job
         self.tamper = tamper
         self.max_bytes = max_bytes
         self.endpoints: dict[str, _Endpoint] = {}
         self._outgoing_free: defaultdict[str, float] = defaultdict(float)
         self._incoming_free: defaultdict[str, float] = defaultdict(float)
-        self._sent = 0
+        self._sent: Counter[tuple[str, str]] = Counter()
 
     def carry(self, sender: _Endpoint, to: str, data: bytes, stage: Stage) -> None:
         if to not in self.endpoints or to == sender.name:
             raise PeerUnreachable(f"{sender.name} has no peer {to!r}")
         delivered = data if self.tamper is None else self.tamper(sender.name, to, data)
-        self._sent += 1
-        number, sent = self._sent, sender.clock.now()
-        path, hops = dict(sender.costs.path), sender.costs.hops
+        number, sent = self._sent[sender.name, to], sender.clock.now()
+        self._sent[sender.name, to] += 1
+        costs = sender.costs
+        sealed = None
+        if delivered is not None:
+            sealed = seal(
+                Envelope(self.job, sender.name, number, costs.hops, costs.path, delivered)
+            )
         inbox = self.endpoints[to].inbox(stage)
         loop = asyncio.get_running_loop()
 
         def deliver(arrival: float) -> None:
-            if delivered is not None:
-                envelope = _Envelope(number, delivered, sent, arrival, path, hops)
-                loop.call_at(arrival, inbox.put, sender.name, envelope)
+            if sealed is not None:
+                loop.call_at(
+                    arrival, inbox.put, sender.name, _Carried(number, arrival, sealed, sent)
+                )
 
         if stage == "evaluation":
             deliver(sent)
@@ -245,6 +181,7 @@ def simulate(
     programs: Mapping[str, Program[T]],
     network: Line,
     *,
+    job_hash: bytes = bytes(JOB_HASH_BYTES),
     stopwatch: Stopwatch | None = None,
     record_views: bool = False,
     tamper: Tamper | None = None,
@@ -256,6 +193,7 @@ def simulate(
     Args:
         programs: by party name: a coroutine function of the party's channel and ledger.
         network: the model of the lines between parties.
+        job_hash: of the job, for its envelopes.
         stopwatch: how computation is timed; `FixedCosts` makes a run deterministic to the bit.
         record_views: keep what every party receives and decrypts.
         tamper: for fault tests: sees every message as (sender, receiver, bytes) and returns the
@@ -267,32 +205,36 @@ def simulate(
         PeerTimeout: every party waits for a message and none is under way.
         Exception: the first error that a program raised; the others are cancelled.
     """
-    wire = _Wire(network, tamper, max_message_bytes)
+    wire = _Wire(network, job_hash, tamper, max_message_bytes)
     stopwatch = stopwatch or Stopwatch()
     for name in programs:
-        clock = _PartyClock()
-        view = View(name) if record_views else None
+        clock = PartyClock()
         costs = Costs(clock, stopwatch, pace=(paces or {}).get(name, steady))
-        wire.endpoints[name] = _Endpoint(name, wire, clock, costs, view)
-    with asyncio.Runner(loop_factory=_VirtualTimeLoop) as runner:
-        try:
-            results = runner.run(_run_together(programs, wire.endpoints))
-        except _Stalled:
-            waits = [f"{e.name} for {e.waits_for}" for e in wire.endpoints.values() if e.waits_for]
-            raise PeerTimeout("no message is under way, yet waiting: " + "; ".join(waits)) from None
+        wire.endpoints[name] = _Endpoint(name, wire, clock, costs)
     ends = wire.endpoints.values()
+    recorders = {end.name: RecordingChannel(end) for end in ends} if record_views else {}
+    channels: Mapping[str, Channel] = recorders or wire.endpoints
+    ledgers = {end.name: end.costs for end in ends}
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        try:
+            results = runner.run(_run_together(programs, channels, ledgers))
+        except Stalled:
+            waits = [f"{end.name} for {end.waits_for}" for end in ends if end.waits_for]
+            raise PeerTimeout("no message is under way, yet waiting: " + "; ".join(waits)) from None
     return Simulated(
         results,
-        {end.name: end.costs for end in ends},
-        {end.name: end.view for end in ends if end.view is not None},
+        ledgers,
+        {name: recorder.view for name, recorder in recorders.items()},
     )
 
 
 async def _run_together(
-    programs: Mapping[str, Program[T]], endpoints: Mapping[str, _Endpoint]
+    programs: Mapping[str, Program[T]],
+    channels: Mapping[str, Channel],
+    ledgers: Mapping[str, Costs],
 ) -> dict[str, T]:
     tasks = {
-        name: asyncio.create_task(program(endpoints[name], endpoints[name].costs))
+        name: asyncio.create_task(program(channels[name], ledgers[name]))
         for name, program in programs.items()
     }
     try:

@@ -1,14 +1,17 @@
 """What one party sees: every message it receives and every value it decrypts, in order.
 
 Attacks replay views, and leakage tables are asserted on them; nothing else may feed an attack.
+Recording is a decorator around a channel: programs and channels work the same without it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.runtime.channel import Channel, M
 from securevfl.wire.codec import Message
 
 
@@ -41,12 +44,15 @@ class Learned:
     values: NDArray[np.float64]
 
 
+Entry = Received | Decrypted | Learned
+
+
 @dataclass
 class View:
     """The recorded view of one party."""
 
     party: str
-    entries: list[Received | Decrypted | Learned] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
 
     def received(self, kind: type[Message] | None = None) -> list[Received]:
         """The received messages, or those of one kind, in order."""
@@ -63,3 +69,45 @@ class View:
     def learned(self) -> list[Learned]:
         """The numbers in clear beside the messages, in order."""
         return [entry for entry in self.entries if isinstance(entry, Learned)]
+
+
+class RecordingChannel:
+    """A channel that keeps its party's view.
+
+    Attributes:
+        view: what the party has seen so far.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.view = View(channel.name)
+
+    @property
+    def name(self) -> str:
+        """The party at this end."""
+        return self._channel.name
+
+    async def send(self, to: str, message: Message) -> None:
+        """As the channel does."""
+        await self._channel.send(to, message)
+
+    async def receive(
+        self,
+        senders: Collection[str],
+        kind: type[M],
+        step: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> tuple[str, M]:
+        """As the channel does; what comes goes into the view."""
+        sender, message = await self._channel.receive(
+            senders, kind, step, timeout_seconds=timeout_seconds
+        )
+        self.view.entries.append(Received(sender, message))
+        return sender, message
+
+
+def record(channel: Channel, entry: Decrypted | Learned) -> None:
+    """Put what no message shows into a party's view, where one is recorded."""
+    if isinstance(channel, RecordingChannel):
+        channel.view.entries.append(entry)

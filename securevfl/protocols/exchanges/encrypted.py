@@ -26,6 +26,7 @@ from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
+from securevfl.runtime.views import Learned, record
 
 
 class EncryptedFeatureSide:
@@ -52,7 +53,7 @@ class EncryptedFeatureSide:
             gradient = self._key.unmasked(masked, mask) / len(batch.inputs)
             if exponents is not None:
                 gradient = np.ldexp(gradient, -exponents[:, None])
-        party.channel.record_learned(party.label_party, step.index, gradient)
+        record(party.channel, Learned(party.label_party, step.index, gradient))
         return GradientSignal(gradient)
 
 

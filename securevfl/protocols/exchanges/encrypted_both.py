@@ -26,6 +26,7 @@ from securevfl.protocols.exchange import Batch
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, Share
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import GradientSignal, Signal
+from securevfl.runtime.views import Learned, record
 
 
 class EncryptedBothSide:
@@ -86,7 +87,7 @@ class EncryptedBothSide:
         async with party.costs.compute("local"):
             received = any_key.unmasked(_ring_sum(shares), _ring_sum(masks))
             gradient = (received + batch.inputs.T @ values) / len(batch.inputs)
-        party.channel.record_learned(party.name, step.index, gradient)
+        record(party.channel, Learned(party.name, step.index, gradient))
         return GradientSignal(gradient)
 
     def _share(self, step: Step) -> Share | None:

@@ -18,6 +18,7 @@ from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party, Step
 from securevfl.runtime.channel import expect_shape
+from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 T = TypeVar("T")
@@ -143,7 +144,7 @@ class OwnKey:
         share: Share | None = None,
     ) -> None:
         """Record a peer's masked products, count what they reveal, send them back."""
-        self._party.channel.record_decrypted(receiver, step.index, values)
+        record(self._party.channel, Decrypted(receiver, step.index, values))
         self._leakage.add(receiver, batch.rows)
         if share is not None:
             values = values + share(receiver, values.shape)

@@ -33,6 +33,7 @@ from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
+from securevfl.runtime.views import Learned, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 SCALE_OFFSET = 64
@@ -124,7 +125,7 @@ class OneTripFeatureSide:
         masked = await key.take_decrypted(step, mask.shape)
         async with party.costs.compute("local"):
             gradient = key.unmasked(masked, mask) / len(batch.inputs)
-        party.channel.record_learned(party.label_party, step.index, gradient)
+        record(party.channel, Learned(party.label_party, step.index, gradient))
         return GradientSignal(gradient)
 
     async def _multiply_ahead(
@@ -198,7 +199,7 @@ class OneTripLabelSide:
             values = await key.decrypted(sender, message.products, columns + next_rows)
             await key.return_products(step, batch, sender, values[:columns])
             found[sender] = self._opened(values[columns:], message.scale - SCALE_OFFSET)
-            party.channel.record_learned(sender, step.index, found[sender])
+            record(party.channel, Learned(sender, step.index, found[sender]))
         total = np.zeros((next_rows, party.loss.outputs))
         for name in party.feature_parties:
             total = total + found[name]

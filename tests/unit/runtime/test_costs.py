@@ -14,6 +14,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.runtime.ahead import WorkAhead
 from securevfl.runtime.costs import (
     COMMUNICATION,
     PHASES,
@@ -227,7 +228,7 @@ def test_a_wait_is_filled_with_work_ahead_and_the_last_piece_is_finished() -> No
     costs = ledger(offline=2.0)
     work = Pieces(10)
     costs.ahead.append(work)
-    assert costs.work_ahead(5.0) == 1.0
+    assert WorkAhead(costs).during(5.0) == 1.0
     assert work.left == 7
     assert costs.seconds == {"offline": 6.0}
     assert costs.hidden_s == 5.0
@@ -236,13 +237,13 @@ def test_a_wait_is_filled_with_work_ahead_and_the_last_piece_is_finished() -> No
 
 def test_a_wait_ends_early_for_nothing_and_without_work_nothing_happens() -> None:
     costs = ledger(offline=2.0)
-    assert costs.work_ahead(5.0) == 0.0
+    assert WorkAhead(costs).during(5.0) == 0.0
     assert costs.seconds == {}
     costs.ahead.append(Pieces(1))
-    assert costs.work_ahead(0.0) == 0.0
+    assert WorkAhead(costs).during(0.0) == 0.0
     # A message that was there before the party asked for it.
-    assert costs.work_ahead(-3.0) == 0.0
-    assert costs.work_ahead(5.0) == 0.0
+    assert WorkAhead(costs).during(-3.0) == 0.0
+    assert WorkAhead(costs).during(5.0) == 0.0
     assert costs.hidden_s == 2.0
 
 
@@ -250,6 +251,6 @@ def test_every_source_of_work_ahead_has_its_turn() -> None:
     costs = ledger(offline=1.0)
     first, second = Pieces(1), Pieces(2)
     costs.ahead += [first, second]
-    assert costs.work_ahead(10.0) == 0.0
+    assert WorkAhead(costs).during(10.0) == 0.0
     assert (first.left, second.left) == (-3, -1)
     assert costs.hidden_s == 3.0

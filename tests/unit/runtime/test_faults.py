@@ -13,12 +13,12 @@ from securevfl.errors import (
     UnexpectedMessage,
 )
 from securevfl.protocols.exchanges.plain import Residuals
-from securevfl.protocols.session.gathering import Predictions
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.runtime.channel import Channel, collect, expect_shape
-from securevfl.runtime.costs import Costs, FixedCosts, Stopwatch
-from securevfl.runtime.line import PRESETS
+from securevfl.runtime.costs import COMMUNICATION, Costs, FixedCosts, Stopwatch
+from securevfl.runtime.line import PRESETS, Line
 from securevfl.runtime.simulation import Program, simulate
-from securevfl.runtime.views import Decrypted, Received
+from securevfl.runtime.views import Decrypted, Learned, Received, RecordingChannel, record
 from securevfl.wire.codec import Message, encode
 
 LAN = PRESETS["lan"]
@@ -60,6 +60,32 @@ def test_a_stalled_job_says_who_waits_for_what() -> None:
     with pytest.raises(PeerTimeout) as told:
         simulate(programs, LAN)
     assert "a for Residuals from b; b for Predictions from a" in str(told.value)
+
+
+def test_a_deadline_passes_in_virtual_time_and_says_who_waited_for_what() -> None:
+    async def program(channel: Channel, costs: Costs) -> float:
+        with pytest.raises(PeerTimeout, match="b waited 3600 s for Predictions from a in vain"):
+            await channel.receive(["a"], Predictions, timeout_seconds=3600)
+        assert costs.path == {COMMUNICATION: 3600.0}
+        with pytest.raises(PeerTimeout, match="waited 7200 s"):
+            await channel.receive(["a"], HeldOutPredictions, timeout_seconds=7200)
+        return costs.clock.now()
+
+    assert simulate({"b": program}, LAN).results == {"b": 3600.0}
+
+
+def test_what_comes_before_a_deadline_is_in_time() -> None:
+    async def program(channel: Channel, costs: Costs) -> float:
+        with pytest.raises(PeerTimeout):
+            await channel.receive(["a"], Predictions, timeout_seconds=9.9e-4)
+        await channel.receive(["a"], Predictions, timeout_seconds=1.1e-4)
+        return costs.clock.now()
+
+    line = Line(latency_ms=1, bandwidth_mbit=1e9)
+    programs: dict[str, Program[float | None]] = {"a": sends(predictions()), "b": program}
+    done = simulate(programs, line)
+    assert done.results["b"] == pytest.approx(1e-3)
+    assert sum(done.costs["b"].path.values()) == pytest.approx(1e-3)
 
 
 def test_another_kind_than_due_is_refused() -> None:
@@ -163,7 +189,7 @@ def test_a_section_that_fails_is_no_part_of_the_path() -> None:
 def test_a_view_holds_what_was_received_and_decrypted_in_order() -> None:
     async def watched(channel: Channel, costs: Costs) -> None:
         await channel.receive(["a"], Predictions, 0)
-        channel.record_decrypted("a", 0, np.array([7]))
+        record(channel, Decrypted("a", 0, np.array([7])))
         await channel.receive(["a"], Predictions, 1)
 
     programs: dict[str, Program[None]] = {
@@ -182,6 +208,17 @@ def test_a_view_holds_what_was_received_and_decrypted_in_order() -> None:
     assert done.views["b"].decrypted() == [second]
     assert done.views["a"].entries == []
     assert simulate(programs, LAN).views == {}
+
+
+def test_recording_needs_a_recorder_and_nothing_else_does() -> None:
+    async def program(channel: Channel, costs: Costs) -> bool:
+        record(channel, Learned("a", 0, np.ones(1)))
+        return isinstance(channel, RecordingChannel)
+
+    assert simulate({"b": program}, LAN).results == {"b": False}
+    done = simulate({"b": program}, LAN, record_views=True)
+    assert done.results == {"b": True}
+    assert [entry.sender for entry in done.views["b"].learned()] == ["a"]
 
 
 def test_collecting_takes_one_message_of_each_in_the_order_asked_for() -> None:

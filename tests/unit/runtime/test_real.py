@@ -1,0 +1,358 @@
+"""A real channel between two threads: what it counts, what it refuses, and how waits end."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.errors import (
+    MalformedMessage,
+    PeerTimeout,
+    PeerUnreachable,
+    PeerViolation,
+    UnexpectedMessage,
+)
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.scoring import Verdict
+from securevfl.runtime.costs import COMMUNICATION, SCORING, SETUP, Costs, FixedCosts, Stopwatch
+from securevfl.runtime.real import ProgramThread, RealChannel
+from securevfl.wire.codec import encode
+from securevfl.wire.envelope import Envelope, seal
+
+JOB = bytes(range(32))
+LONG = 30.0  # seconds after which a test that waits has failed
+
+Run = Callable[[RealChannel], Coroutine[Any, Any, Any]]
+
+
+def predictions(step: int = 0, rows: int = 2) -> Predictions:
+    return Predictions(step, np.ones((rows, 1)))
+
+
+def together(*programs: Run) -> list[RealChannel]:
+    """Run programs "a", "b", … to their ends, each on a thread; what one carries the other has."""
+    channels: dict[str, RealChannel] = {}
+
+    def carrying(sender: str) -> Callable[[str, bytes], None]:
+        return lambda to, data: channels[to].deliver(sender, data)
+
+    async def all_of_them() -> None:
+        with ExitStack() as stack:
+            names = "abc"[: len(programs)]
+            threads = [stack.enter_context(ProgramThread()) for _ in names]
+            for name, thread in zip(names, threads, strict=True):
+                channels[name] = RealChannel(
+                    name,
+                    set(names) - {name},
+                    job_hash=JOB,
+                    loop=thread.loop,
+                    carry=carrying(name),
+                )
+            running = [
+                thread.run(program(channel))
+                for thread, program, channel in zip(
+                    threads, programs, channels.values(), strict=True
+                )
+            ]
+            await asyncio.wait_for(asyncio.gather(*running), LONG)
+
+    asyncio.run(all_of_them())
+    return list(channels.values())
+
+
+def alone(
+    program: Run,
+    before: Callable[[RealChannel], None] = lambda _: None,
+    *,
+    timeout_seconds: float | None = None,
+    max_message_bytes: int = 1000,
+    stopwatch: Stopwatch | None = None,
+) -> RealChannel:
+    """Run "a" alone; "b" is whatever `before` does in its place."""
+
+    async def run() -> RealChannel:
+        with ProgramThread() as thread:
+            channel = RealChannel(
+                "a",
+                {"b"},
+                job_hash=JOB,
+                loop=thread.loop,
+                carry=lambda *_: None,
+                timeout_seconds=timeout_seconds,
+                max_message_bytes=max_message_bytes,
+                stopwatch=stopwatch,
+            )
+            before(channel)
+            await asyncio.wait_for(thread.run(program(channel)), LONG)
+            return channel
+
+    return asyncio.run(run())
+
+
+def sealed(
+    number: int = 0,
+    *,
+    job: bytes = JOB,
+    sender: str = "b",
+    path: Mapping[str, float] | None = None,
+    message: bytes | None = None,
+) -> bytes:
+    data = encode(predictions()) if message is None else message
+    return seal(Envelope(job, sender, number, 0, path or {}, data))
+
+
+def takes(times: int = 1, timeout_seconds: float | None = None) -> Run:
+    async def program(channel: RealChannel) -> None:
+        for _ in range(times):
+            await channel.receive(["b"], Predictions, timeout_seconds=timeout_seconds)
+
+    return program
+
+
+def summed(costs: Costs) -> float:
+    return sum(costs.path.values())
+
+
+# Costs
+
+
+async def rounds(channel: RealChannel, me: str, peer: str) -> None:
+    """Set-up and three rounds, in which "a" computes longer than "b"; then scoring."""
+    costs = channel.costs
+    async with costs.compute(SETUP):
+        pass
+    await channel.send(peer, PublicKey("bfv", bytes(1000)))
+    await channel.receive([peer], PublicKey)
+    for step in range(3):
+        async with costs.compute("local" if me == "b" else "evaluate"):
+            if me == "a":
+                time.sleep(0.02)
+        await channel.send(peer, predictions(step))
+        await channel.receive([peer], Predictions, step)
+        assert summed(costs) == pytest.approx(costs.clock.now())
+        costs.end_round()
+    before = dict(costs.path), costs.clock.now()
+    async with costs.compute(SCORING):
+        pass
+    await channel.send(peer, HeldOutPredictions(0, np.ones((9, 1))))
+    await channel.receive([peer], HeldOutPredictions)
+    assert (dict(costs.path), costs.clock.now()) == before
+
+
+def test_components_add_up_to_the_clock_and_follow_the_slower_party() -> None:
+    a, b = together(
+        lambda channel: rounds(channel, "a", "b"), lambda channel: rounds(channel, "b", "a")
+    )
+    for channel in (a, b):
+        path = channel.costs.path
+        assert set(path) >= {SETUP, "evaluate"}
+        assert min(path.values()) >= 0.0
+        assert channel.costs.clock.now() == pytest.approx(summed(channel.costs))
+    # It never did that itself.
+    assert "evaluate" not in b.costs.seconds
+    assert (a.costs.hops, b.costs.hops) == (3, 3)
+    assert len(a.costs.snapshots) == len(b.costs.snapshots) == 3
+
+
+def test_waiting_for_the_network_is_communication() -> None:
+    async def sends_late(channel: RealChannel) -> None:
+        await asyncio.sleep(0.05)
+        await channel.send("a", predictions())
+
+    a, b = together(takes(), sends_late)
+    assert a.costs.path == {COMMUNICATION: pytest.approx(a.costs.clock.now())}
+    assert a.costs.clock.now() >= 0.04
+    # Turning a message into bytes is all that "b" did.
+    assert b.costs.path == {COMMUNICATION: pytest.approx(b.costs.clock.now())}
+    assert b.costs.bytes_sent == {"Predictions": len(encode(predictions()))}
+
+
+def test_a_message_that_was_there_leaves_the_receivers_path() -> None:
+    def early(channel: RealChannel) -> None:
+        channel.deliver("b", sealed(path={"encrypt": 1.0}))
+
+    async def computes(channel: RealChannel) -> None:
+        async with channel.costs.compute("evaluate"):
+            await asyncio.sleep(0)
+        await channel.receive(["b"], Predictions)
+
+    a = alone(computes, early, stopwatch=FixedCosts({"evaluate": 5.0}))
+    assert set(a.costs.path) == {"evaluate", COMMUNICATION}
+    assert a.costs.path["evaluate"] == 5.0
+
+
+def test_a_clock_is_set_forward_to_that_of_a_peer_who_started_earlier() -> None:
+    def early(channel: RealChannel) -> None:
+        channel.deliver("b", sealed(path={"encrypt": 1e6}))
+
+    a = alone(takes(), early)
+    assert a.costs.path["encrypt"] == 1e6
+    assert 1e6 <= a.costs.clock.now() == pytest.approx(summed(a.costs))
+
+
+# Work ahead
+
+
+def test_work_ahead_fills_a_wait_whose_end_nobody_knows() -> None:
+    done = threading.Semaphore(0)
+
+    async def works(channel: RealChannel) -> None:
+        def piece() -> bool:
+            done.release()
+            return True
+
+        channel.costs.ahead.append(piece)
+        await channel.receive(["b"], Predictions)
+
+    async def waits_for_pieces(channel: RealChannel) -> None:
+        for _ in range(3):
+            assert done.acquire(timeout=LONG)
+        await channel.send("a", predictions())
+
+    costs = together(works, waits_for_pieces)[0].costs
+    assert 0 < costs.hidden_s <= costs.seconds["offline"]
+    outlasted = costs.path.get("offline", 0.0)
+    assert costs.seconds["offline"] == pytest.approx(costs.hidden_s + outlasted)
+    assert summed(costs) == pytest.approx(costs.clock.now())
+
+
+def test_a_piece_that_outlasts_the_wait_is_on_the_path() -> None:
+    async def works(channel: RealChannel) -> None:
+        pieces = iter([True, False])
+
+        def piece() -> bool:
+            if more := next(pieces):
+                channel.deliver("b", sealed())
+                time.sleep(0.05)
+            return more
+
+        channel.costs.ahead.append(piece)
+        await channel.receive(["b"], Predictions)
+
+    costs = alone(works).costs
+    assert costs.path["offline"] >= 0.04
+    assert costs.hidden_s == pytest.approx(costs.seconds["offline"] - costs.path["offline"])
+    assert summed(costs) == pytest.approx(costs.clock.now())
+
+
+def test_work_ahead_ends_with_its_supply_the_deadline_or_the_peer() -> None:
+    async def works(channel: RealChannel) -> None:
+        pieces = iter([True, True])
+        channel.costs.ahead.append(lambda: next(pieces, False))
+        with pytest.raises(PeerTimeout):
+            await channel.receive(["b"], Predictions, timeout_seconds=0.01)
+        assert next(pieces, None) is None
+        channel.costs.ahead.append(lambda: True)
+        with pytest.raises(PeerTimeout):
+            await channel.receive(["b"], Predictions, timeout_seconds=0.01)
+        channel.lose("b", PeerUnreachable("b hung up"))
+        with pytest.raises(PeerUnreachable):
+            await channel.receive(["b"], Predictions)
+
+    alone(works)
+
+
+# Threads
+
+
+def test_the_callers_loop_lives_while_a_program_computes() -> None:
+    """A computation that ends only once the other thread's loop has turned a few times."""
+    turned = threading.Semaphore(0)
+
+    async def computes() -> bool:
+        return all(turned.acquire(timeout=LONG) for _ in range(3))
+
+    async def main() -> bool:
+        with ProgramThread() as thread:
+            computing = asyncio.create_task(thread.run(computes()))
+            while not computing.done():
+                await asyncio.sleep(0.001)
+                turned.release()
+            return computing.result()
+
+    assert asyncio.run(main())
+
+
+def test_leaving_cancels_a_program_at_its_next_wait() -> None:
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(10 * LONG)
+        finally:
+            ended.append(threading.current_thread())
+
+    async def main() -> None:
+        with ProgramThread() as thread:
+            running = asyncio.create_task(thread.run(waits()))
+            await asyncio.sleep(0.01)
+            running.cancel()
+
+    asyncio.run(main())
+    assert len(ended) == 1
+    assert ended[0] is not threading.current_thread()
+
+
+# Refusals
+
+
+def test_a_deadline_names_who_waited_for_what() -> None:
+    told = "a waited 0.01 s for Predictions from b in vain"
+    with pytest.raises(PeerTimeout, match=told):
+        alone(takes(timeout_seconds=0.01))
+    with pytest.raises(PeerTimeout, match=told):
+        alone(takes(), timeout_seconds=0.01)
+
+
+def test_a_lost_peer_ends_the_wait_but_what_came_before_counts() -> None:
+    def came_and_went(channel: RealChannel) -> None:
+        channel.deliver("b", sealed())
+        channel.lose("b", PeerUnreachable("b hung up"))
+
+    async def program(channel: RealChannel) -> None:
+        await channel.receive(["b"], Predictions)
+        with pytest.raises(PeerUnreachable, match="a waits for Verdict from b: b hung up"):
+            await channel.receive(["b"], Verdict)
+        with pytest.raises(PeerUnreachable, match="a waits for Residuals from b: b hung up"):
+            await channel.receive(["b"], Residuals)
+
+    alone(program, came_and_went)
+
+
+@pytest.mark.parametrize("to", ["a", "c"])
+def test_there_is_no_way_to_oneself_or_to_a_stranger(to: str) -> None:
+    with pytest.raises(PeerUnreachable, match=f"a has no peer '{to}'"):
+        alone(lambda channel: channel.send(to, predictions()))
+
+
+@pytest.mark.parametrize(
+    ("envelopes", "error", "told"),
+    [
+        ([sealed(job=bytes(32))], PeerViolation, "b runs another job: hash 0000000000000000"),
+        ([sealed(sender="c")], PeerViolation, "b sent an envelope in another party's name"),
+        ([sealed(0), sealed(0)], UnexpectedMessage, "b sent its message 0 where 1 is due"),
+        ([sealed(0), sealed(2)], UnexpectedMessage, "b sent its message 2 where 1 is due"),
+        ([sealed(0)[:-1]], MalformedMessage, "from b: "),
+        ([b""], MalformedMessage, "from b: "),
+        ([sealed(message=b"")], MalformedMessage, "from b: "),
+        ([sealed(message=bytes(101))], MalformedMessage, "at most 100"),
+        ([sealed(message=encode(Verdict(0, stop=False)))], UnexpectedMessage, "sent Verdict"),
+    ],
+)
+def test_what_does_not_belong_is_refused_with_the_peers_name(
+    envelopes: list[bytes], error: type[Exception], told: str
+) -> None:
+    def hostile(channel: RealChannel) -> None:
+        for data in envelopes:
+            channel.deliver("b", data)
+
+    with pytest.raises(error, match=told) as caught:
+        alone(takes(2, timeout_seconds=0.0), hostile, max_message_bytes=100)
+    assert "\n" not in str(caught.value)
