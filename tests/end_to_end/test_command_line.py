@@ -123,7 +123,8 @@ def test_a_seed_on_the_command_line_replaces_the_jobs() -> None:
     assert first["job_hash"] != second["job_hash"]
 
 
-def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
+def two_organizations() -> str:
+    """The path of a job on files of two columns each."""
     generator = np.random.default_rng(0)
     ids = np.arange(400)
     values = generator.standard_normal((400, 4))
@@ -155,7 +156,11 @@ def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
         """,
         encoding="utf-8",
     )
-    assert run("train", "job.toml", "--json", "out.json") == 0
+    return "job.toml"
+
+
+def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
+    assert run("train", two_organizations(), "--json", "out.json") == 0
     (row,) = rows_of("out.json", "train")
     assert row["auc"] > 0.97
     assert row["dropped_rows"] == {"bank": 20, "shop": 0}
@@ -280,11 +285,10 @@ AUDIT_KEYS = {
 
 
 def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> None:
-    chosen = "labels_from_residuals,gram"
-    assert run(
-        *("audit", "--exchange", "plain,bfv", "--attack", chosen, "--repeats", "2"),
-        *("--json", "a.json", "--html", "a.html"),
-    ) == 0  # fmt: skip
+    chosen = ("--exchange", "plain,bfv", "--attack", "labels_from_residuals,gram")
+    arguments = (*chosen, "--repeats", "2", "--workers", "2")
+    written = ("--json", "a.json", "--html", "a.html")
+    assert run("audit", two_organizations(), *arguments, *written) == 0
     rows = rows_of("a.json", "audit")
     assert all(set(row) == AUDIT_KEYS for row in rows)
     assert {row["exchange"] for row in rows} == {"plain", "bfv"}
@@ -292,7 +296,7 @@ def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> 
     assert "labels_from_residuals" in shown
     assert "bfv: residuals travel encrypted" in shown
     page = Path("a.html").read_text(encoding="utf-8")
-    assert "Privacy audit of breast_cancer" in page
+    assert "Privacy audit of " in page
     assert "<svg" in page
 
 
