@@ -42,11 +42,12 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Vertica
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     # What it takes to see a failure again.
     seed = terminalreporter.config.getoption("randomly_seed", None)
-    (blas,) = (each for each in threadpool_info() if "numpy" in each["filepath"])
-    terminalreporter.write_line(
-        f"order: -p randomly_seed={seed}; BLAS: {blas.get('architecture')}, "
-        f"{blas['num_threads']} threads"
+    blas = ", ".join(
+        f"{each.get('architecture')} with {each['num_threads']} threads"
+        for each in threadpool_info()
+        if each["user_api"] == "blas"
     )
+    terminalreporter.write_line(f"order: --randomly-seed={seed}; BLAS: {blas}")
     skipped = terminalreporter.stats.get("skipped", [])
     missing = sum(NOT_FOUND in str(report.longrepr) for report in skipped)
     if missing:
