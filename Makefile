@@ -2,14 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
-TESTS := $(BIN)/pytest -q
+# Two workers share two cores: more threads of BLAS than one each would wait for each other.
+THREADS := 1
+TESTS = OPENBLAS_NUM_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) \
+  $(BIN)/pytest -q --numprocesses 2 --dist worksteal
+# Kernels of OpenBLAS that this CPU can run: the last bits of a product differ between them.
+CORE_TYPES := Prescott $(if $(shell grep -m1 -w avx2 /proc/cpuinfo 2>/dev/null),Haswell) \
+  $(if $(shell grep -m1 -w avx512vl /proc/cpuinfo 2>/dev/null),SkylakeX)
 
 # Tests and benchmarks read real data sets from here; without it the tests that need them skip.
 ifneq ($(wildcard ../shared/data),)
 export SECUREVFL_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: venv bench test test-all check format docs clean
+.PHONY: venv bench test test-all test-core-types check imports format docs clean
 
 venv: .venv/installed
 
@@ -21,12 +27,19 @@ test: .venv/installed-dev check
 
 test-all: .venv/installed-dev check
 	$(TESTS) --cov --cov-report=term-missing:skip-covered --cov-fail-under=90
+	$(MAKE) test-core-types THREADS=1
+	$(MAKE) test-core-types THREADS=2
 
-check: .venv/installed-dev
+test-core-types: .venv/installed-dev
+	set -e; for type in $(CORE_TYPES); do OPENBLAS_CORETYPE=$$type $(TESTS) -m "not slow"; done
+
+check: .venv/installed-dev imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --verbose 2>&1 | tail -n 12
+
+imports: .venv/installed-dev
+	$(BIN)/lint-imports --no-logo
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .

@@ -2,8 +2,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
+from threadpoolctl import threadpool_info
 
 from securevfl.data import VerticalDataset, load, where
 
@@ -12,6 +14,12 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 NOT_FOUND = "real data not found"
+
+
+@pytest.fixture
+def generator() -> np.random.Generator:
+    """The test's own: what other tests draw, or in what order, changes nothing."""
+    return np.random.default_rng(0)
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +40,14 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Vertica
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # What it takes to see a failure again.
+    seed = terminalreporter.config.getoption("randomly_seed", None)
+    blas = ", ".join(
+        f"{each.get('architecture')} with {each['num_threads']} threads"
+        for each in threadpool_info()
+        if each["user_api"] == "blas"
+    )
+    terminalreporter.write_line(f"order: --randomly-seed={seed}; BLAS: {blas}")
     skipped = terminalreporter.stats.get("skipped", [])
     missing = sum(NOT_FOUND in str(report.longrepr) for report in skipped)
     if missing:

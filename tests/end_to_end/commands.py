@@ -1,7 +1,8 @@
 """Command lines as tests type them."""
 
+import contextlib
+import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,10 @@ def rows_of(path: str, command: str) -> list[dict[str, Any]]:
 
 def example(*changes: tuple[str, str]) -> str:
     """The path of the example job with some text replaced."""
-    capture = subprocess.run(
-        [sys.executable, "-m", "securevfl", "train", "--example"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    text = capture.stdout
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert run("train", "--example") == 0
+    text = printed.getvalue()
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)

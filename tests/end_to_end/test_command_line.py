@@ -123,7 +123,8 @@ def test_a_seed_on_the_command_line_replaces_the_jobs() -> None:
     assert first["job_hash"] != second["job_hash"]
 
 
-def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
+def two_organizations() -> str:
+    """The path of a job on files of two columns each."""
     generator = np.random.default_rng(0)
     ids = np.arange(400)
     values = generator.standard_normal((400, 4))
@@ -155,7 +156,11 @@ def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
         """,
         encoding="utf-8",
     )
-    assert run("train", "job.toml", "--json", "out.json") == 0
+    return "job.toml"
+
+
+def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
+    assert run("train", two_organizations(), "--json", "out.json") == 0
     (row,) = rows_of("out.json", "train")
     assert row["auc"] > 0.97
     assert row["dropped_rows"] == {"bank": 20, "shop": 0}
@@ -171,6 +176,8 @@ def test_data_list_and_where_say_what_is_here(capsys: Capture) -> None:
     assert row["present"] is False
 
 
+# With a rate of its own: none is chosen, by training, before the mistake is seen.
+TRADEOFF = ("bench", "tradeoff", "--learning-rate", "0.3")
 MISTAKES = [
     (["bench", "tradeof"], "tradeoff"),
     (["bench", "tradeoff", "--exchang", "plain"], "--exchange"),
@@ -185,10 +192,10 @@ MISTAKES = [
     (["bench", "tradeoff", "--learning-rate", "nan"], "learning_rate"),
     (["bench", "tradeoff", "--parties", "1"], "parties"),
     (["bench", "tradeoff", "--network", "mars"], "lan"),
-    (["bench", "tradeoff", "--exchange", "paillier", "--key-bits", "1024"], "3072"),
+    ([*TRADEOFF, "--exchange", "paillier", "--key-bits", "1024"], "3072"),
     (["bench", "tradeoff", "--exchange", "ckks", "--hide", "both"], "taylor-logistic"),
-    (["bench", "tradeoff", "--exchange", "ckks", "--engine", "gpu"], "gpu"),
-    (["bench", "tradeoff", "--exchange", "ckks,bfv", "--engine", "phe"], "'phe', one of"),
+    ([*TRADEOFF, "--exchange", "ckks", "--engine", "gpu"], "gpu"),
+    ([*TRADEOFF, "--exchange", "ckks,bfv", "--engine", "phe"], "'phe', one of"),
     (["bench", "tradeoff", "--exchange", "paillier", "--round-trips", "1"], "needs scheme bfv"),
     (["bench", "tradeoff", "--dataset", "a9a"], "securevfl data get a9a"),
     (["bench", "rounds", "--algorithm", "fedavg"], "fedavg"),
@@ -278,11 +285,10 @@ AUDIT_KEYS = {
 
 
 def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> None:
-    chosen = "labels_from_residuals,gram"
-    assert run(
-        *("audit", "--exchange", "plain,bfv", "--attack", chosen, "--repeats", "2"),
-        *("--json", "a.json", "--html", "a.html"),
-    ) == 0  # fmt: skip
+    chosen = ("--exchange", "plain,bfv", "--attack", "labels_from_residuals,gram")
+    arguments = (*chosen, "--repeats", "2", "--workers", "2")
+    written = ("--json", "a.json", "--html", "a.html")
+    assert run("audit", two_organizations(), *arguments, *written) == 0
     rows = rows_of("a.json", "audit")
     assert all(set(row) == AUDIT_KEYS for row in rows)
     assert {row["exchange"] for row in rows} == {"plain", "bfv"}
@@ -290,13 +296,14 @@ def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> 
     assert "labels_from_residuals" in shown
     assert "bfv: residuals travel encrypted" in shown
     page = Path("a.html").read_text(encoding="utf-8")
-    assert "Privacy audit of breast_cancer" in page
+    assert "Privacy audit of " in page
     assert "<svg" in page
 
 
 def test_an_audit_of_a_job_keeps_its_policy(capsys: Capture) -> None:
     path = example(('scheme = "bfv"', 'scheme = "plain"'))
-    arguments = ("audit", path, "--attack", "labels_from_residuals", "--repeats", "1")
+    chosen = ("--attack", "labels_from_residuals", "--repeats", "1", "--workers", "1")
+    arguments = ("audit", path, *chosen)
     assert run(*arguments, "--quiet") == 1
     assert "labels_from_residuals leaks under plain: accuracy 1" in capsys.readouterr().err
     example()
@@ -363,7 +370,7 @@ def _wait_for_workers(parent: int) -> list[int]:
 
 
 def test_a_policy_can_be_typed() -> None:
-    arguments = ("audit", "--exchange", "bfv", "--repeats", "1", "--quiet")
+    arguments = ("audit", "--exchange", "bfv", "--repeats", "1", "--workers", "1", "--quiet")
     query = ("--attack", "crafted_query", "--must-resist", "crafted_query")
     assert run(*arguments, *query) == 1
 

@@ -209,8 +209,9 @@ def test_pushes_carry_noise_and_are_counted(breast_cancer: VerticalDataset) -> N
     assert loud.privacy.releases == max(released.values())
     assert loud.privacy.held_out_releases == 1
     assert loud.privacy.label_releases == 0
-    # Within ±0.1 without noise, of deviation 0.2 with.
-    assert 0.19 < np.std(np.vstack(pushed)) < 0.23
+    # Within ±0.1 without noise, of deviation 0.2 with: 5,120 draws give 0.2 to 0.224, and
+    # more than 6 deviations beyond once in 10^9.
+    assert 0.187 < np.std(np.vstack(pushed)) < 0.24
 
 
 def test_noisy_steps_are_noisy_at_all_parties(breast_cancer: VerticalDataset) -> None:
@@ -319,5 +320,5 @@ def test_the_papers_table_on_a9a(real_data: Callable[..., VerticalDataset]) -> N
         a9a, {"rounds": 20 * 325, "batch_size": 100, "learning_rate": 3.0}, record_views=False
     )
     assert result.clear_auc >= 0.9020
-    assert train_in_one_place(result.job, a9a).auc == pytest.approx(result.clear_auc, abs=1e-9)
+    assert train_in_one_place(result.job, a9a).auc == pytest.approx(result.clear_auc, abs=1e-6)
     assert train_in_one_place(result.job, a9a, [first]).auc == pytest.approx(0.885, abs=1e-3)

@@ -138,6 +138,7 @@ def test_all_receivers_get_the_same_noisy_residual() -> None:
         np.testing.assert_array_equal(first, second)
     # |d| < 1 without noise; of 684 draws of deviation 2 some pass 3.
     assert np.abs(np.vstack(received[0])).max() > 3
+    # Noise of 2 on residuals of 0.3 or so: within 20 % but once in 10^9.
     assert np.std(np.vstack(received[0])) == pytest.approx(2, rel=0.2)
 
 
@@ -180,7 +181,8 @@ def test_a_label_of_ten_moves_two_outputs() -> None:
         (entry,) = result.views[feature].received(Residuals)
         assert isinstance(entry.message, Residuals)
         # Residuals themselves are below 1, noise of 70 and 141; a Laplace deviates by √2 scales.
-        assert np.std(entry.message.values) == pytest.approx(50 * deviation, rel=0.04)
+        # 14,370 draws: within 7 % but once in 10^13.
+        assert np.std(entry.message.values) == pytest.approx(50 * deviation, rel=0.07)
 
 
 def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words(
@@ -380,7 +382,8 @@ def test_ten_classes_take_noise_for_all_their_outputs() -> None:
     exact, found = predictions(quiet, digits)[0], predictions(loud, digits)[0]
     assert exact.shape[1] == 10
     # One sample's ten predictions move by up to 2C each, 2C√10 in all.
-    assert np.std(found - exact) == pytest.approx(4 * np.sqrt(10), rel=0.03)
+    # 14,370 draws: within 4 % but once in 10^11.
+    assert np.std(found - exact) == pytest.approx(4 * np.sqrt(10), rel=0.04)
 
 
 def test_parties_agree_on_the_noise() -> None:

@@ -130,6 +130,7 @@ def test_fdml_is_a_job_like_others(capsys: Capture) -> None:
     assert "models:" in capsys.readouterr().out
 
 
+STALENESS = ("bench", "staleness", "--dataset", "breast_cancer")
 MISTAKES: list[tuple[list[str], str]] = [
     (["sweep", "noise", "--noise", "0,one"], "--noise"),
     (["sweep", "noise", "--noise=-1", "--dataset", "breast_cancer"], "noise_multiplier"),
@@ -140,7 +141,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["sweep", "noise"], "securevfl data get a9a"),
     (["bench", "staleness", "--staleness", "-1"], "--staleness"),
     (["bench", "staleness", "--dataset", "breast_cancer", "--straggler", "me"], "party1"),
-    (["bench", "staleness", "--dataset", "breast_cancer", "--factor", "0"], "pace"),
+    ([*STALENESS, "--learning-rate", "0.3", "--rounds", "2", "--factor", "0"], "pace"),
     (["bench", "staleness", "--dataset", "digits"], "10 classes"),
     (["bench", "staleness", "--dataset", "breast_cancer", "--label-party", "me"], "'me'"),
     (["sweep", "noise", "--dataset", "breast_cancer", "--label-party", "me"], "'me'"),
@@ -158,7 +159,8 @@ def test_a_mistake_gets_one_line_and_exit_status_2(
 
 
 def test_json_holds_no_infinity() -> None:
-    assert run(*SWEEP, "--learning-rate", "0.3", "--quiet", "--json", "out.json") == 0
+    arguments = ("--learning-rate", "0.3", "--workers", "1", "--quiet", "--json", "out.json")
+    assert run(*SWEEP, *arguments) == 0
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)

@@ -36,12 +36,13 @@ def test_results_come_in_the_order_of_tasks(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_task_that_fails_is_the_error_of_all(workers: int) -> None:
+    others = set(active_children())  # pools of other tests may live on, or end meanwhile
     with (
         pytest.raises(DataError, match="task 1"),
         in_processes(odd_ones_fail, range(4), workers, "test") as results,
     ):
         list(results)
-    assert active_children() == []
+    assert set(active_children()) <= others
 
 
 def test_a_killed_process_is_told() -> None:
@@ -53,6 +54,7 @@ def test_a_killed_process_is_told() -> None:
 
 
 def test_an_interrupt_ends_own_processes_at_once_and_no_others() -> None:
+    others = set(active_children())
     neighbour = get_context("spawn").Process(target=time.sleep, args=(60,))
     neighbour.start()
     with (
@@ -60,6 +62,6 @@ def test_an_interrupt_ends_own_processes_at_once_and_no_others() -> None:
         in_processes(time.sleep, [60, 60], 2, "test"),
     ):
         raise KeyboardInterrupt
-    assert active_children() == [neighbour]
+    assert set(active_children()) - others == {neighbour}
     neighbour.terminate()
     neighbour.join()

@@ -11,83 +11,88 @@ from securevfl.audit.scoring import (
     recall_and_precision,
 )
 
-DRAWS = np.random.default_rng(5)
+Generator = np.random.Generator
 
 
-def rotated(features: FloatArray) -> FloatArray:
-    turned: FloatArray = features @ ortho_group.rvs(features.shape[1], random_state=DRAWS)
+def rotated(features: FloatArray, generator: Generator) -> FloatArray:
+    turned: FloatArray = features @ ortho_group.rvs(features.shape[1], random_state=generator)
     return turned
 
 
-def one_hot(rows: int, groups: list[int]) -> FloatArray:
+def one_hot(generator: Generator, rows: int, groups: list[int]) -> FloatArray:
     """Categories with random frequencies."""
     parts = [
-        np.eye(size)[DRAWS.choice(size, rows, p=DRAWS.dirichlet(2 * np.ones(size)))]
+        np.eye(size)[generator.choice(size, rows, p=generator.dirichlet(2 * np.ones(size)))]
         for size in groups
     ]
     return np.hstack(parts)
 
 
-def correlation(features: FloatArray) -> float:
-    found = independent_components(rotated(features), IndependenceKnowledge())
+def correlation(features: FloatArray, generator: Generator) -> float:
+    found = independent_components(rotated(features, generator), IndependenceKnowledge())
     return matched_correlation(found, features)
 
 
 @pytest.mark.parametrize(
     ("name", "least"), [("laplace", 0.99), ("uniform", 0.99), ("exponential", 0.98)]
 )
-def test_independent_columns_come_back(name: str, least: float) -> None:
+def test_independent_columns_come_back(generator: Generator, name: str, least: float) -> None:
     shape = (4000, 15)
     columns = {
-        "laplace": DRAWS.laplace(size=shape),
-        "uniform": DRAWS.random(shape),
-        "exponential": DRAWS.exponential(size=shape),
+        "laplace": generator.laplace(size=shape),
+        "uniform": generator.random(shape),
+        "exponential": generator.exponential(size=shape),
     }
-    assert correlation(columns[name]) > least
+    assert correlation(columns[name], generator) > least
 
 
-def test_gaussian_columns_do_not() -> None:
-    assert correlation(DRAWS.standard_normal((4000, 15))) < 0.7
+def test_gaussian_columns_do_not(generator: Generator) -> None:
+    assert correlation(generator.standard_normal((4000, 15)), generator) < 0.7
 
 
-def test_categories_come_back() -> None:
-    assert correlation(one_hot(4000, [5, 5, 5, 4, 4])) > 0.9
+def test_categories_come_back(generator: Generator) -> None:
+    # Ten seeds gave 0.85 to 0.99; Gaussian columns, matched by chance, 0.57 at most.
+    assert correlation(one_hot(generator, 4000, [5, 5, 5, 4, 4]), generator) > 0.75
 
 
-def test_constant_columns_do_not_count() -> None:
-    features = DRAWS.laplace(size=(3000, 4))
+def test_constant_columns_do_not_count(generator: Generator) -> None:
+    features = generator.laplace(size=(3000, 4))
     with_constant = np.hstack([features, np.ones((3000, 1))])
-    assert matched_correlation(np.hstack([features, np.zeros((3000, 1))]), with_constant) == 1.0
+    found = np.hstack([features, np.zeros((3000, 1))])
+    assert matched_correlation(found, with_constant) == pytest.approx(1, abs=1e-9)
 
 
-def test_what_cannot_be_matched_counts_as_nothing() -> None:
-    features = DRAWS.laplace(size=(3000, 5))
+def test_what_cannot_be_matched_counts_as_nothing(generator: Generator) -> None:
+    features = generator.laplace(size=(3000, 5))
     assert matched_correlation(features[:, :1], features) == 0.0
 
 
-def test_categories_come_back_as_they_are() -> None:
-    features = one_hot(2000, [5, 5, 5, 5, 3, 3, 3])
-    found = binary_columns(rotated(features), BinaryKnowledge())
+def test_categories_come_back_as_they_are(generator: Generator) -> None:
+    features = one_hot(generator, 2000, [5, 5, 5, 5, 3, 3, 3])
+    found = binary_columns(rotated(features, generator), BinaryKnowledge())
     recall, precision = recall_and_precision(found, features)
-    assert recall > 0.9
-    assert precision > 0.9
+    # Ten seeds gave 0.84 to 1; columns of a wrong rotation are none of these.
+    assert recall > 0.75
+    assert precision > 0.75
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
-def test_independent_bits_come_back_whatever_their_frequency(share: float) -> None:
-    features = (DRAWS.random((2000, 20)) < share).astype(np.float64)
-    found = binary_columns(rotated(features), BinaryKnowledge(starts=200))
+def test_independent_bits_come_back_whatever_their_frequency(
+    generator: Generator, share: float
+) -> None:
+    features = (generator.random((2000, 20)) < share).astype(np.float64)
+    found = binary_columns(rotated(features, generator), BinaryKnowledge(starts=200))
     assert recall_and_precision(found, features)[0] > 0.9
 
 
-def test_numbers_that_are_no_bits_give_none() -> None:
-    features = DRAWS.standard_normal((1000, 12))
+def test_numbers_that_are_no_bits_give_none(generator: Generator) -> None:
+    features = generator.standard_normal((1000, 12))
     assert binary_columns(features, BinaryKnowledge(starts=100)).shape == (1000, 0)
     assert not has_binary_columns(features)
 
 
-def test_a_column_and_its_complement_are_the_same() -> None:
-    features = (DRAWS.random((50, 3)) < 0.4).astype(np.float64)
+def test_a_column_and_its_complement_are_the_same(generator: Generator) -> None:
+    features = (generator.random((50, 3)) < 0.4).astype(np.float64)
     assert has_binary_columns(features)
     assert recall_and_precision(features < 0.5, features) == (1.0, 1.0)
     assert recall_and_precision(np.zeros((50, 1), dtype=np.bool_), features) == (0.0, 0.0)

@@ -147,8 +147,8 @@ def test_row_by_row_takes_few_rows() -> None:
 
 
 def test_the_default_exchange_leaves_it_after_some_hundred_rounds() -> None:
-    seen, truth = recorded(15, 400, "bfv", batch_size=115, local_steps=5)
-    known = knowledge(15, 400, local_steps=5)
+    seen, truth = recorded(8, 200, "bfv", batch_size=115, local_steps=5)
+    known = knowledge(8, 200, local_steps=5)
     assert gram_error(factor_from_fixed_batches(seen, known), truth) <= 0.02
 
 

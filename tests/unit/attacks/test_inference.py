@@ -9,15 +9,15 @@ from securevfl.attacks.inference import (
 from securevfl.attacks.labels_from_gradients import label_part
 from securevfl.models.losses import loss_for
 
-DRAWS = np.random.default_rng(0)
 
-
-def error(classes: int, features: int) -> tuple[float, tuple[int, int]]:
+def error(
+    generator: np.random.Generator, classes: int, features: int
+) -> tuple[float, tuple[int, int]]:
     """Relative error of the target's features under a random model."""
     outputs = 1 if classes == 2 else classes
-    target = DRAWS.standard_normal((100, features))
-    weights = 0.3 * DRAWS.standard_normal((features, outputs))
-    own = DRAWS.standard_normal((100, outputs))
+    target = generator.standard_normal((100, features))
+    weights = 0.3 * generator.standard_normal((features, outputs))
+    own = generator.standard_normal((100, outputs))
     name = "logistic" if classes == 2 else "multinomial"
     scores = label_part(loss_for(name, classes), own + target @ weights)
     knowledge = ModelKnowledge(weights, own)
@@ -27,15 +27,19 @@ def error(classes: int, features: int) -> tuple[float, tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("classes", "features"), [(2, 1), (10, 1), (10, 9)])
-def test_as_many_equations_as_unknowns_give_the_features(classes: int, features: int) -> None:
-    relative, (equations, unknowns) = error(classes, features)
+def test_as_many_equations_as_unknowns_give_the_features(
+    generator: np.random.Generator, classes: int, features: int
+) -> None:
+    relative, (equations, unknowns) = error(generator, classes, features)
     assert relative <= 1e-9
     assert equations == unknowns == features
 
 
 @pytest.mark.parametrize(("classes", "features"), [(2, 2), (10, 10), (2, 15)])
-def test_one_unknown_more_leaves_a_doubt(classes: int, features: int) -> None:
-    relative, (equations, unknowns) = error(classes, features)
+def test_one_unknown_more_leaves_a_doubt(
+    generator: np.random.Generator, classes: int, features: int
+) -> None:
+    relative, (equations, unknowns) = error(generator, classes, features)
     assert relative >= 0.05
     assert equations == classes - 1 < unknowns
 

@@ -140,7 +140,7 @@ def test_canaries_go_through_the_real_exchange(mechanism: Any) -> None:  # noqa:
 @pytest.fixture(scope="module")
 def small() -> tuple[Job, VerticalDataset]:
     job, data = scaled(Job.of(), load("breast_cancer"))
-    settings = {"rounds": 10, "batch_size": "full", "standardize": False, "eval_every": 0}
+    settings = {"rounds": 3, "batch_size": "full", "standardize": False, "eval_every": 0}
     job = Job.of(
         job=settings, exchange={"scheme": "dp"}, privacy={"noise_multiplier": 4, "clip": 2}
     )
@@ -161,13 +161,15 @@ def whole_claim(job: Job, data: VerticalDataset) -> float:
 
 
 def test_a_release_guarantee_is_not_an_end_to_end_one(small: tuple[Job, VerticalDataset]) -> None:
-    found = epsilon_bound(*in_situ(*small, runs=100), DELTA)
-    assert found.gaussian > claim(4, 10) + 1
+    found = epsilon_bound(*in_situ(*small, runs=60), DELTA)
+    # Four audits of 100 runs gave 8.3 to 9.5; 1.7 is claimed.
+    assert found.gaussian > claim(4, 3) + 1
 
 
 def test_noise_on_gradients_makes_it_one(small: tuple[Job, VerticalDataset]) -> None:
     job, data = with_noisy_gradients(small[0]), small[1]
-    found = epsilon_bound(*in_situ(job, data, runs=100), DELTA)
+    found = epsilon_bound(*in_situ(job, data, runs=60), DELTA)
+    # Four audits of 100 runs gave 0; 4.7 is claimed.
     assert found.gaussian < whole_claim(job, data)
 
 
@@ -183,8 +185,8 @@ def test_without_clipping_gradients_the_claim_is_broken(
         return model.linearize(inputs)[1](residuals)
 
     monkeypatch.setattr("securevfl.protocols.vertical.private_gradients.clipped_sum", unclipped)
-    # 300 runs: claims of ε = 9.6 need many of them to be passed.
-    found = epsilon_bound(*in_situ(job, data, runs=300), DELTA)
+    # Four audits gave 6.6 to 8.5; 4.7 is claimed.
+    found = epsilon_bound(*in_situ(job, data, runs=100), DELTA)
     assert found.gaussian > whole_claim(job, data)
 
 
@@ -196,7 +198,7 @@ def rows() -> list[dict[str, Any]]:
         privacy={"noise_multiplier": 4},
     )
     jobs = {"dp": noisy, "plain": noisy.without_protection}
-    return audit(load("breast_cancer"), AuditSettings(jobs, ("epsilon",), repeats=2))
+    return audit(load("breast_cancer"), AuditSettings(jobs, ("epsilon",), repeats=1))
 
 
 def test_an_audit_measures_epsilon_where_there_is_one(rows: list[dict[str, Any]]) -> None:

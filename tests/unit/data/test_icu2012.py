@@ -140,7 +140,11 @@ def test_stays_and_outcomes_must_match() -> None:
         parse(record(7), b"id,dead\n7,1\n")
 
 
-@pytest.mark.parametrize("archive", [b"", b"text", tar({"7": record(7)})[:-40], tar({})])
+@pytest.mark.parametrize(
+    "archive",
+    [b"", b"text", tar({"7": record(7)})[:-40], tar({})],
+    ids=["nothing", "no archive", "cut", "no record"],  # archives hold the time of day
+)
 def test_a_damaged_or_empty_archive_is_refused(archive: bytes) -> None:
     with pytest.raises(DataError, match=r"set-a: (damaged archive|no stays)"):
         parse_archives({"a": archive}, {"a": outcomes(r7=0)})

@@ -16,11 +16,10 @@ from securevfl.protocols.signals import (
     Signal,
 )
 
-GENERATOR = np.random.default_rng(3)
-INPUTS = GENERATOR.standard_normal((40, 5))
-START = GENERATOR.standard_normal((5, 1))
-OTHERS = GENERATOR.standard_normal((40, 1))
-LABELS = GENERATOR.integers(0, 2, 40)
+INPUTS = np.random.default_rng(1).standard_normal((40, 5))
+START = np.random.default_rng(2).standard_normal((5, 1))
+OTHERS = np.random.default_rng(3).standard_normal((40, 1))
+LABELS = np.random.default_rng(4).integers(0, 2, 40)
 PREDICTIONS = INPUTS @ START
 
 
@@ -89,7 +88,7 @@ def test_the_proximal_term_pulls_towards_the_last_exchange() -> None:
     rule.apply(model, INPUTS, predictions=PREDICTIONS, signal=nothing, step_size=0.1)
     once = START - 0.1 * START
     twice = once - 0.1 * (once + 0.5 * (once - START))
-    assert np.allclose(model.weights, twice, rtol=0, atol=1e-15)
+    assert np.allclose(model.weights, twice, rtol=0, atol=1e-12)
 
 
 def losses_of_steps(seed: int, *, frozen: bool) -> list[float]:
@@ -166,9 +165,9 @@ class Curved:
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("gauss_newton", [False, True])
 def test_residuals_step_on_the_model_or_on_its_linearization(
-    frozen: bool, gauss_newton: bool
+    generator: np.random.Generator, frozen: bool, gauss_newton: bool
 ) -> None:
-    residuals = GENERATOR.standard_normal((40, 2))
+    residuals = generator.standard_normal((40, 2))
     rule = LocalRule(Squared(), 4, frozen=frozen, gauss_newton=gauss_newton)
     model, weights = Curved(START), START
     before, first = model.predict(INPUTS), model.tangent(INPUTS)()
@@ -181,12 +180,14 @@ def test_residuals_step_on_the_model_or_on_its_linearization(
             moved, jacobian = (first @ (weights - START)).reshape(40, 2), first
         stepped_on = residuals + (0 if frozen else 1) * moved
         weights = weights - 0.05 * jacobian.T @ stepped_on.reshape(-1, 1) / 40
-    assert np.allclose(model.weights, weights, rtol=0, atol=1e-14)
+    assert np.allclose(model.weights, weights, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_gradient_steps_on_the_linearization_that_residuals_may_choose(frozen: bool) -> None:
-    residuals = GENERATOR.standard_normal((40, 2))
+def test_a_gradient_steps_on_the_linearization_that_residuals_may_choose(
+    generator: np.random.Generator, frozen: bool
+) -> None:
+    residuals = generator.standard_normal((40, 2))
     ends = []
     for gauss_newton, signal in (
         (True, ResidualSignal(residuals)),
@@ -196,4 +197,4 @@ def test_a_gradient_steps_on_the_linearization_that_residuals_may_choose(frozen:
         rule = LocalRule(Squared(), 4, l2=0.1, frozen=frozen, gauss_newton=gauss_newton)
         rule.apply(model, INPUTS, predictions=model.predict(INPUTS), signal=signal, step_size=0.05)
         ends.append(model.weights)
-    assert np.allclose(ends[0], ends[1], rtol=0, atol=1e-14)
+    assert np.allclose(ends[0], ends[1], rtol=0, atol=1e-12)
