@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from securevfl.data.formats import decode_text, read_content
 from securevfl.data.tables import PartyTable, VerticalDataset, check, fingerprint
 from securevfl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,10 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
         raise ConfigError(f"test_path: missing at {without}, expected at every party or at none")
 
 
-def _read_frame(party: str, path: Path) -> pl.DataFrame:
+def _read_frame(party: str, path: Path) -> "pl.DataFrame":
     content = read_content(path)
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
     suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     try:
         if suffix == "parquet":
@@ -178,7 +183,7 @@ def _read_frame(party: str, path: Path) -> pl.DataFrame:
     return frame
 
 
-def _feature_columns(source: FileSource, frame: pl.DataFrame) -> tuple[str, ...]:
+def _feature_columns(source: FileSource, frame: "pl.DataFrame") -> tuple[str, ...]:
     taken = [column for column in (source.id_column, source.label_column) if column is not None]
     if source.features is None:
         columns = tuple(column for column in frame.columns if column not in taken)
@@ -199,7 +204,9 @@ def _feature_columns(source: FileSource, frame: pl.DataFrame) -> tuple[str, ...]
     return columns
 
 
-def _ids(source: FileSource, frame: pl.DataFrame) -> list[str]:
+def _ids(source: FileSource, frame: "pl.DataFrame") -> list[str]:
+    import polars as pl  # noqa: PLC0415
+
     column = frame[source.id_column]
     if not (column.dtype == pl.String or column.dtype.is_integer()):
         raise DataError(
@@ -216,7 +223,9 @@ def _ids(source: FileSource, frame: pl.DataFrame) -> list[str]:
     return ids
 
 
-def _as_text(party: str, column: pl.Series) -> list[str]:
+def _as_text(party: str, column: "pl.Series") -> list[str]:
+    import polars as pl  # noqa: PLC0415
+
     text = column.cast(pl.String)
     if missing := int((text.is_null() | (text == "").fill_null(False)).sum()):
         raise DataError(f"party {party!r}: column {column.name!r} has {missing} missing values")
@@ -224,7 +233,9 @@ def _as_text(party: str, column: pl.Series) -> list[str]:
     return values
 
 
-def _numbers(party: str, column: pl.Series) -> NDArray[np.float64]:
+def _numbers(party: str, column: "pl.Series") -> NDArray[np.float64]:
+    import polars as pl  # noqa: PLC0415
+
     where = f"party {party!r}: column {column.name!r}"
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean)):
         raise DataError(f"{where} is {column.dtype}, expected numbers")
@@ -270,6 +281,8 @@ def _labels(rows: PartyRows, ids: list[str]) -> list[str]:
 def _encode_labels(
     holder: FileSource, splits: list[list[str]]
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    import polars as pl  # noqa: PLC0415
+
     text = pl.Series([label for labels in splits for label in labels], dtype=pl.String)
     numbers = text.cast(pl.Float64, strict=False)
     numeric = not numbers.null_count()
