@@ -27,6 +27,7 @@ from securevfl.audit.advice import advise
 from securevfl.audit.measure_labels import read_labels, training_knowledge
 from securevfl.audit.subject import Recording, Subject, guarded_batch_size
 from securevfl.benchmarks.label_guard import label_guard
+from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
@@ -266,7 +267,8 @@ def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> Non
 
 
 def test_the_guards_benchmark_gives_a_row_for_every_ratio() -> None:
-    rows = list(label_guard(load("breast_cancer"), ratios=(1 / 8, 1.0), epochs=3, seeds=(0,)))
+    settings = LabelGuardSettings(ratios=(1 / 8, 1.0), epochs=3, repeats=1)
+    rows = list(label_guard(settings, load("breast_cancer")))
     assert [row["batch_size"] for row in rows] == [115, 16]
     assert rows[0]["ratio"] <= 1 / 8
     assert rows[1]["accuracy"] > rows[0]["accuracy"]
