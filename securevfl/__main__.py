@@ -1,6 +1,47 @@
-"""`python -m securevfl` is the `securevfl` command."""
+"""The `securevfl` command, and `python -m securevfl`.
 
-from securevfl.cli.app import main
+An interrupt ends it without a traceback: at once while it is imported and while it exits, in
+order while it works.
+"""
+
+import os
+import signal
+import sys
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def main() -> None:
+    """Run the command line."""
+    signal.signal(signal.SIGINT, _leave)
+    from securevfl.cli.app import main as run  # noqa: PLC0415  # under the handler
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run()
+    except BaseException as error:
+        if _follows_an_interrupt(error):
+            _leave()
+        raise
+    finally:
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _follows_an_interrupt(error: BaseException | None) -> bool:
+    """Whether it is one, or what a library made of one within its import."""
+    while error is not None and not isinstance(error, SystemExit):
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _leave(*_: object) -> None:
+    # No exit handlers: they could be interrupted, too, and there is nothing to finish.
+    os.write(2, b"securevfl: interrupted\n")
+    os._exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
     main()

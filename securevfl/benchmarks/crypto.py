@@ -17,43 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner, with_fraction_bits
-from securevfl.job import NetworkSettings
+from securevfl.reports.rows import CryptoRow
 
-Row = dict[str, Any]
 PATIENCE_SECONDS = 60.0
-PHASES = ("encrypt", "evaluate", "decrypt", "offline")
-ONLINE = PHASES[:3]
-# Fast, and long enough to hide what is made ahead.
-FAST_LINE = NetworkSettings(latency_ms=20, bandwidth_mbit=1000)
+ONLINE = ("encrypt", "evaluate", "decrypt")
 # No repeats of what took this long together.
 ENOUGH_SECONDS = 10.0
 SLOW_VARIANTS = ("fast-full",)
-
-
-@dataclass(frozen=True)
-class CryptoSettings:
-    """What to measure: every shape by every scheme.
-
-    Attributes:
-        shapes: pairs (S, P).
-        paillier_bits: key sizes.
-        rounds: of the job that flooding must last for.
-        network: the lines that layouts are chosen for.
-        workers: beside one core, measure paillier's fast engine in so many processes.
-        repeats: timed runs of a product, fewer of slow ones.
-        seed: of the values, not of any key.
-    """
-
-    shapes: tuple[tuple[int, int], ...] = ((64, 15), (256, 64), (4096, 128))
-    paillier_bits: tuple[int, ...] = (2048, 3072)
-    rounds: int = 1000
-    network: NetworkSettings = FAST_LINE
-    workers: int = 1
-    repeats: int = 5
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,7 +40,7 @@ class _Work:
         return _Work(self.values[:rows], self.matrix[:rows, :columns], self.format)
 
 
-def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[Row]:
+def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[CryptoRow]:
     """Measure; yields rows shape by shape, with their ratios to phe."""
     contenders = [
         (scheme, engine, bits, workers)
@@ -89,10 +63,13 @@ def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[Row]:
             row["key_bits"]: row["seconds_median"] for row in rows if row["engine"] == "phe"
         }
         for row in rows:
-            for bits in (2048, 3072):
-                ratio = baseline[bits] / row["seconds_median"] if bits in baseline else None
-                row[f"ratio_to_phe_{bits}"] = ratio
+            row["ratio_to_phe_2048"] = _ratio(baseline.get(2048), row)
+            row["ratio_to_phe_3072"] = _ratio(baseline.get(3072), row)
         yield from rows
+
+
+def _ratio(baseline: float | None, row: CryptoRow) -> float | None:
+    return None if baseline is None else baseline / row["seconds_median"]
 
 
 def _work(settings: CryptoSettings, samples: int, features: int) -> _Work:
@@ -119,7 +96,7 @@ def _work(settings: CryptoSettings, samples: int, features: int) -> _Work:
 
 def _measure(
     scheme: str, engine: str, bits: int | None, work: _Work, *, repeats: int, workers: int
-) -> Row:
+) -> CryptoRow:
     owner = make_owner(scheme, work.format, key_bits=bits, engine=engine)
     evaluator = make_evaluator(
         scheme, owner.public_bytes, work.format, key_bits=bits, engine=engine, workers=workers
@@ -146,12 +123,12 @@ def _measure(
         "features": features,
         "seconds_median": statistics.median(totals),
         "seconds_min": min(totals),
-        **{
-            f"seconds_{phase}": statistics.median(phases[phase] for phases in whole)
-            for phase in PHASES
-        },
+        "seconds_encrypt": statistics.median(phases["encrypt"] for phases in whole),
+        "seconds_evaluate": statistics.median(phases["evaluate"] for phases in whole),
+        "seconds_decrypt": statistics.median(phases["decrypt"] for phases in whole),
+        "seconds_offline": statistics.median(phases["offline"] for phases in whole),
         "extrapolated": (rows, columns) != (samples, features),
-        "timed_part": [rows, columns],
+        "timed_part": (rows, columns),
         "bytes_up": round(runs[0]["bytes_up"] * samples / rows),
         "bytes_down": round(runs[0]["bytes_down"] * features / columns),
         "exact": runs[0]["exact"],
@@ -160,6 +137,8 @@ def _measure(
         "matrix_fraction_bits": work.format.matrix_fraction_bits,
         "rounds": work.format.rounds,
         "runs": len(runs),
+        "ratio_to_phe_2048": None,
+        "ratio_to_phe_3072": None,
     }
 
 
@@ -222,7 +201,7 @@ def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
     }
 
 
-def _numpy(work: _Work, repeats: int) -> Row:
+def _numpy(work: _Work, repeats: int) -> CryptoRow:
     matrix, values = work.matrix.astype(float), work.values.astype(float)
     seconds = []
     for _ in range(max(repeats, 20)):
@@ -245,4 +224,6 @@ def _numpy(work: _Work, repeats: int) -> Row:
         "bytes_down": features * 8,
         "exact": True,
         "runs": len(seconds),
+        "ratio_to_phe_2048": None,
+        "ratio_to_phe_3072": None,
     }

@@ -6,124 +6,121 @@ channel, codec, server and ledger, for one iteration of one party.
 """
 
 import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from securevfl.benchmarks.in_one_place import train_in_one_place
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.fdml import FdmlSettings, Model
 from securevfl.data.tables import VerticalDataset
-from securevfl.job import Job, NetworkSettings
+from securevfl.job import Job
 from securevfl.protocols.vertical.fdml_server import SERVER
+from securevfl.reports.rows import FdmlRow
 from securevfl.runtime.costs import SCORING, SETUP
-from securevfl.training import plan_for, train
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FdmlSettings:
-    """What to run.
-
-    Attributes:
-        model: lr or nn, a network of one hidden layer at each party.
-        learning_rate: η0 of η0/√t.
-        l2: λ.
-        epochs: over the training rows.
-        hidden: its units, with tanh.
-        batch_size: S.
-        staleness: τ.
-        network: between parties and server.
-        repeats: seeds seed, seed + 1, …
-    """
-
-    model: Literal["lr", "nn"]
-    learning_rate: float
-    l2: float = 0.0
-    epochs: int = 20
-    hidden: int = 32
-    batch_size: int = 100
-    staleness: int | Literal["unbounded"] = 0
-    network: NetworkSettings = field(default_factory=lambda: NetworkSettings(preset="lan"))
-    repeats: int = 3
-    seed: int = 0
-
-    def job(self, rows: int, seed: int) -> Job:
-        """The job of one seed on so many training rows."""
-        settings: dict[str, Any] = {
-            "name": "fdml",
-            "algorithm": "fdml",
-            "rounds": self.epochs * (rows // self.batch_size),
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "l2": self.l2,
-            "sampling": "shuffle",
-            "seed": seed,
-        }
-        if self.model == "lr":
-            settings |= {"start": "zero"}
-        else:
-            settings |= {"model": "mlp", "hidden": [self.hidden], "activation": "tanh"}
-        return Job.of(job=settings, network=self.network, fdml={"staleness": self.staleness})
+from securevfl.training import TrainingResult, plan_for, train
 
 
 def fdml(
     settings: FdmlSettings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[Row]:
-    """A row a party's own columns, one for all columns in one place, one for fdml."""
+) -> Iterator[FdmlRow]:
+    """For each model a row a party's own columns, one for all in one place, one for fdml."""
+    chosen = zip(settings.models, settings.learning_rate, settings.l2, strict=True)
+    for model, learning_rate, l2 in chosen:
+        yield from _rows(
+            settings, dataset, model=model, learning_rate=learning_rate, l2=l2, report=report
+        )
+
+
+def _rows(
+    settings: FdmlSettings,
+    dataset: VerticalDataset,
+    *,
+    model: Model,
+    learning_rate: float,
+    l2: float,
+    report: Report,
+) -> Iterator[FdmlRow]:
     jobs = [
-        settings.job(len(dataset.train_labels), settings.seed + index)
+        _job(
+            settings,
+            model=model,
+            learning_rate=learning_rate,
+            l2=l2,
+            rows=len(dataset.train_labels),
+            seed=settings.seed + index,
+        )
         for index in range(settings.repeats)
     ]
     plan_for(jobs[0], dataset)
+
+    def row(
+        training: str,
+        aucs: Sequence[float],
+        wall: float,
+        virtual: float | None = None,
+        machinery: float | None = None,
+    ) -> FdmlRow:
+        return {
+            "dataset": dataset.name,
+            "model": model,
+            "training": training,
+            "epochs": settings.epochs,
+            "batch_size": settings.batch_size,
+            "learning_rate": learning_rate,
+            "staleness": settings.staleness,
+            "repeats": settings.repeats,
+            "auc": statistics.median(aucs),
+            "aucs": aucs,
+            "wall_s_per_epoch": wall / settings.epochs,
+            "virtual_s_per_epoch": None if virtual is None else virtual / settings.epochs,
+            "machinery_s": machinery,
+        }
+
     alone: list[tuple[str, list[str] | None]] = [
         (f"{table.name} alone", [table.name]) for table in dataset.parties
     ]
     for name, parties in [*alone, ("one place", None)]:
-        report(f"{settings.model}, {name}")
+        report(f"{model}, {name}")
         found = [train_in_one_place(job, dataset, parties) for job in jobs]
-        yield {
-            **_settings(settings, dataset, name),
-            "auc": statistics.median(each.auc for each in found),
-            "aucs": [each.auc for each in found],
-            "wall_s_per_epoch": statistics.median(e.training_s for e in found) / settings.epochs,
-            "virtual_s_per_epoch": None,
-            "machinery_s": None,
-        }
-    report(f"{settings.model}, fdml")
+        wall = statistics.median(each.training_s for each in found)
+        yield row(name, [each.auc for each in found], wall)
+    report(f"{model}, fdml")
     runs = [train(job, dataset) for job in jobs]
-    yield {
-        **_settings(settings, dataset, "fdml"),
-        "auc": statistics.median(run.clear_auc for run in runs),
-        "aucs": [run.clear_auc for run in runs],
-        "wall_s_per_epoch": statistics.median(run.wall_s for run in runs) / settings.epochs,
-        "virtual_s_per_epoch": statistics.median(run.costs().total_s for run in runs)
-        / settings.epochs,
-        "machinery_s": statistics.median(
-            (
-                run.wall_s
-                - sum(
-                    seconds
-                    for name, ledger in run.ledgers.items()
-                    for phase, seconds in ledger.seconds.items()
-                    # What the server computes belongs to the machinery.
-                    if name != SERVER or phase in {SETUP, SCORING}
-                )
-            )
-            / (run.rounds * len(dataset.parties))
-            for run in runs
-        ),
-    }
+    yield row(
+        "fdml",
+        [run.clear_auc for run in runs],
+        statistics.median(run.wall_s for run in runs),
+        statistics.median(run.costs().total_s for run in runs),
+        statistics.median(_machinery(run, len(dataset.parties)) for run in runs),
+    )
 
 
-def _settings(settings: FdmlSettings, dataset: VerticalDataset, name: str) -> Row:
-    return {
-        "dataset": dataset.name,
-        "model": settings.model,
-        "training": name,
-        "epochs": settings.epochs,
+def _machinery(run: TrainingResult, parties: int) -> float:
+    computed = sum(
+        seconds
+        for name, ledger in run.ledgers.items()
+        for phase, seconds in ledger.seconds.items()
+        # What the server computes belongs to the machinery.
+        if name != SERVER or phase in {SETUP, SCORING}
+    )
+    return (run.wall_s - computed) / (run.rounds * parties)
+
+
+def _job(
+    settings: FdmlSettings, *, model: Model, learning_rate: float, l2: float, rows: int, seed: int
+) -> Job:
+    described: dict[str, Any] = {
+        "name": "fdml",
+        "algorithm": "fdml",
+        "rounds": settings.epochs * (rows // settings.batch_size),
         "batch_size": settings.batch_size,
-        "learning_rate": settings.learning_rate,
-        "staleness": settings.staleness,
-        "repeats": settings.repeats,
+        "learning_rate": learning_rate,
+        "l2": l2,
+        "sampling": "shuffle",
+        "seed": seed,
     }
+    if model == "lr":
+        described |= {"start": "zero"}
+    else:
+        described |= {"model": "mlp", "hidden": [settings.hidden], "activation": "tanh"}
+    return Job.of(job=described, network=settings.network, fdml={"staleness": settings.staleness})

@@ -4,8 +4,7 @@ Fixed partitions, all training rows, runs in clear: what the gradients of a homo
 tell, up to rounding. The guard's limit rests on this (docs/decisions/0010-label-guard.md).
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,47 +12,34 @@ from securevfl.attacks.leverage import exposure
 from securevfl.audit.measures.labels import read_labels
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-
-RATIOS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+from securevfl.reports.rows import LabelGuardRow
 
 
 def label_guard(
-    dataset: VerticalDataset,
-    *,
-    ratios: Sequence[float] = RATIOS,
-    epochs: int = 10,
-    seeds: Sequence[int] = (0, 1, 2),
-    report: Report = silent,
-) -> Iterator[dict[str, Any]]:
-    """A row for every ratio: means over seeds.
-
-    Args:
-        dataset: real data.
-        ratios: limits to try; each takes the smallest batches that keep within it.
-        epochs: floor(N / S) draws each.
-        seeds: of batches drawn and of starts.
-        report: told what runs.
-    """
-    for done, limit in enumerate(ratios):
-        report(f"ratio {limit:g}", done, len(ratios))
+    settings: LabelGuardSettings, dataset: VerticalDataset, report: Report = silent
+) -> Iterator[LabelGuardRow]:
+    """A row for every ratio, on real data: means over seeds."""
+    for done, limit in enumerate(settings.ratios):
+        report(f"ratio {limit:g}", done, len(settings.ratios))
         size = guarded_batch_size(dataset, limit)
         job = Job.of(job={"batch_size": size, "learning_rate": 0.1})
-        subjects = [Subject(job, dataset, seed) for seed in seeds]
+        subjects = [Subject(job, dataset, seed) for seed in settings.seeds]
         first, party = subjects[0], subjects[0].feature_party
         schedule = first.plan.schedule
-        rounds = epochs * schedule.batches
+        rounds = settings.epochs * schedule.batches
         found = [read_labels(each.record(rounds=rounds), party) for each in subjects]
         table = next(each for each in first.dataset.parties if each.name == party)
-        shown = exposure(table.train, schedule, epochs)
+        shown = exposure(table.train, schedule, settings.epochs)
         yield {
             "dataset": dataset.name,
             "rows": len(dataset.train_labels),
             "columns": len(table.columns),
             "ratio": shown.leakage_ratio,
             "batch_size": size,
-            "epochs": epochs,
+            "epochs": settings.epochs,
             "accuracy": float(np.mean([each.value for each in found])),
             "accuracy_std": float(np.std([each.value for each in found])),
             "own_model": found[0].model_alone,

@@ -6,11 +6,12 @@ starts. Two AUCs: of exact held-out predictions, which tells what noise in train
 noisy ones, which is what parties see who score as they train.
 """
 
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 
@@ -18,89 +19,15 @@ from securevfl import __version__
 from securevfl.benchmarks.in_one_place import train_in_one_place
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.noise import Model, NoiseSettings
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
-from securevfl.job import Job
 from securevfl.processes import in_processes
+from securevfl.reports.rows import NoiseRow
 from securevfl.training import plan_for, train
 
-Row = dict[str, Any]
-Model = Literal["lr", "nn"]
-MODELS: tuple[Model, ...] = ("lr", "nn")
-LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 15.0, 20.0)
 ONE_PLACE = "one place"
-
-
-@dataclass(frozen=True)
-class NoiseSettings:
-    """What to run: every model at every level with every seed.
-
-    Attributes:
-        noise: noise multipliers z; 0 clips and adds nothing.
-        models: lr or nn, a network of one hidden layer at each party.
-        algorithm: whose exchanges carry the noise.
-        mechanism: gaussian or laplace.
-        clip: C.
-        delta: δ.
-        gradient_clip: C_g of DP-SGD at the parties; None leaves their steps exact.
-        gradient_noise: z_g.
-        epochs: over the training rows.
-        batch_size: S.
-        local_steps: Q, of fedbcd.
-        hidden: units of a network's hidden layer, with tanh.
-        learning_rate: η0; None tunes it without noise on a validation fifth, for each model.
-        repeats: seeds seed, seed + 1, …
-        workers: processes.
-    """
-
-    noise: tuple[float, ...] = LEVELS
-    models: tuple[Model, ...] = ("lr",)
-    algorithm: str = "fdml"
-    mechanism: Literal["gaussian", "laplace"] = "gaussian"
-    clip: float = 2.0
-    delta: float = 1e-5
-    gradient_clip: float | None = None
-    gradient_noise: float | None = None
-    epochs: int = 10
-    batch_size: int = 100
-    local_steps: int = 5
-    hidden: int = 16
-    learning_rate: float | None = None
-    repeats: int = 5
-    seed: int = 0
-    workers: int = 1
-
-    def job(self, model: str, rows: int, seed: int, noise: float | None) -> Job:
-        """The job of one run on so many training rows; without the exchange at noise None."""
-        settings: dict[str, Any] = {
-            "name": "noise",
-            "algorithm": self.algorithm,
-            "rounds": self.epochs * (rows // min(self.batch_size, rows)),
-            "batch_size": min(self.batch_size, rows),
-            "local_steps": self.local_steps,
-            "learning_rate": self.learning_rate or 1.0,
-            "schedule": "inverse-sqrt",
-            "sampling": "shuffle",
-            "eval_every": 0,
-            "seed": seed,
-        }
-        if model == "lr":
-            settings |= {"start": "zero"}
-        else:
-            settings |= {"model": "mlp", "hidden": [self.hidden], "activation": "tanh"}
-        if noise is None:
-            return Job.of(job=settings)
-        privacy = {
-            "mechanism": self.mechanism,
-            "noise_multiplier": noise,
-            "clip": self.clip,
-            "delta": self.delta,
-            "noise_seed": seed,
-            "gradient_clip": self.gradient_clip,
-            "gradient_noise_multiplier": self.gradient_noise,
-        }
-        return Job.of(job=settings, exchange={"scheme": "dp"}, privacy=privacy)
 
 
 @dataclass(frozen=True)
@@ -123,7 +50,7 @@ def sweep(
     dataset: VerticalDataset,
     journal: Journal | None = None,
     report: Report = silent,
-) -> list[Row]:
+) -> list[NoiseRow]:
     """Run what the journal does not hold yet, and give one row for each model and level.
 
     Raises:
@@ -133,8 +60,8 @@ def sweep(
     if not settings.noise or not settings.models:
         raise ConfigError("noise and model: expected at least one of each")
     for model in settings.models:
-        if model not in MODELS:
-            raise ConfigError(f"model = {model!r}: expected {' or '.join(MODELS)}")
+        if model not in get_args(Model):
+            raise ConfigError(f"model = {model!r}: expected {' or '.join(get_args(Model))}")
         for level in settings.noise:
             plan_for(settings.job(model, rows, settings.seed, level), dataset)
     done = {} if journal is None else journal.done()
@@ -142,7 +69,7 @@ def sweep(
     left = [task for task in tasks if task.key not in done]
     run = partial(_run, settings, dataset)
     report("runs", len(tasks) - len(left), len(tasks))
-    with in_processes(run, left, settings.workers, "sweep") as results:
+    with in_processes(run, left, settings.workers or os.cpu_count() or 1, "sweep") as results:
         for finished, (task, result) in enumerate(zip(left, results, strict=True), 1):
             done[task.key] = result
             if journal is not None:
@@ -197,7 +124,7 @@ def _tasks(
     return tasks
 
 
-def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> Row:
+def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> dict[str, float]:
     job = settings.job(task.model, len(dataset.train_labels), task.seed, task.noise)
     job = job.with_settings(learning_rate=task.learning_rate)
     if task.alone is not None:
@@ -212,8 +139,8 @@ def _row(
     dataset: VerticalDataset,
     model: str,
     noise: float,
-    runs: Sequence[tuple[_Task, Row]],
-) -> Row:
+    runs: Sequence[tuple[_Task, dict[str, float]]],
+) -> NoiseRow:
     own = [(task, run) for task, run in runs if task.model == model]
     at_level = [run for task, run in own if task.noise == noise]
     lines = {

@@ -9,7 +9,6 @@ from functools import cached_property
 from math import sqrt
 
 import numpy as np
-from scipy.optimize import minimize
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
@@ -133,6 +132,7 @@ class Objective:
     @cached_property
     def optimum(self) -> FloatArray:
         """Θ*, shape (P,), by L-BFGS from zero."""
+        from scipy.optimize import minimize  # noqa: PLC0415  # slow to import
 
         def value_and_gradient(weights: FloatArray) -> tuple[float, FloatArray]:
             residuals = next(self._residuals(weights[None]))

@@ -2,54 +2,56 @@
 
 import statistics
 import time
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.job import Job, JobSettings
+from securevfl.job import Job
+from securevfl.reports.rows import OverheadRow
 from securevfl.training import train
 
-Row = dict[str, Any]
 
-
-def overhead(*, samples: int = 256, features: int = 64, rounds: int = 500, repeats: int = 5) -> Row:
-    """Median real time a round of `plain` FedBCD-p at K = 2, scoring aside.
-
-    Args:
-        samples: S.
-        features: P at each party.
-        rounds: rounds a run.
-        repeats: runs.
-    """
-    dataset = _random_dataset(4 * samples, features)
-    job = Job(
-        job=JobSettings(rounds=rounds, batch_size=samples, local_steps=5, eval_every=0),
+def overhead(settings: OverheadSettings, report: Report = silent) -> Iterator[OverheadRow]:
+    """Median real time a round of `plain` FedBCD-p at K = 2, scoring aside: one row."""
+    samples, rounds = settings.samples, settings.rounds
+    dataset = _random_dataset(4 * samples, settings.features, settings.seed)
+    job = Job.of(
+        job={
+            "rounds": rounds,
+            "batch_size": samples,
+            "local_steps": 5,
+            "eval_every": 0,
+            "seed": settings.seed,
+        }
     )
     wall, compute = [], []
-    for _ in range(repeats):
+    for repeat in range(settings.repeats):
+        report("plain", repeat, settings.repeats)
         started = time.perf_counter()
         result = train(job, dataset)
         seconds = time.perf_counter() - started
         own = sum(sum(ledger.seconds.values()) for ledger in result.ledgers.values())
         wall.append(seconds / rounds)
         compute.append(own / rounds)
-    return {
+    yield {
         "parties": 2,
         "samples": samples,
-        "features": features,
+        "features": settings.features,
         "wall_s_per_round": statistics.median(wall),
         "compute_s_per_round": statistics.median(compute),
         "overhead_s_per_round": statistics.median(
             w - c for w, c in zip(wall, compute, strict=True)
         ),
         "rounds": rounds,
-        "repeats": repeats,
+        "repeats": settings.repeats,
     }
 
 
-def _random_dataset(rows: int, features: int) -> VerticalDataset:
-    generator = np.random.default_rng(0)
+def _random_dataset(rows: int, features: int, seed: int) -> VerticalDataset:
+    generator = np.random.default_rng(seed)
     columns = tuple(f"x{index}" for index in range(features))
     tables = tuple(
         PartyTable(

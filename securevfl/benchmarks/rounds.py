@@ -5,63 +5,24 @@ Under `plain`: how many rounds a job takes does not depend on how its exchanges 
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
 
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.rounds import RoundsSettings
 from securevfl.benchmarks.tradeoff import rounds_to
 from securevfl.benchmarks.tuning import GRID, Tuned, tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.catalogue import algorithm_of
+from securevfl.reports.rows import RoundsRow, RoundsRun
 from securevfl.training import plan_for, train
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RoundsSettings:
-    """What to run: every combination of algorithm, Q, K and μ.
-
-    Attributes:
-        algorithms: fedsgd runs at Q = 1 only.
-        local_steps: values of Q.
-        proximal: values of μ.
-        batch_size: S, or "full".
-        target_auc: held-out AUC to reach.
-        max_rounds: where to give up.
-        learning_rate: η0 for all; None tunes each combination on a validation fifth.
-        schedule: constant, or inverse-sqrt.
-        local_rule: curvature or frozen.
-        l2: λ.
-        start: random or zero θ⁰; zero as in the papers, since no gradients are revealed here.
-        eval_every: rounds between scorings.
-        repeats: seeds seed, seed + 1, …
-    """
-
-    algorithms: tuple[str, ...] = ("fedsgd", "fedbcd-p", "fedbcd-s")
-    local_steps: tuple[int, ...] = (1, 5, 10)
-    proximal: tuple[float, ...] = (0.0,)
-    batch_size: int | Literal["full"] = 256
-    target_auc: float = 0.9
-    max_rounds: int = 1000
-    learning_rate: float | None = None
-    schedule: Literal["constant", "inverse-sqrt"] = "constant"
-    divide_by_sqrt_parties: bool = False
-    local_rule: Literal["curvature", "frozen"] = "curvature"
-    l2: float = 0.0
-    start: Literal["random", "zero"] = "zero"
-    eval_every: int = 1
-    repeats: int = 3
-    seed: int = 0
 
 
 def rounds(
     settings: RoundsSettings,
     datasets: Mapping[int, VerticalDataset],
     report: Report = silent,
-) -> Iterator[Row]:
+) -> Iterator[RoundsRow]:
     """Train every combination; yields rows as they are done.
 
     Args:
@@ -103,8 +64,8 @@ def rounds(
         yield _row(settings, dataset, job, tuned)
 
 
-def _row(settings: RoundsSettings, dataset: VerticalDataset, job: Job, tuned: Tuned) -> Row:
-    runs = []
+def _row(settings: RoundsSettings, dataset: VerticalDataset, job: Job, tuned: Tuned) -> RoundsRow:
+    runs: list[RoundsRun] = []
     for repeat in range(settings.repeats):
         seed = settings.seed + repeat
         seeded = job.with_settings(learning_rate=tuned.learning_rate, seed=seed)

@@ -7,68 +7,33 @@ afterwards, from the weights that each party had then; no party sees it.
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
 from securevfl.benchmarks.objective import LOSS, Objective, Trail
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.staleness import StalenessSettings
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
-from securevfl.job import Job, NetworkSettings
+from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, Staleness
+from securevfl.reports.rows import StalenessRow, StalenessRun
 from securevfl.runtime.costs import FixedCosts, Stopwatch
 from securevfl.runtime.pace import Pace, Slower
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
-Row = dict[str, Any]
 NOBODY, IN_TURNS = "none", "turns"
 SCORED_MOMENTS = 200
 REGRET_POINTS = 12
 SERVER_SHARE = 0.02
 
 
-@dataclass(frozen=True)
-class StalenessSettings:
-    """What to run: every τ under every kind of straggler.
-
-    Attributes:
-        staleness: values of τ.
-        stragglers: a party that is `factor` times slower all the time; "turns", each party in its
-            turn; or "none". All of these where not given.
-        factor: how many times slower.
-        turn_s: seconds of a turn.
-        compute_ms: what an iteration of a party takes, and the server a fiftieth of, so that runs
-            repeat to the bit; 0 takes what they measure.
-        batch_size: S.
-        rounds: T, iterations of each party.
-        learning_rate: η0 of η0/√t.
-        target_auc: held-out AUC to reach.
-        network: between parties and server.
-        repeats: seeds seed, seed + 1, …
-    """
-
-    staleness: tuple[Staleness, ...] = (0, 4, 64, 1024, "unbounded")
-    stragglers: tuple[str, ...] = ()
-    factor: float = 4.0
-    turn_s: float = 0.1
-    compute_ms: float = 2.0
-    batch_size: int = 100
-    rounds: int = 3000
-    learning_rate: float = 3.0
-    target_auc: float = 0.9
-    network: NetworkSettings = field(default_factory=lambda: NetworkSettings(preset="lan"))
-    repeats: int = 3
-    seed: int = 0
-
-
 def staleness(
     settings: StalenessSettings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[Row]:
+) -> Iterator[StalenessRow]:
     """One row for each τ and straggler.
 
     Raises:
@@ -89,7 +54,7 @@ def staleness(
                 _run(settings, objective, straggler, limit, settings.seed + index)
                 for index in range(settings.repeats)
             ]
-            reached = [run for run in runs if run["seconds"] is not None]
+            reached = [run["seconds"] for run in runs if run["seconds"] is not None]
             slopes = [run["slope"] for run in runs if run["slope"] is not None]
             yield {
                 "dataset": dataset.name,
@@ -99,7 +64,7 @@ def staleness(
                 "batch_size": settings.batch_size,
                 "target_auc": settings.target_auc,
                 "reached_target": len(reached) == len(runs),
-                "seconds_to_target": statistics.median(run["seconds"] for run in reached)
+                "seconds_to_target": statistics.median(reached)
                 if len(reached) == len(runs)
                 else None,
                 "total_s": statistics.median(run["total_s"] for run in runs),
@@ -140,7 +105,7 @@ def _run(
     straggler: str,
     limit: Staleness,
     seed: int,
-) -> Row:
+) -> StalenessRun:
     trails: dict[str, Trail] = {}
 
     def keep(name: str, model: LocalModel) -> LocalModel:

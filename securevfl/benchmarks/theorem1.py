@@ -7,7 +7,7 @@ comparison or a check of the first rounds alone would not tell apart.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +28,11 @@ from securevfl.audit.local_rules import (
 )
 from securevfl.audit.twins import Twin, TwinSetting, compare_twins
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.local_model import MakeModule
+from securevfl.reports.rows import Theorem1Row
 
 HIDDEN = 4
 LEARNING_RATE = 0.1
@@ -146,32 +148,24 @@ def run_case(
 
 
 def theorem1(
-    dataset: VerticalDataset,
-    *,
-    rounds: int = 1000,
-    batch_size: int = 64,
-    seed: int = 0,
-    report: Report = silent,
-) -> Iterator[dict[str, Any]]:
-    """A row for every case.
-
-    Args:
-        dataset: real data.
-        rounds: of both runs.
-        batch_size: S.
-        seed: of batches, starts and rotations.
-        report: told what runs.
-    """
+    settings: Theorem1Settings, dataset: VerticalDataset, report: Report = silent
+) -> Iterator[Theorem1Row]:
+    """A row for every case, on real data."""
     todo = cases()
     for done, case in enumerate(todo):
         report(case.name, done, len(todo))
-        twin = run_case(case, dataset, rounds=rounds, batch_size=batch_size, seed=seed)
-        expected: Literal["holds", "breaks"] = "holds" if case.holds else "breaks"
+        twin = run_case(
+            case,
+            dataset,
+            rounds=settings.rounds,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+        )
         yield {
             "dataset": dataset.name,
             "case": case.name,
-            "expected": expected,
-            "rounds": rounds,
+            "expected": "holds" if case.holds else "breaks",
+            "rounds": settings.rounds,
             "deviation": twin.deviation,
             "absolute_deviation": twin.absolute_deviation,
             "relative_distance": twin.relative_distance,

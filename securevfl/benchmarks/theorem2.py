@@ -9,17 +9,18 @@ for η ≤ √2/(2Q·√(Σ_j L_j² + 3L_k²)) and 1/L. All constants are comput
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Literal
 
 import numpy as np
-from scipy.optimize import brentq
 
 from securevfl.benchmarks.objective import Objective
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.reports.rows import Theorem2Row
 
 DRIFT = 0.7
 """√(Σ_j L_j² + 3 max_k L_k²) of scaled data: η = 1/√T meets the condition at Q = √T up to 0.707."""
@@ -46,74 +47,59 @@ def bound(
 
 
 def bounded_gradients(
-    dataset: VerticalDataset,
-    *,
-    local_steps: Sequence[int] = (1, 5, 20),
-    batch_sizes: Sequence[int] = (57, 228, 456),
-    steps_over_limit: Sequence[float] = (0.25, 1.0, 4.0, 16.0),
-    steps: int = 400,
-    seeds: Sequence[int] = (0, 1, 2),
-    report: Report = silent,
-) -> Iterator[dict[str, Any]]:
-    """A row for every Q, S and η: measured average and bound.
-
-    Args:
-        dataset: two classes.
-        local_steps: values of Q, which divide `steps`.
-        batch_sizes: values of S, which divide N.
-        steps_over_limit: values of η, over the largest that the theorem allows at that Q.
-        steps: T.
-        seeds: of the batches drawn; training starts at zero.
-        report: told what runs.
-    """
+    settings: Theorem2Settings, dataset: VerticalDataset, report: Report = silent
+) -> Iterator[Theorem2Row]:
+    """A row for every Q, S and η on data of two classes: measured average and bound."""
     objective = Objective.of(dataset)
-    for size in batch_sizes:
-        for count in local_steps:
+    for size in settings.batch_sizes:
+        for count in settings.local_steps:
             largest = objective.smoothness.largest_step(count)
-            for over in steps_over_limit:
+            for over in settings.over_limit:
                 report(f"Q = {count}, S = {size}, {over:g} of the largest step")
-                row = _measured(
+                yield _measured(
                     objective,
+                    "bound",
                     local_steps=count,
                     batch_size=size,
                     eta=over * largest,
-                    steps=steps,
-                    seeds=seeds,
+                    over_limit=over,
+                    steps=settings.steps,
+                    seeds=settings.seeds,
                 )
-                yield {"dataset": dataset.name, **row, "over_limit": over}
 
 
 def rates(
-    dataset: VerticalDataset,
-    *,
-    roots: Sequence[int] = (4, 8, 16, 32, 64),
-    seeds: Sequence[int] = (0, 1, 2),
-    report: Report = silent,
-) -> Iterator[dict[str, Any]]:
+    settings: Theorem2Settings, dataset: VerticalDataset, report: Report = silent
+) -> Iterator[Theorem2Row]:
     """A row for every T = root²: η = 1/√T, S = Q = √T rounds, and the measured average.
 
     Args:
+        settings: what to run.
         dataset: scaled by `with_drift`; every root divides N.
-        roots: √T.
-        seeds: of the batches drawn.
         report: told what runs.
 
     Raises:
         ConfigError: data that are not scaled so that η = 1/√T meets the condition.
     """
     objective = Objective.of(dataset)
-    for root in roots:
+    for root in settings.roots:
         report(f"T = {root**2}")
         eta = 1 / root
         if eta > objective.smoothness.largest_step(root) * (1 + 1e-9):
             raise ConfigError(f"eta = {eta:g} is over the theorem's limit: scale the features")
-        row = _measured(
-            objective, local_steps=root, batch_size=root, eta=eta, steps=root**2, seeds=seeds
+        yield _measured(
+            objective,
+            "rate",
+            local_steps=root,
+            batch_size=root,
+            eta=eta,
+            over_limit=None,
+            steps=root**2,
+            seeds=settings.seeds,
         )
-        yield {"dataset": dataset.name, **row, "over_limit": None}
 
 
-def slope(rows: Sequence[dict[str, Any]]) -> float:
+def slope(rows: Sequence[Theorem2Row]) -> float:
     """Of log error over log rounds; the theorem's rate is −1."""
     rounds = np.log([row["rounds"] for row in rows])
     return float(np.polyfit(rounds, np.log([row["measured"] for row in rows]), 1)[0])
@@ -125,6 +111,7 @@ def with_drift(dataset: VerticalDataset, drift: float = DRIFT) -> VerticalDatase
     Standardized features of several parties have L_k of some units, where 1/√T with Q = √T is no
     step the theorem allows, whatever T.
     """
+    from scipy.optimize import brentq  # noqa: PLC0415  # slow to import
 
     def times(factor: float) -> VerticalDataset:
         def scaled(table: PartyTable) -> PartyTable:
@@ -144,13 +131,15 @@ def with_drift(dataset: VerticalDataset, drift: float = DRIFT) -> VerticalDatase
 
 def _measured(
     objective: Objective,
+    table: Literal["bound", "rate"],
     *,
     local_steps: int,
     batch_size: int,
     eta: float,
+    over_limit: float | None,
     steps: int,
     seeds: Sequence[int],
-) -> dict[str, Any]:
+) -> Theorem2Row:
     rounds = steps // local_steps
     averages = []
     for seed in seeds:
@@ -178,6 +167,8 @@ def _measured(
     )
     measured = float(np.mean(averages))
     return {
+        "table": table,
+        "dataset": objective.dataset.name,
         "parties": len(objective.blocks),
         "local_steps": local_steps,
         "batch_size": batch_size,
@@ -188,4 +179,5 @@ def _measured(
         "spread": float(np.std(averages)),
         "bound": allowed,
         "holds": measured <= allowed,
+        "over_limit": over_limit,
     }

@@ -6,76 +6,23 @@ figures are medians over repeats with seeds of their own.
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
 
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.benchmarks.tuning import Tuned, tune
 from securevfl.crypto.schemes import SCHEMES, default_engine
 from securevfl.data.tables import VerticalDataset
-from securevfl.job import Hide, Job, NetworkSettings
+from securevfl.job import Job
+from securevfl.reports.rows import TradeoffRow, TradeoffRun, cost_figures
 from securevfl.training import Environment, TrainingResult, plan_for, train
-
-Row = dict[str, Any]
-Tuning = Literal["shared", "per-q"]
-
-
-@dataclass(frozen=True)
-class TradeoffSettings:
-    """What to run.
-
-    Attributes:
-        exchanges: by name.
-        algorithm: fedsgd, fedbcd-p or fedbcd-s.
-        local_steps: values of Q.
-        batch_size: S, or "full".
-        target_aucs: held-out AUCs; one row each; the run goes on to the highest.
-        max_rounds: where to give up.
-        phe_rounds: the same for exchanges on engine phe, which is slow; None is max_rounds.
-        eval_every: rounds between scorings.
-        learning_rate: η0 for all Q; None tunes it.
-        tuning: tune one η0 at the largest Q for all, or one for each Q.
-        repeats: seeds seed, seed + 1, …
-        network: the model of the lines.
-        loss: of the model.
-        hide: with encryption: the residuals, or both sides.
-        key_bits: of Paillier.
-        engine: of the schemes that have it.
-        round_trips: of the schemes that can do with one.
-        value_fraction_bits: fixed point of residuals; the scheme's where None.
-        feature_fraction_bits: fixed point of features; the scheme's where None.
-        keys: None makes the job's keys; tests pass small ones.
-    """
-
-    exchanges: tuple[str, ...] = ("plain", "paillier", "ckks", "bfv")
-    algorithm: str = "fedbcd-p"
-    local_steps: tuple[int, ...] = (1, 5, 10)
-    batch_size: int | Literal["full"] = 64
-    target_aucs: tuple[float, ...] = (0.99,)
-    max_rounds: int = 200
-    phe_rounds: int | None = None
-    eval_every: int = 1
-    learning_rate: float | None = None
-    tuning: Tuning = "shared"
-    repeats: int = 1
-    seed: int = 0
-    network: NetworkSettings = field(default_factory=lambda: NetworkSettings(preset="lan"))
-    loss: Literal["logistic", "squared", "taylor-logistic"] = "logistic"
-    hide: Hide = "residuals"
-    key_bits: int | None = None
-    engine: str | None = None
-    round_trips: Literal["auto", 1, 2] = "auto"
-    value_fraction_bits: int | None = None
-    feature_fraction_bits: int | None = None
-    environment: Environment = field(default_factory=Environment)
 
 
 def tradeoff(
     settings: TradeoffSettings,
     dataset: VerticalDataset,
     report: Report = silent,
-) -> Iterator[Row]:
+) -> Iterator[TradeoffRow]:
     """Run every exchange at every Q; yields rows as they are done.
 
     Args:
@@ -95,8 +42,7 @@ def tradeoff(
                 job = _job(settings, exchange, local_steps, rates[local_steps].learning_rate)
                 seeded = job.with_settings(seed=settings.seed + repeat)
                 progress = partial(_rounds_done, report, what, job.job.rounds)
-                environment = replace(settings.environment, progress=progress)
-                results.append(train(seeded, dataset, environment))
+                results.append(train(seeded, dataset, Environment(progress=progress)))
             for target in settings.target_aucs:
                 yield _row(settings, dataset, results, target, rates[local_steps])
 
@@ -174,14 +120,12 @@ def _row(
     results: list[TrainingResult],
     target: float,
     tuned: Tuned,
-) -> Row:
+) -> TradeoffRow:
     runs = [_run(result, target) for result in results]
     first = results[0]
     job, exchange = first.job.job, first.job.exchange
     encrypted = first.plan.exchange.encrypts
     phases = runs[0]["compute_by_phase_s"]
-    figures = ("rounds", "auc", "compute_s", "communication_s", "total_s", "setup_s")
-    counts = ("round_trips", "bytes_sent", "messages", "ciphertext_bytes", "wall_s")
     return {
         "dataset": dataset.name,
         "exchange": exchange.scheme,
@@ -192,7 +136,17 @@ def _row(
         "batch_size": job.batch_size,
         "target_auc": target,
         "reached_target": all(run["reached"] for run in runs),
-        **{name: statistics.median(run[name] for run in runs) for name in (*figures, *counts)},
+        "rounds": statistics.median(run["rounds"] for run in runs),
+        "auc": statistics.median(run["auc"] for run in runs),
+        "compute_s": statistics.median(run["compute_s"] for run in runs),
+        "communication_s": statistics.median(run["communication_s"] for run in runs),
+        "total_s": statistics.median(run["total_s"] for run in runs),
+        "setup_s": statistics.median(run["setup_s"] for run in runs),
+        "round_trips": statistics.median(run["round_trips"] for run in runs),
+        "bytes_sent": statistics.median(run["bytes_sent"] for run in runs),
+        "messages": statistics.median(run["messages"] for run in runs),
+        "ciphertext_bytes": statistics.median(run["ciphertext_bytes"] for run in runs),
+        "wall_s": statistics.median(run["wall_s"] for run in runs),
         "compute_by_phase_s": {
             phase: statistics.median(run["compute_by_phase_s"][phase] for run in runs)
             for phase in phases
@@ -209,7 +163,7 @@ def _row(
     }
 
 
-def _run(result: TrainingResult, target: float) -> Row:
+def _run(result: TrainingResult, target: float) -> TradeoffRun:
     reached = rounds_to(result, target)
     rounds = reached or result.rounds
     score = next(s for s in reversed(result.scores) if s.rounds <= rounds)
@@ -219,7 +173,7 @@ def _run(result: TrainingResult, target: float) -> Row:
         "rounds": rounds,
         "auc": score.auc,
         "accuracy": score.accuracy,
-        **result.costs(rounds).row(),
+        **cost_figures(result.costs(rounds)),
         "wall_s": result.wall_s,
         "key_fingerprints": result.key_fingerprints,
     }

@@ -4,24 +4,17 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
-from securevfl.audit.matrix import MEASURES, AuditSettings
-from securevfl.audit.matrix import audit as run_audit
-from securevfl.audit.policy import check_policy, violations
-from securevfl.audit.subject import guarded_batch_size
 from securevfl.cli import options
 from securevfl.cli.train import job_data
-from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
-from securevfl.protocols.catalogue import EXCHANGES, algorithm_of
-from securevfl.reports.matrix import advice_lines, advice_tables, epsilon_lines, legend, matrix
-from securevfl.reports.page import audit_page, write_page
-from securevfl.reports.results import results, write_results
+
+if TYPE_CHECKING:
+    from securevfl.data.tables import VerticalDataset
 
 VIOLATED = 1
 
@@ -71,10 +64,13 @@ def audit(
     With a job file its settings are audited, and [audit] must_resist is its policy. Exit status 1
     if an attack that must resist leaks, or is not shown to resist.
     """
+    _check_exchanges(exchange)
     if job is not None:
         described, data = _described(job, dataset, data_dir)
     else:
         data = options.dataset(dataset or "breast_cancer", parties, data_dir)
+        from securevfl.audit.subject import guarded_batch_size
+
         data = replace(data, label_party=label_party or data.label_party)
         size = guarded_batch_size(data) if batch_size is None else options.batch_size(batch_size)
         described = Job.of(
@@ -88,6 +84,12 @@ def audit(
         )
     if seed is not None:
         described = described.with_settings(seed=seed)
+    from securevfl.audit.matrix import MEASURES, AuditSettings
+    from securevfl.audit.matrix import audit as run_audit
+    from securevfl.audit.policy import check_policy, violations
+    from securevfl.reports.page import audit_page, write_page
+    from securevfl.reports.results import results, write_results
+
     policy = options.names(must_resist) if must_resist else described.audit.must_resist
     settings = AuditSettings(
         jobs=_jobs(
@@ -129,23 +131,33 @@ def audit(
 
 def _described(
     path: Path, dataset: str | None, data_dir: Path | None
-) -> tuple[Job, VerticalDataset]:
+) -> tuple[Job, "VerticalDataset"]:
     if dataset is not None:
         raise ConfigError(f"--dataset {dataset!r}: the job file {path} names the data")
     described = read_job(path)
     return described, job_data(described, path.parent, data_dir)
 
 
+def _check_exchanges(exchange: str | None) -> None:
+    if exchange is None:
+        return
+    from securevfl.protocols.catalogue import EXCHANGES
+
+    for name in options.names(exchange):
+        if name not in EXCHANGES:
+            raise ConfigError(f"--exchange {name!r}: unknown; known are {', '.join(EXCHANGES)}")
+
+
 def _jobs(
     job: Job, exchange: str | None, hide: str, noise: dict[str, float], from_file: bool
 ) -> dict[str, Job]:
     """The job under each exchange; a file's own exchange as it stands."""
+    from securevfl.protocols.catalogue import EXCHANGES
+
     if exchange is None and from_file:
         return {job.exchange.scheme: job}
     jobs = {}
     for name in options.names(exchange) if exchange else EXCHANGES:
-        if name not in EXCHANGES:
-            raise ConfigError(f"--exchange {name!r}: unknown; known are {', '.join(EXCHANGES)}")
         if name == job.exchange.scheme and from_file:
             jobs[name] = job
             continue
@@ -158,7 +170,12 @@ def _jobs(
     return jobs
 
 
-def _show(rows: list[dict[str, Any]], job: Job, data: VerticalDataset) -> None:
+def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None:
+    from rich.console import Console
+
+    from securevfl.protocols.catalogue import algorithm_of
+    from securevfl.reports.matrix import advice_lines, advice_tables, epsilon_lines, legend, matrix
+
     console = Console()
     settings = job.job
     title = (

@@ -1,324 +1,230 @@
-"""`securevfl bench`: what encryption costs, measured."""
+"""`securevfl bench`: what encryption costs and what theory promises, measured."""
 
 import sys
-from dataclasses import asdict, fields, is_dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 
-from securevfl.benchmarks.crypto import CryptoSettings
-from securevfl.benchmarks.crypto import crypto as run_crypto
-from securevfl.benchmarks.rounds import RoundsSettings
-from securevfl.benchmarks.rounds import rounds as run_rounds
-from securevfl.benchmarks.staleness import StalenessSettings
-from securevfl.benchmarks.staleness import staleness as run_staleness
-from securevfl.benchmarks.tradeoff import TradeoffSettings
-from securevfl.benchmarks.tradeoff import tradeoff as run_tradeoff
+from securevfl.benchmarks.progress import Report
+from securevfl.benchmarks.settings.cost_law import CostLawSettings
+from securevfl.benchmarks.settings.crypto import CryptoSettings
+from securevfl.benchmarks.settings.fdml import FdmlSettings
+from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
+from securevfl.benchmarks.settings.overhead import OverheadSettings
+from securevfl.benchmarks.settings.rounds import RoundsSettings
+from securevfl.benchmarks.settings.staleness import StalenessSettings
+from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
+from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
+from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.cli import options
-from securevfl.errors import ConfigError
+from securevfl.cli.command import command, typed
 from securevfl.reports import tables
-from securevfl.reports.results import write_results
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 bench = typer.Typer(help="Benchmarks: what encryption costs.", no_args_is_help=True)
 
-Row = dict[str, Any]
-ROUND_TRIPS: dict[str, Literal["auto", 1, 2]] = {"auto": "auto", "1": 1, "2": 2}
-LearningRate = Annotated[
-    float | None,
-    typer.Option(help="Step size for all runs; tuned on a validation fifth if absent."),
-]
-MaxRounds = Annotated[int, typer.Option(min=1, help="Give up after so many rounds.")]
-EvalEvery = Annotated[int, typer.Option(min=0, help="Rounds between scorings; 0: last only.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs with seeds of their own; medians.")]
+R = TypeVar("R", bound=Mapping[str, Any])
 
 
-@bench.command()
-def tradeoff(
-    *,
-    dataset: options.Dataset = "breast_cancer",
-    exchange: Annotated[
-        str, typer.Option(help="Exchanges, by commas.")
-    ] = "plain,paillier,ckks,bfv",
-    algorithm: Annotated[
-        Literal["fedsgd", "fedbcd-p", "fedbcd-s"], typer.Option(help="Which algorithm.")
-    ] = "fedbcd-p",
-    local_steps: Annotated[str, typer.Option(help="Values of Q, by commas.")] = "1,5,10",
-    batch_size: options.BatchSize = "64",
-    target_auc: Annotated[str, typer.Option(help="Held-out AUCs to reach, by commas.")] = "0.99",
-    max_rounds: MaxRounds = 200,
-    phe_rounds: Annotated[
-        int | None, typer.Option(min=1, help="Give up on phe after so many rounds.")
-    ] = None,
-    eval_every: EvalEvery = 1,
-    learning_rate: LearningRate = None,
-    tuning: Annotated[
-        Literal["shared", "per-q"],
-        typer.Option(help="Tune one step size at the largest Q for all, or one for each Q."),
-    ] = "shared",
-    loss: Annotated[
-        Literal["logistic", "squared", "taylor-logistic"],
-        typer.Option(help="Loss; hiding both sides takes squared or taylor-logistic."),
-    ] = "logistic",
-    repeats: Repeats = 1,
-    parties: options.Parties = None,
-    network: options.NetworkName = "lan",
-    hide: Annotated[
-        Literal["residuals", "both"], typer.Option(help="What homomorphic exchanges hide.")
-    ] = "residuals",
-    key_bits: Annotated[int | None, typer.Option(help="Paillier modulus: 3072 or 2048.")] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="Implementation, of the schemes that have it: phe, fast.")
-    ] = None,
-    round_trips: Annotated[
-        Literal["auto", "1", "2"], typer.Option(help="A round, where the scheme can do with one.")
-    ] = "auto",
-    value_fraction_bits: Annotated[
-        int | None, typer.Option(help="Fixed point of residuals; the scheme's if absent.")
-    ] = None,
-    feature_fraction_bits: Annotated[
-        int | None, typer.Option(help="Fixed point of features; the scheme's if absent.")
-    ] = None,
-    data_dir: options.DataDir = None,
-    seed: options.Seed = 0,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-) -> None:
+@command(bench)
+def tradeoff(settings: TradeoffSettings, data: options.SplitData, output: options.Output) -> None:
     """Encrypted training to a target AUC: computation and communication apart."""
-    settings = TradeoffSettings(
-        exchanges=options.names(exchange),
-        algorithm=algorithm,
-        local_steps=options.numbers(local_steps, "--local-steps", int),
-        batch_size=options.batch_size(batch_size),
-        target_aucs=options.numbers(target_auc, "--target-auc", float),
-        max_rounds=max_rounds,
-        phe_rounds=phe_rounds,
-        eval_every=eval_every,
-        learning_rate=learning_rate,
-        tuning=tuning,
-        loss=loss,
-        repeats=repeats,
-        seed=seed,
-        network=options.network(network),
-        hide=hide,
-        key_bits=key_bits,
-        engine=engine,
-        round_trips=ROUND_TRIPS[round_trips],
-        value_fraction_bits=value_fraction_bits,
-        feature_fraction_bits=feature_fraction_bits,
-    )
-    loaded = options.dataset(dataset, parties, data_dir)
-    rows: list[Row] = []
-    with options.progress(quiet) as report:
-        rows.extend(run_tradeoff(settings, loaded, report))
-    _keep(json, "bench tradeoff", settings, rows, dataset=dataset, parties=len(loaded.parties))
-    if not quiet:
-        for target in settings.target_aucs:
-            chosen = [row for row in rows if row["target_auc"] == target]
-            title = (
-                f"{dataset}, {len(loaded.parties)} parties, S = {batch_size}, {network}, "
-                f"to AUC {target:g}"
-            )
-            _show(tables.table(tables.TRADEOFF, chosen, title))
-        for note in tables.tradeoff_notes(rows):
-            _line(note)
+    dataset = data.load()
+    from securevfl.benchmarks.tradeoff import tradeoff as run
 
-
-@bench.command()
-def rounds(
-    *,
-    dataset: options.Dataset = "breast_cancer",
-    algorithm: Annotated[
-        str, typer.Option(help="fedsgd, fedbcd-p, fedbcd-s, by commas.")
-    ] = "fedsgd,fedbcd-p,fedbcd-s",
-    local_steps: Annotated[str, typer.Option(help="Values of Q, by commas.")] = "1,5,10",
-    parties: Annotated[str, typer.Option(help="Values of K, by commas.")] = "2",
-    proximal: Annotated[str, typer.Option(help="Values of μ, by commas.")] = "0",
-    batch_size: options.BatchSize = "64",
-    target_auc: Annotated[float, typer.Option(help="Held-out AUC to reach.")] = 0.99,
-    max_rounds: MaxRounds = 1000,
-    eval_every: EvalEvery = 1,
-    learning_rate: LearningRate = None,
-    schedule: Annotated[
-        Literal["constant", "inverse-sqrt"], typer.Option(help="Step sizes over rounds.")
-    ] = "constant",
-    divide_by_sqrt_parties: Annotated[
-        bool, typer.Option("--divide-by-sqrt-parties", help="Step size over the root of K.")
-    ] = False,
-    local_rule: Annotated[
-        Literal["curvature", "frozen"], typer.Option(help="What local steps take for residuals.")
-    ] = "curvature",
-    l2: Annotated[float, typer.Option(min=0, help="L2 regularization.")] = 0.0,
-    start: Annotated[
-        Literal["random", "zero"], typer.Option(help="Where training starts; papers: zero.")
-    ] = "zero",
-    repeats: Repeats = 3,
-    data_dir: options.DataDir = None,
-    seed: options.Seed = 0,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-) -> None:
-    """Rounds to a target AUC, by algorithm, local steps, parties and proximal term."""
-    algorithms = options.names(algorithm)
-    for name in algorithms:
-        if name not in {"fedsgd", "fedbcd-p", "fedbcd-s"}:
-            raise ConfigError(f"--algorithm {name!r}: expected fedsgd, fedbcd-p or fedbcd-s")
-    settings = RoundsSettings(
-        algorithms=algorithms,
-        local_steps=options.numbers(local_steps, "--local-steps", int),
-        proximal=options.numbers(proximal, "--proximal", float),
-        batch_size=options.batch_size(batch_size),
-        target_auc=target_auc,
-        max_rounds=max_rounds,
-        learning_rate=learning_rate,
-        schedule=schedule,
-        divide_by_sqrt_parties=divide_by_sqrt_parties,
-        local_rule=local_rule,
-        l2=l2,
-        start=start,
-        eval_every=eval_every,
-        repeats=repeats,
-        seed=seed,
-    )
-    counts = options.numbers(parties, "--parties", int)
-    loaded = {count: options.dataset(dataset, count, data_dir) for count in counts}
-    with options.progress(quiet) as report:
-        rows = list(run_rounds(settings, loaded, report))
-    _keep(json, "bench rounds", settings, rows, dataset=dataset, parties=list(counts))
-    if not quiet:
-        title = f"{dataset}, S = {batch_size}, plain, rounds to AUC {target_auc:g}"
-        _show(tables.table(tables.ROUNDS, rows, title))
-        if not all(row["reached_target"] for row in rows):
-            _line("* target not reached")
-
-
-@bench.command()
-def crypto(
-    *,
-    samples: Annotated[str, typer.Option(help="Batch sizes S, by commas.")] = "64,256,4096",
-    features: Annotated[str, typer.Option(help="Columns P, one for each S.")] = "15,64,128",
-    key_bits: Annotated[str, typer.Option(help="Paillier moduli, by commas.")] = "2048,3072",
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds of the job that noise flooding has to cover.")
-    ] = 1000,
-    network: options.NetworkName = "20:1000",
-    workers: Annotated[
-        int, typer.Option(min=1, help="Measure paillier fast in so many processes as well.")
-    ] = 1,
-    repeats: Repeats = 5,
-    seed: options.Seed = 0,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-) -> None:
-    """Engines on the encrypted product of a matrix and a vector, beside phe and NumPy."""
-    rows_of = options.numbers(samples, "--samples", int)
-    columns_of = options.numbers(features, "--features", int)
-    if len(rows_of) != len(columns_of):
-        raise ConfigError(
-            f"--samples has {len(rows_of)} values, --features {len(columns_of)}: expected one each"
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    parties = len(dataset.parties)
+    _keep(output, "bench tradeoff", settings, rows, dataset=dataset.name, parties=parties)
+    for target in settings.target_aucs:
+        chosen = [row for row in rows if row["target_auc"] == target]
+        title = (
+            f"{dataset.name}, {parties} parties, S = {settings.batch_size}, "
+            f"{typed(settings.network)}, to AUC {target:g}"
         )
-    if min(rows_of + columns_of) < 1:
-        raise ConfigError("--samples and --features: expected numbers from 1 on")
-    settings = CryptoSettings(
-        shapes=tuple(zip(rows_of, columns_of, strict=True)),
-        paillier_bits=options.numbers(key_bits, "--key-bits", int),
-        rounds=rounds,
-        network=options.network(network),
-        workers=workers,
-        repeats=repeats,
-        seed=seed,
+        _show(output, tables.TRADEOFF, chosen, title)
+    _say(output, *tables.tradeoff_notes(rows))
+
+
+@command(bench)
+def rounds(settings: RoundsSettings, data: options.Data, output: options.Output) -> None:
+    """Rounds to a target AUC, by algorithm, local steps, parties and proximal term."""
+    datasets = {count: data.load(count) for count in settings.parties}
+    from securevfl.benchmarks.rounds import rounds as run
+
+    rows = _rows(output, lambda report: run(settings, datasets, report))
+    _keep(output, "bench rounds", settings, rows, dataset=data.dataset)
+    title = (
+        f"{data.dataset}, S = {settings.batch_size}, plain, rounds to AUC {settings.target_auc:g}"
     )
-    with options.progress(quiet) as report:
-        rows = list(run_crypto(settings, report))
-    _keep(json, "bench crypto", settings, rows)
-    if not quiet:
-        _show(tables.table(tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt"))
-        if any(row["extrapolated"] for row in rows):
-            _line("~ timed on a part of the work and scaled up; the JSON says which")
+    _show(output, tables.ROUNDS, rows, title)
+    if not all(row["reached_target"] for row in rows):
+        _say(output, "* target not reached")
 
 
-@bench.command()
-def staleness(
-    *,
-    dataset: options.Dataset = "a9a",
-    label_party: options.LabelParty = None,
-    staleness: Annotated[
-        str, typer.Option(help="Values of tau, by commas: iterations, or `unbounded`.")
-    ] = "0,4,64,1024,unbounded",
-    straggler: Annotated[
-        str | None,
-        typer.Option(help="Slow parties by name, `turns`, `none`, by commas; all if absent."),
-    ] = None,
-    factor: Annotated[float, typer.Option(help="How many times slower.")] = 4.0,
-    compute_ms: Annotated[
-        float, typer.Option(min=0, help="What an iteration takes; 0: what it measures.")
-    ] = 2.0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows a batch.")] = 100,
-    rounds: Annotated[int, typer.Option(min=1, help="Iterations of each party.")] = 3000,
-    learning_rate: Annotated[
-        float, typer.Option(help="Step size; falls with the root of t.")
-    ] = 3.0,
-    target_auc: Annotated[float, typer.Option(help="Held-out AUC to reach.")] = 0.9,
-    network: options.NetworkName = "lan",
-    repeats: Repeats = 1,
-    data_dir: options.DataDir = None,
-    seed: options.Seed = 0,
-    json: options.Json = None,
-    quiet: options.Quiet = False,
-) -> None:
+@command(bench)
+def crypto(settings: CryptoSettings, output: options.Output) -> None:
+    """Engines on the encrypted product of a matrix and a vector, beside phe and NumPy."""
+    from securevfl.benchmarks.crypto import crypto as run
+
+    rows = _rows(output, lambda report: run(settings, report))
+    _keep(output, "bench crypto", settings, rows)
+    _show(output, tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
+    if any(row["extrapolated"] for row in rows):
+        _say(output, "~ timed on a part of the work and scaled up; the JSON says which")
+
+
+@command(bench)
+def staleness(settings: StalenessSettings, data: options.A9a, output: options.Output) -> None:
     """FDML's parties at their own speed: virtual time to a target AUC, and regret."""
-    settings = StalenessSettings(
-        staleness=options.staleness(staleness),
-        stragglers=options.names(straggler or ""),
-        factor=factor,
-        compute_ms=compute_ms,
-        batch_size=batch_size,
-        rounds=rounds,
-        learning_rate=learning_rate,
-        target_auc=target_auc,
-        network=options.network(network),
-        repeats=repeats,
-        seed=seed,
+    dataset = data.load()
+    from securevfl.benchmarks.staleness import staleness as run
+
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    _keep(output, "bench staleness", settings, rows, dataset=dataset.name)
+    title = (
+        f"{dataset.name}, fdml, S = {settings.batch_size}, "
+        f"virtual time to AUC {settings.target_auc:g}"
     )
-    data = options.dataset(dataset, None, data_dir)
-    data = replace(data, label_party=label_party or data.label_party)
-    with options.progress(quiet) as report:
-        rows = list(run_staleness(settings, data, report))
-    _keep(json, "bench staleness", settings, rows, dataset=dataset)
-    if not quiet:
-        title = f"{dataset}, fdml, S = {batch_size}, virtual time to AUC {target_auc:g}"
-        _show(tables.table(tables.STALENESS, rows, title))
-        if not all(row["reached_target"] for row in rows):
-            _line("* target not reached")
+    _show(output, tables.STALENESS, rows, title)
+    if not all(row["reached_target"] for row in rows):
+        _say(output, "* target not reached")
+
+
+@dataclass(frozen=True)
+class FdmlData(options.A9a):
+    """The paper's split: with the constant column, its second party has 57 of a9a's columns."""
+
+    label_party: Annotated[
+        str | None, typer.Option(help="Give the labels to this party; the second if absent.")
+    ] = None
+
+
+@command(bench)
+def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None:
+    """FDML beside training in one place and by each party alone: AUC, seconds an epoch."""
+    dataset = data.load()
+    from securevfl.benchmarks.fdml import fdml as run
+
+    if data.label_party is None:
+        dataset = replace(dataset, label_party=dataset.parties[1].name)
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    _keep(output, "bench fdml", settings, rows, dataset=dataset.name)
+    title = (
+        f"{dataset.name}, S = {settings.batch_size}, {settings.epochs} epochs, "
+        f"{typed(settings.network)}; medians of {settings.repeats}"
+    )
+    _show(output, tables.FDML, rows, title)
+
+
+@command(bench, "cost-law")
+def cost_law(settings: CostLawSettings, data: options.SplitData, output: options.Output) -> None:
+    """What a round's encryption costs by local steps: the same, whatever Q."""
+    dataset = data.load()
+    from securevfl.benchmarks.cost_law import cost_law as run
+
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    _keep(output, "bench cost-law", settings, rows, dataset=dataset.name)
+    title = f"{dataset.name}, S = {settings.batch_size}, a round; medians of {settings.repeats}"
+    _show(output, tables.COST_LAW, rows, title)
+
+
+@command(bench)
+def overhead(settings: OverheadSettings, output: options.Output) -> None:
+    """What the simulation itself costs a round, beside the parties' own computation."""
+    from securevfl.benchmarks.overhead import overhead as run
+
+    rows = _rows(output, lambda report: run(settings, report))
+    _keep(output, "bench overhead", settings, rows)
+    title = f"plain, two parties, {settings.rounds} rounds; medians of {settings.repeats}"
+    _show(output, tables.OVERHEAD, rows, title)
+
+
+@command(bench)
+def theorem1(settings: Theorem1Settings, data: options.SplitData, output: options.Output) -> None:
+    """Theorem 1 of FedBCD tried: are X and XU the same to everyone else?"""
+    dataset = data.load()
+    from securevfl.benchmarks.theorem1 import theorem1 as run
+
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    _keep(output, "bench theorem1", settings, rows, dataset=dataset.name)
+    _show(output, tables.THEOREM1, rows, f"{dataset.name}, {settings.rounds} rounds, X against XU")
+
+
+@command(bench)
+def theorem2(settings: Theorem2Settings, data: options.SplitData, output: options.Output) -> None:
+    """Theorem 2 of FedBCD beside training: the bound on gradients, and the rate in T."""
+    for_bound = data.load()
+    from securevfl.benchmarks.theorem2 import bounded_gradients, rates, slope, with_drift
+    from securevfl.data.tables import some_rows
+
+    other = replace(data, dataset=settings.rate_dataset)
+    for_rate = with_drift(some_rows(other.load(), settings.rate_rows))
+    bounds = _rows(output, lambda report: bounded_gradients(settings, for_bound, report))
+    found = _rows(output, lambda report: rates(settings, for_rate, report))
+    rows = [*bounds, *found]
+    _keep(output, "bench theorem2", settings, rows, dataset=for_bound.name)
+    what = f"means of {settings.repeats} seeds of the average |grad L|^2"
+    _show(output, tables.THEOREM2, bounds, f"{for_bound.name}, T = {settings.steps}: {what}")
+    _show(output, tables.THEOREM2, found, f"{for_rate.name}, eta = 1/Q, S = Q = sqrt T: {what}")
+    if len(found) > 1:
+        _say(
+            output,
+            f"log error over log rounds has slope {slope(found):.2f}; the theorem's rate is -1",
+        )
+
+
+@command(bench, "label-guard")
+def label_guard(
+    settings: LabelGuardSettings, data: options.SplitData, output: options.Output
+) -> None:
+    """How much a feature party reads of the labels at each ratio of the label guard."""
+    dataset = data.load()
+    from securevfl.benchmarks.label_guard import label_guard as run
+
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    _keep(output, "bench label-guard", settings, rows, dataset=dataset.name)
+    _show(output, tables.LABEL_GUARD, rows, f"{dataset.name}, labels at {dataset.label_party}")
+
+
+def _rows(output: options.Output, run: Callable[[Report], Iterable[R]]) -> list[R]:
+    with options.progress(output.quiet) as report:
+        return list(run(report))
 
 
 def _keep(
-    path: Path | None, command: str, settings: object, rows: list[Row], **more: object
+    output: options.Output,
+    name: str,
+    settings: "DataclassInstance",
+    rows: Sequence[R],
+    **more: object,
 ) -> None:
-    if path is None:
+    """Write the rows to the file that was asked for, with what they were measured with."""
+    from securevfl.reports.results import write_results
+
+    if output.json is None:
         return
-    assert is_dataclass(settings)  # noqa: S101
-    assert not isinstance(settings, type)  # noqa: S101
-    kept = {
-        field.name: _plain(getattr(settings, field.name))
-        for field in fields(settings)
-        if field.name != "environment"
-    }
-    write_results(
-        path, command=command, seed=int(kept.pop("seed")), settings={**more, **kept}, rows=rows
-    )
+    kept = {**more, **asdict(settings)}
+    if "network" in kept:
+        kept["network"] = kept["network"].model_dump(mode="json")
+    write_results(output.json, command=name, seed=kept.pop("seed"), settings=kept, rows=rows)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+def _show(
+    output: options.Output,
+    columns: Sequence[tables.Column[R]],
+    rows: Sequence[R],
+    title: str,
+) -> None:
+    from rich.console import Console
+
+    if not output.quiet:
+        Console().print(tables.table(columns, rows, title))
 
 
-def _show(table: object) -> None:
-    Console().print(table)
-
-
-def _line(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+def _say(output: options.Output, *lines: str) -> None:
+    if not output.quiet:
+        sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -2,19 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from securevfl.cli import options
-from securevfl.data.download import get as download
-from securevfl.data.locations import Listing, listing
-from securevfl.data.locations import where as locate
-from securevfl.reports.results import write_results
+
+if TYPE_CHECKING:
+    from securevfl.data.locations import Listing
 
 data = typer.Typer(help="Data sets: list, find, download.", no_args_is_help=True)
 
@@ -26,6 +21,13 @@ def list_sets(
     *, data_dir: options.DataDir = None, json: options.Json = None, quiet: options.Quiet = False
 ) -> None:
     """List the data sets, and whether each is here."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from securevfl.data.locations import listing
+    from securevfl.reports.results import write_results
+
     found = listing(data_dir=data_dir)
     if json is not None:
         rows = [_row(each) for each in found]
@@ -58,6 +60,9 @@ def where(
     json: options.Json = None,
 ) -> None:
     """Say where a data set lies, or where it was looked for."""
+    from securevfl.data.locations import where as locate
+    from securevfl.reports.results import write_results
+
     found = locate(name, data_dir=data_dir)
     if json is not None:
         write_results(json, command="data where", seed=0, settings={}, rows=[_row(found)])
@@ -79,6 +84,12 @@ def get(
     quiet: options.Quiet = False,
 ) -> None:
     """Download a data set from its publisher and check its content."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from securevfl.data.download import get as download
+    from securevfl.reports.results import write_results
+
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     hidden = quiet or not console.is_terminal
@@ -97,7 +108,7 @@ def get(
             sys.stdout.write(f"{path}\n")
 
 
-def _row(found: Listing) -> dict[str, Any]:
+def _row(found: "Listing") -> dict[str, Any]:
     entry = found.entry
     return {
         "name": entry.name,

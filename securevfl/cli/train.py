@@ -2,24 +2,20 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import platformdirs
 import typer
-from rich.console import Console
 
 from securevfl.cli import options
-from securevfl.data.joining import load_files
-from securevfl.data.own_files import FileSource
-from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
 from securevfl.reports import tables
 from securevfl.reports.privacy import privacy_notes, spent_text
-from securevfl.reports.results import write_results
-from securevfl.training import Environment, TrainingResult, plan_for, save_models
-from securevfl.training import train as run_training
+from securevfl.reports.rows import TrainRow, cost_figures
+
+if TYPE_CHECKING:
+    from securevfl.data.tables import VerticalDataset
+    from securevfl.training import TrainingResult
 
 EXAMPLE = """\
 # securevfl train example.toml
@@ -89,6 +85,12 @@ def train(
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
+    import platformdirs
+
+    from securevfl.reports.results import write_results
+    from securevfl.training import Environment, plan_for, save_models
+    from securevfl.training import train as run_training
+
     directory = described.output.directory
     account = plan_for(described, dataset).account
 
@@ -119,13 +121,17 @@ def train(
         _show(row, paths)
 
 
-def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset:
+def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset":
     """The data of a job: a set by name, or the parties' files, relative to the job file.
 
     Raises:
         ConfigError: a party without a data file.
         DataError: missing or malformed data.
     """
+    from securevfl.data.joining import load_files
+    from securevfl.data.own_files import FileSource
+    from securevfl.data.sources import load
+
     if job.job.dataset is not None:
         return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
     sources = []
@@ -150,7 +156,7 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset:
     return load_files(sources)
 
 
-def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, Any]:
+def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainRow:
     """What a finished job reports."""
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
@@ -168,7 +174,7 @@ def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, 
         "auc": score.auc if score else None,
         "auc_exact": result.clear_auc if result.privacy and score else None,
         "accuracy": score.accuracy if score else None,
-        **result.costs().row(),
+        **cost_figures(result.costs()),
         "label_guard_ratio": result.label_guard_ratio,
         "learning_rate": job.learning_rate,
         "learning_rate_chosen": "given",
@@ -181,7 +187,9 @@ def training_row(result: TrainingResult, dataset: VerticalDataset) -> dict[str, 
     }
 
 
-def _show(row: dict[str, Any], paths: list[Path]) -> None:
+def _show(row: TrainRow, paths: list[Path]) -> None:
+    from rich.console import Console
+
     Console().print(
         tables.table(tables.TRADEOFF, [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
     )

@@ -17,13 +17,16 @@ ternary secret, 128 bits.
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import RangeExceeded
+
+if TYPE_CHECKING:
+    import tenseal.sealapi as seal
 
 DEGREE = 8192
 LARGEST_MODULUS_BITS = 218
@@ -118,7 +121,7 @@ class BfvParameters:
         """Bits of the primes that a reply has."""
         return self.prime_bits[: self.reply_primes]
 
-    def context(self) -> seal.SEALContext:
+    def context(self) -> "seal.SEALContext":
         """SEAL's tables for these sizes, at 128 bits of security."""
         return _context(self.prime_bits, self.plain_bits)
 
@@ -210,7 +213,9 @@ def _positions(chunk: int, columns: int) -> NDArray[np.int64]:
 
 
 @cache
-def _context(prime_bits: tuple[int, ...], plain_bits: int) -> seal.SEALContext:
+def _context(prime_bits: tuple[int, ...], plain_bits: int) -> "seal.SEALContext":
+    import tenseal.sealapi as seal  # noqa: PLC0415  # sizes are asked for without any key
+
     parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
     parameters.set_poly_modulus_degree(DEGREE)
     sizes = [*prime_bits, _SPECIAL_BITS]

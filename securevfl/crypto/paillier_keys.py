@@ -8,10 +8,9 @@ import phe.util
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
 
 from securevfl.crypto.keys import fingerprint
-from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
+from securevfl.crypto.scheme import MODULUS_BITS, PAILLIER_KEY_SIZES, ProductFormat
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
 
-KEY_SIZES = (3072, 2048)
 MASK_BITS = 64
 _SMALL_PRIMES = gmpy2.primorial(1 << 16)
 
@@ -33,7 +32,7 @@ class PaillierKeyOwner:
         self._set_up(product_format, private_key)
 
     @classmethod
-    def generate(cls, product_format: ProductFormat, key_bits: int = KEY_SIZES[0]) -> Self:
+    def generate(cls, product_format: ProductFormat, key_bits: int = PAILLIER_KEY_SIZES[0]) -> Self:
         """A fresh key of 3072 bits (128-bit security) or 2048 bits (112-bit)."""
         _require_gmpy2()
         _require_key_size(key_bits)
@@ -92,7 +91,7 @@ class PaillierKeyPeer:
     def __init__(
         self, public_bytes: bytes, product_format: ProductFormat, key_bits: int | None = None
     ) -> None:
-        allowed = KEY_SIZES if key_bits is None else (key_bits,)
+        allowed = PAILLIER_KEY_SIZES if key_bits is None else (key_bits,)
         if 8 * len(public_bytes) not in allowed:
             sizes = " or ".join(map(str, allowed))
             raise KeyMismatch(f"Paillier key of {8 * len(public_bytes)} bits, {sizes} expected")
@@ -178,8 +177,8 @@ def _public_key(public_bytes: bytes) -> PaillierPublicKey:
 
 
 def _require_key_size(key_bits: int) -> None:
-    if key_bits not in KEY_SIZES:
-        sizes = " or ".join(map(str, KEY_SIZES))
+    if key_bits not in PAILLIER_KEY_SIZES:
+        sizes = " or ".join(map(str, PAILLIER_KEY_SIZES))
         raise ConfigError(f"key_bits is {key_bits}, {sizes} expected for Paillier")
 
 

@@ -15,6 +15,7 @@ from securevfl.arrays import IntArray, RingArray
 from securevfl.errors import RangeExceeded
 
 MODULUS_BITS = 64
+PAILLIER_KEY_SIZES = (3072, 2048)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,19 @@
-"""Every homomorphic scheme by name, and its two ends from a job's settings."""
+"""Every homomorphic scheme by name, and its two ends from a job's settings.
+
+What is asked of a scheme is known without its library, which is imported for keys only.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
 from securevfl.crypto.bfv_parameters import ONE_PRIME_BITS, BfvParameters
-from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
-from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
-from securevfl.crypto.paillier_fast import (
-    FastPaillierEvaluator,
-    FastPaillierOwner,
-    FullPaillierOwner,
+from securevfl.crypto.scheme import (
+    MODULUS_BITS,
+    PAILLIER_KEY_SIZES,
+    Evaluator,
+    KeyOwner,
+    ProductFormat,
 )
-from securevfl.crypto.paillier_keys import KEY_SIZES
-from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
 
 
@@ -24,7 +23,7 @@ class Scheme:
 
     Attributes:
         description: one line for users.
-        engines: implementation by name; the first is the default.
+        engines: what gives the implementation, by name; the first is the default.
         key_sizes: in bits, the first is the default; empty where there is nothing to choose.
         fraction_bits: fixed point of v and X where a job gives none, the finest first; the first
             is taken whose products fit `handy_bits`, or else the last.
@@ -36,7 +35,7 @@ class Scheme:
     """
 
     description: str
-    engines: Mapping[str, "Engine"]
+    engines: Mapping[str, Callable[[], "Engine"]]
     key_sizes: tuple[int, ...] = ()
     fraction_bits: tuple[tuple[int, int], ...] = ((24, 16),)
     handy_bits: int = MODULUS_BITS
@@ -53,37 +52,60 @@ class Engine:
     evaluator: Callable[[bytes, ProductFormat, int], Evaluator]
 
 
+def _bfv() -> Engine:
+    from securevfl.crypto.bfv import BfvEvaluator  # noqa: PLC0415
+    from securevfl.crypto.bfv_owner import BfvOwner  # noqa: PLC0415
+
+    return Engine(
+        lambda product_format, _: BfvOwner(product_format),
+        lambda public_bytes, product_format, _: BfvEvaluator(public_bytes, product_format),
+    )
+
+
+def _ckks() -> Engine:
+    from securevfl.crypto.ckks import CkksEvaluator, CkksOwner  # noqa: PLC0415
+
+    return Engine(
+        lambda product_format, _: CkksOwner(product_format),
+        lambda public_bytes, product_format, _: CkksEvaluator(public_bytes, product_format),
+    )
+
+
+def _paillier_phe() -> Engine:
+    from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner  # noqa: PLC0415
+
+    return Engine(PaillierOwner.generate, PaillierEvaluator)
+
+
+def _paillier_fast() -> Engine:
+    from securevfl.crypto import paillier_fast  # noqa: PLC0415
+
+    return Engine(paillier_fast.FastPaillierOwner.generate, paillier_fast.FastPaillierEvaluator)
+
+
+def _paillier_full() -> Engine:
+    from securevfl.crypto import paillier_fast  # noqa: PLC0415
+
+    return Engine(paillier_fast.FullPaillierOwner.generate, paillier_fast.FastPaillierEvaluator)
+
+
 SCHEMES: Mapping[str, Scheme] = {
     "bfv": Scheme(
         "BFV through TenSEAL's SEAL: exact, 128 bits, fast; the default",
-        {
-            "tenseal": Engine(
-                lambda product_format, _: BfvOwner(product_format),
-                lambda public_bytes, product_format, _: BfvEvaluator(public_bytes, product_format),
-            )
-        },
+        {"tenseal": _bfv},
         fraction_bits=((20, 14), (19, 13), (18, 12)),
         handy_bits=ONE_PRIME_BITS,
         seconds=lambda product_format: BfvParameters.of(product_format).seconds(product_format),
     ),
     "paillier": Scheme(
         "Paillier on phe's keys: exact, 3072 bits (2048 is 112-bit security); phe is the baseline",
-        {
-            "fast": Engine(FastPaillierOwner.generate, FastPaillierEvaluator),
-            "fast-full": Engine(FullPaillierOwner.generate, FastPaillierEvaluator),
-            "phe": Engine(PaillierOwner.generate, PaillierEvaluator),
-        },
-        KEY_SIZES,
+        {"fast": _paillier_fast, "fast-full": _paillier_full, "phe": _paillier_phe},
+        PAILLIER_KEY_SIZES,
         is_slow=True,
     ),
     "ckks": Scheme(
         "CKKS through TenSEAL: approximate, statistical masks; for benchmarks only",
-        {
-            "tenseal": Engine(
-                lambda product_format, _: CkksOwner(product_format),
-                lambda public_bytes, product_format, _: CkksEvaluator(public_bytes, product_format),
-            )
-        },
+        {"tenseal": _ckks},
         exact=False,
     ),
 }
@@ -170,6 +192,8 @@ def make_evaluator(
     bits, chosen = _choose(scheme, key_bits, engine)
     evaluator = chosen.evaluator(public_bytes, product_format, bits)
     if workers > 1:
+        from securevfl.crypto.paillier_fast import FastPaillierEvaluator  # noqa: PLC0415
+
         if not isinstance(evaluator, FastPaillierEvaluator):
             raise ConfigError(
                 f"workers is {workers}, 1 expected: only paillier's fast engine spreads"
@@ -198,4 +222,4 @@ def _choose(scheme: str, key_bits: int | None, engine: str | None) -> tuple[int,
     elif key_bits not in known.key_sizes:
         sizes = " or ".join(map(str, known.key_sizes)) or "no choice"
         raise ConfigError(f"key_bits is {key_bits}, {sizes} expected for {scheme}")
-    return key_bits, known.engines[engine]
+    return key_bits, known.engines[engine]()

@@ -1,12 +1,8 @@
 """Fetching data sets from their publishers, verified before they are put in place."""
 
 import contextlib
-import http.client
 import os
 import secrets
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,13 +13,6 @@ from securevfl.errors import ConfigError, DataError
 Progress = Callable[[int, int | None], None]
 _CHUNK_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 30.0
-_NETWORK_ERRORS = (
-    urllib.error.URLError,
-    http.client.HTTPException,
-    ConnectionError,
-    TimeoutError,
-    ssl.SSLError,
-)
 
 
 def get(
@@ -58,6 +47,15 @@ def get(
 def _get_file(
     file: SourceFile, target: Path, progress: Progress | None, base_url: str | None
 ) -> Path:
+    # Slow to import, and needed only here.
+    import http.client  # noqa: PLC0415
+    import ssl  # noqa: PLC0415
+    import urllib.error  # noqa: PLC0415
+
+    network_errors = (
+        *(urllib.error.URLError, http.client.HTTPException, ssl.SSLError),
+        *(ConnectionError, TimeoutError),
+    )
     present = find(file, (target,))
     if present and _is_good(present, file):
         return present
@@ -73,7 +71,7 @@ def _get_file(
         if present and present != path:
             # A damaged twin (plain or .gz) would hide the good file.
             present.unlink()
-    except _NETWORK_ERRORS as error:
+    except network_errors as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         raise DataError(f"{url}: download failed ({error}); {_advice(file, target)}") from error
@@ -97,6 +95,8 @@ def _is_good(path: Path, file: SourceFile) -> bool:
 
 
 def _stream(url: str, part: Path, progress: Progress | None) -> None:
+    import urllib.request  # noqa: PLC0415
+
     done = 0
     # The scheme is https in the catalog and was checked for a base_url.
     with (

@@ -6,14 +6,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from securevfl.data.formats import decode_text, parse_csv
 from securevfl.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MEASURED = (
     *("Albumin", "ALP", "ALT", "AST", "Bilirubin", "BUN", "Cholesterol", "Creatinine", "DiasABP"),
@@ -169,6 +171,8 @@ def _records(archive: bytes, source: str) -> Iterator[tuple[str, bytes]]:
 def _parse_lines(
     lines: list[str], place: Callable[[int], str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only here
+
     codes = {name: index for index, name in enumerate(PARAMETERS)}
     record, nothing = len(PARAMETERS), len(PARAMETERS) + 1
     frame = pl.DataFrame({"line": lines}, schema={"line": pl.String}).select(
@@ -196,7 +200,7 @@ def _parse_lines(
     )
 
 
-def _refuse(bad: pl.Series, place: Callable[[int], str], reason: str) -> None:
+def _refuse(bad: "pl.Series", place: Callable[[int], str], reason: str) -> None:
     if bad.any():
         raise DataError(f"{place(int(bad.arg_true()[0]))}: {reason}")
 

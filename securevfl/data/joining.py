@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from securevfl.data.aligned import AlignedIds
@@ -204,6 +203,8 @@ def _labels(
 def _encode_labels(
     holder: FileSource, splits: list[list[str]]
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
     text = pl.Series([label for labels in splits for label in labels], dtype=pl.String)
     numbers = text.cast(pl.Float64, strict=False)
     numeric = not numbers.null_count()

@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from securevfl.data.formats import decode_text, read_content
 from securevfl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,10 @@ def read_party(source: FileSource, *, test: bool = False) -> PartyRows:
     )
 
 
-def _read_frame(party: str, path: Path) -> pl.DataFrame:
+def _read_frame(party: str, path: Path) -> "pl.DataFrame":
     content = read_content(path)
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
     suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     try:
         if suffix == "parquet":
@@ -103,7 +108,7 @@ def _read_frame(party: str, path: Path) -> pl.DataFrame:
     return frame
 
 
-def _feature_columns(source: FileSource, frame: pl.DataFrame) -> tuple[str, ...]:
+def _feature_columns(source: FileSource, frame: "pl.DataFrame") -> tuple[str, ...]:
     taken = [column for column in (source.id_column, source.label_column) if column is not None]
     if source.features is None:
         columns = tuple(column for column in frame.columns if column not in taken)
@@ -124,7 +129,9 @@ def _feature_columns(source: FileSource, frame: pl.DataFrame) -> tuple[str, ...]
     return columns
 
 
-def _ids(source: FileSource, frame: pl.DataFrame) -> list[str]:
+def _ids(source: FileSource, frame: "pl.DataFrame") -> list[str]:
+    import polars as pl  # noqa: PLC0415
+
     column = frame[source.id_column]
     if not (column.dtype == pl.String or column.dtype.is_integer()):
         raise DataError(
@@ -141,7 +148,9 @@ def _ids(source: FileSource, frame: pl.DataFrame) -> list[str]:
     return ids
 
 
-def _as_text(party: str, column: pl.Series) -> list[str]:
+def _as_text(party: str, column: "pl.Series") -> list[str]:
+    import polars as pl  # noqa: PLC0415
+
     text = column.cast(pl.String)
     if missing := int((text.is_null() | (text == "").fill_null(False)).sum()):
         raise DataError(f"party {party!r}: column {column.name!r} has {missing} missing values")
@@ -149,7 +158,9 @@ def _as_text(party: str, column: pl.Series) -> list[str]:
     return values
 
 
-def _numbers(party: str, column: pl.Series) -> NDArray[np.float64]:
+def _numbers(party: str, column: "pl.Series") -> NDArray[np.float64]:
+    import polars as pl  # noqa: PLC0415
+
     where = f"party {party!r}: column {column.name!r}"
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean)):
         raise DataError(f"{where} is {column.dtype}, expected numbers")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_digits
 
+from securevfl.data import embedded
 from securevfl.data.catalog import entry_of, pair_of
 from securevfl.data.formats import parse_csv, parse_idx, parse_libsvm
 from securevfl.data.icu2012 import SETS, Events, load_arrays, parse_archives, read_events
@@ -79,24 +79,25 @@ def _rows(
 
 
 def _breast_cancer() -> JointTable:
-    bunch = load_breast_cancer()
-    test = first_fifth(bunch.target.size)
+    values, labels = embedded.breast_cancer()
+    test = first_fifth(labels.size)
     return JointTable(
-        tuple(bunch.feature_names.tolist()),
-        *_rows(bunch.data, bunch.target.astype(np.int64), test),
+        embedded.BREAST_CANCER_COLUMNS,
+        *_rows(values, labels, test),
         train_ids=np.flatnonzero(~test),
-        label_names=tuple(bunch.target_names.tolist()),
+        label_names=embedded.BREAST_CANCER_LABELS,
         party_columns=(15, 15),
     )
 
 
 def _digits() -> JointTable:
-    bunch = load_digits()
-    test = first_fifth(bunch.target.size)
+    values, labels = embedded.digits()
+    test = first_fifth(labels.size)
+    images = values.reshape(-1, DIGITS_SIDE, DIGITS_SIDE)
     half = DIGITS_SIDE * DIGITS_SIDE // 2
     return JointTable(
         _pixels(DIGITS_SIDE),
-        *_rows(_by_image_column(bunch.images) / 16.0, bunch.target.astype(np.int64), test),
+        *_rows(_by_image_column(images) / 16.0, labels, test),
         train_ids=np.flatnonzero(~test),
         label_names=tuple(map(str, range(10))),
         party_columns=(half, half),

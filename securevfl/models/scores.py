@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 
 def auc(predictions: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
@@ -14,6 +13,8 @@ def auc(predictions: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
         predictions: H, shape (S, C).
         labels: class numbers, shape (S,).
     """
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415  # slow to import
+
     if predictions.shape[1] == 1:
         return float(roc_auc_score(labels, predictions[:, 0]))
     odds = np.exp(predictions - predictions.max(axis=1, keepdims=True))

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf, isfinite, sqrt
-
-import dp_accounting
-from dp_accounting import pld
+from typing import TYPE_CHECKING
 
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.privacy.mechanisms import Mechanism, MechanismName
+
+if TYPE_CHECKING:
+    import dp_accounting
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ def spent(
     _require_delta(delta)
     if releases < 0:
         raise ConfigError(f"releases = {releases}: expected 0 or more")
+    import dp_accounting  # noqa: PLC0415  # slow to import, and most jobs have no noise
+
     each = _event(mechanism)
     end_to_end = inf
     if local is not None:
@@ -131,6 +134,9 @@ def calibrated_multiplier(
     if releases < 1:
         raise ConfigError(f"releases = {releases}: expected at least 1")
     _require_delta(delta)
+    import dp_accounting  # noqa: PLC0415
+    from dp_accounting import pld  # noqa: PLC0415
+
     if name == "gaussian":
         found = float(dp_accounting.get_sigma_gaussian(epsilon, delta) * sqrt(releases))
     else:
@@ -159,7 +165,9 @@ def _require_delta(delta: float) -> None:
         raise ConfigError(f"delta = {delta}: expected a number between 0 and 1")
 
 
-def _event(mechanism: Mechanism) -> dp_accounting.DpEvent:
+def _event(mechanism: Mechanism) -> "dp_accounting.DpEvent":
+    import dp_accounting  # noqa: PLC0415
+
     if mechanism.noise_multiplier == 0:
         return dp_accounting.NonPrivateDpEvent()
     if mechanism.name == "gaussian":
@@ -167,8 +175,11 @@ def _event(mechanism: Mechanism) -> dp_accounting.DpEvent:
     return dp_accounting.LaplaceDpEvent(mechanism.noise_multiplier)
 
 
-def _epsilon(events: Sequence[tuple[dp_accounting.DpEvent, int]], delta: float) -> float:
+def _epsilon(events: Sequence[tuple["dp_accounting.DpEvent", int]], delta: float) -> float:
     """ε of events, each so many times."""
+    import dp_accounting  # noqa: PLC0415
+    from dp_accounting import pld  # noqa: PLC0415
+
     events = [(event, count) for event, count in events if count > 0]
     if not events:
         return 0.0

@@ -24,14 +24,18 @@ from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import (
+    COST_LAW,
     CRYPTO,
     FDML,
+    LABEL_GUARD,
+    OVERHEAD,
     ROUNDS,
     STALENESS,
+    THEOREM1,
+    THEOREM2,
     TRADEOFF,
     Column,
     Row,
-    seconds,
 )
 
 WIDTH = 100
@@ -40,7 +44,7 @@ Cells = list[list[str]]
 """The headings, then a list for every row."""
 
 
-def by_columns(*columns: Column) -> Callable[[Sequence[Row]], Cells]:
+def by_columns(*columns: Column[Any]) -> Callable[[Sequence[Row]], Cells]:
     """A table with one line a row."""
 
     def cells(rows: Sequence[Row]) -> Cells:
@@ -99,53 +103,11 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "fdml": by_columns(*FDML),
     "noise": by_columns(*NOISE),
     "audit": audit_matrix,
-    "cost-law": by_columns(
-        ("scheme", _scheme),
-        ("Q", lambda row: str(row["local_steps"])),
-        ("homomorphic, a round", lambda row: seconds(row["homomorphic_s_per_round"])),
-        ("over the first Q", lambda row: f"{row['ratio_to_first']:.2f}"),
-        ("local, a round", lambda row: seconds(row["local_s_per_round"])),
-        ("encryptions", lambda row: f"{row['encryptions_per_round']:.3g}"),
-        ("products", lambda row: f"{row['products_per_round']:.3g}"),
-        ("decryptions", lambda row: f"{row['decryptions_per_round']:.3g}"),
-    ),
-    "overhead": by_columns(
-        ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
-        ("a round", lambda row: seconds(row["wall_s_per_round"])),
-        ("parties' own computation", lambda row: seconds(row["compute_s_per_round"])),
-        ("simulation", lambda row: seconds(row["overhead_s_per_round"])),
-    ),
-    "theorem1": by_columns(
-        ("case", lambda row: str(row["case"])),
-        ("theory says", lambda row: str(row["expected"])),
-        ("messages differ by", lambda row: f"{row['deviation']:.1e}"),
-        ("data differ by", lambda row: f"{row['relative_distance']:.2f}"),
-    ),
-    "bound": by_columns(
-        ("Q", lambda row: str(row["local_steps"])),
-        ("S", lambda row: str(row["batch_size"])),
-        ("η / largest allowed", lambda row: f"{row['over_limit']:g}"),
-        ("measured", lambda row: f"{row['measured']:.4g}"),
-        ("bound", lambda row: f"{row['bound']:.4g}"),
-        ("bound / measured", lambda row: f"{row['bound'] / row['measured']:.1f}"),
-        ("holds", lambda row: "yes" if row["holds"] else "no"),
-    ),
-    "rate": by_columns(
-        ("rounds", lambda row: str(row["rounds"])),
-        ("local steps in all", lambda row: str(row["steps"])),
-        ("measured", lambda row: f"{row['measured']:.4g}"),
-        ("bound", lambda row: f"{row['bound']:.4g}"),
-    ),
-    "label-guard": by_columns(
-        ("data", lambda row: str(row["dataset"])),
-        ("columns", lambda row: str(row["columns"])),
-        ("ratio", lambda row: f"{row['ratio']:.3f}"),
-        ("S", lambda row: str(row["batch_size"])),
-        ("labels read", lambda row: f"{row['accuracy']:.4f}"),
-        ("own model", lambda row: f"{row['own_model']:.4f}"),
-        ("more", lambda row: f"{row['accuracy'] - row['own_model']:+.4f}"),
-        ("rows of leverage 1", lambda row: str(row["exposed_rows"])),
-    ),
+    "cost-law": by_columns(*COST_LAW),
+    "overhead": by_columns(*OVERHEAD),
+    "theorem1": by_columns(*THEOREM1),
+    "theorem2": by_columns(*THEOREM2),
+    "label-guard": by_columns(*LABEL_GUARD),
 }
 
 

@@ -9,28 +9,26 @@ from securevfl.audit.curves import curve
 from securevfl.reports.page import render
 from securevfl.reports.plots import curve_svg
 from securevfl.reports.privacy import epsilon_text
+from securevfl.reports.rows import NoiseRow
 from securevfl.reports.tables import Column
 
-Row = Mapping[str, Any]
+
+def _spread(mean: float, deviation: float | None) -> str:
+    return f"{mean:.4f}" + ("" if deviation is None else f" ±{deviation:.4f}")
 
 
-def _spread(row: Row, key: str) -> str:
-    deviation = row[f"{key}_std"]
-    return f"{row[f'{key}_mean']:.4f}" + ("" if deviation is None else f" ±{deviation:.4f}")
-
-
-NOISE: tuple[Column, ...] = (
+NOISE: tuple[Column[NoiseRow], ...] = (
     ("model", lambda row: str(row["model"])),
     ("z", lambda row: f"{row['noise_multiplier']:g}"),
     ("eps release", lambda row: epsilon_text(row["epsilon_release"])),
     ("end to end", lambda row: epsilon_text(row["epsilon_end_to_end"])),
-    ("AUC exact rows", lambda row: _spread(row, "auc")),
-    ("AUC noisy rows", lambda row: _spread(row, "auc_noisy")),
+    ("AUC exact rows", lambda row: _spread(row["auc_mean"], row["auc_std"])),
+    ("AUC noisy rows", lambda row: _spread(row["auc_noisy_mean"], row["auc_noisy_std"])),
     ("gain", lambda row: f"{row['auc_mean'] - row['auc_local_only']:+.4f}"),
 )
 
 
-def sweep_notes(rows: Sequence[Row]) -> list[str]:
+def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
     """What a doubter asks of a sweep, a line each."""
     notes = []
     for model in dict.fromkeys(row["model"] for row in rows):
@@ -62,7 +60,7 @@ def sweep_notes(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def highest_gain(rows: Sequence[Row]) -> str:
+def highest_gain(rows: Sequence[NoiseRow]) -> str:
     """Up to which level training together is better than the best party alone, in words."""
     levels = sorted(rows, key=lambda row: row["noise_multiplier"])
     above = []
@@ -77,7 +75,7 @@ def highest_gain(rows: Sequence[Row]) -> str:
     return f"together better up to z = {above[-1]:g}{more}"
 
 
-def sweep_curve(rows: Sequence[Row]) -> dict[str, Any]:
+def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
     """One model's AUC over noise, with bands of one deviation, ε to the right, and the lines."""
     levels = sorted(rows, key=lambda row: row["noise_multiplier"])
     first = levels[0]
@@ -102,7 +100,7 @@ def sweep_curve(rows: Sequence[Row]) -> dict[str, Any]:
 
 def sweep_page(result: Mapping[str, Any]) -> str:
     """The page of a sweep, from what its JSON holds."""
-    rows: Sequence[Row] = result["rows"]
+    rows: Sequence[NoiseRow] = result["rows"]
     by_model = [
         [row for row in rows if row["model"] == model]
         for model in dict.fromkeys(row["model"] for row in rows)

@@ -1,13 +1,27 @@
 """Result rows as tables for a terminal of 80 columns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from rich import box
-from rich.table import Table
+from securevfl.reports.rows import (
+    CostLawRow,
+    CryptoRow,
+    FdmlRow,
+    JobRow,
+    LabelGuardRow,
+    OverheadRow,
+    RoundsRow,
+    StalenessRow,
+    Theorem1Row,
+    Theorem2Row,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Row = Mapping[str, Any]
-Column = tuple[str, Callable[[Row], str]]
+R = TypeVar("R")
+Column: TypeAlias = tuple[str, Callable[[R], str]]
 
 KILOBYTE = 1000.0
 MINUTE = 60.0
@@ -31,16 +45,16 @@ def size(value: float) -> str:
     return f"{value:.3g} GB"
 
 
-def _rounds(row: Row) -> str:
+def _rounds(row: JobRow | RoundsRow) -> str:
     mark = "" if row["reached_target"] else " *"
     return f"{row['rounds']:g}{mark}"
 
 
-def _exchange(row: Row) -> str:
-    name = str(row["exchange"])
-    if row.get("key_bits"):
+def _exchange(row: JobRow) -> str:
+    name = row["exchange"]
+    if row["key_bits"]:
         name = f"{name}-{row['key_bits']}"
-    return f"{name} both" if row.get("hide") == "both" else name
+    return f"{name} both" if row["hide"] == "both" else name
 
 
 def _ratio(value: float | None) -> str:
@@ -51,7 +65,7 @@ def _ratio(value: float | None) -> str:
     return f"{value:,.0f}x" if value >= 10 else f"{value:.2g}x"  # noqa: PLR2004
 
 
-def _scheme(row: Row) -> str:
+def _scheme(row: CryptoRow) -> str:
     if row["scheme"] == "none":
         return "in clear"
     if row["key_bits"] is None:
@@ -64,11 +78,11 @@ def _ahead(value: float) -> str:
     return seconds(value) if value > 1e-5 else "-"  # noqa: PLR2004
 
 
-TRADEOFF: tuple[Column, ...] = (
+TRADEOFF: tuple[Column[JobRow], ...] = (
     ("exchange", _exchange),
     ("Q", lambda row: str(row["local_steps"])),
     ("rounds", _rounds),
-    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("AUC", lambda row: _share(row["auc"])),
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
@@ -76,7 +90,7 @@ TRADEOFF: tuple[Column, ...] = (
     ("sent", lambda row: size(row["bytes_sent"])),
 )
 
-ROUNDS: tuple[Column, ...] = (
+ROUNDS: tuple[Column[RoundsRow], ...] = (
     ("algorithm", lambda row: str(row["algorithm"])),
     ("Q", lambda row: str(row["local_steps"])),
     ("K", lambda row: str(row["parties"])),
@@ -86,7 +100,7 @@ ROUNDS: tuple[Column, ...] = (
     ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
 )
 
-CRYPTO: tuple[Column, ...] = (
+CRYPTO: tuple[Column[CryptoRow], ...] = (
     ("scheme", _scheme),
     ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
     ("online", lambda row: seconds(row["seconds_median"]) + ("~" if row["extrapolated"] else "")),
@@ -97,7 +111,7 @@ CRYPTO: tuple[Column, ...] = (
     ("down", lambda row: size(row["bytes_down"])),
 )
 
-STALENESS: tuple[Column, ...] = (
+STALENESS: tuple[Column[StalenessRow], ...] = (
     ("straggler", lambda row: str(row["straggler"])),
     ("tau", lambda row: str(row["staleness"])),
     ("to target", lambda row: _time(row["seconds_to_target"])),
@@ -108,13 +122,66 @@ STALENESS: tuple[Column, ...] = (
     ("regret slope", lambda row: _slope(row["regret_slope"])),
 )
 
-FDML: tuple[Column, ...] = (
+FDML: tuple[Column[FdmlRow], ...] = (
     ("training", lambda row: f"{row['model']}, {row['training']}"),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("wall, an epoch", lambda row: seconds(row["wall_s_per_epoch"])),
     ("virtual, an epoch", lambda row: _seconds_or_dash(row["virtual_s_per_epoch"])),
     ("machinery", lambda row: _seconds_or_dash(row["machinery_s"])),
 )
+
+COST_LAW: tuple[Column[CostLawRow], ...] = (
+    ("scheme", lambda row: f"{row['scheme']} {row['key_bits'] or ''}".rstrip()),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("homomorphic", lambda row: seconds(row["homomorphic_s_per_round"])),
+    ("to first Q", lambda row: f"{row['ratio_to_first']:.2f}x"),
+    ("local", lambda row: seconds(row["local_s_per_round"])),
+    ("encryptions", lambda row: f"{row['encryptions_per_round']:g}"),
+    ("products", lambda row: f"{row['products_per_round']:g}"),
+    ("decryptions", lambda row: f"{row['decryptions_per_round']:g}"),
+)
+
+OVERHEAD: tuple[Column[OverheadRow], ...] = (
+    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
+    ("a round", lambda row: seconds(row["wall_s_per_round"])),
+    ("parties' computation", lambda row: seconds(row["compute_s_per_round"])),
+    ("simulation", lambda row: seconds(row["overhead_s_per_round"])),
+)
+
+THEOREM1: tuple[Column[Theorem1Row], ...] = (
+    ("case", lambda row: row["case"]),
+    ("expected", lambda row: row["expected"]),
+    ("deviation", lambda row: f"{row['deviation']:.1e}"),
+    ("distance", lambda row: f"{row['relative_distance']:.2f}"),
+    ("UtU - I", lambda row: f"{row['orthogonality_error']:.0e}"),
+    ("dim O(n)", lambda row: str(row["group_dimension"])),
+)
+
+THEOREM2: tuple[Column[Theorem2Row], ...] = (
+    ("rounds", lambda row: str(row["rounds"])),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("S", lambda row: str(row["batch_size"])),
+    ("eta", lambda row: f"{row['eta']:.3g}"),
+    ("of largest", lambda row: "-" if row["over_limit"] is None else f"{row['over_limit']:g}"),
+    ("measured", lambda row: f"{row['measured']:.4g}"),
+    ("bound", lambda row: f"{row['bound']:.4g}"),
+    ("bound/measured", lambda row: f"{row['bound'] / row['measured']:.1f}"),
+    ("holds", lambda row: "yes" if row["holds"] else "no"),
+)
+
+LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
+    ("ratio", lambda row: f"{row['ratio']:.3f}"),
+    ("S", lambda row: str(row["batch_size"])),
+    ("accuracy", lambda row: f"{row['accuracy']:.4f} ±{row['accuracy_std']:.4f}"),
+    ("own model", lambda row: _share(row["own_model"])),
+    ("more", lambda row: _share(row["own_model"] and row["accuracy"] - row["own_model"], "+")),
+    ("rank / N", lambda row: f"{row['rank_share']:.3f}"),
+    ("leverage 1", lambda row: str(row["exposed_rows"])),
+)
+
+
+def _share(value: float | None, sign: str = "") -> str:
+    return "-" if value is None else f"{value:{sign}.4f}"
 
 
 def _seconds_or_dash(value: float | None) -> str:
@@ -129,8 +196,11 @@ def _time(value: float | None) -> str:
     return "*" if value is None else seconds(value)
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> Table:
+def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "Table":
     """A table of rows that fits 80 columns; the first column to the left, figures right."""
+    from rich import box  # noqa: PLC0415  # not needed for what columns show
+    from rich.table import Table  # noqa: PLC0415
+
     result = Table(
         title=title or None,
         title_justify="left",
@@ -145,7 +215,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> Ta
     return result
 
 
-def tradeoff_notes(rows: Sequence[Row]) -> list[str]:
+def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
     """What a doubter asks of a tradeoff table, a line each."""
     notes = []
     if not all(row["reached_target"] for row in rows):

@@ -21,6 +21,7 @@ from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.audit.views import residuals_of
 from securevfl.benchmarks.label_guard import label_guard
+from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
@@ -169,7 +170,8 @@ def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> Non
 
 
 def test_the_guards_benchmark_gives_a_row_for_every_ratio() -> None:
-    rows = list(label_guard(load("breast_cancer"), ratios=(1 / 8, 1.0), epochs=3, seeds=(0,)))
+    settings = LabelGuardSettings(ratios=(1 / 8, 1.0), epochs=3, repeats=1)
+    rows = list(label_guard(settings, load("breast_cancer")))
     assert [row["batch_size"] for row in rows] == [115, 16]
     assert rows[0]["ratio"] <= 1 / 8
     assert rows[1]["accuracy"] > rows[0]["accuracy"]

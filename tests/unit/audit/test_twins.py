@@ -7,6 +7,7 @@ from securevfl.arrays import FloatArray
 from securevfl.attacks.rotation import stabilizer_rotation
 from securevfl.audit.seats import scaled
 from securevfl.audit.twins import Twin, TwinSetting, compare_twins, fixed_columns
+from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.benchmarks.theorem1 import Case, cases, run_case, theorem1
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
@@ -129,6 +130,6 @@ def test_a_network_must_begin_with_a_linear_layer() -> None:
 
 
 def test_the_benchmark_gives_a_row_for_every_case() -> None:
-    rows = list(theorem1(load("breast_cancer"), rounds=2, batch_size=228))
+    rows = list(theorem1(Theorem1Settings(rounds=2, batch_size=228), load("breast_cancer")))
     assert [row["case"] for row in rows] == [case.name for case in cases()]
     assert {row["expected"] for row in rows} == {"holds", "breaks"}

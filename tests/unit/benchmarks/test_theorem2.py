@@ -4,6 +4,7 @@ from scipy.optimize import check_grad
 
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks.objective import Objective
+from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
 from securevfl.benchmarks.theorem2 import bound, bounded_gradients, rates, slope, with_drift
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
@@ -78,11 +79,10 @@ def test_the_path_has_every_local_step(objective: Objective) -> None:
 def test_the_bound_holds_within_the_condition_and_can_fail_beyond_it() -> None:
     rows = list(
         bounded_gradients(
+            Theorem2Settings(
+                local_steps=(1, 5), batch_sizes=(57, 456), over_limit=(1.0, 16.0), repeats=1
+            ),
             load("breast_cancer"),
-            local_steps=(1, 5),
-            batch_sizes=(57, 456),
-            steps_over_limit=(1.0, 16.0),
-            seeds=(0,),
         )
     )
     assert len(rows) == 8
@@ -104,7 +104,7 @@ def test_the_bound_is_the_papers(objective: Objective) -> None:
 def test_error_falls_with_rounds_as_the_theorem_says() -> None:
     dataset = with_drift(some_rows(load("breast_cancer"), 256))
     assert Objective.of(dataset).smoothness.drift == pytest.approx(0.7, abs=1e-3)
-    rows = list(rates(dataset, roots=(4, 8, 16), seeds=(0, 1)))
+    rows = list(rates(Theorem2Settings(roots=(4, 8, 16), repeats=2), dataset))
     assert [row["rounds"] for row in rows] == [4, 8, 16]
     assert all(row["holds"] for row in rows)
     assert -1.5 < slope(rows) < -0.5
@@ -112,4 +112,4 @@ def test_error_falls_with_rounds_as_the_theorem_says() -> None:
 
 def test_a_rate_without_the_condition_is_refused() -> None:
     with pytest.raises(ConfigError, match="over the theorem's limit"):
-        list(rates(load("breast_cancer"), roots=(4,)))
+        list(rates(Theorem2Settings(roots=(4,)), load("breast_cancer")))

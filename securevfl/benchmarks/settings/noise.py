@@ -1,0 +1,81 @@
+"""What `sweep noise` is told."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from securevfl.benchmarks.settings import shared
+from securevfl.job import Job
+
+Model = Literal["lr", "nn"]
+
+
+@dataclass(frozen=True)
+class NoiseSettings:
+    """Every model at every noise multiplier with every seed."""
+
+    noise: Annotated[
+        tuple[float, ...], typer.Option(help="Noise multipliers z, by commas; 0 clips only.")
+    ] = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 15.0, 20.0)
+    models: Annotated[
+        tuple[Model, ...],
+        typer.Option("--model", help="lr, nn (a network at each party), by commas."),
+    ] = ("lr",)
+    algorithm: Annotated[
+        Literal["fdml", "fedsgd", "fedbcd-p", "fedbcd-s"], typer.Option(help="Which algorithm.")
+    ] = "fdml"
+    mechanism: Annotated[
+        Literal["gaussian", "laplace"], typer.Option(help="Which noise on predictions.")
+    ] = "gaussian"
+    clip: Annotated[float, typer.Option(help="C: predictions are clipped to [-C, C].")] = 2.0
+    delta: Annotated[float, typer.Option(help="Of (epsilon, delta).")] = 1e-5
+    gradient_clip: Annotated[
+        float | None, typer.Option(help="DP-SGD at the parties: a sample's longest gradient.")
+    ] = None
+    gradient_noise: Annotated[
+        float | None, typer.Option(help="DP-SGD at the parties: noise multiplier.")
+    ] = None
+    epochs: shared.Epochs = 10
+    batch_size: shared.Size = 100
+    local_steps: Annotated[int, typer.Option(min=1, help="Q, of fedbcd.")] = 5
+    hidden: Annotated[int, typer.Option(min=1, help="Hidden units of nn at each party.")] = 16
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Step size; tuned without noise on a validation fifth.")
+    ] = None
+    repeats: Annotated[int, typer.Option(min=1, help="Seeds.")] = 5
+    seed: shared.Seed = 0
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core if absent.")] = (
+        None
+    )
+
+    def job(self, model: str, rows: int, seed: int, noise: float | None) -> Job:
+        """The job of one run on so many training rows; without the exchange at noise None."""
+        settings: dict[str, Any] = {
+            "name": "noise",
+            "algorithm": self.algorithm,
+            "rounds": self.epochs * (rows // min(self.batch_size, rows)),
+            "batch_size": min(self.batch_size, rows),
+            "local_steps": self.local_steps,
+            "learning_rate": self.learning_rate or 1.0,
+            "schedule": "inverse-sqrt",
+            "sampling": "shuffle",
+            "eval_every": 0,
+            "seed": seed,
+        }
+        if model == "lr":
+            settings |= {"start": "zero"}
+        else:
+            settings |= {"model": "mlp", "hidden": [self.hidden], "activation": "tanh"}
+        if noise is None:
+            return Job.of(job=settings)
+        privacy = {
+            "mechanism": self.mechanism,
+            "noise_multiplier": noise,
+            "clip": self.clip,
+            "delta": self.delta,
+            "noise_seed": seed,
+            "gradient_clip": self.gradient_clip,
+            "gradient_noise_multiplier": self.gradient_noise,
+        }
+        return Job.of(job=settings, exchange={"scheme": "dp"}, privacy=privacy)

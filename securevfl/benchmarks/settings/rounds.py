@@ -1,0 +1,43 @@
+"""What `bench rounds` is told."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from securevfl.benchmarks.settings import shared
+
+
+@dataclass(frozen=True)
+class RoundsSettings:
+    """Every combination of algorithm, Q, K and μ; fedsgd at one Q only."""
+
+    algorithms: Annotated[
+        tuple[Literal["fedsgd", "fedbcd-p", "fedbcd-s"], ...],
+        typer.Option("--algorithm", help="fedsgd, fedbcd-p, fedbcd-s, by commas."),
+    ] = ("fedsgd", "fedbcd-p", "fedbcd-s")
+    local_steps: shared.LocalSteps = (1, 5, 10)
+    parties: Annotated[tuple[int, ...], typer.Option(help="Values of K, by commas.")] = (2,)
+    proximal: Annotated[tuple[float, ...], typer.Option(help="Values of μ, by commas.")] = (0.0,)
+    batch_size: shared.FullOrSize = 64
+    target_auc: shared.TargetAuc = 0.99
+    max_rounds: shared.MaxRounds = 1000
+    eval_every: shared.EvalEvery = 1
+    learning_rate: shared.LearningRate = None
+    schedule: Annotated[
+        Literal["constant", "inverse-sqrt"], typer.Option(help="Step sizes over rounds.")
+    ] = "constant"
+    divide_by_sqrt_parties: Annotated[
+        bool, typer.Option("--divide-by-sqrt-parties", help="Step size over the root of K.")
+    ] = False
+    local_rule: Annotated[
+        Literal["curvature", "frozen"], typer.Option(help="What local steps take for residuals.")
+    ] = "curvature"
+    l2: Annotated[float, typer.Option(min=0, help="L2 regularization.")] = 0.0
+    start: Annotated[
+        Literal["random", "zero"],
+        # No gradients are revealed here.
+        typer.Option(help="Where training starts; papers: zero."),
+    ] = "zero"
+    repeats: shared.Repeats = 3
+    seed: shared.Seed = 0

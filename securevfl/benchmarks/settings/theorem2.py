@@ -1,0 +1,38 @@
+"""What `bench theorem2` is told."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from securevfl.benchmarks.settings import shared
+
+
+@dataclass(frozen=True)
+class Theorem2Settings:
+    """The bound at every Q, S and η; the rate at every T."""
+
+    local_steps: Annotated[
+        tuple[int, ...], typer.Option(min=1, help="Bound: values of Q, which divide --steps.")
+    ] = (1, 5, 20)
+    batch_sizes: Annotated[
+        tuple[int, ...],
+        typer.Option("--batch-size", min=1, help="Bound: values of S, which divide N."),
+    ] = (57, 228, 456)
+    over_limit: Annotated[
+        tuple[float, ...],
+        typer.Option(help="Bound: step sizes over the largest that the theorem allows."),
+    ] = (0.25, 1.0, 4.0, 16.0)
+    steps: Annotated[int, typer.Option(min=1, help="Bound: T, local steps in all.")] = 400
+    roots: Annotated[
+        tuple[int, ...], typer.Option(min=1, help="Rate: values of √T, which divide the rows.")
+    ] = (4, 8, 16, 32, 64)
+    rate_dataset: Annotated[str, typer.Option(help="Rate: data set by name.")] = "a9a"
+    rate_rows: Annotated[int, typer.Option(min=1, help="Rate: training rows to take.")] = 4096
+    repeats: Annotated[int, typer.Option(min=1, help="Seeds of the batches; means.")] = 3
+    seed: shared.Seed = 0
+
+    @property
+    def seeds(self) -> range:
+        """Of the batches drawn; training starts at zero."""
+        return range(self.seed, self.seed + self.repeats)

@@ -1,0 +1,58 @@
+"""What `bench tradeoff` is told."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from securevfl.benchmarks.settings import shared
+from securevfl.job import Hide
+
+
+@dataclass(frozen=True)
+class TradeoffSettings:
+    """Every exchange at every Q."""
+
+    exchanges: Annotated[
+        tuple[str, ...], typer.Option("--exchange", help="Exchanges, by commas.")
+    ] = ("plain", "paillier", "ckks", "bfv")
+    algorithm: Annotated[
+        Literal["fedsgd", "fedbcd-p", "fedbcd-s"], typer.Option(help="Which algorithm.")
+    ] = "fedbcd-p"
+    local_steps: shared.LocalSteps = (1, 5, 10)
+    batch_size: shared.FullOrSize = 64
+    target_aucs: Annotated[
+        tuple[float, ...],
+        typer.Option("--target-auc", help="Held-out AUCs to reach, by commas; a row each."),
+    ] = (0.99,)
+    max_rounds: shared.MaxRounds = 200
+    phe_rounds: Annotated[
+        int | None, typer.Option(min=1, help="Give up on phe after so many rounds.")
+    ] = None
+    eval_every: shared.EvalEvery = 1
+    learning_rate: shared.LearningRate = None
+    tuning: Annotated[
+        Literal["shared", "per-q"],
+        typer.Option(help="Tune one step size at the largest Q for all, or one for each Q."),
+    ] = "shared"
+    loss: Annotated[
+        Literal["logistic", "squared", "taylor-logistic"],
+        typer.Option(help="Loss; hiding both sides takes squared or taylor-logistic."),
+    ] = "logistic"
+    repeats: shared.Repeats = 1
+    network: shared.Network = shared.LAN
+    hide: Annotated[Hide, typer.Option(help="What homomorphic exchanges hide.")] = "residuals"
+    key_bits: Annotated[int | None, typer.Option(help="Paillier modulus: 3072 or 2048.")] = None
+    engine: Annotated[
+        str | None, typer.Option(help="Implementation, of the schemes that have it: phe, fast.")
+    ] = None
+    round_trips: Annotated[
+        Literal["auto", 1, 2], typer.Option(help="A round, where the scheme can do with one.")
+    ] = "auto"
+    value_fraction_bits: Annotated[
+        int | None, typer.Option(help="Fixed point of residuals; the scheme's if absent.")
+    ] = None
+    feature_fraction_bits: Annotated[
+        int | None, typer.Option(help="Fixed point of features; the scheme's if absent.")
+    ] = None
+    seed: shared.Seed = 0

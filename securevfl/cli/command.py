@@ -1,0 +1,126 @@
+"""Commands whose options are the fields of dataclasses, so that each is written once.
+
+A field is annotated as Typer has it: `rounds: Annotated[int, typer.Option(min=1, help="…")] = 5`.
+Beyond what Typer parses, a field may be a tuple, typed as values separated by commas, a union of
+numbers and words, or a network.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import MISSING, Field, fields
+from functools import partial
+from inspect import Parameter, Signature
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from securevfl.job import NetworkSettings
+
+F = TypeVar("F", bound=Callable[..., None])
+UNIONS = (Union, UnionType)
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
+    """Make a function a command.
+
+    Args:
+        app: whose command.
+        name: the function's by default.
+
+    Returns:
+        A decorator of functions whose parameters are dataclasses; the fields of all of them, whose
+        names differ, are the options. What is not given on the command line has its default.
+    """
+
+    def register(function: F) -> F:
+        groups = {key: kind for key, kind in get_type_hints(function).items() if key != "return"}
+
+        def run(**given: object) -> None:
+            values = {key: value for key, value in given.items() if value is not None}
+            function(**{key: _filled(group, values) for key, group in groups.items()})
+
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        options = [_option(group, field) for group in groups.values() for field in fields(group)]
+        run.__signature__ = Signature(options)  # type: ignore[attr-defined]  # what Typer reads
+        app.command(name)(run)
+        return function
+
+    return register
+
+
+def _filled(group: type, values: Mapping[str, object]) -> object:
+    names = {field.name for field in fields(group)}
+    return group(**{name: value for name, value in values.items() if name in names})
+
+
+def typed(value: object) -> str:
+    """How a value is typed."""
+    if isinstance(value, tuple):
+        return ",".join(map(typed, value))
+    if isinstance(value, NetworkSettings):
+        return value.preset or f"{value.latency_ms:g}:{value.bandwidth_mbit:g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _option(group: type, field: Field[Any]) -> Parameter:
+    kind, info = get_args(get_type_hints(group, include_extras=True)[field.name])
+    default = Parameter.empty if field.default is MISSING else field.default
+    if not _known_to_typer(kind):
+        info = copy(info)
+        info.parser, info.metavar = partial(_parsed, kind, info.min), "<text>"
+        kind, default = str, typed(default) or None
+    return Parameter(
+        field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+def _known_to_typer(kind: object) -> bool:
+    if get_origin(kind) in UNIONS:
+        return len([each for each in get_args(kind) if each is not NoneType]) == 1
+    return get_origin(kind) is not tuple and kind is not NetworkSettings
+
+
+def _parsed(kind: Any, least: float | None, text: str) -> Any:  # noqa: ANN401
+    try:
+        return _value(kind, least, text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{text!r}: expected {_expected(kind, least)}") from None
+
+
+def _value(kind: Any, least: float | None, text: str) -> Any:  # noqa: ANN401
+    """The value that is typed so; ValueError or KeyError where it is none."""
+    if get_origin(kind) is tuple:
+        item, _ = get_args(kind)
+        parts = [part.strip() for part in text.split(",")]
+        if "" in parts:
+            raise ValueError
+        return tuple(_value(item, least, part) for part in parts)
+    if get_origin(kind) in UNIONS:  # of a number and words
+        number, words = get_args(kind)
+        return text if text in get_args(words) else _value(number, least, text)
+    if get_origin(kind) is Literal:
+        return {str(each): each for each in get_args(kind)}[text]
+    if kind is NetworkSettings:
+        if ":" not in text:
+            return NetworkSettings(preset=text)
+        latency, _, bandwidth = text.partition(":")
+        return NetworkSettings(latency_ms=float(latency), bandwidth_mbit=float(bandwidth))
+    value = kind(text)
+    if least is not None and not value >= least:
+        raise ValueError
+    return value
+
+
+def _expected(kind: Any, least: float | None) -> str:  # noqa: ANN401
+    if get_origin(kind) is tuple:
+        return f"{_expected(get_args(kind)[0], least)}, separated by commas"
+    if get_origin(kind) in UNIONS:
+        number, words = get_args(kind)
+        return f"{_expected(number, least)}, or {_expected(words, None)}"
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    if kind is NetworkSettings:
+        return "a preset or LATENCY_MS:MBIT_PER_S, as in 20:100"
+    name = {int: "whole number", float: "number", str: "name"}[kind]
+    return f"{name}s" + ("" if least is None else f" from {least:g} on")

@@ -1,0 +1,318 @@
+"""Result rows, as tables and JSON files have them: what a command was told beside what it found.
+
+Times are in seconds and sizes in bytes. Where a command repeats runs, figures are medians over
+them unless their comment says otherwise.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, cast
+
+from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from securevfl.runtime.costs import JobCosts
+
+Staleness = int | Literal["unbounded"]
+
+
+class CostFigures(TypedDict):
+    """What training cost; compute and communication make up the total.
+
+    Set-up and what was done ahead in waits (`offline_hidden_s`) are not part of it.
+    """
+
+    compute_s: float
+    communication_s: float
+    total_s: float
+    compute_by_phase_s: Mapping[str, float]
+    setup_s: float
+    round_trips: float
+    bytes_sent: float
+    ciphertext_bytes: float
+    messages: float
+    offline_hidden_s: NotRequired[float]
+
+
+def cost_figures(costs: "JobCosts") -> CostFigures:
+    """The costs as fields of a row."""
+    return cast("CostFigures", costs.row())
+
+
+class JobRow(CostFigures):
+    """What `train` and `bench tradeoff` say of a job."""
+
+    dataset: str
+    exchange: str
+    hide: str | None
+    algorithm: str
+    local_steps: int
+    parties: int
+    batch_size: int | str
+    rounds: float
+    reached_target: bool
+    auc: float | None
+    label_guard_ratio: float | None
+    learning_rate: float
+    learning_rate_chosen: str
+    key_bits: int | None
+    key_fingerprints: Mapping[str, str]
+    wall_s: float
+
+
+class TrainRow(JobRow):
+    """A finished job; `auc_exact` is of predictions without noise."""
+
+    auc_exact: float | None
+    accuracy: float | None
+    job_hash: str
+    privacy: Mapping[str, Any] | None
+    dropped_rows: Mapping[str, int]
+
+
+class TradeoffRun(CostFigures):
+    """One run up to a target."""
+
+    seed: int
+    reached: bool
+    rounds: int
+    auc: float
+    accuracy: float
+    wall_s: float
+    key_fingerprints: Mapping[str, str]
+
+
+class TradeoffRow(JobRow):
+    """One exchange at one Q to one target."""
+
+    target_auc: float
+    engine: str | None
+    repeats: int
+    max_rounds: int
+    runs: Sequence[TradeoffRun]
+
+
+class RoundsRun(TypedDict):
+    """One run."""
+
+    seed: int
+    reached: bool
+    rounds: int
+    auc: float
+    best_auc: float
+    messages: int
+
+
+class RoundsRow(TypedDict):
+    """One combination of algorithm, Q, K and μ."""
+
+    dataset: str
+    algorithm: str
+    local_steps: int
+    parties: int
+    proximal: float
+    batch_size: int | str
+    local_rule: str
+    target_auc: float
+    reached_target: bool
+    rounds: float
+    auc: float
+    best_auc: float
+    learning_rate: float
+    learning_rate_chosen: str
+    repeats: int
+    runs: Sequence[RoundsRun]
+
+
+class CryptoRow(TypedDict):
+    """One engine on one shape; NumPy's row lacks what only encryption has."""
+
+    operation: str
+    scheme: str
+    engine: str
+    key_bits: int | None
+    workers: int
+    samples: int
+    features: int
+    seconds_median: float
+    seconds_min: float
+    seconds_encrypt: NotRequired[float]
+    seconds_evaluate: NotRequired[float]
+    seconds_decrypt: NotRequired[float]
+    seconds_offline: NotRequired[float]
+    extrapolated: bool
+    timed_part: NotRequired[tuple[int, int]]
+    bytes_up: int
+    bytes_down: int
+    exact: bool
+    largest_error: NotRequired[float]
+    value_fraction_bits: NotRequired[int]
+    matrix_fraction_bits: NotRequired[int]
+    rounds: NotRequired[int]
+    runs: int
+    ratio_to_phe_2048: float | None
+    ratio_to_phe_3072: float | None
+
+
+class StalenessRun(TypedDict):
+    """One run; `seconds` to the target."""
+
+    seed: int
+    seconds: float | None
+    total_s: float
+    auc: float
+    refused: int
+    lead: int
+    regret_rounds: Sequence[int]
+    regret: Sequence[float]
+    slope: float | None
+
+
+class StalenessRow(TypedDict):
+    """One τ with one straggler, in virtual time; `largest_lead` is the largest of all runs."""
+
+    dataset: str
+    straggler: str
+    factor: float
+    staleness: Staleness
+    batch_size: int
+    target_auc: float
+    reached_target: bool
+    seconds_to_target: float | None
+    total_s: float
+    auc: float
+    refused_pulls: float
+    largest_lead: int
+    regret_rounds: Sequence[int]
+    regret: Sequence[float]
+    regret_slope: float | None
+    repeats: int
+    runs: Sequence[StalenessRun]
+
+
+class FdmlRow(TypedDict):
+    """One model trained one way; `machinery_s` is wall time of an iteration beside computation."""
+
+    dataset: str
+    model: str
+    training: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    staleness: Staleness
+    repeats: int
+    auc: float
+    aucs: Sequence[float]
+    wall_s_per_epoch: float
+    virtual_s_per_epoch: float | None
+    machinery_s: float | None
+
+
+class CostLawRow(TypedDict):
+    """One scheme at one Q; operations are of the first run."""
+
+    scheme: str
+    key_bits: int | None
+    local_steps: int
+    homomorphic_s_per_round: float
+    ratio_to_first: float
+    local_s_per_round: float
+    encryptions_per_round: float
+    products_per_round: float
+    decryptions_per_round: float
+    rounds: int
+    repeats: int
+
+
+class OverheadRow(TypedDict):
+    """Real time a round, the parties' own computation, and the rest."""
+
+    parties: int
+    samples: int
+    features: int
+    wall_s_per_round: float
+    compute_s_per_round: float
+    overhead_s_per_round: float
+    rounds: int
+    repeats: int
+
+
+class Theorem1Row(TypedDict):
+    """One pair of runs; deviations are the largest of all messages."""
+
+    dataset: str
+    case: str
+    expected: Literal["holds", "breaks"]
+    rounds: int
+    deviation: float
+    absolute_deviation: float
+    relative_distance: float
+    orthogonality_error: float
+    free_dimensions: int
+    group_dimension: int
+    set_up_differs: Sequence[str]
+    wall_s: float
+
+
+class Theorem2Row(TypedDict):
+    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound."""
+
+    table: Literal["bound", "rate"]
+    dataset: str
+    parties: int
+    local_steps: int
+    batch_size: int
+    eta: float
+    rounds: int
+    steps: int
+    measured: float
+    spread: float
+    bound: float
+    holds: bool
+    over_limit: float | None
+
+
+class LabelGuardRow(TypedDict):
+    """What a feature party reads at one ratio: mean and deviation over seeds."""
+
+    dataset: str
+    rows: int
+    columns: int
+    ratio: float
+    batch_size: int
+    epochs: int
+    accuracy: float
+    accuracy_std: float
+    own_model: float | None
+    chance: float | None
+    rank_share: float
+    exposed_rows: int
+
+
+class NoiseRow(TypedDict):
+    """One model at one noise multiplier: means and deviations over seeds, and the promise."""
+
+    dataset: str
+    model: str
+    algorithm: str
+    mechanism: str
+    noise_multiplier: float
+    clip: float
+    releases: int
+    delta: float
+    epsilon_release: float | None
+    epsilon_end_to_end: float | None
+    epsilon_end_to_end_text: str
+    gradient_clip: float | None
+    gradient_noise_multiplier: float | None
+    auc_mean: float
+    auc_std: float | None
+    auc_noisy_mean: float
+    auc_noisy_std: float | None
+    auc_local_only: float
+    local_only_party: str
+    auc_centralized: float
+    learning_rate: float
+    repeats: int
+    aucs: Sequence[float]
+    aucs_noisy: Sequence[float]
+    noise: str

@@ -1,0 +1,132 @@
+"""How commands begin and how an interrupt ends them."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.commands import run
+
+pytestmark = pytest.mark.usefixtures("clean_place")
+SLOW = {
+    *("torch", "sklearn", "scipy", "matplotlib", "tenseal", "polars", "dp_accounting"),
+    *("phe", "gmpy2", "jinja2", "urllib.request"),
+}
+NEEDED_BY_WORK = {"numpy", "asyncio", "cryptography", "safetensors"}
+COMMANDS = [
+    *("train", "audit", "sweep noise", "data list", "data where", "data get"),
+    *(f"bench {name}" for name in ("tradeoff", "rounds", "crypto", "staleness", "fdml")),
+    *(f"bench {name}" for name in ("cost-law", "overhead", "theorem1", "theorem2", "label-guard")),
+]
+SAYS_WHAT_IS_LOADED = """
+import runpy, sys
+sys.argv = ["securevfl", *sys.argv[1:]]
+try:
+    runpy.run_module("securevfl", run_name="__main__")
+finally:
+    sys.stderr.write("loaded " + " ".join(sys.modules) + "\\n")
+"""
+
+
+def loaded(arguments: str) -> tuple[set[str], str]:
+    """The modules that a command line imports, and its first line on stderr."""
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", SAYS_WHAT_IS_LOADED, *arguments.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    *told, last = ended.stderr.splitlines()
+    assert last.startswith("loaded ")
+    return set(last.split()), told[0] if told else ""
+
+
+def test_help_loads_nothing_that_is_slow() -> None:
+    # One process for all of them: whichever loads something shows it.
+    every = "; ".join(
+        f"sys.argv = {['securevfl', *command.split(), '--help']!r}; run()"
+        for command in (*COMMANDS, "bench", "sweep", "data", "")
+    )
+    code = (
+        "import sys\nfrom securevfl.cli.app import main\n"
+        "def run():\n    try:\n        main()\n    except SystemExit as ended:\n"
+        "        assert not ended.code, sys.argv\n"
+        f"{every}\nsys.stderr.write(' '.join(sys.modules))"
+    )
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    modules = set(ended.stderr.split())
+    assert "typer" in modules
+    assert not modules & (SLOW | NEEDED_BY_WORK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("bench tradeoff --exchang plain", "--exchange"),
+        ("train nowhere.toml", "nowhere.toml"),
+        ("train malformed.toml", "not TOML"),
+        ("train unknown.toml", "nearest known key is 'rounds'"),
+    ],
+)
+def test_a_mistake_that_is_seen_at_once_loads_nothing_for_work(arguments: str, said: str) -> None:
+    Path("malformed.toml").write_text("[job", encoding="utf-8")
+    Path("unknown.toml").write_text("[job]\nround = 3\n", encoding="utf-8")
+    modules, told = loaded(arguments)
+    assert said in told
+    assert not modules & (SLOW | NEEDED_BY_WORK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("bench tradeoff --dataset brest_cancer", "breast_cancer"),
+        ("bench tradeoff --dataset a9a", "data get a9a"),
+        ("bench tradeoff --exchange plian", "nearest is 'plain'"),
+        ("bench tradeoff --batch-size 100000", "456"),
+        ("bench staleness --dataset digits", "10 classes"),
+        ("sweep noise --dataset breast_cancer --clip 0", "clip"),
+        ("audit --exchange bvf", "'bvf'"),
+        ("audit --dataset brest_cancer", "breast_cancer"),
+        ("train files.toml", "bank.csv"),
+        ("data where a9b", "a9a"),
+    ],
+)
+def test_a_mistake_loads_nothing_that_is_slow(arguments: str, said: str) -> None:
+    Path("files.toml").write_text(
+        '[[party]]\nname = "bank"\nrole = "label"\ndata = "bank.csv"\nid_column = "id"\n'
+        'label_column = "y"\n[[party]]\nname = "shop"\nrole = "feature"\ndata = "shop.csv"\n'
+        'id_column = "id"\n',
+        encoding="utf-8",
+    )
+    modules, told = loaded(arguments)
+    assert said in told
+    assert not modules & SLOW
+
+
+@pytest.mark.parametrize(
+    "library", ["pydantic_core", "_multiarray_umath", "libtorch_cpu", "sealapi"]
+)
+def test_an_interrupt_while_something_is_imported_is_no_traceback(library: str) -> None:
+    command = "theorem1" if "torch" in library else "cost-law"
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", "securevfl", "bench", command], stderr=subprocess.PIPE, text=True
+    )
+    mapped = Path(f"/proc/{process.pid}/maps")
+    for _ in range(60_000):
+        if library in mapped.read_text(encoding="utf-8"):
+            break
+        time.sleep(0.001)
+    process.send_signal(2)
+    error = process.communicate(timeout=60)[1]
+    assert "Traceback" not in error
+    assert "interrupted" in error
+    assert process.returncode == 130
+
+
+def test_a_command_named_here_is_a_command() -> None:
+    for command in COMMANDS:
+        assert run(*command.split(), "--help") == 0
