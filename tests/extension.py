@@ -65,7 +65,6 @@ class Rounded(Exchange):
     """Residuals of 16 bits."""
 
     name = "rounded"
-    summary = "predictions in clear, residuals rounded to 16 bits"
 
     @override
     def check(self, plan: Plan) -> None:
@@ -124,7 +123,7 @@ class HeavyBall(FedBcd):
 
 
 ROUNDED = Rounded()
-HEAVY_BALL = HeavyBall("heavy-ball", "FedBCD-p with momentum in local steps")
+HEAVY_BALL = HeavyBall("heavy-ball")
 
 
 def install() -> None:

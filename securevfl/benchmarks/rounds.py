@@ -33,8 +33,6 @@ def rounds(
     for (parties, dataset), algorithm, local_steps, proximal in product(
         datasets.items(), settings.algorithms, settings.local_steps, settings.proximal
     ):
-        if algorithm == "fedsgd" and local_steps != settings.local_steps[0]:
-            continue
         job = Job.of(
             job={
                 "name": "rounds",
@@ -57,6 +55,8 @@ def rounds(
             }
         )
         plan = plan_for(job, dataset)
+        if plan.local_steps != local_steps != settings.local_steps[0]:
+            continue
         what = f"{algorithm}, Q = {plan.local_steps}, K = {parties}, proximal {proximal:g}"
         report(what)
         given = settings.learning_rate

@@ -12,6 +12,7 @@ from securevfl.cli import options
 from securevfl.cli.train import job_data
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
+from securevfl.protocols import names
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -28,7 +29,8 @@ def audit(
         str | None, typer.Option(help="Data set by name; breast_cancer where no job is given.")
     ] = None,
     exchange: Annotated[
-        str | None, typer.Option(help="Exchanges, by commas; the job's, or all.")
+        str | None,
+        typer.Option(help=f"By commas: {', '.join(names.EXCHANGES)}; the job's, or all."),
     ] = None,
     attack: Annotated[str | None, typer.Option(help="Attacks, by commas; all if absent.")] = None,
     hide: Annotated[
@@ -64,7 +66,7 @@ def audit(
     With a job file its settings are audited, and [audit] must_resist is its policy. Exit status 1
     if an attack that must resist leaks, or is not shown to resist.
     """
-    _check_exchanges(exchange)
+    chosen = _exchanges(exchange)
     if job is not None:
         described, data = _described(job, dataset, data_dir)
     else:
@@ -93,7 +95,7 @@ def audit(
     policy = options.names(must_resist) if must_resist else described.audit.must_resist
     settings = AuditSettings(
         jobs=_jobs(
-            described, exchange, hide, {"noise_multiplier": noise, "clip": clip}, job is not None
+            described, chosen, hide, {"noise_multiplier": noise, "clip": clip}, job is not None
         ),
         attacks=options.names(attack) if attack else tuple(MEASURES),
         repeats=repeats,
@@ -135,29 +137,32 @@ def _described(
     if dataset is not None:
         raise ConfigError(f"--dataset {dataset!r}: the job file {path} names the data")
     described = read_job(path)
+    names.check_names(described)
     return described, job_data(described, path.parent, data_dir)
 
 
-def _check_exchanges(exchange: str | None) -> None:
-    if exchange is None:
-        return
-    from securevfl.protocols.catalogue import EXCHANGES
+def _exchanges(exchange: str | None) -> tuple[str, ...]:
+    """Those that were asked for; none if nothing is said.
 
-    for name in options.names(exchange):
-        if name not in EXCHANGES:
-            raise ConfigError(f"--exchange {name!r}: unknown; known are {', '.join(EXCHANGES)}")
+    Raises:
+        ConfigError: one that is not known.
+    """
+    chosen = options.names(exchange or "")
+    for name in chosen:
+        names.require(name, names.EXCHANGES, "--exchange")
+    return chosen
 
 
 def _jobs(
-    job: Job, exchange: str | None, hide: str, noise: dict[str, float], from_file: bool
+    job: Job, chosen: tuple[str, ...], hide: str, noise: dict[str, float], from_file: bool
 ) -> dict[str, Job]:
     """The job under each exchange; a file's own exchange as it stands."""
     from securevfl.protocols.catalogue import EXCHANGES
 
-    if exchange is None and from_file:
+    if not chosen and from_file:
         return {job.exchange.scheme: job}
     jobs = {}
-    for name in options.names(exchange) if exchange else EXCHANGES:
+    for name in chosen or names.EXCHANGES:
         if name == job.exchange.scheme and from_file:
             jobs[name] = job
             continue

@@ -9,6 +9,7 @@ import typer
 from securevfl.cli import options
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
+from securevfl.protocols import names
 from securevfl.reports import tables
 from securevfl.reports.privacy import privacy_notes, spent_text
 from securevfl.reports.rows import TrainRow, cost_figures
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
     from securevfl.training import TrainingResult
 
-EXAMPLE = """\
+EXAMPLE = f"""\
 # securevfl train example.toml
 [job]
 name = "example"
 dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
-algorithm = "fedbcd-p"
+algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
 rounds = 40
 batch_size = 128
 local_steps = 5
@@ -32,7 +33,7 @@ target_auc = 0.99
 seed = 0
 
 [exchange]
-scheme = "bfv"                 # plain, masked (3 parties or more), bfv, paillier, ckks
+scheme = "bfv"                 # of {", ".join(names.EXCHANGES)}
 hide = "residuals"             # or both; round_trips = 1 or 2 where auto should not choose
 
 [network]
@@ -82,6 +83,7 @@ def train(
     if job is None:
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
+    names.check_names(described)
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)

@@ -21,7 +21,6 @@ class Algorithm(ABC):
 
     Attributes:
         name: in `[job] algorithm`.
-        summary: one line for people.
         settings: the section of a job file under the algorithm's own name, if it has one.
         in_turns: whether parties take turns within a round.
         labels_everywhere: whether all parties hold the labels.
@@ -31,7 +30,6 @@ class Algorithm(ABC):
     """
 
     name: str
-    summary: str
     settings: ClassVar[type[Section] | None] = None
     in_turns: bool = False
     labels_everywhere: ClassVar[bool] = False

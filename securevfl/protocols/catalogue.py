@@ -1,10 +1,9 @@
 """Every exchange and algorithm by name, and a job resolved with them into a plan.
 
-A new exchange or algorithm is a file of its own and one more entry here; `add_exchange` and
+A new exchange or algorithm is a file of its own, an entry here and its name; `add_exchange` and
 `add_algorithm` take those of other packages.
 """
 
-import difflib
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TypeVar
@@ -15,6 +14,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import OWN_SECTIONS, Job, check_models
 from securevfl.models.local_model import Network
 from securevfl.models.losses import loss_for
+from securevfl.protocols import names
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange
 from securevfl.protocols.exchanges.noisy import Noisy
@@ -38,7 +38,7 @@ def add_exchange(exchange: Exchange) -> None:
     Raises:
         ConfigError: the name is taken.
     """
-    _add(_EXCHANGES, exchange, "exchange")
+    _add(_EXCHANGES, names.EXCHANGES, exchange, "exchange")
 
 
 def add_algorithm(algorithm: Algorithm) -> None:
@@ -49,7 +49,7 @@ def add_algorithm(algorithm: Algorithm) -> None:
     """
     if algorithm.name in Job.model_fields:
         raise ConfigError(f"algorithm {algorithm.name!r}: the name of a section of job files")
-    _add(_ALGORITHMS, algorithm, "algorithm")
+    _add(_ALGORITHMS, names.ALGORITHMS, algorithm, "algorithm")
     if algorithm.settings is not None:
         OWN_SECTIONS[algorithm.name] = algorithm.settings
 
@@ -60,7 +60,8 @@ def exchange_of(job: Job) -> Exchange:
     Raises:
         ConfigError: there is none; the message names the nearest.
     """
-    return _known(EXCHANGES, job.exchange.scheme, "exchange")
+    names.require(job.exchange.scheme, EXCHANGES, "exchange")
+    return EXCHANGES[job.exchange.scheme]
 
 
 def algorithm_of(job: Job) -> Algorithm:
@@ -69,7 +70,8 @@ def algorithm_of(job: Job) -> Algorithm:
     Raises:
         ConfigError: there is none, or a section that is another algorithm's.
     """
-    algorithm = _known(ALGORITHMS, job.job.algorithm, "algorithm")
+    names.require(job.job.algorithm, ALGORITHMS, "algorithm")
+    algorithm = ALGORITHMS[job.job.algorithm]
     for name in job.own:
         if name != algorithm.name:
             raise ConfigError(f"[{name}] is for algorithm {name!r}, not {algorithm.name!r}")
@@ -134,19 +136,12 @@ def _networks(job: Job, facts: Facts, modules: Collection[str]) -> dict[str, Net
     return networks
 
 
-def _add(known: dict[str, D], description: D, what: str) -> None:
+def _add(known: dict[str, D], names: list[str], description: D, what: str) -> None:
     if description.name in known:
         raise ConfigError(f"{what} {description.name!r} is known already")
     known[description.name] = description
-
-
-def _known(known: Mapping[str, D], name: str, what: str) -> D:
-    if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"{what} = {name!r}: unknown; nearest is {nearest!r}, known are {', '.join(known)}"
-        )
-    return known[name]
+    if description.name not in names:
+        names.append(description.name)
 
 
 for _exchange in (Plain(), Masked(), Noisy(), *map(UnderEncryption, SCHEMES)):

@@ -174,7 +174,6 @@ class Exchange(ABC):
 
     Attributes:
         name: in `[exchange] scheme`.
-        summary: one line for people.
         encrypts: whether it needs homomorphic keys.
         adds_noise: whether `[privacy]` belongs to it.
         is_slow: whether a round takes so long that audits make fewer and smaller ones.
@@ -184,7 +183,6 @@ class Exchange(ABC):
     """
 
     name: str
-    summary: str
     encrypts: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
     is_slow: bool = False

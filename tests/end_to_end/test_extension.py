@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.errors import ConfigError
 from securevfl.job import OWN_SECTIONS, Job, parse_job
-from securevfl.protocols import catalogue
+from securevfl.protocols import catalogue, names
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.training import train
 from tests import extension
@@ -25,6 +25,7 @@ dataset = "breast_cancer"
 algorithm = "heavy-ball"
 rounds = 12
 learning_rate = 0.1
+batch_size = "full"
 
 [heavy-ball]
 momentum = 0.5
@@ -44,6 +45,8 @@ def installed() -> Iterator[None]:
     del catalogue._EXCHANGES[extension.ROUNDED.name]
     del catalogue._ALGORITHMS[extension.HEAVY_BALL.name]
     del OWN_SECTIONS[extension.HEAVY_BALL.name]
+    names.EXCHANGES.remove(extension.ROUNDED.name)
+    names.ALGORITHMS.remove(extension.HEAVY_BALL.name)
 
 
 def test_the_exchange_keeps_the_contract_of_all() -> None:
@@ -107,7 +110,7 @@ def test_help_names_it(command: list[str]) -> None:
 def test_names_are_taken_once() -> None:
     with pytest.raises(ConfigError, match="is known already"):
         extension.install()
-    taken = type(extension.HEAVY_BALL)("output", "a section of every job file")
+    taken = type(extension.HEAVY_BALL)("output")
     with pytest.raises(ConfigError, match="name of a section"):
         catalogue.add_algorithm(taken)
     assert Job.of(output={"checkpoint_every": 3}).output.checkpoint_every == 3

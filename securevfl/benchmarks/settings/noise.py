@@ -22,9 +22,7 @@ class NoiseSettings:
         tuple[Model, ...],
         typer.Option("--model", help="lr, nn (a network at each party), by commas."),
     ] = ("lr",)
-    algorithm: Annotated[
-        Literal["fdml", "fedsgd", "fedbcd-p", "fedbcd-s"], typer.Option(help="Which algorithm.")
-    ] = "fdml"
+    algorithm: shared.Algorithm = "fdml"
     mechanism: Annotated[
         Literal["gaussian", "laplace"], typer.Option(help="Which noise on predictions.")
     ] = "gaussian"

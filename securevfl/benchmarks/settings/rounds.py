@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 import typer
 
 from securevfl.benchmarks.settings import shared
+from securevfl.protocols import names
 
 
 @dataclass(frozen=True)
 class RoundsSettings:
-    """Every combination of algorithm, Q, K and μ; fedsgd at one Q only."""
+    """Every combination of algorithm, Q, K and μ; what takes one step whatever Q only once."""
 
     algorithms: Annotated[
-        tuple[Literal["fedsgd", "fedbcd-p", "fedbcd-s"], ...],
-        typer.Option("--algorithm", help="fedsgd, fedbcd-p, fedbcd-s, by commas."),
+        tuple[str, ...],
+        typer.Option("--algorithm", help=f"By commas, of {', '.join(names.ALGORITHMS)}."),
     ] = ("fedsgd", "fedbcd-p", "fedbcd-s")
     local_steps: shared.LocalSteps = (1, 5, 10)
     parties: Annotated[tuple[int, ...], typer.Option(help="Values of K, by commas.")] = (2,)

@@ -5,9 +5,11 @@ from typing import Annotated, Literal
 import typer
 
 from securevfl.job import NetworkSettings
+from securevfl.protocols import names
 
 LAN = NetworkSettings(preset="lan")
 
+Algorithm = Annotated[str, typer.Option(help=f"One of {', '.join(names.ALGORITHMS)}.")]
 Epochs = Annotated[int, typer.Option(min=1, help="Over the training rows.")]
 EvalEvery = Annotated[int, typer.Option(min=0, help="Rounds between scorings; 0: last only.")]
 FullOrSize = Annotated[

@@ -7,6 +7,7 @@ import typer
 
 from securevfl.benchmarks.settings import shared
 from securevfl.job import Hide
+from securevfl.protocols import names
 
 
 @dataclass(frozen=True)
@@ -14,11 +15,10 @@ class TradeoffSettings:
     """Every exchange at every Q."""
 
     exchanges: Annotated[
-        tuple[str, ...], typer.Option("--exchange", help="Exchanges, by commas.")
+        tuple[str, ...],
+        typer.Option("--exchange", help=f"By commas: {', '.join(names.EXCHANGES)}."),
     ] = ("plain", "paillier", "ckks", "bfv")
-    algorithm: Annotated[
-        Literal["fedsgd", "fedbcd-p", "fedbcd-s"], typer.Option(help="Which algorithm.")
-    ] = "fedbcd-p"
+    algorithm: shared.Algorithm = "fedbcd-p"
     local_steps: shared.LocalSteps = (1, 5, 10)
     batch_size: shared.FullOrSize = 64
     target_aucs: Annotated[

@@ -70,7 +70,6 @@ class Noisy(InClear):
     """Clipped predictions with noise, in clear otherwise."""
 
     name = "dp"
-    summary = "clipped predictions with differential-privacy noise; residuals with it or without"
     adds_noise = True
     variants = ({}, {"privacy": {"label_noise_multiplier": 1.0}})
 

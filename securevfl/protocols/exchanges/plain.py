@@ -128,7 +128,6 @@ class Plain(InClear):
     """Predictions and residuals in clear: the baseline."""
 
     name = "plain"
-    summary = "predictions and residuals in clear: the baseline"
 
     @override
     def learns(self, job: Job) -> Learns:
@@ -161,7 +160,6 @@ class Masked(InClear):
     """Predictions under masks that cancel in their sum."""
 
     name = "masked"
-    summary = "only the sum of predictions shows; residuals in clear (3 parties or more)"
     fewest_parties = 3
 
     @override

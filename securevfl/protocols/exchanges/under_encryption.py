@@ -42,7 +42,6 @@ class UnderEncryption(Exchange):
     def __init__(self, name: str) -> None:
         self._scheme = SCHEMES[name]
         self.name = name
-        self.summary = self._scheme.description
         self.is_slow = self._scheme.is_slow
         if self._scheme.seconds is not None:
             self.variants = (*self.variants, {"exchange": {"round_trips": 1}})

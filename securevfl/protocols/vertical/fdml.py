@@ -56,7 +56,6 @@ class Fdml(Algorithm):
     """Asynchronous parties around a server."""
 
     name = "fdml"
-    summary = "one step at a time, every party at its own speed, around a server"
     settings = FdmlSettings
     labels_everywhere = True
     scores_between = False

@@ -38,15 +38,12 @@ class FedBcd(Algorithm):
 
     Args:
         name: in a job.
-        summary: one line for people.
         in_turns: whether parties take turns within a round.
         one_step: Q = 1 whatever the job says.
     """
 
-    def __init__(
-        self, name: str, summary: str, *, in_turns: bool = False, one_step: bool = False
-    ) -> None:
-        self.name, self.summary = name, summary
+    def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
+        self.name = name
         self.in_turns, self._one_step = in_turns, one_step
 
     @override
@@ -76,9 +73,9 @@ class FedBcd(Algorithm):
         }
 
 
-FEDSGD = FedBcd("fedsgd", "one gradient step a round at every party", one_step=True)
-FEDBCD_P = FedBcd("fedbcd-p", "Q local steps a round, all parties at once")
-FEDBCD_S = FedBcd("fedbcd-s", "Q local steps a round, party after party", in_turns=True)
+FEDSGD = FedBcd("fedsgd", one_step=True)
+FEDBCD_P = FedBcd("fedbcd-p")
+FEDBCD_S = FedBcd("fedbcd-s", in_turns=True)
 
 
 class Batches(Protocol):

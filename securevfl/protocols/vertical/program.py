@@ -100,13 +100,17 @@ async def run_party(
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
         LabelLeakRefused: this party owns a key and its gradients would tell too much.
+        BudgetExhausted: the job would spend more than its privacy budget.
     """
     facts, job = plan.facts, plan.job
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(plan, workplace.data.table, workplace.start, workplace.make_module)
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
-    noise = None if plan.account is None else plan.account.noise_at(facts.names.index(party.name))
+    noise = None
+    if plan.account is not None:
+        plan.account.require_budget()
+        noise = plan.account.noise_at(facts.names.index(party.name))
     model = part.model
     with_exact_steps = party.holds_labels and not plan.algorithm.labels_everywhere
     if noise is not None and noise.gradients is not None and not with_exact_steps:
