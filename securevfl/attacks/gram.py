@@ -1,9 +1,10 @@
 """X up to a rotation, from predictions: what Theorem 1 leaves to the label party.
 
-*Full batches.* Local steps of a linear model move its predictions by functions of K = XXᵀ alone:
-H' = H − g(K)·d for the residuals d, with g(κ) = η Σ_{q<Q} (1 − η(cκ/S + μ))^q κ/S: one step is
-ηK/S, and the curvature rule's refreshed own part is in the sum. All H lie in the range of X, of
-dimension d; within it d rounds fix the symmetric g(K), and its eigenvalues K's, g being monotone.
+*Full batches.* Local steps of a linear model move its predictions by functions of XXᵀ alone:
+H' = H − g(XXᵀ)·d for the residuals d, with g(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j κ/S: one step is
+ηXXᵀ/S, and the curvature rule's refreshed own part is in the sum. All H lie in the range of X, of
+dimension d; within it d rounds fix the symmetric g(XXᵀ), and its eigenvalues those of XXᵀ, as g is
+monotone.
 
 *Fixed batches.* What moves a batch's predictions between two of its visits is a linear function of
 the residuals of all batches in between, d numbers each: about d visits for each batch solve for it.
@@ -48,7 +49,7 @@ def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) 
     """F with FFᵀ = XXᵀ, shape (N, d): X up to a rotation.
 
     Args:
-        rounds: T ≥ 2 of all rows, in the same order.
+        rounds: R ≥ 2 of all rows, in the same order.
         knowledge: see there; one step size for all rounds unless Q = 1.
 
     Raises:
@@ -63,7 +64,7 @@ def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) 
     etas = np.asarray(knowledge.step_sizes[: len(rounds) - 1])
     if knowledge.local_steps > 1 and np.ptp(etas) > 0:
         raise ConfigError("step sizes that change with several local steps: not separated")
-    # With Q = 1 every round is brought to η = 1, so that g(K) = K/S.
+    # With Q = 1 every round is brought to η = 1, so that g(XXᵀ) = XXᵀ/S.
     scales = etas if knowledge.local_steps == 1 else np.ones_like(etas)
     before = [each.predictions for each in rounds[:-1]]
     moved = np.hstack(
@@ -84,14 +85,15 @@ def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) 
 
 
 def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
-    """The symmetric M with M·A ≈ B, least squares over symmetric matrices.
+    """The symmetric matrix that takes `given` to `result`, by least squares.
 
-    In the singular basis of A both M_ij and M_ji are measured, with errors like 1/s_j and 1/s_i;
+    In the singular basis of `given` both of two mirrored entries are measured, with errors like the
+    inverses of their columns' singular values;
     what no column tells stays 0, and what noise drowns is shrunk.
 
     Args:
-        given: A, shape (d, m).
-        result: B, shape (d, m).
+        given: shape (d, m).
+        result: shape (d, m).
     """
     left, scales, right = np.linalg.svd(given, full_matrices=False)
     left, scales, right = _complete(left, scales, right)
@@ -216,7 +218,7 @@ def _complete(
 
 
 def _steps(kappas: FloatArray, eta: float, rows: int, knowledge: GramKnowledge) -> FloatArray:
-    """q(κ) = η Σ_{q<Q} (1 − η(cκ/S + μ))^q, what Q local steps make of one."""
+    """q(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j, what Q local steps make of one."""
     shrink = 1 - eta * (knowledge.curvature * kappas / rows + knowledge.proximal)
     steps: FloatArray = eta * np.sum(
         [shrink**step for step in range(knowledge.local_steps)], axis=0

@@ -18,7 +18,7 @@ class ModelKnowledge:
 
     Attributes:
         target_weights: of the party under attack, shape (d, C), or (d, 1) for two classes.
-        own_predictions: the sum of all other parties' H, shape (M, C) or (M, 1).
+        own_predictions: the sum of all other parties' H, shape (rows, C) or (rows, 1).
     """
 
     target_weights: FloatArray
@@ -26,10 +26,10 @@ class ModelKnowledge:
 
 
 def features_from_scores(scores: FloatArray, knowledge: ModelKnowledge) -> FloatArray:
-    """The shortest x with the scores' log-ratios, shape (M, d).
+    """The shortest x with the scores' log-ratios, shape (rows, d).
 
     Args:
-        scores: probabilities of every class, shape (M, C); of class 1, shape (M, 1), for two.
+        scores: probabilities of every class, shape (rows, C); of class 1, shape (rows, 1), for two.
         knowledge: see there.
     """
     tiny = np.finfo(np.float64).tiny

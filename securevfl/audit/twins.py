@@ -34,8 +34,8 @@ class Twin:
     Attributes:
         deviation: largest ‖m − m'‖∞/‖m‖∞ of all numbers in clear.
         absolute_deviation: largest |m − m'|.
-        steps: shape (T,), the steps of the job.
-        deviations: shape (T,), the largest relative deviation of each step's.
+        steps: shape (steps,), the steps of the job.
+        deviations: shape (steps,), the largest relative deviation of each step's.
         relative_distance: ‖X − XU‖/‖X‖ over the training rows.
         orthogonality_error: largest entry of |UᵀU − I|.
         free_dimensions: n, where the group of such U is O(n).
