@@ -21,13 +21,13 @@ MOST_ROWS = 600
 def factor_from_minibatches(
     rounds: Sequence[Round], rows: int, eta: float, dimension: int
 ) -> FloatArray:
-    """F with FFᵀ nearest to XXᵀ, shape (N, d).
+    """F with FFᵀ nearest to XXᵀ, shape (N, rank).
 
     Args:
         rounds: in order, of one local step each, without penalties.
         rows: N.
         eta: η, the same in all rounds.
-        dimension: d, the rank of X.
+        dimension: the rank of X.
 
     Raises:
         ConfigError: more than `MOST_ROWS` rows.
