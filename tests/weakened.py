@@ -35,7 +35,7 @@ class EncryptsNothing(BfvEvaluator):
 
 
 class ShortBlinders(FastPaillierEvaluator):
-    """Blinds with h_n^α, as the owner does with its own encryptions."""
+    """Blinds with short exponents, as the owner does with its own encryptions."""
 
     residues: ShortExponentResidues
 

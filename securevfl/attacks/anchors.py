@@ -15,8 +15,8 @@ class AnchorKnowledge:
     """Side knowledge: some people's features.
 
     Attributes:
-        rows: which rows, shape (m,).
-        features: their X, shape (m, P).
+        rows: which rows, shape (anchors,).
+        features: their X, shape (anchors, P).
     """
 
     rows: IntArray
@@ -24,12 +24,12 @@ class AnchorKnowledge:
 
 
 def features_from_anchors(factor: FloatArray, knowledge: AnchorKnowledge) -> FloatArray:
-    """X̂ = F·R for the R with orthonormal rows that maps the anchors nearest to what is known.
+    """F times the matrix with orthonormal rows that maps the anchors nearest to what is known.
 
-    Exact as soon as the anchors span the range: m = rank X rows in general position.
+    Exact as soon as the anchors span the range: rank X rows in general position.
 
     Args:
-        factor: F with FFᵀ = XXᵀ, shape (N, d), d ≤ P.
+        factor: F with FFᵀ = XXᵀ, shape (N, rank), rank ≤ P.
         knowledge: the anchors; none leave F as it is.
 
     Returns:
@@ -45,7 +45,7 @@ def features_from_anchors(factor: FloatArray, knowledge: AnchorKnowledge) -> Flo
 
 
 def spread_anchors(factor: FloatArray, count: int, generator: np.random.Generator) -> IntArray:
-    """Random rows of which the first d are independent, as far as F has so many; shape (m,)."""
+    """Random rows, the first of them independent, as many as F has; shape (count,)."""
     chosen: list[int] = []
     rest: list[int] = []
     basis = np.empty((0, factor.shape[1]))

@@ -42,12 +42,12 @@ class BinaryKnowledge:
 
 
 def binary_columns(factor: FloatArray, knowledge: BinaryKnowledge) -> BoolArray:
-    """The 0/1 columns found, shape (N, n).
+    """The 0/1 columns found, shape (N, found).
 
     A column or its complement: the one with fewer ones.
 
     Args:
-        factor: X up to a rotation, shape (N, d).
+        factor: X up to a rotation, shape (N, rank).
         knowledge: see there.
     """
     generator = np.random.default_rng(knowledge.seed)
@@ -95,7 +95,7 @@ def _two_valued(span: FloatArray, rows: NDArray[np.int64], ones: BoolArray) -> l
     """Vectors of the span that are nearly 0/1: projections onto both in turn.
 
     Args:
-        span: shape (N, d + 1), with the constant.
+        span: shape (N, rank + 1), with the constant.
         rows: what to search in.
         ones: where to start, shape (rows, n).
     """

@@ -16,7 +16,7 @@ STEP_TOLERANCE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """lower ≤ z ≤ upper, shapes (N, C)."""
+    """lower ≤ found ≤ upper, shapes (N, C)."""
 
     lower: FloatArray
     upper: FloatArray
@@ -28,11 +28,12 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """What is believed of z before the equations.
+    """What is believed of the unknowns before the equations.
 
     Attributes:
         mean: shape (N, C).
-        precision: shape (N, C): weight of (z − mean)² beside the equations' ‖Az − b‖².
+        precision: shape (N, C): weight of (found − mean)² beside the equations'
+            ‖matrix·found − target‖².
     """
 
     mean: FloatArray
@@ -42,26 +43,26 @@ class Prior:
 def box_least_squares(
     matrix: csr_array, target: FloatArray, visits: FloatArray, box: Box, prior: Prior
 ) -> FloatArray:
-    """Minimize ‖Az − b‖² + Σ precision·(z − mean)² within the box.
+    """Minimize ‖matrix·found − target‖² + Σ precision·(found − mean)² within the box.
 
     Args:
-        matrix: A, shape (M, N), blocks of orthonormal rows below one another.
-        target: b, shape (M, C).
+        matrix: shape (equations, N), blocks of orthonormal rows below one another.
+        target: shape (equations, C).
         visits: shape (N,): blocks that touch each column. As a block's projection is no larger
-            than 1 on what it touches, AᵀA ≤ diag(visits).
-        box: bounds of z.
-        prior: what z is near to where the equations leave it free.
+            than 1 on what it touches, matrixᵀ·matrix ≤ diag(visits).
+        box: bounds.
+        prior: what the unknowns are near to where the equations leave it free.
 
     Returns:
-        z, shape (N, C).
+        Shape (N, C).
     """
     steps = 1 / (visits[:, None] + prior.precision)
-    z = box.nearest(prior.mean)
-    ahead, momentum = z, 1.0
+    found = box.nearest(prior.mean)
+    ahead, momentum = found, 1.0
     for _ in range(MAX_ITERATIONS):
         slope = matrix.T @ (matrix @ ahead - target) + prior.precision * (ahead - prior.mean)
         following = box.nearest(ahead - steps * slope)
-        moved = following - z
+        moved = following - found
         if np.max(np.abs(moved)) < STEP_TOLERANCE:
             return following
         if np.sum((ahead - following) * moved / steps) > 0:
@@ -70,5 +71,5 @@ def box_least_squares(
             grown = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
             ahead = following + (momentum - 1) / grown * moved
             momentum = grown
-        z = following
-    return z
+        found = following
+    return found

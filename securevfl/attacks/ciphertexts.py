@@ -76,11 +76,11 @@ def secret_from_crafted_queries(
     Args:
         queries: crafted replies, and which coefficients they tell.
         decrypt: the key owner, as it answers masked products; it returns them to the evaluator.
-        modulus_bits: k of t = 2^k.
-        degree: N.
+        modulus_bits: plain_bits of t = 2^plain_bits.
+        degree: of the ring.
 
     Returns:
-        Shape (N,), −1, 0 or 1.
+        Shape (degree,), −1, 0 or 1.
     """
     secret = np.zeros(degree, np.int64)
     unused = np.int64(64 - modulus_bits)

@@ -31,11 +31,11 @@ def independent_components(factor: FloatArray, knowledge: IndependenceKnowledge)
     """Directions of F that are as independent as can be, of deviation 1.
 
     Args:
-        factor: X up to a rotation, shape (N, d).
+        factor: X up to a rotation, shape (N, rank).
         knowledge: see there.
 
     Returns:
-        Shape (N, n), n the rank of the centred F.
+        Shape (N, rank of the centred F).
     """
     centred = factor - factor.mean(axis=0)
     basis, scales, _ = np.linalg.svd(centred, full_matrices=False)

@@ -36,12 +36,12 @@ class TrainingKnowledge:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """One look at a batch: Uᵀd.
+    """One look at a batch: basisᵀd.
 
     Attributes:
         rows: shape (S,).
-        space: of A, for which Aᵀd was seen: X of the batch, or a Jacobian.
-        seen: Uᵀd, shape (r, C).
+        space: of J, for which Jᵀd was seen: X of the batch, or a Jacobian.
+        seen: basisᵀd, shape (rank, C).
         predictions: the party's own H_k then, shape (S, C).
     """
 

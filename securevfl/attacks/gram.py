@@ -1,12 +1,14 @@
 """X up to a rotation, from predictions: what Theorem 1 leaves to the label party.
 
-*Full batches.* Local steps of a linear model move its predictions by functions of K = XXᵀ alone:
-H' = H − g(K)·d for the residuals d, with g(κ) = η Σ_{q<Q} (1 − η(cκ/S + μ))^q κ/S: one step is
-ηK/S, and the curvature rule's refreshed own part is in the sum. All H lie in the range of X, of
-dimension d; within it d rounds fix the symmetric g(K), and its eigenvalues K's, g being monotone.
+*Full batches.* Local steps of a linear model move its predictions by functions of XXᵀ alone:
+H' = H − g(XXᵀ)·d for the residuals d, with g(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j κ/S: one step is
+ηXXᵀ/S, and the curvature rule's refreshed own part is in the sum. All H lie in the range of X;
+within it rank X rounds fix the symmetric g(XXᵀ), and its eigenvalues those of XXᵀ, g being
+monotone.
 
 *Fixed batches.* What moves a batch's predictions between two of its visits is a linear function of
-the residuals of all batches in between, d numbers each: about d visits for each batch solve for it.
+the residuals of all batches in between, rank X numbers each: about so many visits for each batch
+solve for it.
 
 The figures are the label party's own: it has H of every round and computes d itself.
 """
@@ -28,7 +30,7 @@ class GramKnowledge:
     """Side knowledge: how the party under attack steps.
 
     Attributes:
-        dimension: d, the rank of its X.
+        dimension: the rank of its X.
         step_sizes: η of every round.
         local_steps: Q.
         curvature: c; 0 under the frozen rule.
@@ -45,10 +47,10 @@ class GramKnowledge:
 
 
 def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, d): X up to a rotation.
+    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation.
 
     Args:
-        rounds: T ≥ 2 of all rows, in the same order.
+        rounds: R ≥ 2 of all rows, in the same order.
         knowledge: see there; one step size for all rounds unless Q = 1.
 
     Raises:
@@ -63,7 +65,7 @@ def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) 
     etas = np.asarray(knowledge.step_sizes[: len(rounds) - 1])
     if knowledge.local_steps > 1 and np.ptp(etas) > 0:
         raise ConfigError("step sizes that change with several local steps: not separated")
-    # With Q = 1 every round is brought to η = 1, so that g(K) = K/S.
+    # With Q = 1 every round is brought to η = 1, so that g(XXᵀ) = XXᵀ/S.
     scales = etas if knowledge.local_steps == 1 else np.ones_like(etas)
     before = [each.predictions for each in rounds[:-1]]
     moved = np.hstack(
@@ -84,14 +86,15 @@ def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) 
 
 
 def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
-    """The symmetric M with M·A ≈ B, least squares over symmetric matrices.
+    """The symmetric matrix that takes `given` to `result`, by least squares.
 
-    In the singular basis of A both M_ij and M_ji are measured, with errors like 1/s_j and 1/s_i;
+    In the singular basis of `given` both of two mirrored entries are measured, with errors like the
+    inverses of their columns' singular values;
     what no column tells stays 0, and what noise drowns is shrunk.
 
     Args:
-        given: A, shape (d, m).
-        result: B, shape (d, m).
+        given: shape (rank, moves).
+        result: shape (rank, moves).
     """
     left, scales, right = np.linalg.svd(given, full_matrices=False)
     left, scales, right = _complete(left, scales, right)
@@ -108,13 +111,14 @@ def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
 
 
 def factor_from_fixed_batches(rounds: Sequence[Round], knowledge: GramKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, d), from visits of a fixed partition's batches.
+    """F with FFᵀ = XXᵀ, shape (N, rank), from visits of a fixed partition's batches.
 
-    A batch's predictions span the range of X_b, with basis B_b: X_b = B_b·A_b for an unknown d × d
-    matrix A_b. Between two visits of b its coordinates B_bᵀH_b move by −Σ A_bA_b'ᵀ·q_b'·B_b'ᵀd_b'
-    over the batches in between, with q what local steps make of a step: linear in d numbers for
-    each batch, for each coordinate. So about d visits of every batch for each batch there is solve
-    for all of it; the batch's own block is g, which gives A_bA_bᵀ and with it q.
+    A batch's predictions span the range of X_b, with an orthonormal basis_b: X_b = basis_b·square_b
+    for an unknown matrix square_b. Between two visits of b its coordinates basis_bᵀH_b move by
+    −Σ square_b·square_b'ᵀ·steps_b'·basis_b'ᵀd_b' over the batches in between, with steps_b' what
+    local steps make of one: linear in rank X numbers for each batch, for each coordinate. So about
+    rank X visits of every batch for each batch there is solve for all of it; the batch's own block
+    is g, which gives square_b·square_bᵀ and with it steps_b.
 
     Args:
         rounds: in order; every batch at least twice.
@@ -155,7 +159,7 @@ class Place:
     Attributes:
         rows: its rows, shape (S,).
         visits: the rounds that took it.
-        basis: B_b of its predictions' span, shape (S, ≤ d).
+        basis: of its predictions' span, shape (S, rank at most).
         span: where its coordinates stand among those of all batches.
     """
 
@@ -181,7 +185,7 @@ def _places(rounds: Sequence[Round], size: int) -> list[Place]:
 def _coordinates(
     moves: FloatArray, places: Sequence[Place], knowledge: GramKnowledge, eta: float
 ) -> FloatArray:
-    """All A_b below one another, shape (Σd, d), from the blocks A_bA_b'ᵀ·q_b', shape (Σd, Σd)."""
+    """Each square_b below the last, shape (all, rank), from blocks square_b·square_b'ᵀ·steps_b'."""
     inner = np.empty_like(moves)
     for place in places:
         block = moves[place.span, place.span]
@@ -196,7 +200,7 @@ def _coordinates(
 
 
 def _range(predictions: FloatArray, size: int) -> FloatArray:
-    """An orthonormal basis of what the predictions span, at most d vectors, shape (N, ≤ d)."""
+    """An orthonormal basis of what the predictions span, with at most so many columns."""
     basis, scales, _ = np.linalg.svd(predictions, full_matrices=False)
     kept = scales[:size] > np.finfo(np.float64).eps * scales[0]
     return basis[:, :size][:, kept]
@@ -216,7 +220,7 @@ def _complete(
 
 
 def _steps(kappas: FloatArray, eta: float, rows: int, knowledge: GramKnowledge) -> FloatArray:
-    """q(κ) = η Σ_{q<Q} (1 − η(cκ/S + μ))^q, what Q local steps make of one."""
+    """steps(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j, what Q local steps make of one."""
     shrink = 1 - eta * (knowledge.curvature * kappas / rows + knowledge.proximal)
     steps: FloatArray = eta * np.sum(
         [shrink**step for step in range(knowledge.local_steps)], axis=0

@@ -1,8 +1,8 @@
 """XXᵀ row by row, from minibatches of any kind at Q = 1.
 
-What moves a row's prediction between two of its visits is −Σ_j K_ij·w_j with w the steps that all
-rows took in between: linear in that row of K, with N unknowns, so that more visits than rows solve
-for it (design: audit.md section 2). Batches of a fixed partition need far fewer, see `gram`; here
+What moves a row's prediction between two of its visits is its row of −XXᵀ times the steps that all
+rows took in between: linear in that row, with N unknowns, so that more visits than rows solve for
+it (design: audit.md section 2). Batches of a fixed partition need far fewer, see `gram`; here
 they may be reshuffled.
 """
 
@@ -21,13 +21,13 @@ MOST_ROWS = 600
 def factor_from_minibatches(
     rounds: Sequence[Round], rows: int, eta: float, dimension: int
 ) -> FloatArray:
-    """F with FFᵀ nearest to XXᵀ, shape (N, d).
+    """F with FFᵀ nearest to XXᵀ, shape (N, rank).
 
     Args:
         rounds: in order, of one local step each, without penalties.
         rows: N.
         eta: η, the same in all rounds.
-        dimension: d, the rank of X.
+        dimension: the rank of X.
 
     Raises:
         ConfigError: more than `MOST_ROWS` rows.

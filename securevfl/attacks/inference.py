@@ -2,7 +2,7 @@
 
 With C classes the scores' log-ratios are C − 1 linear equations in the features (Luo et al., ICDE
 2021). Who knows all weights and its own features solves for the others', exactly if the target's
-block of weight differences has full column rank: d ≤ C − 1.
+block of weight differences has full column rank: P ≤ C − 1.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class ModelKnowledge:
     """Side knowledge: the trained model, and what the adversary adds to predictions itself.
 
     Attributes:
-        target_weights: of the party under attack, shape (d, C), or (d, 1) for two classes.
-        own_predictions: the sum of all other parties' H, shape (M, C) or (M, 1).
+        target_weights: of the party under attack, shape (P, C), or (P, 1) for two classes.
+        own_predictions: the sum of all other parties' H, shape (rows, C) or (rows, 1).
     """
 
     target_weights: FloatArray
@@ -26,10 +26,10 @@ class ModelKnowledge:
 
 
 def features_from_scores(scores: FloatArray, knowledge: ModelKnowledge) -> FloatArray:
-    """The shortest x with the scores' log-ratios, shape (M, d).
+    """The shortest x with the scores' log-ratios, shape (rows, P).
 
     Args:
-        scores: probabilities of every class, shape (M, C); of class 1, shape (M, 1), for two.
+        scores: probabilities of every class, shape (rows, C); of class 1, shape (rows, 1), for two.
         knowledge: see there.
     """
     tiny = np.finfo(np.float64).tiny

@@ -1,9 +1,9 @@
 """Labels from aggregated gradients G = Xᵀd/S, which encryption leaves visible.
 
 Write d = s(H) − y: s is σ(H) for logistic loss, softmax for more classes. A visit of a batch shows
-Uᵀd of the row space of X[S] (see `row_spaces`), so that with a guess of s it is r = rank X[S]
-equations in the labels of the batch. The attack solves all of them together, within 0 ≤ y ≤ 1 and
-near what the attacker's own model says of y:
+basisᵀd of the batch's row space (see `row_spaces`), so that with a guess of s it is as many
+equations in the labels of the batch as its rank. The attack solves all of them together, within
+0 ≤ y ≤ 1 and near what the attacker's own model says of y:
 
 - *one round*: `labels_from_one_round`; with θ⁰ = 0 everywhere s is ½ and no guess.
 - *over rounds*: `labels_from_gradients`; s is taken from the attacker's own part of the model as it
@@ -105,7 +105,7 @@ def solve_labels(
     lower, upper = np.zeros_like(own), np.ones_like(own)
     for rows, values in told:
         lower[rows] = upper[rows] = values
-    # d = s − y, so that Uᵀy = Uᵀs − Uᵀd; of the same batch on average.
+    # d = s − y, so that basisᵀy = basisᵀs − basisᵀd; of the same batch on average.
     equations: dict[int, list[FloatArray]] = {}
     for visit, guess in zip(visits, guesses, strict=True):
         target = visit.space.basis.T @ guess - visit.seen

@@ -12,13 +12,14 @@ def shrinkage(scales: FloatArray, projected: FloatArray, outside: float, rows: i
     """λ that minimizes the generalized cross-validation score (Golub, Heath and Wahba 1979).
 
     Args:
-        scales: singular values of A, shape (n,).
-        projected: Uᵀb for the m right sides, shape (n, m).
-        outside: squared length of what of b is outside the range of A.
-        rows: of A.
+        scales: singular values of the matrix.
+        projected: the right sides in the singular basis, shape (scales, right sides).
+        outside: squared length of what of the right sides is outside the matrix's range.
+        rows: of the matrix.
 
     Returns:
-        λ ≥ 0 relative to nothing: coefficients are s/(s² + λ). 0 where A is not taller than wide.
+        λ ≥ 0 relative to nothing: coefficients are scale/(scale² + λ). 0 where the matrix
+        is not taller than wide.
     """
     if rows <= len(scales):
         return 0.0
@@ -35,14 +36,14 @@ def shrinkage(scales: FloatArray, projected: FloatArray, outside: float, rows: i
 
 
 def ridge_solution(matrix: FloatArray, target: FloatArray) -> FloatArray:
-    """X with A·X ≈ B, shrunk where the data are noisy.
+    """What the matrix takes to the target, nearly; shrunk where the data are noisy.
 
     Args:
-        matrix: A, shape (r, n).
-        target: B, shape (r, m).
+        matrix: shape (equations, unknowns).
+        target: shape (equations, right sides).
 
     Returns:
-        Shape (n, m).
+        Shape (unknowns, right sides).
     """
     left, scales, right = np.linalg.svd(matrix, full_matrices=False)
     kept = scales > RANK_TOLERANCE * scales[0]

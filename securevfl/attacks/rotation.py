@@ -2,9 +2,9 @@
 
 An orthogonal U with Uᵀθ⁰ = θ⁰ makes X and XU the same to everyone who sees predictions, since all
 gradients rotate along (Theorem 1 of Liu et al. 2019). Such U are the identity on the span of what
-they fix, and any orthogonal V on its complement of dimension n: the group O(n), of dimension
-n(n − 1)/2. A column known to others, a constant say, has to stay as well, which takes one more
-dimension away.
+they fix, and any orthogonal matrix on its complement, whose dimension is `free`: a group of
+dimension free·(free − 1)/2. A column known to others, a constant say, has to stay as well, which
+takes one more dimension away.
 """
 
 import numpy as np
@@ -16,16 +16,16 @@ from securevfl.errors import ConfigError
 
 
 def lemma_rotation(start: FloatArray, inner: FloatArray) -> FloatArray:
-    """U = P·diag(1, V)·P of Lemma 1, which fixes θ⁰.
+    """U = reflection·diag(1, inner)·reflection of Lemma 1, which fixes θ⁰.
 
-    P is the Householder reflection that maps θ⁰ to ±‖θ⁰‖e₁, with the sign that does not cancel.
+    The reflection is Householder's that maps θ⁰ to ±‖θ⁰‖e₁, with the sign that does not cancel.
 
     Args:
-        start: θ⁰, shape (d,), not zero.
-        inner: V, orthogonal, shape (d − 1, d − 1).
+        start: θ⁰, shape (P,), not zero.
+        inner: orthogonal, shape (P − 1, P − 1).
 
     Raises:
-        ConfigError: θ⁰ = 0, or a V of another shape.
+        ConfigError: θ⁰ = 0, or `inner` of another shape.
     """
     size = len(start)
     length = float(np.linalg.norm(start))
@@ -43,15 +43,15 @@ def lemma_rotation(start: FloatArray, inner: FloatArray) -> FloatArray:
 
 
 def free_directions(fixed: FloatArray) -> FloatArray:
-    """An orthonormal basis of what may turn: the complement of the fixed columns, shape (d, n)."""
+    """An orthonormal basis of what may turn, the fixed columns' complement: shape (P, free)."""
     basis: FloatArray = null_space(fixed.T) if fixed.shape[1] else np.eye(len(fixed))
     return basis
 
 
 def freedom(fixed: FloatArray) -> tuple[int, int]:
-    """n, and the dimension n(n − 1)/2 of the group O(n) of rotations that fix some columns.
+    """How many dimensions are free, and that of the group of rotations that fix some columns.
 
-    n = 0 leaves no other data, n = 1 exactly one (a reflection), more infinitely many.
+    No free dimension leaves no other data, one exactly one (a reflection), more infinitely many.
     """
     free = free_directions(fixed).shape[1]
     return free, free * (free - 1) // 2
@@ -61,8 +61,9 @@ def stabilizer_rotation(fixed: FloatArray, generator: np.random.Generator) -> Fl
     """A Haar draw from the orthogonal matrices U ≠ I with U·f = f for every fixed column f.
 
     Args:
-        fixed: θ⁰, C columns of it for C outputs, and what else others know; shape (d, m), m ≥ 0.
-        generator: draws V.
+        fixed: θ⁰, C columns of it for C outputs, and what else others know, if
+            anything; shape (P, fixed).
+        generator: draws it.
 
     Raises:
         ConfigError: nothing is free to turn.

@@ -1,8 +1,8 @@
 """The row spaces that aggregated gradients show, stacked over visits of batches.
 
-A visit of the rows S shows Aᵀd of the residuals d, with A the features of these rows (or a
-network's Jacobian). With A = U·diag(s)·Vᵀ that is exactly Uᵀd, r = rank A numbers; stacked over
-visits they are linear equations in what belongs to the rows.
+A visit of a batch shows Jᵀd of its residuals d, with J the features of its rows (or a network's
+Jacobian). With J = basis·diag(scales)·directions that is exactly basisᵀd, rank J numbers; stacked
+over visits they are linear equations in what belongs to the rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,12 @@ LEVERAGE_ONE = 1 - 1e-6
 
 @dataclass(frozen=True, eq=False)
 class RowSpace:
-    """The thin singular value decomposition of A, null directions left out.
+    """The thin singular value decomposition of J, null directions left out.
 
     Attributes:
-        basis: U, shape (S, r).
-        scales: s, shape (r,).
-        directions: Vᵀ, shape (r, P).
+        basis: shape (S, rank).
+        scales: shape (rank,).
+        directions: shape (rank, P).
     """
 
     basis: FloatArray
@@ -34,37 +34,37 @@ class RowSpace:
 
     @classmethod
     def of(cls, matrix: FloatArray) -> "RowSpace":
-        """That of A, shape (S, P)."""
+        """That of J, shape (S, P)."""
         basis, scales, directions = np.linalg.svd(matrix, full_matrices=False)
         kept = scales > RANK_TOLERANCE * scales[:1]
         return cls(basis[:, kept], scales[kept], directions[kept])
 
     @property
     def rank(self) -> int:
-        """The rank r."""
+        """How many directions are left."""
         return len(self.scales)
 
     @property
     def leverages(self) -> FloatArray:
-        """h_i, shape (S,): how much of row i's residual Aᵀd shows; at 1 all of it."""
+        """Shape (S,): how much of each row's residual Jᵀd shows; at 1 all of it."""
         leverages: FloatArray = np.einsum("ij,ij->i", self.basis, self.basis)
         return leverages
 
     def coordinates(self, product: FloatArray) -> FloatArray:
-        """Uᵀd from Aᵀd: shapes (P, C) to (r, C)."""
+        """basisᵀd from Jᵀd: shapes (P, C) to (rank, C)."""
         coordinates: FloatArray = self.directions @ product / self.scales[:, None]
         return coordinates
 
 
 def stacked(rows: int, visits: Iterable[tuple[IntArray, FloatArray]]) -> csr_array:
-    """All Uᵀ below one another as one sparse matrix over all rows.
+    """All bases, transposed, below one another as one sparse matrix over all rows.
 
     Args:
         rows: N.
-        visits: the row numbers of each, shape (S,), and its U, shape (S, r).
+        visits: the row numbers of each, shape (S,), and its basis, shape (S, rank).
 
     Returns:
-        Shape (Σr, N).
+        Shape (sum of ranks, N).
     """
     pairs = list(visits)
     lengths = [np.full(basis.shape[1], len(of)) for of, basis in pairs]

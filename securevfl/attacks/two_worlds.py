@@ -39,17 +39,17 @@ def world_score(seen: FloatArray, knowledge: WorldsKnowledge) -> float:
 
 
 def gaussian_scores(releases: FloatArray) -> FloatArray:
-    """The likelihood ratio of ±C under Gaussian noise, up to a factor.
+    """The likelihood ratio of ±β under Gaussian noise, up to a factor.
 
     Args:
-        releases: shape (T, n), T of each of n canaries.
+        releases: shape (ν, canaries), ν of each canary.
     """
     total: FloatArray = releases.sum(axis=0)
     return total
 
 
 def laplace_scores(releases: FloatArray, mechanism: Mechanism) -> FloatArray:
-    """The logarithm of the likelihood ratio of ±C under Laplace noise; see `gaussian_scores`."""
+    """The logarithm of the likelihood ratio of ±β under Laplace noise; see `gaussian_scores`."""
     clip = mechanism.clip
     ratios: FloatArray = np.abs(releases + clip) - np.abs(releases - clip)
     total: FloatArray = ratios.sum(axis=0) / mechanism.scale

@@ -30,12 +30,12 @@ SCALED = 10_000.0
 def released_canaries(
     privacy: PrivacySettings, releases: int, canaries: int, generator: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Scores of canaries that predict −C, and of others that predict C, by their own releases.
+    """Scores of canaries that predict −β, and of others that predict β, by their own releases.
 
     Args:
         privacy: the noise, with its multiplier.
-        releases: T, of each canary.
-        canaries: n, half of them each way by chance.
+        releases: ν, of each canary.
+        canaries: how many, half of them each way by chance.
         generator: draws which.
 
     Returns:
@@ -148,7 +148,7 @@ def _canary_data(signs: FloatArray, generator: np.random.Generator) -> VerticalD
 
 
 def _saturated(clip: float) -> Callable[[str, LocalModel], LocalModel]:
-    """Predictions far beyond ±C, which clipping brings to ±C exactly."""
+    """Predictions far beyond ±β, which clipping brings to ±β exactly."""
 
     def wrap(name: str, model: LocalModel) -> LocalModel:
         if name == FEATURE:

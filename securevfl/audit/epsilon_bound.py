@@ -4,10 +4,11 @@ Whoever tells which of two neighbouring data sets was used, with few errors of e
 shown that ε is not small. From the upper ends of Clopper-Pearson intervals of both error rates
 follow two lower bounds, each wrong with probability 5 % at most:
 
-- of any mechanism, ε ≥ log((1 − δ − β)/α) (Kairouz, Oh and Viswanath, ICML 2015), weak where ε is
-  large, since rare errors are never seen;
-- of one that claims to be Gaussian, μ ≥ Φ⁻¹(1 − α) − Φ⁻¹(β), then ε(δ) (Dong, Roth, Su 2022; Nasr
-  et al., USENIX Security 2023): errors at one threshold tell the whole curve.
+- of any mechanism, ε ≥ log((1 − δ − misses)/false alarms) (Kairouz, Oh and Viswanath, ICML 2015),
+  weak where ε is large, since rare errors are never seen;
+- of one that claims to be Gaussian, Φ⁻¹(1 − false alarms) − Φ⁻¹(misses) bounds its `mu`, the μ of
+  Gaussian differential privacy, then ε(δ) (Dong, Roth, Su 2022; Nasr et al., USENIX Security
+  2023): errors at one threshold tell the whole curve.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class EpsilonBound:
     Attributes:
         gaussian: of a mechanism that claims to be Gaussian.
         any_mechanism: of any.
-        mu: the lower bound on μ behind the first.
+        mu: the lower bound on `mu` behind the first.
     """
 
     gaussian: float

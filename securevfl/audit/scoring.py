@@ -47,7 +47,7 @@ def gram_error(factor: FloatArray, features: FloatArray) -> float:
     """‖FFᵀ − XXᵀ‖/‖XXᵀ‖ in Frobenius norms, without N × N matrices; 1 for F = 0.
 
     Args:
-        factor: F, shape (N, r).
+        factor: F, shape (N, rank).
         features: the truth, shape (N, P).
     """
     both = np.hstack([factor, features])

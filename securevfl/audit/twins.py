@@ -34,12 +34,12 @@ class Twin:
     Attributes:
         deviation: largest ‖m − m'‖∞/‖m‖∞ of all numbers in clear.
         absolute_deviation: largest |m − m'|.
-        steps: shape (T,), the steps of the job.
-        deviations: shape (T,), the largest relative deviation of each step's.
+        steps: shape (steps,), the steps of the job.
+        deviations: shape (steps,), the largest relative deviation of each step's.
         relative_distance: ‖X − XU‖/‖X‖ over the training rows.
         orthogonality_error: largest entry of |UᵀU − I|.
-        free_dimensions: n, where the group of such U is O(n).
-        group_dimension: n(n − 1)/2.
+        free_dimensions: in which such U may turn.
+        group_dimension: of the group of such U, free·(free − 1)/2.
         set_up_differs: what of the set-up in clear differs: a bound, a number of fraction bits, or
             the choice of messages that follows from these.
         seen: how many arrays were compared.
@@ -66,7 +66,7 @@ class TwinSetting:
     Attributes:
         party: whose data.
         known: columns of its X that others know, by index; its own constant column is one anyway.
-        rotation: draws U from θ⁰ and known columns, shape (d, m); Lemma 1's group by default.
+        rotation: draws U from θ⁰ and known columns, shape (P, fixed); Lemma 1's group by default.
         change: what is done to XU afterwards; for negative controls.
         rule: makes each party's optimizer; plain gradient steps by default.
         modules: by party what makes a custom network.
@@ -129,7 +129,7 @@ def compare_twins(
 
 
 def fixed_columns(model: LocalModel, features: int) -> FloatArray:
-    """What of a model meets X directly, shape (d, m): θ⁰, or a network's first layer W⁰ᵀ.
+    """What of a model meets X directly, shape (P, fixed): θ⁰, or a network's first layer W⁰ᵀ.
 
     Whatever comes after a first layer sees X·W⁰ᵀ alone, so that a U with UᵀW⁰ᵀ = W⁰ᵀ is hidden
     as in the linear case: the gradient of W turns along.

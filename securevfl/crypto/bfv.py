@@ -1,7 +1,7 @@
 """BFV (Fan, Vercauteren 2012) by coefficient packing, on TenSEAL's SEAL: the fast default.
 
-Exact integers modulo t = 2^k: no rotations, no Galois keys, one plaintext multiplication for
-⌊N/chunk⌋ inner products. Sizes and layout: bfv_parameters.
+Exact integers modulo t = 2^plain_bits: no rotations, no Galois keys, one plaintext multiplication
+for ⌊DEGREE/chunk⌋ inner products. Sizes and layout: bfv_parameters.
 
 On the wire: an input is its c₀, bit-packed, and the seed of its c₁; a reply is its c₁ modulo the
 first prime and only those c₀ coefficients that the owner needs, bit-packed.
@@ -96,7 +96,7 @@ class BfvEvaluator:
 
     @property
     def modulus_bits(self) -> int:
-        """K of t = 2^k."""
+        """`plain_bits`, of t = 2^plain_bits."""
         return self._parameters.plain_bits
 
     def prepare(self, matrix: IntArray) -> PreparedPolynomials:

@@ -86,7 +86,7 @@ class BfvOwner:
 
     @property
     def modulus_bits(self) -> int:
-        """K of t = 2^k."""
+        """`plain_bits`, of t = 2^plain_bits."""
         return self._parameters.plain_bits
 
     def encrypt(self, values: IntArray) -> bytes:
@@ -132,7 +132,7 @@ class BfvOwner:
         return _EncryptedZero(c0[:, :end].copy(), tuple(tails), seed)
 
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo 2^k, times 2^(64 − k).
+        """Decrypt a masked product: (columns,) integers modulo t, times 2^64/t.
 
         Raises:
             CryptoError: bytes that are no reply of this key with so many columns.

@@ -1,14 +1,14 @@
 """Ring, primes and layout of BFV for one job's products, derived alike at both ends.
 
 Layout (coefficient packing): `chunk` entries of v are the coefficients of one input polynomial;
-⌊N/chunk⌋ columns of X, rows reversed, fill another. Coefficient (j + 1)·chunk − 1 of their
+⌊DEGREE/chunk⌋ columns of X, rows reversed, fill another. Coefficient (j + 1)·chunk − 1 of their
 product is the inner product of v with column j. More rows than `chunk` take several inputs, whose
-products add up. Bytes are ⌈S/chunk⌉ inputs up and ⌈P/⌊N/chunk⌋⌉ replies down: the layout that
+products add up. Bytes are ⌈S/chunk⌉ inputs up and ⌈P/⌊DEGREE/chunk⌋⌉ replies down: the layout that
 takes the least time on the job's lines wins.
 
 Sizes, in bits: t = 2^plain_bits exceeds twice the largest product. A reply is switched to primes
 of `GAP_BITS` more than t. Flooding noise is uniform on 2^flood_bits integers, at least
-2^STATISTICAL_BITS · B · R, with B the most that X·e can be and R the coefficients that the owner
+2^STATISTICAL_BITS · B · A, with B the most that X·e can be and A the coefficients that the owner
 decrypts over the job; the modulus q leaves room for 32·t times as much.
 Source: design protocols.md section 3; degree and 218 bits: HomomorphicEncryption.org standard,
 ternary secret, 128 bits.
@@ -97,7 +97,7 @@ class BfvParameters:
 
     @property
     def columns_per_reply(self) -> int:
-        """⌊N/chunk⌋."""
+        """⌊DEGREE/chunk⌋."""
         return DEGREE // self.chunk
 
     def replies(self, columns: int) -> int:
@@ -180,7 +180,7 @@ def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
     replies = -(-product_format.columns // (DEGREE // chunk))
     revealed = replies * len(_positions(chunk, columns))
     over_job = revealed * product_format.vectors * product_format.rounds
-    # A fresh encryption's own noise, N at most, tells of its randomness and is hidden as well.
+    # A fresh encryption's own noise, DEGREE at most, tells of its randomness and is hidden as well.
     largest = ceil(LARGEST_NOISE * norm) + DEGREE
     return STATISTICAL_BITS + (largest * over_job - 1).bit_length()
 

@@ -13,7 +13,7 @@ from securevfl.crypto.bit_packing import pack, packed_size, unpack
 
 
 def unpack_input(parameters: BfvParameters, data: bytes) -> tuple[RingArray, bytes]:
-    """c₀, shape (primes, N), and the seed of c₁."""
+    """c₀, shape (primes, DEGREE), and the seed of c₁."""
     residues = np.empty((len(parameters.prime_bits), DEGREE), np.uint64)
     at = 0
     for row, bits in enumerate(parameters.prime_bits):
@@ -33,7 +33,7 @@ def reply_bytes(parameters: BfvParameters, revealed: int) -> int:
 def pack_reply(
     parameters: BfvParameters, polynomials: RingArray, positions: NDArray[np.int64]
 ) -> bytes:
-    """Of (c₀, c₁), shape (2, reply primes, N), all of c₁ and c₀ at the positions."""
+    """Of (c₀, c₁), shape (2, reply primes, DEGREE), all of c₁ and c₀ at the positions."""
     c0, c1 = polynomials
     return b"".join(
         pack(residues, bits)
@@ -43,7 +43,7 @@ def pack_reply(
 
 
 def unpack_reply(parameters: BfvParameters, data: bytes, positions: NDArray[np.int64]) -> RingArray:
-    """(c₀, c₁), shape (2, reply primes, N); c₀ is 0 where it was not sent."""
+    """(c₀, c₁), shape (2, reply primes, DEGREE); c₀ is 0 where it was not sent."""
     polynomials = np.zeros((2, parameters.reply_primes, DEGREE), np.uint64)
     at = 0
     for row, bits in enumerate(parameters.reply_bits):

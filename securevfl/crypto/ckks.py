@@ -1,6 +1,6 @@
 """CKKS (Cheon, Kim, Kim, Song, ASIACRYPT 2017) by slots, on TenSEAL's SEAL: for benchmarks only.
 
-N = 8192, primes of 60, 60 and (reserved) 40 bits: within the 218 that 128-bit security allows
+DEGREE = 8192, primes of 60, 60 and (reserved) 40 bits: within the 218 that 128-bit security allows
 (HomomorphicEncryption.org standard, ternary secret). ⌊4096/S⌋ copies of v fill the slots of one
 input; one plaintext holds as many columns of X; the slots' products are summed only after
 decryption, so there are no rotations and no Galois keys. More than 4096 rows take several inputs,
@@ -14,11 +14,11 @@ Widths, with |x·v| ≤ b, b a power of two, and the numbers in SEAL's decoded s
     - Mask: every one of the 8192 coefficients, to its last bit, is uniform on 2^113 integers,
       2^25 times the largest that a product's coefficient can be. It hides the slots (imaginary
       parts too) and the noise X·e; a reply with a fresh public-key Enc(0) is within
-      √N·2^−26 ≈ 2^−19.5 of one that does not depend on X. In the slots the mask has a standard
+      √DEGREE·2^−26 ≈ 2^−19.5 of one that does not depend on X. In the slots the mask has a standard
       deviation of 2^30.7·b, which is what float64 still decodes to about 2^−21·b.
     - Flooding: the owner adds to every sum a uniform integer of ±2^−21·b·2^⌈log₂(S)/2⌉ and rounds
       to a grid of the same width before it releases it, 2^26 times the standard deviation of the
-      key-dependent noise there (3.2·√N·2^−56·b per slot).
+      key-dependent noise there (3.2·√DEGREE·2^−56·b per slot).
     - Hence the error of Xᵀv: uniform flooding, rounding and float64, a standard deviation of about
       2^−20.8·b·√S.
 
@@ -337,7 +337,7 @@ class CkksEvaluator:
 
 
 def _mask_coefficients() -> NDArray[np.object_]:
-    """(N,) integers uniform on ±_MASK_WIDTH, from the operating system."""
+    """(DEGREE,) integers uniform on ±_MASK_WIDTH, from the operating system."""
     low, high = np.frombuffer(os.urandom(16 * DEGREE), np.uint64).reshape(2, DEGREE).astype(object)
     coefficients: NDArray[np.object_] = (high << 64 | low) % (2 * _MASK_WIDTH) - _MASK_WIDTH
     return coefficients

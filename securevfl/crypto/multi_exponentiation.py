@@ -3,11 +3,12 @@
 Straus's method on the non-adjacent form of width w (Möller, SAC 2001): each exponent is a sum of
 odd digits |d| < 2^(w−1) times powers of two, and each base has a table of its odd powers, shared
 by all vectors. The powers of two are taken at the end, together, by squaring (Horner). So an
-exponent of 2^k costs what 1 does, and moving a vector's product up in the plaintext, to pack it
-beside others, is a larger power of two in the same squarings.
+exponent that is a power of two costs what 1 does, and moving a vector's product up in the
+plaintext, to pack it beside others, is a larger power of two in the same squarings.
 
-Bases have half the size of n²: every unit c is a·(1 + n·t) with a = c mod n, and factors 1 + n·t
-multiply by adding t. Only the a's are multiplied: 2.8 µs in place of 4.8 µs for n of 2048 bits.
+Bases have half the size of n²: every unit c is a·(1 + n·term) with a = c mod n, and factors
+1 + n·term multiply by adding terms. Only the a's are multiplied: 2.8 µs in place of 4.8 µs for n of
+2048 bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,7 +86,7 @@ def products(
     n: mpz,
     accumulate: "Accumulate | None" = None,
 ) -> list[tuple[mpz, mpz]]:
-    """Every result as (u, t): it is u·(1 + n·t) modulo n².
+    """Every result as (unit, term): it is unit·(1 + n·term) modulo n².
 
     Args:
         ciphertexts: the S bases, units modulo n².
@@ -107,7 +108,7 @@ def products(
 def accumulated(
     ciphertexts: Sequence[int], exponents: Exponents, n: mpz
 ) -> tuple[list[mpz], list[mpz]]:
-    """(u, t) of every accumulator, before powers of two."""
+    """(unit, term) of every accumulator, before powers of two."""
     modulus = n * n
     units = [mpz(1)] * len(exponents.targets)
     sums = [mpz(0)] * len(exponents.targets)
@@ -179,7 +180,7 @@ def _with_inverses(ciphertexts: Sequence[int], n: mpz) -> list[tuple[mpz, mpz]]:
 def _odd_powers(
     base: mpz, inverse: mpz, term: mpz, largest: int, n: mpz
 ) -> tuple[list[mpz], list[mpz]]:
-    """A and t of the powers 1, 3, …, largest, −largest, …, −3, −1 of base·(1 + n·term).
+    """The a and the term of the powers 1, 3, …, largest, −largest, …, −3, −1 of base·(1 + n·term).
 
     A product of two a's is r + q·n, and that is r·(1 + n·q/r).
     """

@@ -27,14 +27,15 @@ class _ModuloPrimeSquares:
 
 
 class ShortExponentResidues(_ModuloPrimeSquares):
-    """Residues h_n^α of Damgård, Jurik, Nielsen (2010, section 4.2), α of 320 uniform bits.
+    """Powers of an n-th residue, the h_n of Damgård, Jurik, Nielsen (2010, section 4.2).
 
-    h_n = (−y²)ⁿ, y a secret uniform unit. Assumes, besides Paillier's assumption, that h_n^α with
-    short α looks like h_n^α with full α: the best attacks known take 2^(320/2) steps, and 2^10
-    fewer against the first of 2^20 ciphertexts. Given that, −z² with z uniform modulo n² in place
-    of h_n hides every plaintext, for any p and q. (DJN take |n|/2 bits; they take p ≡ q ≡ 3 mod 4
-    so that Jacobi symbols are all 1. Otherwise the symbol may show α's lowest bit, and nothing of
-    the plaintext: (1 + n)^v is 1 modulo n.)
+    h_n = −square to the n, the square that of a secret uniform unit; exponents are of 320 uniform
+    bits. Assumes, besides Paillier's assumption, that powers with such short exponents look like
+    those with full ones: the best attacks known take 2^(320/2) steps, and 2^10 fewer against the
+    first of 2^20 ciphertexts. Given that, minus the square of a number uniform modulo n² in place
+    of h_n hides every plaintext, for any primes of n. (DJN take |n|/2 bits; their primes are 3 mod
+    4 so that Jacobi symbols are all 1. Otherwise the symbol may show an exponent's lowest bit, and
+    nothing of the plaintext: (1 + n)^v is 1 modulo n.)
 
     Powers are from a fixed-base table of 8-bit windows (Brickell et al., EUROCRYPT 1992).
     """

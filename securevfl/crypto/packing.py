@@ -1,7 +1,7 @@
 """Many masked products in one Paillier plaintext, each in a slot of its own.
 
-A slot holds Xᵀv + L + r, L the format's largest product and r a mask 64 bits longer: one bit more
-than a mask, so no slot reaches into the next.
+A slot holds Xᵀv + largest_product + r, r a mask 64 bits longer than a product: one bit more than a
+mask, so no slot reaches into the next.
 """
 
 from dataclasses import dataclass

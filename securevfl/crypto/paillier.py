@@ -4,11 +4,11 @@ Integers only: every phe number has exponent 0, so nothing is rounded and no exp
 vector on the wire is its ciphertexts, big-endian in 2·key_bytes each, one after the other.
 
 Guarantees, for evaluators that follow the protocol:
-    - The owner sees Xᵀv + L + r per column, L the format's largest product and r uniform on
-      2^MASK_BITS·(2^bit length of L) integers: within 2^−64 of independent of X and v. No sum of
-      those wraps modulo n; the format is refused otherwise.
+    - The owner sees Xᵀv + largest_product + r per column, r uniform on 2^MASK_BITS·(2^bit length
+      of largest_product) integers: within 2^−64 of independent of X and v. No sum of those wraps
+      modulo n; the format is refused otherwise.
     - Every reply is multiplied with ρⁿ, ρ uniform below n (phe's encryption of the mask), so it is
-      distributed like a fresh encryption. A short-exponent blinder h^α would leave the Jacobi
+      distributed like a fresh encryption. A blinder with a short exponent would leave the Jacobi
       symbol of the reply, which is a parity of X.
 """
 

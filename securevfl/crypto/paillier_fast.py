@@ -5,13 +5,13 @@ evaluator raises to all of X at once (multi_exponentiation) and packs many resul
 ciphertext (packing). On the wire ciphertexts are as in `paillier`.
 
 Guarantees, for semi-honest parties:
-    - The owner sees Xᵀv + L + r per column, L the format's largest product and r uniform on
-      2^64·(2^bit length of L) integers: within 2^−64 of independent of X and v. Every slot is
-      masked, unused ones too. No slot overflows; the format is refused otherwise.
+    - The owner sees Xᵀv + largest_product + r per column, r uniform on 2^64·(2^bit length of
+      largest_product) integers: within 2^−64 of independent of X and v. Every slot is masked, also
+      unused ones. No slot overflows; the format is refused otherwise.
     - Every reply is multiplied with ρⁿ, ρ uniform among the units below n, so it is distributed
       like a fresh encryption. The short exponents of the owner's own encryptions would not do
-      here: all powers of one h share what it is modulo p and q, and the Jacobi symbol of a reply
-      would be a parity of X.
+      here: all powers of one number share what it is modulo the primes of n, and the Jacobi symbol
+      of a reply would be a parity of X.
 Source: design protocols.md section 3.
 """
 

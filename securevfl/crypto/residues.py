@@ -30,7 +30,7 @@ def reduced(limbs: RingArray, offset: int, prime: int) -> RingArray:
     """(Σ limbs·2^(32·place) − offset) mod prime, of words below 2^32, most significant first.
 
     Args:
-        limbs: shape (L, N).
+        limbs: shape (limbs, degree).
         offset: subtracted.
         prime: between 2^31 and 2^61.
     """
@@ -44,7 +44,8 @@ def reduced(limbs: RingArray, offset: int, prime: int) -> RingArray:
 def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) -> RingArray:
     """round(q·v/t) modulo a prime factor of q, t = 2^plain_bits; rounding is at most 1/2.
 
-    q·v = t·D + r with |r| ≤ t/2, and q is 0 modulo the prime, so D is −r/t there.
+    q·v = t·quotient + remainder with |remainder| ≤ t/2, and q is 0 modulo the prime, so the
+    quotient is −remainder/t there.
     """
     unused = np.uint64(MODULUS_BITS - plain_bits)
     wrapped = to_ring(values) * np.uint64(modulus % (1 << MODULUS_BITS)) << unused
@@ -65,8 +66,8 @@ def multiplied(
     The quotient comes from float64 and may be off by one, which is put right after.
 
     Args:
-        values: shape (N,), or one for all factors.
-        factor: shape (N,), or one for all values.
+        values: shape (degree,), or one for all factors.
+        factor: shape (degree,), or one for all values.
         prime: between 2^31 and 2^61.
     """
     quotient = (values.astype(np.float64) * np.asarray(factor, np.float64) / prime).astype(

@@ -149,7 +149,7 @@ class Evaluator(Protocol):
 
     @property
     def modulus_bits(self) -> int:
-        """k: products are integers modulo 2^k, and arrive times 2^(MODULUS_BITS − k)."""
+        """Products are integers modulo 2 to this, times 2^(MODULUS_BITS − modulus_bits)."""
 
     def prepare(self, matrix: IntArray) -> object:
         """Bring X of shape (S, P) into the scheme's form, once per batch.
@@ -180,7 +180,7 @@ class OpenOwner(KeyOwner, Protocol):
 
     @property
     def modulus_bits(self) -> int:
-        """k: products are integers modulo 2^k, and arrive times 2^(MODULUS_BITS − k)."""
+        """Products are integers modulo 2 to this, times 2^(MODULUS_BITS − modulus_bits)."""
 
 
 @runtime_checkable

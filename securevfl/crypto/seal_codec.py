@@ -85,7 +85,7 @@ def split(data: bytes, count: int, largest: int) -> list[bytes]:
 
 
 def plaintext(context: seal.SEALContext, coefficients: RingArray) -> seal.Plaintext:
-    """A plaintext polynomial from coefficients modulo t, shape (up to N,).
+    """A plaintext polynomial from coefficients modulo t, shape (up to DEGREE,).
 
     Raises:
         KeyMismatch: a coefficient of t or more.
@@ -101,7 +101,7 @@ def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> se
 
     Args:
         context: its parameters.
-        residues: coefficients modulo each data prime, shape (primes, N).
+        residues: coefficients modulo each data prime, shape (primes, DEGREE).
     """
     both = np.stack([residues, np.zeros_like(residues)])
     return ciphertext_of(context, context.first_parms_id(), both)
@@ -110,7 +110,7 @@ def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> se
 def ciphertext_of(
     context: seal.SEALContext, parms_id: list[int], polynomials: RingArray
 ) -> seal.Ciphertext:
-    """The ciphertext of two polynomials in coefficient form, shape (2, primes, N).
+    """The ciphertext of two polynomials in coefficient form, shape (2, primes, DEGREE).
 
     Raises:
         KeyMismatch: a coefficient that is no residue, or another shape than the level has.
@@ -120,14 +120,14 @@ def ciphertext_of(
 
 
 def polynomials_of(ciphertext: seal.Ciphertext) -> RingArray:
-    """(c₀, c₁) as residues modulo each prime, shape (2, primes, N)."""
+    """(c₀, c₁) as residues modulo each prime, shape (2, primes, DEGREE)."""
     shape = (2, ciphertext.coeff_modulus_size(), ciphertext.poly_modulus_degree())
     body = _body(to_bytes(ciphertext))
     return _words(body, len(body) - 16 * shape[1] * shape[2]).reshape(shape)
 
 
 def seeded_parts(serializable: Any, primes: int, degree: int) -> tuple[RingArray, bytes]:  # noqa: ANN401
-    """c₀, shape (primes, N), and the seed of c₁ of a fresh encryption under the secret key."""
+    """c₀, shape (primes, DEGREE), and the seed of c₁ of a fresh encryption under the secret key."""
     body = _body(to_bytes(serializable))
     end = len(body) - SEED_BYTES
     c0 = _words(body[:end], end - 8 * primes * degree)

@@ -20,7 +20,7 @@ class OwnData:
     Attributes:
         table: Its own columns of the aligned rows.
         train_labels: Shape (N,), int64, 0..classes-1, at the label party only.
-        test_labels: Shape (M,), the same.
+        test_labels: Shape (test rows,), the same.
         label_names: What each class is called in the file.
     """
 

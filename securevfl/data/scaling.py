@@ -40,7 +40,7 @@ class Scaling:
         return cls(np.where(constant, train[0], mean), np.where(constant, 1.0, scale))
 
     def apply(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Standardize rows of shape (M, P).
+        """Standardize rows of shape (test rows, P).
 
         Raises:
             DataError: Another number of columns than was fitted.
@@ -60,7 +60,7 @@ def fill_and_clip(
 
     Args:
         train: Shape (N, P), NaN where nothing was measured.
-        test: Shape (M, P).
+        test: Shape (test rows, P).
     """
     median = np.zeros(train.shape[1])
     seen = ~np.isnan(train).all(axis=0)

@@ -17,9 +17,9 @@ class JointTable:
     Attributes:
         columns: P names, the first party's columns first.
         train: Shape (N, P).
-        test: Shape (M, P).
+        test: Shape (test rows, P).
         train_labels: Shape (N,), 0..classes-1.
-        test_labels: Shape (M,), 0..classes-1.
+        test_labels: Shape (test rows,), 0..classes-1.
         train_ids: N ids, or row numbers at the source.
         label_names: One for each class.
         party_columns: How many columns each default party holds.

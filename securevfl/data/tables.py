@@ -18,7 +18,7 @@ class PartyTable:
         name: The party.
         columns: P column names.
         train: Shape (N, P), float64, unscaled.
-        test: Shape (M, P), float64, unscaled.
+        test: Shape (test rows, P), float64, unscaled.
     """
 
     name: str
@@ -36,7 +36,7 @@ class VerticalDataset:
         parties: At least two.
         label_party: Name of the party that holds the labels.
         train_labels: Shape (N,), int64, 0..classes-1.
-        test_labels: Shape (M,), int64, 0..classes-1.
+        test_labels: Shape (test rows,), int64, 0..classes-1.
         classes: How many classes there are, at least two.
         standardize: Whether the default is to standardize (not for 0/1 columns and pixels).
         fingerprint: SHA-256 (hex) over the ids of the training rows in their order; it alone

@@ -34,7 +34,7 @@ class JobSettings(Section):
         batch_size: S, or "full".
         local_steps: Q.
         learning_rate: η0.
-        schedule: constant η0, or inverse-sqrt: η0/√(t+1) at round t; where not given, constant,
+        schedule: constant η0, or inverse-sqrt: η0/√(i+1) at round i; where not given, constant,
             and inverse-sqrt under fdml.
         divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
         loss: logistic (multinomial beyond two classes), squared or taylor-logistic.
@@ -181,9 +181,9 @@ class PrivacySettings(Section):
     Attributes:
         mechanism: of the noise on predictions and residuals; gradients take gaussian noise.
         noise_multiplier: z on predictions; the least that keeps the budget where not given.
-        clip: C; predictions are clipped to [-C, C] before noise.
+        clip: β; predictions are clipped to [−β, β] before noise.
         delta: of every (epsilon, delta).
-        gradient_clip: C_g, the largest length of a sample's gradient at feature parties; not
+        gradient_clip: β_g, the largest length of a sample's gradient at feature parties; not
             given, their steps are exact and nothing is promised end to end.
         gradient_noise_multiplier: z_g; the least that keeps the budget where not given.
         label_noise_multiplier: z on residuals; 0 leaves them exact.

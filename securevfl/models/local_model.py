@@ -60,7 +60,7 @@ class LocalModel(Protocol):
         """H at θ, and d ↦ Σ_s (∂H_s/∂θ)ᵀd_s for d of shape (S, C), in the shape of θ."""
 
     def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
-        """M in H(θ) ≈ H⁰ + M(θ − θ⁰) with θ⁰ the weights now, computed when first called.
+        """J in H(θ) ≈ H⁰ + J(θ − θ⁰) with θ⁰ the weights now, computed when first called.
 
         X of a linear model, shape (S, P); the Jacobian of a network, shape (S·C, p).
         """

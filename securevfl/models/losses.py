@@ -87,7 +87,7 @@ class Squared:
 class TaylorLogistic(Squared):
     """Second-order Taylor expansion of the logistic loss at H = 0.
 
-    f = log 2 − ½tH + ⅛H² for t = 2y − 1; d = ¼H − ½t.
+    f = log 2 − (y − ½)H + ⅛H²; d = ¼H − y + ½.
     """
 
     name, curvature, label_bound = "taylor-logistic", 0.25, 0.5

@@ -1,12 +1,12 @@
 """What noise promises, by Google's dp-accounting; two guarantees that are never confused.
 
-*Release*: T noisy releases of a sample's own prediction, the model taken as given. *End-to-end*:
+*Release*: ν noisy releases of a sample's own prediction, the model taken as given. *End-to-end*:
 the same over the whole view. A sample's features also enter the party's weights through its
 gradients and so touch every later prediction: the guarantee holds only if the party's updates are
 noisy too, and is infinite otherwise.
 
 No subsampling amplification is ever claimed: the other side chooses or knows the minibatch. The
-sensitivity 2C is inside the noise multiplier, and the accountant keeps its default relation: with
+sensitivity 2β is inside the noise multiplier, and the accountant keeps its default relation: with
 REPLACE_ONE it would double the sensitivity again.
 """
 
@@ -28,8 +28,8 @@ class LocalNoise:
     """DP-SGD at a party's own local steps.
 
     Attributes:
-        noise_multiplier: z_g = σ_g / (2·C_g), σ_g the deviation of the noise on the summed clipped
-            gradient.
+        noise_multiplier: z_g: the deviation of the noise on the summed clipped gradient over
+            2β_g.
         steps: how many of them take a sample's gradient.
     """
 
@@ -42,7 +42,7 @@ class Spent:
     """What has been promised so far.
 
     Attributes:
-        releases: T, of the sample that was released most often.
+        releases: ν, of the sample that was released most often.
         delta: δ.
         release: ε of the releases, the model taken as given.
         end_to_end: ε over the whole view; infinite without noise on gradients.
@@ -58,16 +58,16 @@ class Spent:
 def spent(
     mechanism: Mechanism, releases: int, delta: float, local: LocalNoise | None = None
 ) -> Spent:
-    """Both guarantees after T releases of a sample.
+    """Both guarantees after ν releases of a sample.
 
     Args:
         mechanism: on predictions.
-        releases: T ≥ 0.
+        releases: ν ≥ 0.
         delta: δ in (0, 1).
         local: noise on the party's own gradients, if there is any.
 
     Raises:
-        ConfigError: a δ or T that cannot be.
+        ConfigError: a δ or ν that cannot be.
     """
     _require_delta(delta)
     if releases < 0:
@@ -124,10 +124,10 @@ def require_release_budget(found: Spent, budget: float, whose: str = "a sample")
 def calibrated_multiplier(
     name: MechanismName, epsilon: float, releases: int, delta: float
 ) -> float:
-    """The least noise multiplier whose T releases stay within ε.
+    """The least noise multiplier whose ν releases stay within ε.
 
     Raises:
-        ConfigError: an ε, T or δ that cannot be.
+        ConfigError: an ε, ν or δ that cannot be.
     """
     if not (isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon = {epsilon}: expected a positive number")
@@ -148,7 +148,7 @@ def calibrated_multiplier(
                 ),
                 epsilon,
                 delta,
-                # Scale T/ε gives ε without any δ.
+                # Scale ν/ε gives ε without any δ.
                 bracket_interval=dp_accounting.mechanism_calibration.ExplicitBracketInterval(
                     releases / epsilon / 10, releases / epsilon
                 ),

@@ -1,11 +1,11 @@
 """Clipping and noise on shared numbers, fresh at every release (FDML: Hu et al., KDD 2019).
 
 Neighbours are two data sets in which one sample's features at one party differ (replace-one), so
-that a prediction clipped to [−C, C] has sensitivity 2C.
+that a prediction clipped to [−β, β] has sensitivity 2β.
 
-Released numbers lie on a grid of C/2^20. In floating point, a sum of value and noise has low bits
+Released numbers lie on a grid of β/2^20. In floating point, a sum of value and noise has low bits
 that tell one from the other (Mironov, CCS 2012; an audit of ours read ε > 3 where Laplace noise
-claimed 1). Here values and noise are rounded to the grid first, and their sum is exact: as ±C are
+claimed 1). Here values and noise are rounded to the grid first, and their sum is exact: as ±β are
 on the grid, that is continuous noise on grid points, rounded after, and keeps its guarantee.
 """
 
@@ -30,9 +30,9 @@ class Mechanism:
 
     Attributes:
         name: gaussian or laplace.
-        noise_multiplier: z: a Gaussian's deviation is z·2C, a Laplace's scale b·2C with b = z. 0
-            adds nothing and promises nothing.
-        clip: C.
+        noise_multiplier: z: a Gaussian's deviation and a Laplace's scale are z·2β. 0 adds
+            nothing and promises nothing.
+        clip: β.
         outputs: predictions of one sample, each clipped by itself; all may change at once.
 
     Raises:
@@ -60,7 +60,7 @@ class Mechanism:
         return self.noise_multiplier * 2 * self.clip * length
 
     def release(self, values: FloatArray, generator: np.random.Generator) -> FloatArray:
-        """Values clipped to [−C, C], plus fresh noise, in any shape.
+        """Values clipped to [−β, β], plus fresh noise, in any shape.
 
         Raises:
             DataError: NaN or an infinity, which clipping would hide.
@@ -71,7 +71,7 @@ class Mechanism:
         return self.perturb(np.clip(values, -self.clip, self.clip), generator)
 
     def perturb(self, values: FloatArray, generator: np.random.Generator) -> FloatArray:
-        """Values as they are, plus fresh noise; their sensitivity has to be 2C."""
+        """Values as they are, plus fresh noise; their sensitivity has to be 2β."""
         if self.noise_multiplier == 0:
             return values
         unit = self.clip / GRID
@@ -85,8 +85,8 @@ class GradientNoise:
     """Gaussian noise on sums of clipped gradients, one a sample (Abadi et al., CCS 2016).
 
     Attributes:
-        noise_multiplier: z_g = σ_g / (2·C_g), σ_g the deviation on the sum.
-        clip: C_g, the largest Euclidean length of one sample's gradient.
+        noise_multiplier: z_g: the deviation on the sum over 2β_g.
+        clip: β_g, the largest Euclidean length of one sample's gradient.
 
     Raises:
         ConfigError: a multiplier or bound that cannot be.

@@ -58,7 +58,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class StepSize:
-    """η at round t: η0, η0/√(t + 1), and either divided by √K."""
+    """η at round i: η0, η0/√(i + 1), and either divided by √K."""
 
     learning_rate: float
     decays: bool = False

@@ -169,7 +169,7 @@ def epsilon_lines(rows: Sequence[Row]) -> list[str]:
         f"epsilon, {row['exchange']}, {row['detail']['case']}: at least {figure(row['value'])} "
         f"(Clopper-Pearson alone {figure(row['detail']['clopper_pearson'])}) where "
         f"{figure(row['detail']['claimed_epsilon'])} is claimed, z = "
-        f"{row['detail']['noise_multiplier']:.3g}, T = {row['detail']['releases']}"
+        f"{row['detail']['noise_multiplier']:.3g}, releases = {row['detail']['releases']}"
         for row in rows
         if row["attack"] == "epsilon" and row["value"] is not None
     ]

@@ -27,18 +27,18 @@ def privacy_notes(row: Row) -> list[str]:
     if promise is None:
         return []
     notes = [
-        f"noise: {promise['mechanism']}, z = {promise['noise_multiplier']:.4g}, C = "
-        f"{promise['clip']:g}, T = {promise['releases']} releases of a sample, delta "
+        f"noise: {promise['mechanism']}, z = {promise['noise_multiplier']:.4g}, clip = "
+        f"{promise['clip']:g}, releases of a sample = {promise['releases']}, delta = "
         f"{promise['delta']:g}",
         f"epsilon of releases {epsilon_text(promise['epsilon_release'])}, end to end "
         f"{promise['epsilon_end_to_end_text']}",
-        f"held-out rows: T = {promise['held_out_releases']}, epsilon "
+        f"held-out rows: releases = {promise['held_out_releases']}, epsilon "
         f"{epsilon_text(promise['epsilon_held_out'])}",
     ]
     if promise["label_noise_multiplier"]:
         notes.append(
-            f"labels: z = {promise['label_noise_multiplier']:g}, T = {promise['label_releases']}, "
-            f"epsilon {epsilon_text(promise['epsilon_label'])}"
+            f"labels: z = {promise['label_noise_multiplier']:g}, releases = "
+            f"{promise['label_releases']}, epsilon {epsilon_text(promise['epsilon_label'])}"
         )
     elif promise["label_releases"]:
         notes.append("labels: no noise on residuals, which tell them")

@@ -41,11 +41,11 @@ def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
             f"{highest_gain(own)}"
         )
     first = rows[0]
-    spread = "2C" if first["mechanism"] == "gaussian" else "scale over 2C"
-    unit = f"deviation over {spread}" if first["mechanism"] == "gaussian" else spread
+    spread = "deviation" if first["mechanism"] == "gaussian" else "scale"
     notes += [
-        f"{first['mechanism']} noise, z = {unit}, C = {first['clip']:g}, T = {first['releases']} "
-        f"releases of a sample, delta {first['delta']:g}, {first['repeats']} seeds",
+        f"{first['mechanism']} noise, z = {spread} over twice the clip, clip = {first['clip']:g}, "
+        f"releases of a sample = {first['releases']}, delta = {first['delta']:g}, "
+        f"{first['repeats']} seeds",
         "release: the model taken as given; end to end: the whole view"
         + (
             f" ({rows[-1]['epsilon_end_to_end_text']})"

@@ -389,7 +389,7 @@ def test_ten_classes_take_noise_for_all_their_outputs() -> None:
     loud = noisy(digits, {"noise_multiplier": 1}, **settings)
     exact, found = predictions(quiet, digits)[0], predictions(loud, digits)[0]
     assert exact.shape[1] == 10
-    # One sample's ten predictions move by up to 2C each, 2C√10 in all.
+    # One sample's ten predictions move by up to 2β each, 2β√10 in all.
     # 14,370 draws: within 4 % but once in 10^11.
     assert np.std(found - exact) == pytest.approx(4 * np.sqrt(10), rel=0.04)
 

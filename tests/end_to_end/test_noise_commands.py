@@ -95,7 +95,7 @@ def test_a_job_with_noise_says_what_it_promises(capsys: Capture) -> None:
     for said in (
         "epsilon of releases",
         "end to end",
-        "held-out rows: T = 1",
+        "held-out rows: releases = 1",
         "labels: z = 2",
         "fresh",
     ):

@@ -24,7 +24,7 @@ WORLDS = "all but whether one record is 10,000 times as large, and wrong"
 LIKE_RELEASES = {"gradient_clip": 1.0, "gradient_noise_multiplier": 4.0}
 
 
-@attack_in_cases("epsilon", "label party", "the canary predicts -C or C")
+@attack_in_cases("epsilon", "label party", "the canary predicts minus or plus the clip")
 def empirical_epsilon(subject: Subject) -> Iterable[Case]:
     """Canaries by their own releases, with a control; one record by the others' messages.
 
@@ -81,7 +81,7 @@ def _worlds(subject: Subject, job: Job) -> Finding:
 
 
 def _finding(job: Job, bound: EpsilonBound, claim: float, releases: int) -> Finding:
-    # The bound through μ takes the noise for Gaussian, gradients' included.
+    # The bound through `mu` takes the noise for Gaussian, gradients' included.
     gaussian = job.privacy.mechanism == "gaussian"
     return Finding(
         EPSILON,

@@ -54,7 +54,7 @@ class Recovered:
     """X up to a rotation, as an attack found it.
 
     Attributes:
-        factor: F, shape (N, d).
+        factor: F, shape (N, rank).
         features: the truth, shape (N, P).
         case: from what.
         rounds: how many.

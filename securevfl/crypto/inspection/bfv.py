@@ -27,7 +27,7 @@ class BfvOpening:
 
     Args:
         product_format: of the job.
-        secret: coefficients of s, −1, 0 or 1, shape (N,).
+        secret: coefficients of s, −1, 0 or 1, shape (DEGREE,).
     """
 
     def __init__(self, product_format: ProductFormat, secret: IntArray) -> None:
@@ -39,7 +39,7 @@ class BfvOpening:
         self._secret = plaintext(self.context, secret.view(np.uint64) & modulo_t)
 
     def phase(self, ciphertext: seal.Ciphertext) -> tuple[NDArray[np.object_], int]:
-        """(c₀ + c₁·s) modulo the product of the level's primes, shape (N,), and that product."""
+        """c₀ + c₁·s modulo the product of the level's primes, shape (DEGREE,), and that product."""
         product = seal.Ciphertext()
         self._operations.multiply_plain(ciphertext, self._secret, product)
         parts = polynomials_of(ciphertext)[0].astype(object) + polynomials_of(product)[1]
@@ -52,7 +52,7 @@ class BfvOpening:
         return phase % modulus, modulus
 
     def noise(self, ciphertext: seal.Ciphertext) -> FloatArray:
-        """Phase minus the nearest plaintext's, shape (N,)."""
+        """Phase minus the nearest plaintext's, shape (DEGREE,)."""
         phase, modulus = self.phase(ciphertext)
         half = modulus >> 1
         off = ((phase << self.parameters.plain_bits) + half) % modulus - half
@@ -77,7 +77,7 @@ class BfvOpening:
         return np.concatenate(found)
 
     def replies(self, data: bytes, columns: int) -> list[RingArray]:
-        """(c₀, c₁) of every reply, each of shape (2, reply primes, N)."""
+        """(c₀, c₁) of every reply, each of shape (2, reply primes, DEGREE)."""
         positions = self.parameters.positions(columns)
         size = reply_bytes(self.parameters, len(positions))
         return [
@@ -111,7 +111,7 @@ class BfvOpening:
     def expected_c1(
         self, encrypted: bytes, matrix: IntArray, evaluator: BfvEvaluator
     ) -> list[RingArray]:
-        """C₁ of replies that were neither re-randomized nor masked, were X this matrix."""
+        """The c₁ of replies that were neither re-randomized nor masked, were X this matrix."""
         vectors = self.inputs(encrypted)
         expected = []
         primes = self.parameters.reply_primes
@@ -137,7 +137,7 @@ class BfvOpening:
 
 
 def owner_secret(owner: BfvOwner) -> IntArray:
-    """An owner's own secret key, coefficients −1, 0 and 1, shape (N,)."""
+    """An owner's own secret key, coefficients −1, 0 and 1, shape (DEGREE,)."""
     context, primes = owner._context, owner._primes
     bits, modulus = owner._parameters.plain_bits, owner._modulus
     crafted = np.zeros((2, len(primes), DEGREE), np.uint64)
@@ -154,11 +154,11 @@ def owner_secret(owner: BfvOwner) -> IntArray:
 def crafted_replies(
     product_format: ProductFormat, columns: int
 ) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
-    """Replies (0, ⌊q/t⌋·x^k), of every key: they decrypt to pieces of the secret.
+    """Replies (0, ⌊q/t⌋·x^shift), of every key: they decrypt to pieces of the secret.
 
     Yields:
-        A reply, and which coefficients of s its columns decrypt to, up to the sign that x^N = −1
-        gives those of wrapped indices (≥ N).
+        A reply, and which coefficients of s its columns decrypt to, up to the sign that
+        x^DEGREE = −1 gives those of wrapped indices (≥ DEGREE).
     """
     parameters = BfvParameters.of(product_format)
     primes = parameters.primes()[: parameters.reply_primes]
@@ -167,7 +167,7 @@ def crafted_replies(
     read = positions[: min(columns, parameters.columns_per_reply)]
     unread = np.ones(DEGREE, dtype=np.bool_)
     while unread.any():
-        # The reply's factor x^k moves coefficient i of s to i + k.
+        # The reply's factor x^shift moves coefficient i of s to i + shift.
         shift = int((read[0] - np.flatnonzero(unread)[0]) % DEGREE)
         polynomials = np.zeros((2, len(primes), DEGREE), np.uint64)
         polynomials[1, :, shift] = [delta % prime for prime in primes]

@@ -15,7 +15,7 @@ PRODUCT_SCALE_BITS = ckks.VALUE_SCALE_BITS + ckks.MATRIX_SCALE_BITS
 
 
 def ckks_ratio(numerator: bytes, denominator: bytes) -> list[int]:
-    """C₁ of a reply over c₁ of the input, in NTT form modulo the first prime; first values."""
+    """The c₁ of a reply over c₁ of the input, in NTT form modulo the first prime; first values."""
     top = _ckks_polynomial(ckks._load(numerator, PRODUCT_SCALE_BITS), 1)
     bottom = _ckks_polynomial(ckks._load(denominator, ckks.VALUE_SCALE_BITS), 1)
     return _ratios(top, bottom)
@@ -53,7 +53,7 @@ def ckks_key(owner: ckks.CkksOwner, encrypted: bytes) -> list[int]:
 
 
 def key_of(ciphertext: seal.Ciphertext, message: seal.Plaintext) -> list[int]:
-    """S = (m − c₀)/c₁, were m the exact phase; first values modulo the first prime."""
+    """The key s = (m − c₀)/c₁, were m the exact phase; first values modulo the first prime."""
     c0, c1 = _ckks_polynomial(ciphertext, 0), _ckks_polynomial(ciphertext, 1)
     return _ratios([(message[at] - c0[at]) % _ckks_prime() for at in range(CHECKED)], c1)
 

@@ -1,9 +1,11 @@
 """`hide = "residuals"` in one round trip a round, for linear local models.
 
-After Q local steps θ' = θ − T(G + λθ), T = η Σ_{q<Q} (I − ηM)^q, M = (c/S)XᵀX + (λ + μ)I. So a
-feature party can compute its *next* predictions under encryption, on the next batch X':
+Q local steps from θ lead to θ − steps·(G + λθ), where steps = η Σ_{j<Q} (I − η·curved)^j and
+curved = (c/S)XᵀX + (λ + μ)I. So a feature party can compute its *next* predictions under
+encryption, on the next batch X':
 
-    H' = X'θ − X'T(XᵀEnc(d)/S + λθ) = X'(θ − λTθ) + A·Enc(d),   A = −X'TXᵀ/S.
+    H' = X'θ − X'·steps·(XᵀEnc(d)/S + λθ) = X'(θ − λ·steps·θ) + matrix·Enc(d),
+    matrix = −X'·steps·Xᵀ/S.
 
 Per round and feature party k; the label party K owns the keys:
 
@@ -13,7 +15,7 @@ Per round and feature party k; the label party K owns the keys:
 Only the first round's predictions travel in clear, and the last round has none to come.
 
 Learns: as in `encrypted`: the label party H_k' per sample, as it would have been sent in clear,
-    and besides it a power of two that scales A; a feature party only G_k.
+    and besides it a power of two that scales the matrix; a feature party only G_k.
 Messages a round of FedBCD-p: 3(K − 1), two of them on the way at once.
 Source: design protocols.md section 2.
 """
@@ -42,7 +44,7 @@ NEXT_SUM = "sum of the next predictions"
 
 @message_kind(7, stage="round", carries="ciphertexts")
 class EncryptedStep(StepMessage):
-    """C products of [X | Aᵀ]: the masked Xᵀv + r, and the sender's next predictions, open.
+    """C products of [X | matrixᵀ]: the masked Xᵀv + r, and the sender's next predictions, open.
 
     The predictions, S' rows, are in fixed point times 2^(scale − SCALE_OFFSET).
     """
@@ -53,10 +55,10 @@ class EncryptedStep(StepMessage):
 
 @dataclass(frozen=True)
 class AffinePredictions:
-    """H' = A·d + constant.
+    """H' = matrix·d + constant.
 
     Attributes:
-        matrix: A, shape (S', S).
+        matrix: shape (S', S).
         constant: shape (S', C).
     """
 
@@ -64,7 +66,7 @@ class AffinePredictions:
     constant: FloatArray
 
     def scale_bits(self, matrix_bound: float, product_bound: float) -> int:
-        """The largest s with |A|·2^s ≤ matrix_bound and |constant|·2^s ≤ product_bound."""
+        """The largest scale with |matrix|·2^scale and |constant|·2^scale within their bounds."""
         room = [
             frexp(bound / largest)[1] - 1
             for bound, values in ((matrix_bound, self.matrix), (product_bound, self.constant))

@@ -71,13 +71,13 @@ class Promise:
     Attributes:
         mechanism: gaussian or laplace.
         noise_multiplier: z.
-        clip: C.
+        clip: β.
         delta: δ.
-        releases: T, of a training sample's prediction.
+        releases: ν, of a training sample's prediction.
         epsilon_release: ε of these, the model taken as given; None where infinite.
         epsilon_end_to_end: ε over the whole view; None where infinite.
         epsilon_end_to_end_text: the same in words.
-        gradient_clip: C_g; None without noise on gradients.
+        gradient_clip: β_g; None without noise on gradients.
         gradient_noise_multiplier: z_g.
         held_out_releases: of a held-out sample's prediction, by scoring.
         epsilon_held_out: ε of these.

@@ -1,7 +1,7 @@
 """FDML (Hu et al., KDD 2019): asynchronous parties around a server of local predictions.
 
-The prediction of a sample is σ(Σ_k α_k(x_k)). The server keeps the newest α_k of every sample and
-party. At its iteration t a party *pushes* its predictions of batch I(t) and *pulls* the sum of the
+The prediction of a sample is σ(Σ_k h_k(x_k)). The server keeps the newest H_k of every sample and
+party. At iteration i a party *pushes* its predictions of that batch and *pulls* the sum of the
 others' for the same batch; the server refuses the pull, and answers as soon as it may, while the
 party is more than τ iterations ahead of the slowest (stale-synchronous parallel). τ = 0 is bulk
 synchronous: every sum is fresh, and the steps are those of one trainer with all columns.

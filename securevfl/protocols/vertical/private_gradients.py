@@ -80,7 +80,7 @@ def clipped_sum(
         model: at θ.
         inputs: X, shape (S, P).
         residuals: d, shape (S, C).
-        clip: C_g.
+        clip: β_g.
 
     Returns:
         In the shape of θ.

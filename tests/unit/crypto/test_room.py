@@ -90,7 +90,7 @@ def test_both_ends_refuse_products_that_just_do_not_fit(scheme: str) -> None:
 
 def test_a_paillier_key_holds_twice_the_largest_masked_product() -> None:
     fmt = product_of(2**31, 2**30)
-    # Xᵀv + L + r, r below 2^mask_bits.
+    # Xᵀv + largest_product + r, r below 2^mask_bits.
     largest = 2 * fmt.largest_product + 2 ** mask_bits(fmt) - 1
     too_small, enough = nearest_modulus(2 * largest, -1), nearest_modulus(2 * largest, 1)
     assert 2 * largest - 10_000 < too_small < 2 * largest < enough < 2 * largest + 10_000

@@ -113,7 +113,7 @@ def test_steps_carry_noise_on_the_summed_gradient(generator: Generator) -> None:
         signal=ResidualSignal(np.zeros((50, 1))),
         step_size=10.0,
     )
-    # η·σ_g/S with σ_g = z_g·2·C_g; 4,000 draws: within 7 % but once in 10^9.
+    # η/S times the noise's deviation z_g·2β_g; 4,000 draws: within 7 % but once in 10^9.
     assert np.std(model.weights) == pytest.approx(10.0 * 3.0 * 2 * 0.5 / 50, rel=0.07)
 
 
