@@ -30,8 +30,8 @@ class Smoothness:
     """Lipschitz constants of ∇L and of its blocks ∇_kL, all with respect to the whole Θ.
 
     Attributes:
-        whole: L.
-        blocks: L_k, by party.
+        whole: ℓ.
+        blocks: ℓ_k, by party.
     """
 
     whole: float
@@ -39,13 +39,13 @@ class Smoothness:
 
     @property
     def drift(self) -> float:
-        """√(Σ_j L_j² + 3·max_k L_k²)."""
+        """√(Σ_j ℓ_j² + 3·max_k ℓ_k²)."""
         return sqrt(sum(each**2 for each in self.blocks) + 3 * max(self.blocks) ** 2)
 
     def largest_step(self, local_steps: int) -> float:
-        """The η of Theorem 2: min over k of √2/(2Q·√(Σ_j L_j² + 3L_k²)), and 1/L.
+        """The η of Theorem 2: min over k of √2/(2Q·√(Σ_j ℓ_j² + 3ℓ_k²)), and 1/ℓ.
 
-        1/L never decides: Σ_k L_k² ≥ L², as the blocks make up ∇L.
+        1/ℓ never decides: Σ_k ℓ_k² ≥ ℓ², as the blocks make up ∇L.
         """
         return min(sqrt(2) / (2 * local_steps * self.drift), 1 / self.whole)
 
@@ -101,10 +101,10 @@ class Objective:
 
     @cached_property
     def smoothness(self) -> Smoothness:
-        """L = ‖X‖²/(4N) and L_k = ‖X_k‖·‖X‖/(4N) in spectral norms.
+        """ℓ = ‖X‖²/(4N) and ℓ_k = ‖X_k‖·‖X‖/(4N) in spectral norms.
 
         ∇_kL(Θ) − ∇_kL(Θ') = X_kᵀDX(Θ − Θ')/N for a diagonal 0 ≤ D ≤ ¼ (mean value theorem, as
-        0 ≤ f″ ≤ ¼), and ‖X_kᵀDX‖ ≤ ‖D^½X_k‖·‖D^½X‖. L is attained at Θ = 0, where D = ¼.
+        0 ≤ f″ ≤ ¼), and ‖X_kᵀDX‖ ≤ ‖D^½X_k‖·‖D^½X‖. ℓ is attained at Θ = 0, where D = ¼.
         """
         whole = float(np.linalg.norm(self.joint, 2))
         norms = [float(np.linalg.norm(block, 2)) for block in self.blocks]
@@ -149,7 +149,7 @@ class Objective:
         return weights
 
     def noise(self, batch_size: int) -> float:
-        """σ² for minibatches of size S: E‖∇_kL_S(Θ) − ∇_kL(Θ)‖² ≤ σ²/S for every k and Θ.
+        """V for minibatches of size S: E‖∇_kL_S(Θ) − ∇_kL(Θ)‖² ≤ V/S for every k and Θ.
 
         The gradient of a row is x_ik·d_i with |d_i| < 1, so rows vary by less than
         max_k (1/N) Σ_i ‖x_ik‖²; the mean of S of N rows drawn without replacement, as a batch of

@@ -178,10 +178,11 @@ def _seconds_to(
 def regret_of(
     objective: Objective, result: TrainingResult, trails: Mapping[str, Trail]
 ) -> tuple[list[int], list[float]]:
-    """R(T) = (1/T) Σ_t F_t(what a party saw) − F_t(Θ*), the largest of the parties', by T.
+    """Regret, the largest of the parties': what its rounds cost it beyond the best weights.
 
-    F_t is the loss of batch t; a party sees the newest pushed predictions of the others beside
-    its own. Θ* minimizes the loss over all rows. Theorem 1 of FDML: O(1/√T).
+    That is the mean over the rounds i so far of F_i(what the party saw) − F_i(Θ*), F_i the loss of
+    batch i; a party sees the newest pushed predictions of the others beside its own. Θ* minimizes
+    the loss over all rows. Theorem 1 of FDML: it falls with the root of rounds.
     """
     dataset = objective.dataset
     schedule = result.plan.schedule

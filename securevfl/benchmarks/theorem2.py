@@ -2,9 +2,9 @@
 
 T counts local steps, T = R·Q. The bound is on the average over them of E‖∇L(Θ)‖², over all rows:
 
-    2(L(Θ⁰) − L*)/(ηT) + 2η²(K + 3)Q² Σ_k L_k² σ²/S + 2Kσ²/S,
+    2(L(Θ⁰) − L*)/(ηT) + 2η²(K + 3)Q² Σ_k ℓ_k² V/S + 2KV/S,
 
-for η ≤ √2/(2Q·√(Σ_j L_j² + 3L_k²)) and 1/L. All constants are computed, see `objective`.
+for η ≤ √2/(2Q·√(Σ_j ℓ_j² + 3ℓ_k²)) and 1/ℓ. All constants are computed, see `objective`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from securevfl.job import Job
 from securevfl.reports.rows import Theorem2Row
 
 DRIFT = 0.7
-"""√(Σ_j L_j² + 3 max_k L_k²) of scaled data: η = 1/√T meets the condition at Q = √T up to 0.707."""
+"""√(Σ_j ℓ_j² + 3 max_k ℓ_k²) of scaled data: η = 1/√T meets the condition at Q = √T up to 0.707."""
 
 
 def bound(
@@ -32,7 +32,7 @@ def bound(
     """The right side of (13)-(14).
 
     Args:
-        objective: for K, L_k and σ².
+        objective: for K, ℓ_k and V.
         eta: η.
         local_steps: Q.
         batch_size: S.
@@ -108,7 +108,7 @@ def slope(rows: Sequence[Theorem2Row]) -> float:
 def with_drift(dataset: VerticalDataset, drift: float = DRIFT) -> VerticalDataset:
     """The data with standardized features times what gives that drift.
 
-    Standardized features of several parties have L_k of some units, where 1/√T with Q = √T is no
+    Standardized features of several parties have ℓ_k of some units, where 1/√T with Q = √T is no
     step the theorem allows, whatever T.
     """
     from scipy.optimize import brentq  # noqa: PLC0415  # slow to import

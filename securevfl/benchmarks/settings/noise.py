@@ -26,7 +26,7 @@ class NoiseSettings:
     mechanism: Annotated[
         Literal["gaussian", "laplace"], typer.Option(help="Which noise on predictions.")
     ] = "gaussian"
-    clip: Annotated[float, typer.Option(help="C: predictions are clipped to [-C, C].")] = 2.0
+    clip: Annotated[float, typer.Option(help="Predictions are clipped to +- this.")] = 2.0
     delta: Annotated[float, typer.Option(help="Of (epsilon, delta).")] = 1e-5
     gradient_clip: Annotated[
         float | None, typer.Option(help="DP-SGD at the parties: a sample's longest gradient.")

@@ -31,7 +31,7 @@ class StalenessSettings:
     ] = 2.0
     batch_size: shared.Size = 100
     rounds: Annotated[int, typer.Option(min=1, help="Iterations of each party.")] = 3000
-    learning_rate: Annotated[float, typer.Option(help="Step size; falls with the root of t.")] = 3.0
+    learning_rate: Annotated[float, typer.Option(help="Falls with the root of rounds.")] = 3.0
     target_auc: shared.TargetAuc = 0.9
     network: shared.Network = shared.LAN
     repeats: shared.Repeats = 1
