@@ -25,14 +25,14 @@ from securevfl.reports import tables
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-bench = typer.Typer(help="Benchmarks: what encryption costs.", no_args_is_help=True)
+bench = typer.Typer(help="Benchmarks: what it costs, what theory says.", no_args_is_help=True)
 
 R = TypeVar("R", bound=Mapping[str, Any])
 
 
 @command(bench)
 def tradeoff(settings: TradeoffSettings, data: options.SplitData, output: options.Output) -> None:
-    """Encrypted training to a target AUC: computation and communication apart."""
+    """Encrypted training to a target AUC, and what each part costs."""
     dataset = data.load()
     from securevfl.benchmarks.tradeoff import tradeoff as run
 
@@ -51,7 +51,7 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitData, output: option
 
 @command(bench)
 def rounds(settings: RoundsSettings, data: options.Data, output: options.Output) -> None:
-    """Rounds to a target AUC, by algorithm, local steps, parties and proximal term."""
+    """Rounds to a target AUC by algorithm, Q, K and proximal term."""
     datasets = {count: data.load(count) for count in settings.parties}
     from securevfl.benchmarks.rounds import rounds as run
 
@@ -67,7 +67,7 @@ def rounds(settings: RoundsSettings, data: options.Data, output: options.Output)
 
 @command(bench)
 def crypto(settings: CryptoSettings, output: options.Output) -> None:
-    """Engines on the encrypted product of a matrix and a vector, beside phe and NumPy."""
+    """Engines on the encrypted product, beside phe and NumPy."""
     from securevfl.benchmarks.crypto import crypto as run
 
     rows = _rows(output, lambda report: run(settings, report))
@@ -79,7 +79,7 @@ def crypto(settings: CryptoSettings, output: options.Output) -> None:
 
 @command(bench)
 def staleness(settings: StalenessSettings, data: options.A9a, output: options.Output) -> None:
-    """FDML's parties at their own speed: virtual time to a target AUC, and regret."""
+    """FDML at each party's own speed: time to an AUC, and regret."""
     dataset = data.load()
     from securevfl.benchmarks.staleness import staleness as run
 
@@ -105,7 +105,7 @@ class FdmlData(options.A9a):
 
 @command(bench)
 def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None:
-    """FDML beside training in one place and by each party alone: AUC, seconds an epoch."""
+    """FDML beside training in one place and by each party alone."""
     dataset = data.load()
     from securevfl.benchmarks.fdml import fdml as run
 
@@ -122,7 +122,7 @@ def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None
 
 @command(bench, "cost-law")
 def cost_law(settings: CostLawSettings, data: options.SplitData, output: options.Output) -> None:
-    """What a round's encryption costs by local steps: the same, whatever Q."""
+    """What a round's encryption costs by Q: the same."""
     dataset = data.load()
     from securevfl.benchmarks.cost_law import cost_law as run
 
@@ -134,7 +134,7 @@ def cost_law(settings: CostLawSettings, data: options.SplitData, output: options
 
 @command(bench)
 def overhead(settings: OverheadSettings, output: options.Output) -> None:
-    """What the simulation itself costs a round, beside the parties' own computation."""
+    """What the simulation costs a round beside computation."""
     from securevfl.benchmarks.overhead import overhead as run
 
     rows = _rows(output, lambda report: run(settings, report))
@@ -145,7 +145,7 @@ def overhead(settings: OverheadSettings, output: options.Output) -> None:
 
 @command(bench)
 def theorem1(settings: Theorem1Settings, data: options.SplitData, output: options.Output) -> None:
-    """Theorem 1 of FedBCD tried: are X and XU the same to everyone else?"""
+    """Theorem 1 of FedBCD: are X and XU the same to others?"""
     dataset = data.load()
     from securevfl.benchmarks.theorem1 import theorem1 as run
 
@@ -156,7 +156,7 @@ def theorem1(settings: Theorem1Settings, data: options.SplitData, output: option
 
 @command(bench)
 def theorem2(settings: Theorem2Settings, data: options.SplitData, output: options.Output) -> None:
-    """Theorem 2 of FedBCD beside training: the bound on gradients, and the rate in T."""
+    """Theorem 2 of FedBCD: its bound and its rate, tried."""
     for_bound = data.load()
     from securevfl.benchmarks.theorem2 import bounded_gradients, rates, slope, with_drift
     from securevfl.data.tables import some_rows
@@ -181,7 +181,7 @@ def theorem2(settings: Theorem2Settings, data: options.SplitData, output: option
 def label_guard(
     settings: LabelGuardSettings, data: options.SplitData, output: options.Output
 ) -> None:
-    """How much a feature party reads of the labels at each ratio of the label guard."""
+    """What a party reads of the labels at each guard ratio."""
     dataset = data.load()
     from securevfl.benchmarks.label_guard import label_guard as run
 

@@ -76,7 +76,7 @@ def train(
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train all parties of a job in this process, over the simulated network."""
+    """Train all parties of a job here, over the simulated network."""
     if example:
         sys.stdout.write(EXAMPLE)
         return
