@@ -31,6 +31,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.processes import in_processes
 from securevfl.protocols.catalogue import exchange_of
+from securevfl.protocols.names import require
 from securevfl.training import plan_for
 
 Row = dict[str, Any]
@@ -89,9 +90,8 @@ def audit(
     Raises:
         ConfigError: an unknown attack or exchange, or a job that does not fit the data.
     """
-    unknown = [name for name in settings.attacks if name not in MEASURES]
-    if unknown:
-        raise ConfigError(f"attack = {unknown[0]!r}: unknown; known are {', '.join(MEASURES)}")
+    for name in settings.attacks:
+        require(name, MEASURES, "attack")
     for job in settings.jobs.values():
         # Noise that nobody has chosen is a mistake, and no reason why an attack shows nothing.
         plan_for(job if exchange_of(job).adds_noise else job.without_protection, dataset)

@@ -12,6 +12,23 @@ from securevfl.errors import ConfigError
 
 Row = Mapping[str, Any]
 KEPT = ("resists", "immune")
+ATTACKS = (
+    "rotation_twin",
+    "gram",
+    "anchors",
+    "components",
+    "binary_columns",
+    "labels_from_residuals",
+    "labels_from_gradients",
+    "ciphertext_ratio",
+    "ciphertext_noise",
+    "jacobi_symbol",
+    "ckks_key",
+    "crafted_query",
+    "equality_solving",
+    "epsilon",
+)
+"""What a policy and a command line may name, to be had before any attack is loaded."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from securevfl.audit.policy import ATTACKS, check_policy, violations
 from securevfl.cli import options
 from securevfl.cli.train import job_data
 from securevfl.errors import ConfigError
@@ -66,7 +68,9 @@ def audit(
     With a job file its settings are audited, and [audit] must_resist is its policy. Exit status 1
     if an attack that must resist leaks, or is not shown to resist.
     """
-    chosen = _exchanges(exchange)
+    chosen = _known(exchange, names.EXCHANGES, "--exchange")
+    attacks = _known(attack, ATTACKS, "--attack") or ATTACKS
+    policy = _policy(must_resist, job, attacks)
     if job is not None:
         described, data = _described(job, dataset, data_dir)
     else:
@@ -86,22 +90,19 @@ def audit(
         )
     if seed is not None:
         described = described.with_settings(seed=seed)
-    from securevfl.audit.matrix import MEASURES, AuditSettings
+    from securevfl.audit.matrix import AuditSettings
     from securevfl.audit.matrix import audit as run_audit
-    from securevfl.audit.policy import check_policy, violations
     from securevfl.reports.page import audit_page, write_page
     from securevfl.reports.results import results, write_results
 
-    policy = options.names(must_resist) if must_resist else described.audit.must_resist
     settings = AuditSettings(
         jobs=_jobs(
             described, chosen, hide, {"noise_multiplier": noise, "clip": clip}, job is not None
         ),
-        attacks=options.names(attack) if attack else tuple(MEASURES),
+        attacks=attacks,
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
     )
-    check_policy(policy, settings.attacks)
     with options.progress(quiet) as report:
         rows = run_audit(data, settings, report)
     # A job's policy is about its own exchange, whichever others are audited.
@@ -141,16 +142,29 @@ def _described(
     return described, job_data(described, path.parent, data_dir)
 
 
-def _exchanges(exchange: str | None) -> tuple[str, ...]:
-    """Those that were asked for; none if nothing is said.
+def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ...]:
+    """The names that were given, none if nothing is said.
 
     Raises:
         ConfigError: one that is not known.
     """
-    chosen = options.names(exchange or "")
-    for name in chosen:
-        names.require(name, names.EXCHANGES, "--exchange")
-    return chosen
+    given = options.names(text or "")
+    for name in given:
+        names.require(name, known, option)
+    return given
+
+
+def _policy(must_resist: str | None, job: Path | None, attacks: Sequence[str]) -> tuple[str, ...]:
+    """What must resist: as it was typed, or else as the job file has it.
+
+    Raises:
+        ConfigError: an attack that is not run.
+    """
+    policy = options.names(must_resist or "")
+    if not policy and job is not None:
+        policy = read_job(job).audit.must_resist
+    check_policy(policy, attacks)
+    return policy
 
 
 def _jobs(

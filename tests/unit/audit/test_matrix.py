@@ -8,7 +8,7 @@ import pytest
 from securevfl.audit.judging import ACCURACY, Finding
 from securevfl.audit.matrix import MEASURES, AuditSettings, audit
 from securevfl.audit.measuring import attack
-from securevfl.audit.policy import violations
+from securevfl.audit.policy import ATTACKS, violations
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
@@ -72,6 +72,7 @@ def verdicts(rows: list[dict[str, Any]], attack: str, case: str = "") -> dict[st
 
 def test_every_attack_has_its_contract_name() -> None:
     assert set(MEASURES) == NAMES
+    assert tuple(MEASURES) == ATTACKS
 
 
 def test_rows_have_the_contracts_keys_and_are_json(labels: list[dict[str, Any]]) -> None:
