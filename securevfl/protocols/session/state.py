@@ -73,12 +73,12 @@ class SessionState:
                 header = _Header.model_validate_json((file.metadata() or {})[HEADER])
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             weights = arrays.pop(WEIGHTS)
-            if not all(name.startswith(IN_FLIGHT) for name in arrays):
-                raise KeyError(IN_FLIGHT)
         except OSError as error:
             raise DataError(f"session state {path} cannot be read: {error.strerror}") from error
         except (SafetensorError, ValidationError, KeyError) as error:
             raise DataError(f"session state {path} is damaged") from error
+        if not all(name.startswith(IN_FLIGHT) for name in arrays):
+            raise DataError(f"session state {path} is damaged")
         return cls(
             header.job_hash,
             header.party,

@@ -12,5 +12,5 @@ def test_every_exchange_and_algorithm_has_its_name_before_it_is_imported() -> No
     assert spec.loader is not None
     fresh = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fresh)
-    assert fresh.EXCHANGES == list(catalogue.EXCHANGES)
-    assert fresh.ALGORITHMS == list(catalogue.ALGORITHMS)
+    assert list(catalogue.EXCHANGES) == fresh.EXCHANGES
+    assert list(catalogue.ALGORITHMS) == fresh.ALGORITHMS
