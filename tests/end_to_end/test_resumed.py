@@ -111,6 +111,14 @@ def test_what_was_saved_is_not_changed_by_going_on(tmp_path: Path) -> None:
     assert {name: repr(state.revealed) for name, state in states.items()} == before
 
 
+def test_a_session_that_has_ended_does_not_go_on() -> None:
+    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "plain"})
+    states: dict[str, SessionState] = {}
+    train(job, dataset, Environment(keep_state=lambda state: states.update({state.party: state})))
+    with pytest.raises(ConfigError, match="after 6 rounds"):
+        train(job, dataset, Environment(resume=states))
+
+
 def test_fdml_keeps_no_state(tmp_path: Path) -> None:
     dataset = load("breast_cancer", parties=2)
     _, states = unbroken(job_of({"scheme": "plain"}), dataset, tmp_path)

@@ -233,7 +233,8 @@ def _go_on(
     """Put a party back to where it was, and say how many rounds that is.
 
     Raises:
-        ConfigError: the state of another job, party or model, or a job whose noise is counted.
+        ConfigError: the state of another job, party or model, one after the last round, or a job
+            whose noise is counted.
     """
     if training.plan.account is not None:
         raise ConfigError(
@@ -246,6 +247,8 @@ def _go_on(
             f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
             f"{training.party.name!r} in {ours[0][:16]}"
         )
+    if state.rounds >= training.plan.rounds:
+        raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
     training.model.weights = state.weights
     leakage.revealed.update({peer: dict(batches) for peer, batches in state.revealed.items()})
     ready.in_flight.update(state.in_flight)
