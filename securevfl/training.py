@@ -1,7 +1,7 @@
 """A job in one process: every party as a program of its own, over the simulated network.
 
-A program gets its party's columns, and the labels only where it is the label party; nothing
-here reads two parties' data together.
+A program gets its party's columns, and the labels only at the label party or where the algorithm
+gives them to all; nothing here reads two parties' data together.
 """
 
 import time

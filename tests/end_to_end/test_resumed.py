@@ -95,11 +95,44 @@ def test_parties_that_go_on_from_different_rounds_notice(tmp_path: Path) -> None
         train(job, dataset, Environment(resume={first: states[first]}))
 
 
+def test_noise_that_is_counted_is_not_drawn_again(tmp_path: Path) -> None:
+    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "dp"})
+    noisy = Job.of(**{**dict(job), "privacy": {"noise_multiplier": 1.0}})
+    _, states = unbroken(noisy, dataset, tmp_path)
+    with pytest.raises(ConfigError, match="release again"):
+        train(noisy, dataset, Environment(resume=states))
+
+
+def test_what_was_saved_is_not_changed_by_going_on(tmp_path: Path) -> None:
+    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "bfv", "round_trips": 2})
+    _, states = unbroken(job, dataset, tmp_path)
+    before = {name: repr(state.revealed) for name, state in states.items()}
+    train(job, dataset, Environment(keys=SmallKeys(), resume=states))
+    assert {name: repr(state.revealed) for name, state in states.items()} == before
+
+
+def test_a_session_that_has_ended_does_not_go_on() -> None:
+    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "plain"})
+    states: dict[str, SessionState] = {}
+    train(job, dataset, Environment(keep_state=lambda state: states.update({state.party: state})))
+    with pytest.raises(ConfigError, match="after 6 rounds"):
+        train(job, dataset, Environment(resume=states))
+
+
 def test_fdml_keeps_no_state(tmp_path: Path) -> None:
     dataset = load("breast_cancer", parties=2)
     _, states = unbroken(job_of({"scheme": "plain"}), dataset, tmp_path)
     with pytest.raises(ConfigError, match="keeps no state"):
         train(job_of({"scheme": "plain"}, algorithm="fdml"), dataset, Environment(resume=states))
+
+
+def test_a_state_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bank.state"
+    SessionState("ab", "bank", 3, np.ones((2, 1)), in_flight={"sum": np.ones(2)}).save(path)
+    assert set(SessionState.load(path).in_flight) == {"sum"}
+    path.write_bytes(path.read_bytes().replace(b"in flight.sum", b"in_flight.sum"))
+    with pytest.raises(DataError, match="is damaged"):
+        SessionState.load(path)
 
 
 @pytest.mark.parametrize("cut", [0, 7, 40, -1])

@@ -77,6 +77,8 @@ class SessionState:
             raise DataError(f"session state {path} cannot be read: {error.strerror}") from error
         except (SafetensorError, ValidationError, KeyError) as error:
             raise DataError(f"session state {path} is damaged") from error
+        if not all(name.startswith(IN_FLIGHT) for name in arrays):
+            raise DataError(f"session state {path} is damaged")
         return cls(
             header.job_hash,
             header.party,

@@ -233,16 +233,24 @@ def _go_on(
     """Put a party back to where it was, and say how many rounds that is.
 
     Raises:
-        ConfigError: the state of another job, party or model.
+        ConfigError: the state of another job, party or model, one after the last round, or a job
+            whose noise is counted.
     """
+    if training.plan.account is not None:
+        raise ConfigError(
+            f"exchange {training.plan.exchange.name!r}: a session that goes on would release again "
+            "what its account counts once"
+        )
     ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
     if (state.job_hash, state.party, state.weights.shape) != ours:
         raise ConfigError(
             f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
             f"{training.party.name!r} in {ours[0][:16]}"
         )
+    if state.rounds >= training.plan.rounds:
+        raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
     training.model.weights = state.weights
-    leakage.revealed.update(state.revealed)
+    leakage.revealed.update({peer: dict(batches) for peer, batches in state.revealed.items()})
     ready.in_flight.update(state.in_flight)
     return state.rounds
 
