@@ -21,6 +21,7 @@ from securevfl.job.sections import (
     Activation,
     AuditSection,
     ExchangeSettings,
+    FdmlSettings,
     Hide,
     JobSettings,
     LocalModelSettings,
@@ -34,6 +35,7 @@ from securevfl.job.sections import (
 __all__ = [
     "Activation",
     "ExchangeSettings",
+    "FdmlSettings",
     "Hide",
     "Job",
     "JobSettings",
@@ -51,8 +53,8 @@ __all__ = [
 
 S = TypeVar("S", bound=Section)
 
-OWN_SECTIONS: dict[str, type[Section]] = {}
-"""What algorithms have of their own; they say so when they are made known."""
+OWN_SECTIONS: dict[str, type[Section]] = {"fdml": FdmlSettings}
+"""What algorithms have of their own; those of other packages say so when they are made known."""
 
 
 class Job(Section):
@@ -241,12 +243,18 @@ def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
         return f"{place} is missing"
     if problem["type"] != "extra_forbidden":
         return f"{place} = {problem['input']!r}: {problem['msg']}"
-    nearest = difflib.get_close_matches(str(where[-1]), _keys_beside(where), n=1, cutoff=0.0)
+    key, sections = str(where[-1]), _sections()
+    home = next((name for name, kind in sections.items() if key in kind.model_fields), None)
+    if home is not None:
+        heading = "[[party]]" if home == "party" else f"[{home}]"
+        return f"unknown key {place!r}: {key} belongs in {heading}"
+    beside = list(sections if len(where) == 1 else sections[str(where[0])].model_fields)
+    nearest = difflib.get_close_matches(key, beside, n=1, cutoff=0.0)
     return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"
 
 
-def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
-    sections: dict[str, type[BaseModel]] = {
+def _sections() -> dict[str, type[BaseModel]]:
+    return {
         "job": JobSettings,
         "party": PartySettings,
         "exchange": ExchangeSettings,
@@ -256,6 +264,3 @@ def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
         "output": OutputSettings,
         **OWN_SECTIONS,
     }
-    if len(place) == 1:
-        return list(sections)
-    return list(sections[str(place[0])].model_fields)

@@ -208,3 +208,14 @@ class AuditSection(Section):
     """`[audit]`: attacks that a job must be shown to resist, by name; the audit checks it."""
 
     must_resist: tuple[str, ...] = ()
+
+
+class FdmlSettings(Section):
+    """`[fdml]`.
+
+    Attributes:
+        staleness: τ: how many iterations a party may be ahead of the slowest; unbounded lets it
+            run.
+    """
+
+    staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0

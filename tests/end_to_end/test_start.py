@@ -70,11 +70,13 @@ def test_help_loads_nothing_that_is_slow() -> None:
         ("train nowhere.toml", "nowhere.toml"),
         ("train malformed.toml", "not TOML"),
         ("train unknown.toml", "nearest known key is 'rounds'"),
+        ("train moved.toml", "staleness belongs in [fdml]"),
     ],
 )
 def test_a_mistake_that_is_seen_at_once_loads_nothing_for_work(arguments: str, said: str) -> None:
     Path("malformed.toml").write_text("[job", encoding="utf-8")
     Path("unknown.toml").write_text("[job]\nround = 3\n", encoding="utf-8")
+    Path("moved.toml").write_text("[job]\nstaleness = 2\n", encoding="utf-8")
     modules, told = loaded(arguments)
     assert said in told
     assert not modules & (SLOW | NEEDED_BY_WORK)
@@ -92,6 +94,7 @@ def test_a_mistake_that_is_seen_at_once_loads_nothing_for_work(arguments: str, s
         ("audit --exchange bvf", "'bvf'"),
         ("audit --dataset brest_cancer", "breast_cancer"),
         ("train files.toml", "bank.csv"),
+        ("train own.toml", "[fdml] is for algorithm 'fdml', not 'fedbcd-p'"),
         ("data where a9b", "a9a"),
     ],
 )
@@ -101,6 +104,9 @@ def test_a_mistake_loads_nothing_that_is_slow(arguments: str, said: str) -> None
         'label_column = "y"\n[[party]]\nname = "shop"\nrole = "feature"\ndata = "shop.csv"\n'
         'id_column = "id"\n',
         encoding="utf-8",
+    )
+    Path("own.toml").write_text(
+        '[job]\ndataset = "breast_cancer"\n[fdml]\nstaleness = 2\n', encoding="utf-8"
     )
     modules, told = loaded(arguments)
     assert said in told

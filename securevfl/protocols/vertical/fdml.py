@@ -14,15 +14,14 @@ Learns:
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError, TrainingDiverged
-from securevfl.job import Job, Section
+from securevfl.job import FdmlSettings, Job
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.plan import Plan
@@ -39,17 +38,6 @@ from securevfl.protocols.vertical.program import Trained, Training, run_party
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING, Costs
 from securevfl.runtime.simulation import Program
-
-
-class FdmlSettings(Section):
-    """`[fdml]`.
-
-    Attributes:
-        staleness: τ: how many iterations a party may be ahead of the slowest; unbounded lets it
-            run.
-    """
-
-    staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
 
 
 class Fdml(Algorithm):
