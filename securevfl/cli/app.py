@@ -62,7 +62,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     if status == INTERRUPTED:  # what Typer makes of KeyboardInterrupt
-        sys.stderr.write("securevfl: interrupted; the last checkpoint can be loaded\n")
+        sys.stderr.write("securevfl: interrupted\n")
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -163,8 +163,10 @@ def read_job(path: Path) -> Job:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"job file {path}: {error}") from error
+    except OSError as error:
+        raise DataError(f"job file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"job file {path}: not UTF-8 text") from error
     return parse_job(text, str(path))
 
 
@@ -196,7 +198,7 @@ def _check_parties(parties: tuple[PartySettings, ...]) -> None:
         raise ConfigError(f"party names are not unique: {', '.join(names)}")
     labels = [party.name for party in parties if party.role == "label"]
     if len(labels) != 1:
-        raise ConfigError(f"{len(labels)} label parties ({', '.join(labels)}): expected 1")
+        raise ConfigError(f"{len(labels)} parties with role = 'label', expected 1")
 
 
 def check_models(job: Job) -> None:

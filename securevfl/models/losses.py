@@ -152,4 +152,4 @@ def quadratic_loss(name: str) -> QuadraticLoss:
     for loss in (Squared(), TaylorLogistic()):
         if loss.name == name:
             return loss
-    raise ConfigError(f"loss = {name!r}: expected 'squared' or 'taylor-logistic' here")
+    raise ConfigError(f"loss = {name!r}: hide = 'both' takes 'squared' or 'taylor-logistic'")

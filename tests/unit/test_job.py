@@ -96,8 +96,8 @@ def test_a_value_out_of_range_names_its_key(line: str) -> None:
     [
         ("", "no data"),
         ('[job]\ndataset = "digits"\n' + TWO_PARTIES, "not both"),
-        (TWO_PARTIES.replace('"feature"', '"label"'), "2 label parties"),
-        (TWO_PARTIES.replace('"label"\n', '"feature"\n'), "0 label parties"),
+        (TWO_PARTIES.replace('"feature"', '"label"'), "2 parties with role = 'label', expected 1"),
+        (TWO_PARTIES.replace('"label"\n', '"feature"\n'), "0 parties with role"),
         (TWO_PARTIES.replace('"shop"', '"bank"'), "not unique"),
         (TWO_PARTIES[: TWO_PARTIES.rindex("[[party]]")], "1 party: expected at least 2"),
         (TWO_PARTIES + "[network]\nlatency_ms = 3", "both latency_ms and bandwidth_mbit"),
