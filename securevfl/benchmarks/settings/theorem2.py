@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from securevfl.benchmarks.settings import shared
+from securevfl.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Theorem2Settings:
     rate_rows: Annotated[int, typer.Option(min=1, help="Rate: training rows to take.")] = 4096
     repeats: Annotated[int, typer.Option(min=1, help="Seeds of the batches; means.")] = 3
     seed: shared.Seed = 0
+
+    def __post_init__(self) -> None:
+        for count in self.local_steps:
+            if self.steps % count:
+                raise ConfigError(f"--local-steps {count} does not divide --steps {self.steps}")
 
     @property
     def seeds(self) -> range:
