@@ -23,11 +23,11 @@ from securevfl.models.storage import save_model
 from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.session.workplace import PartyData, Workplace
-from securevfl.protocols.vertical.program import PartyOutcome
 from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
 from securevfl.runtime.pace import Pace
 from securevfl.runtime.simulation import Tamper, simulate

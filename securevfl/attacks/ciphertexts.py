@@ -2,7 +2,7 @@
 
 Each attack takes numbers that `securevfl.crypto.inspection` computes from bytes in a view and from
 what the adversary holds itself. Against the product as it is they find nothing, with the exception
-of the crafted query, which is no semi-honest party's (design: audit.md section 5).
+of the crafted query, which is no semi-honest party's.
 """
 
 from collections.abc import Callable, Iterable, Sequence

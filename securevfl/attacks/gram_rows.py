@@ -2,7 +2,7 @@
 
 What moves a row's prediction between two of its visits is its row of −XXᵀ times the steps that all
 rows took in between: linear in that row, with N unknowns, so that more visits than rows solve for
-it (design: audit.md section 2). Batches of a fixed partition need far fewer, see `gram`; here
+it. Batches of a fixed partition need far fewer, see `gram`; here
 they may be reshuffled.
 """
 

@@ -1,7 +1,7 @@
 """How much of the labels' space aggregated gradients span: no run and no labels are needed.
 
 A feature party computes all of it from its own columns and the public schedule of batches, before
-a job (design: audit.md section 4): rows of leverage 1, whose residual one gradient shows as it is,
+a job: rows of leverage 1, whose residual one gradient shows as it is,
 and the rank of everything that is shown over the number of rows.
 """
 

@@ -2,7 +2,7 @@
 
 A rotation of X turns every gradient by Uᵀ. Rules that only add, scale by lengths or project on
 balls commute with that; rules that treat coordinates one by one do not. No job trains with these:
-they stand in for what somebody might add (design: audit.md section 1).
+they stand in for what somebody might add.
 """
 
 from collections.abc import Callable

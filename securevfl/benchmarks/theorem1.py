@@ -1,4 +1,4 @@
-"""Theorem 1 tried: twin runs where it holds, and where it must not (design: audit.md section 1).
+"""Theorem 1 tried: twin runs where it holds, and where it must not.
 
 A row is one pair of runs of the whole protocol. `expected` says what theory does: `holds` rows
 deviate by rounding only, `breaks` rows are negative controls, which a wrong rotation, a wrong

@@ -70,9 +70,10 @@ def audit(
     """
     chosen = _known(exchange, names.EXCHANGES, "--exchange")
     attacks = _known(attack, ATTACKS, "--attack") or ATTACKS
-    policy = _policy(must_resist, job, attacks)
-    if job is not None:
-        described, data = _described(job, dataset, data_dir)
+    given = _read(job, dataset)
+    policy = _policy(must_resist, given, attacks)
+    if job is not None and given is not None:
+        described, data = given, job_data(given, job.parent, data_dir)
     else:
         data = options.dataset(dataset or "breast_cancer", parties, data_dir)
         from securevfl.audit.subject import guarded_batch_size
@@ -132,14 +133,19 @@ def audit(
         raise typer.Exit(VIOLATED)
 
 
-def _described(
-    path: Path, dataset: str | None, data_dir: Path | None
-) -> tuple[Job, "VerticalDataset"]:
+def _read(path: Path | None, dataset: str | None) -> Job | None:
+    """The job that was given, if any.
+
+    Raises:
+        ConfigError: data given twice, or a job that cannot be.
+    """
+    if path is None:
+        return None
     if dataset is not None:
         raise ConfigError(f"--dataset {dataset!r}: the job file {path} names the data")
     described = read_job(path)
     names.check_names(described)
-    return described, job_data(described, path.parent, data_dir)
+    return described
 
 
 def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ...]:
@@ -154,7 +160,7 @@ def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ..
     return given
 
 
-def _policy(must_resist: str | None, job: Path | None, attacks: Sequence[str]) -> tuple[str, ...]:
+def _policy(must_resist: str | None, job: Job | None, attacks: Sequence[str]) -> tuple[str, ...]:
     """What must resist: as it was typed, or else as the job file has it.
 
     Raises:
@@ -162,7 +168,7 @@ def _policy(must_resist: str | None, job: Path | None, attacks: Sequence[str]) -
     """
     policy = options.names(must_resist or "")
     if not policy and job is not None:
-        policy = read_job(job).audit.must_resist
+        policy = job.audit.must_resist
     check_policy(policy, attacks)
     return policy
 

@@ -17,7 +17,7 @@ Guarantees, for semi-honest parties:
       is no checksum: most single bits, and 3 of 8 single words, change numbers without making
       noise. Lines are authentic.
 Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURITY.md.
-Source: design protocols.md section 3.
+Source: docs/decisions/0008-bfv-sizes-follow-the-job.md.
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ Sizes, in bits: t = 2^plain_bits exceeds twice the largest product. A reply is s
 of `GAP_BITS` more than t. Flooding noise is uniform on 2^flood_bits integers, at least
 2^STATISTICAL_BITS · B · A, with B the most that X·e can be and A the coefficients that the owner
 decrypts over the job; the modulus q leaves room for 32·t times as much.
-Source: design protocols.md section 3; degree and 218 bits: HomomorphicEncryption.org standard,
-ternary secret, 128 bits.
+Source: docs/decisions/0008-bfv-sizes-follow-the-job.md; degree and 218 bits:
+HomomorphicEncryption.org standard, ternary secret, 128 bits.
 """
 
 from dataclasses import dataclass

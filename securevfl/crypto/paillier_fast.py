@@ -12,7 +12,6 @@ Guarantees, for semi-honest parties:
       like a fresh encryption. The short exponents of the owner's own encryptions would not do
       here: all powers of one number share what it is modulo the primes of n, and the Jacobi symbol
       of a reply would be a parity of X.
-Source: design protocols.md section 3.
 """
 
 from dataclasses import dataclass

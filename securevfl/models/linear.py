@@ -67,7 +67,7 @@ def random_start(
 ) -> LinearModel:
     """A private random θ⁰ with std(H⁰) = 1 over the rows, so that nobody knows d at the start.
 
-    At θ⁰ = 0 every residual is ±½ and a gradient alone tells labels (design: audit.md 4). The
+    At θ⁰ = 0 every residual is ±½ and a gradient alone tells labels (decision 0005). The
     intercept starts at 0. Where θ⁰ must not depend on any row, as differential privacy end to end
     has it, std(H⁰) = 1 holds for standardized columns that are not correlated.
     """

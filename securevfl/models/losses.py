@@ -2,7 +2,7 @@
 
 Predictions have shape (S, C): C = 1 output for two classes, one output a class beyond.
 Labels y are class numbers, shape (S,). `curvature` is the bound c on f″ that makes
-d⁰ + c·(H − H⁰) a majorizer for one party's block (design: protocols.md, section 1).
+d⁰ + c·(H − H⁰) a majorizer for one party's block.
 """
 
 from typing import Protocol

@@ -156,7 +156,9 @@ class Plan:
         job = self.job
         if not self.exchange.adds_noise:
             if job.privacy != PrivacySettings():
-                raise ConfigError(f"[privacy] is for exchange 'dp', not {self.exchange.name!r}")
+                raise ConfigError(
+                    f"[privacy] is for exchanges that add noise, not {self.exchange.name!r}"
+                )
             return None
         return PrivacyAccount(
             job.privacy,

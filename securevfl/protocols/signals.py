@@ -9,7 +9,7 @@ For loss f with f″ ≤ c (`curvature`), a party at θ⁰ with predictions H⁰
 J is ∂H/∂θ: X of a linear model, for which the first two are the same; of a network they are at
 θ⁰, and again everywhere under `local_rule = "gauss-newton"`, which takes H(θ) = H⁰ + J⁰(θ − θ⁰).
 c = 0 freezes the residual, as common implementations do (`local_rule = "frozen"`).
-Source: design protocols.md section 1; the FedBCD-p update of Liu et al. 2019, Algorithm 1; for
+Source: the FedBCD-p update of Liu et al. 2019, Algorithm 1; for
 networks docs/decisions/0007-local-steps-of-networks.md.
 """
 

@@ -24,8 +24,8 @@ from securevfl.job import Job, read_job
 from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Facts
 from securevfl.protocols.session.keys import SchemeKeys
+from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.workplace import PartyData, Workplace
-from securevfl.protocols.vertical.program import PartyOutcome
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.real import ProgramThread, RealChannel
 from tests.end_to_end.socket_transport import SocketTransport

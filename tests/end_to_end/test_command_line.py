@@ -378,7 +378,7 @@ def test_a_policy_can_be_typed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--exchange", "bvf"), "--exchange 'bvf'"),
+        (("--exchange", "bvf"), "--exchange = 'bvf'"),
         (("--attack", "gramm"), "attack = 'gramm'"),
         (("--dataset", "brest_cancer"), "breast_cancer"),
         (("--batch-size", "0"), "--batch-size"),

@@ -330,7 +330,11 @@ def test_noise_that_is_calibrated_spends_the_budget_and_no_more(
     ("privacy", "exchange", "said"),
     [
         ({}, {"scheme": "dp"}, "needs privacy.noise_multiplier, or a budget"),
-        ({"noise_multiplier": 1}, {"scheme": "plain"}, r"\[privacy\] is for exchange 'dp'"),
+        (
+            {"noise_multiplier": 1},
+            {"scheme": "plain"},
+            "is for exchanges that add noise",
+        ),
         ({"budget": 3}, {"scheme": "dp"}, "infinite end to end without gradient_clip"),
         ({"noise_multiplier": 1, "gradient_clip": 1}, {"scheme": "dp"}, "needs gradient_noise"),
         (

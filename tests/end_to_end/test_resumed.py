@@ -145,3 +145,30 @@ def test_a_damaged_state_is_refused(tmp_path: Path, cut: int) -> None:
         SessionState.load(path)
     with pytest.raises(DataError, match="cannot be read"):
         SessionState.load(tmp_path / "none.state")
+
+
+def test_a_job_that_goes_on_is_not_counted_twice(tmp_path: Path) -> None:
+    dataset = load("breast_cancer", parties=2)
+    job = job_of({"scheme": "bfv"}, model="mlp", hidden=[3], allow_label_leak=True)
+    guard = tmp_path / "guard"
+    states: dict[str, SessionState] = {}
+
+    def keep(state: SessionState) -> None:
+        if state.rounds == BROKEN_AT:
+            states[state.party] = state
+
+    train(job, dataset, Environment(keep_state=keep, guard_directory=guard))
+    (record,) = guard.rglob("*.json")
+    first = record.read_bytes()
+    train(job, dataset, Environment(resume=states, guard_directory=guard))
+    assert record.read_bytes() == first
+    train(job, dataset, Environment(guard_directory=guard))
+    assert record.read_bytes() != first
+
+
+def test_no_state_is_kept_of_a_round_that_ends_the_job() -> None:
+    kept: list[int] = []
+    job = job_of({"scheme": "plain"}, target_auc=0.5, eval_every=1)
+    environment = Environment(keep_state=lambda state: kept.append(state.rounds))
+    assert train(job, load("breast_cancer", parties=2), environment).rounds == 1
+    assert kept == []

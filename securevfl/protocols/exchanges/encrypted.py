@@ -15,7 +15,7 @@ Learns:
         tells every d (docs/decisions/0007-local-steps-of-networks.md).
 Guarantees: against semi-honest parties. A malicious evaluator can have a crafted ciphertext
     decrypted; see SECURITY.md.
-Messages a round of FedBCD-p: 4(K − 1). Source: design protocols.md section 2.
+Messages a round of FedBCD-p: 4(K − 1).
 """
 
 import numpy as np

@@ -14,7 +14,6 @@ Learns:
         other party. As key owner it decrypts X_kᵀv_j + r_kj, which is uniform.
 Guarantees: as in `encrypted`. Clipping changes the gradient; clipped values are counted.
 Messages a round of FedBCD-p: 3(K² − K), 2(K² − K) of them with ciphertexts.
-Source: design protocols.md section 2.
 """
 
 import numpy as np

@@ -3,7 +3,7 @@
 d without noise is every label and, through σ(ΣH), the sum of the others' noisy predictions with
 the label party's exact one. What noise promises is counted by `privacy_account`. It hides single
 samples: whoever sees many releases of one averages its noise away, which is what ε says.
-Source: FDML (Hu et al., KDD 2019) for predictions; design privacy.md.
+Source: FDML (Hu et al., KDD 2019) for predictions; docs/decisions/0011-what-a-promise-covers.md.
 """
 
 from functools import partial

@@ -17,7 +17,7 @@ Only the first round's predictions travel in clear, and the last round has none 
 Learns: as in `encrypted`: the label party H_k' per sample, as it would have been sent in clear,
     and besides it a power of two that scales the matrix; a feature party only G_k.
 Messages a round of FedBCD-p: 3(K − 1), two of them on the way at once.
-Source: design protocols.md section 2.
+Source: docs/decisions/0009-one-round-trip.md.
 """
 
 from dataclasses import dataclass

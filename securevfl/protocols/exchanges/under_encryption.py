@@ -71,7 +71,7 @@ class UnderEncryption(Exchange):
         if settings.hide != "residuals" or settings.predictions != "clear":
             raise ConfigError("round_trips = 1 needs hide = 'residuals' and predictions = 'clear'")
         if plan.algorithm.in_turns:
-            raise ConfigError("round_trips = 1 needs all parties at once: fedsgd or fedbcd-p")
+            raise ConfigError("round_trips = 1 needs an algorithm whose parties step all at once")
 
     @override
     def learns(self, job: Job) -> Learns:
@@ -91,6 +91,8 @@ class UnderEncryption(Exchange):
         seen = "only the sum of the others' H_k" if masked else "every H_k"
         if settings.round_trips == 1:
             seen += ", opened, and a power of two that scales it"
+        elif settings.round_trips == "auto" and self._scheme.seconds is not None and not masked:
+            seen += " (in one round trip opened, with a power of two that scales it)"
         return Learns(
             label_party=seen,
             label_party_not="G_k",
@@ -103,7 +105,7 @@ class UnderEncryption(Exchange):
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
-        """4(K − 1), in one round trip 3(K − 1), hiding both sides 3(K² − K)."""
+        """4(K − 1), in one round trip 3(K − 1), hiding both sides 3(K² − K); auto counts two."""
         if settings.hide == "both":
             return 3 * (parties**2 - parties)
         return (3 if settings.round_trips == 1 else 4) * (parties - 1)

@@ -2,10 +2,9 @@
 
 Every distinct batch whose gradient a peer learns is P·C linear equations in the N·C residuals.
 The *leakage ratio* is their number over the number of unknowns, all peers together, since peers
-may collude. Above `LIMIT` a job is refused unless it says `allow_label_leak` (design:
-protocols.md section 3; audit.md section 4: stacked row spaces of freshly shuffled batches read
-98 % of the labels after one epoch). It is a count, not a proof: rows of leverage 1 leak at any
-ratio.
+may collude. Above `LIMIT` a job is refused unless it says `allow_label_leak`
+(docs/decisions/0010-label-guard.md: stacked row spaces of freshly shuffled batches read 98 % of
+the labels after one epoch). It is a count, not a proof: rows of leverage 1 leak at any ratio.
 
 A network's Jacobian changes with θ, so that for its party every *visit* of a batch brings new
 equations. Whatever the ratio, a batch of no more rows than a peer has equations for each output
@@ -72,6 +71,13 @@ class LeakageCount:
             seen[batch] = columns * self.outputs
         if columns >= len(rows):
             self.solved[peer] = min(len(rows), self.solved.get(peer, len(rows)))
+
+    def include(self, revealed: Revealed) -> None:
+        """Count at least as much of every batch."""
+        for peer, batches in revealed.items():
+            seen = self.revealed.setdefault(peer, {})
+            for batch, values in batches.items():
+                seen[batch] = max(values, seen.get(batch, 0))
 
     @property
     def ratio(self) -> float:

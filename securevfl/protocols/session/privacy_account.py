@@ -253,7 +253,7 @@ class PrivacyAccount:
                 )
             return self._half(self.visits.releases)
         if settings.release_budget is None:
-            raise ConfigError("exchange 'dp' needs privacy.noise_multiplier, or a budget")
+            raise ConfigError("noise: the exchange needs privacy.noise_multiplier, or a budget")
         releases = self._most_visits(self.rounds) * self.visits.releases
         most = max(releases, self.scorings(self.rounds))
         return calibrated_multiplier(

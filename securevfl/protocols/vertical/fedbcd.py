@@ -111,7 +111,8 @@ async def take_part(training: Training) -> Trained:
         encrypted=plan.exchange.encrypts,
     )
     if party.name in plan.exchange.key_owners(plan.job.exchange, party):
-        require_guard(party, plan, agreement, place.guard_directory)
+        resumes = place.resume is not None
+        require_guard(party, plan, agreement, place.guard_directory, resumes=resumes)
     batches = PartyBatches(plan, place.data, part.inputs)
     leakage = LeakageCount(
         plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(plan.networks)
@@ -143,7 +144,8 @@ async def take_part(training: Training) -> Trained:
         batches=batches,
         side=ready.side,
         scoring=scoring,
-        after_round=partial(_round_done, training, leakage, ready),
+        after_round=training.after_round,
+        goes_on=partial(_keep_state, training, leakage, ready),
         first_round=first_round,
     )
     scores = scoring.scores if isinstance(scoring, LabelScoring) else []
@@ -159,6 +161,7 @@ async def train(
     side: Side,
     scoring: Scoring,
     after_round: Callable[[int], None],
+    goes_on: Callable[[int], None] = lambda rounds: None,
     first_round: int = 0,
 ) -> int:
     """Train one party's part of the model, in place.
@@ -171,6 +174,7 @@ async def train(
         side: this party's side of the exchange.
         scoring: this party's side of scoring.
         after_round: called with the number of rounds done, for checkpoints and progress.
+        goes_on: called with it once scoring has not ended the job.
         first_round: rounds that have been done before.
 
     Returns:
@@ -200,6 +204,7 @@ async def train(
         after_round(round_index + 1)
         if await scoring.stops(round_index, model):
             return round_index + 1
+        goes_on(round_index + 1)
     return plan.rounds
 
 
@@ -217,8 +222,7 @@ def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
         fresh = (name,)
 
 
-def _round_done(training: Training, leakage: LeakageCount, ready: Established, rounds: int) -> None:
-    training.after_round(rounds)
+def _keep_state(training: Training, leakage: LeakageCount, ready: Established, rounds: int) -> None:
     keep = training.workplace.keep_state
     if keep is not None:
         weights, plan = training.model.weights, training.plan
@@ -255,8 +259,12 @@ def _go_on(
     return state.rounds
 
 
-def require_guard(party: Party, plan: Plan, agreement: Agreement, directory: Path | None) -> None:
+def require_guard(
+    party: Party, plan: Plan, agreement: Agreement, directory: Path | None, *, resumes: bool = False
+) -> None:
     """Refuse a job whose gradients would tell too much, or write it down before it starts.
+
+    A job that goes on was written down when it started, and is not counted twice.
 
     Raises:
         LabelLeakRefused: they would.
@@ -265,15 +273,18 @@ def require_guard(party: Party, plan: Plan, agreement: Agreement, directory: Pat
     if directory is None:
         return
     record = GuardRecord(directory / party.name, plan.schedule.fingerprint)
+    earlier = record.load()
     count = LeakageCount(
         plan.facts.rows,
         plan.loss.outputs,
         agreement.columns,
-        record.load(),
+        {} if resumes else earlier,
         frozenset(plan.networks),
     )
     batches = (plan.schedule.batch(index) for index in range(plan.rounds))
     after = planned(count, party.others, batches)
+    if resumes:
+        after.include(earlier)
     if not plan.job.job.allow_label_leak:
         after.require_below_limit()
     record.save(after.revealed)

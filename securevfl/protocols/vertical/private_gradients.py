@@ -1,6 +1,7 @@
 """DP-SGD at a party: what its samples do to its weights is clipped, and noisy, at every step.
 
-Source: Abadi et al., CCS 2016, without their amplification by sampling; design privacy.md.
+Source: Abadi et al., CCS 2016, without their amplification by sampling;
+docs/decisions/0011-what-a-promise-covers.md.
 """
 
 from collections.abc import Callable

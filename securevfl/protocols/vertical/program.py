@@ -7,14 +7,14 @@ the labels only where the algorithm says so.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from securevfl.arrays import FloatArray
 from securevfl.crypto.scheme import KeyOwner
 from securevfl.models.local_model import LocalModel
-from securevfl.models.storage import SavedModel, save_model
+from securevfl.models.storage import save_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.privacy_account import Noise, Promise
+from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.local_part import LocalPart
@@ -57,31 +57,6 @@ class Trained:
 
 
 Train = Callable[[Training], Awaitable[Trained]]
-
-
-@dataclass(frozen=True, eq=False)
-class PartyOutcome:
-    """What one party's program returns.
-
-    Attributes:
-        model: its trained part.
-        rounds: rounds done.
-        scores: held-out scores, at the label party.
-        key_fingerprint: of its own homomorphic key, if any.
-        key_bits: of that key, if its scheme has a choice.
-        leakage: what the gradients it decrypted reveal.
-        held_out: its own exact predictions of the held-out rows after the last round.
-        privacy: what the job's noise promises; None where there is none.
-    """
-
-    model: SavedModel
-    rounds: int
-    scores: list[Score]
-    key_fingerprint: str | None
-    key_bits: int | None
-    leakage: LeakageCount
-    held_out: FloatArray
-    privacy: Promise | None
 
 
 async def run_party(

@@ -135,7 +135,7 @@ def few_rows(visits: int, sampling: str) -> tuple[float, int]:
 
 
 def test_reshuffled_batches_take_more_visits_than_rows() -> None:
-    """The design: 30 visits 0.83, 61 visits 2e-7."""
+    """A prototype had 30 visits 0.83, 61 visits 2e-7."""
     assert few_rows(30, "shuffle")[0] >= 0.1
     assert few_rows(75, "shuffle")[0] <= 1e-3
 

@@ -51,7 +51,7 @@ def test_residuals_that_fit_no_batch_are_refused(wrong: list[FloatArray]) -> Non
 def test_one_round_from_zero_reads_small_batches(
     a9a: VerticalDataset, times: int, least: float
 ) -> None:
-    """The design: 1.00 at S = P, 0.96 at 2P, 0.89 at 4P (P = 67); means of six batches."""
+    """A prototype had 1.00 at S = P, 0.96 at 2P, 0.89 at 4P (P = 67); means of six batches."""
     columns = a9a.parties[0].train
     found = []
     for seed in range(6):

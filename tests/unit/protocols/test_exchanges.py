@@ -212,7 +212,7 @@ def test_next_predictions_take_columns_a_summand_and_inexact_numbers() -> None:
         ({"scheme": "paillier"}, "fedbcd-p", "needs scheme bfv, not 'paillier'"),
         ({"scheme": "bfv", "hide": "both"}, "fedbcd-p", "hide = 'residuals'"),
         ({"scheme": "bfv", "predictions": "masked"}, "fedbcd-p", "predictions = 'clear'"),
-        ({"scheme": "bfv"}, "fedbcd-s", "fedsgd or fedbcd-p"),
+        ({"scheme": "bfv"}, "fedbcd-s", "step all at once"),
     ],
 )
 def test_one_round_trip_is_refused_where_it_does_not_exist(

@@ -82,7 +82,7 @@ def test_networks_are_those_of_the_parties_that_have_one() -> None:
         ),
         ({"exchange": {"scheme": "pailier"}}, "nearest is 'paillier'"),
         ({"fdml": {"staleness": 3}}, r"\[fdml\] is for algorithm 'fdml', not 'fedbcd-p'"),
-        ({"privacy": {"noise_multiplier": 1.0}}, "for exchange 'dp', not 'plain'"),
+        ({"privacy": {"noise_multiplier": 1.0}}, "for exchanges that add noise, not 'plain'"),
         ({"exchange": {"scheme": "dp"}}, r"needs privacy\.noise_multiplier"),
         ({"network": {"preset": "moon"}}, "network = 'moon'"),
         ({"job": {"batch_size": 65}}, "batch_size: 65"),

@@ -1,0 +1,34 @@
+"""What is left of a party's part of a job."""
+
+from dataclasses import dataclass
+
+from securevfl.arrays import FloatArray
+from securevfl.models.storage import SavedModel
+from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.privacy_account import Promise
+from securevfl.protocols.session.scoring import Score
+
+
+@dataclass(frozen=True, eq=False)
+class PartyOutcome:
+    """What one party's program returns.
+
+    Attributes:
+        model: its trained part.
+        rounds: rounds done.
+        scores: held-out scores, at the label party.
+        key_fingerprint: of its own homomorphic key, if any.
+        key_bits: of that key, if its scheme has a choice.
+        leakage: what the gradients it decrypted reveal.
+        held_out: its own exact predictions of the held-out rows after the last round.
+        privacy: what the job's noise promises; None where there is none.
+    """
+
+    model: SavedModel
+    rounds: int
+    scores: list[Score]
+    key_fingerprint: str | None
+    key_bits: int | None
+    leakage: LeakageCount
+    held_out: FloatArray
+    privacy: Promise | None
