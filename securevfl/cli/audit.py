@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -42,8 +42,8 @@ def audit(
         str | None,
         typer.Option(help="Rows a batch, or `full`; the smallest that the label guard allows."),
     ] = None,
-    local_steps: Annotated[int, typer.Option(min=1, help="Q.")] = 5,
-    learning_rate: Annotated[float, typer.Option(help="Step size.")] = 0.1,
+    local_steps: Annotated[int | None, typer.Option(min=1, help="Q; 5 if absent.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Step size; 0.1 if absent.")] = None,
     noise: Annotated[
         float, typer.Option(min=0, help="Noise multiplier of dp, where no job file has one.")
     ] = 1.0,
@@ -70,7 +70,15 @@ def audit(
     """
     chosen = _known(exchange, names.EXCHANGES, "--exchange")
     attacks = _known(attack, ATTACKS, "--attack") or ATTACKS
-    given = _read(job, dataset)
+    only_without_job = {
+        "--dataset": dataset,
+        "--batch-size": batch_size,
+        "--local-steps": local_steps,
+        "--learning-rate": learning_rate,
+        "--parties": parties,
+        "--label-party": label_party,
+    }
+    given = _read(job, only_without_job)
     policy = _policy(must_resist, given, attacks)
     if job is not None and given is not None:
         described, data = given, job_data(given, job.parent, data_dir)
@@ -84,8 +92,8 @@ def audit(
             job={
                 "dataset": data.name,
                 "batch_size": size,
-                "local_steps": local_steps,
-                "learning_rate": learning_rate,
+                "local_steps": local_steps or 5,
+                "learning_rate": 0.1 if learning_rate is None else learning_rate,
                 "loss": "taylor-logistic" if hide == "both" else "logistic",
             }
         )
@@ -133,16 +141,17 @@ def audit(
         raise typer.Exit(VIOLATED)
 
 
-def _read(path: Path | None, dataset: str | None) -> Job | None:
+def _read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | None:
     """The job that was given, if any.
 
     Raises:
-        ConfigError: data given twice, or a job that cannot be.
+        ConfigError: an option for what the job says, or a job that cannot be.
     """
     if path is None:
         return None
-    if dataset is not None:
-        raise ConfigError(f"--dataset {dataset!r}: the job file {path} names the data")
+    for option, value in only_without_job.items():
+        if value is not None:
+            raise ConfigError(f"{option} {value}: the job file {path} says that")
     described = read_job(path)
     names.check_names(described)
     return described
