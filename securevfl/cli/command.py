@@ -85,7 +85,7 @@ def _parsed(kind: Any, least: float | None, text: str) -> Any:  # noqa: ANN401
     try:
         return _value(kind, least, text)
     except (ValueError, KeyError):
-        raise ValueError(f"{text!r}: expected {_expected(kind, least)}") from None
+        raise typer.BadParameter(f"{text!r}: expected {_expected(kind, least)}") from None
 
 
 def _value(kind: Any, least: float | None, text: str) -> Any:  # noqa: ANN401
@@ -103,7 +103,9 @@ def _value(kind: Any, least: float | None, text: str) -> Any:  # noqa: ANN401
         return {str(each): each for each in get_args(kind)}[text]
     if kind is NetworkSettings:
         if ":" not in text:
-            return NetworkSettings(preset=text)
+            preset = NetworkSettings(preset=text)
+            preset.resolve()  # a ConfigError is a ValueError
+            return preset
         latency, _, bandwidth = text.partition(":")
         return NetworkSettings(latency_ms=float(latency), bandwidth_mbit=float(bandwidth))
     value = kind(text)

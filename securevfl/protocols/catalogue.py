@@ -60,7 +60,7 @@ def exchange_of(job: Job) -> Exchange:
     Raises:
         ConfigError: there is none; the message names the nearest.
     """
-    names.require(job.exchange.scheme, EXCHANGES, "exchange")
+    names.check_names(job)
     return EXCHANGES[job.exchange.scheme]
 
 
@@ -70,12 +70,8 @@ def algorithm_of(job: Job) -> Algorithm:
     Raises:
         ConfigError: there is none, or a section that is another algorithm's.
     """
-    names.require(job.job.algorithm, ALGORITHMS, "algorithm")
-    algorithm = ALGORITHMS[job.job.algorithm]
-    for name in job.own:
-        if name != algorithm.name:
-            raise ConfigError(f"[{name}] is for algorithm {name!r}, not {algorithm.name!r}")
-    return algorithm
+    names.check_names(job)
+    return ALGORITHMS[job.job.algorithm]
 
 
 def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:

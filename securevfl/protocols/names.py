@@ -14,13 +14,16 @@ ALGORITHMS = ["fedsgd", "fedbcd-p", "fedbcd-s", "fdml"]
 
 
 def check_names(job: Job) -> None:
-    """Check that a job's exchange and algorithm are known.
+    """Check that a job's exchange and algorithm are known, and its own section the algorithm's.
 
     Raises:
-        ConfigError: one is not; the message names the nearest.
+        ConfigError: one is not, where the message names the nearest; or another's section.
     """
     require(job.exchange.scheme, EXCHANGES, "exchange")
     require(job.job.algorithm, ALGORITHMS, "algorithm")
+    for name in job.own:
+        if name != job.job.algorithm:
+            raise ConfigError(f"[{name}] is for algorithm {name!r}, not {job.job.algorithm!r}")
 
 
 def require(name: str, known: Collection[str], what: str) -> None:
