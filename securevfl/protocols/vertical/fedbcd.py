@@ -138,13 +138,10 @@ async def take_part(training: Training) -> Trained:
             target_auc=plan.job.job.target_auc,
         )
     rounds = await train(
-        party,
-        training.model,
-        plan,
+        training,
+        ready.side,
         batches=batches,
-        side=ready.side,
         scoring=scoring,
-        after_round=training.after_round,
         goes_on=partial(_keep_state, training, leakage, ready),
         first_round=first_round,
     )
@@ -153,28 +150,22 @@ async def take_part(training: Training) -> Trained:
 
 
 async def train(
-    party: Party,
-    model: LocalModel,
-    plan: Plan,
+    training: Training,
+    side: Side,
     *,
     batches: Batches,
-    side: Side,
     scoring: Scoring,
-    after_round: Callable[[int], None],
-    goes_on: Callable[[int], None] = lambda rounds: None,
+    goes_on: Callable[[int], None],
     first_round: int = 0,
 ) -> int:
     """Train one party's part of the model, in place.
 
     Args:
-        party: who it is.
-        model: θ⁰ of this party.
-        plan: rounds, local steps and step sizes.
-        batches: this party's rows.
+        training: who it is, its model at θ⁰ and the plan.
         side: this party's side of the exchange.
+        batches: this party's rows.
         scoring: this party's side of scoring.
-        after_round: called with the number of rounds done, for checkpoints and progress.
-        goes_on: called with it once scoring has not ended the job.
+        goes_on: called with the number of rounds done once scoring has not ended the job.
         first_round: rounds that have been done before.
 
     Returns:
@@ -183,6 +174,7 @@ async def train(
     Raises:
         PeerError: a peer failed; the model is as after the last whole round or turn.
     """
+    party, model, plan = training.party, training.model, training.plan
     for round_index in range(first_round, plan.rounds):
         batch = batches.at(round_index)
         for step in steps_of(plan, round_index):
@@ -201,7 +193,7 @@ async def train(
                         tangent=seen.jacobian,
                     )
         party.costs.end_round()
-        after_round(round_index + 1)
+        training.after_round(round_index + 1)
         if await scoring.stops(round_index, model):
             return round_index + 1
         goes_on(round_index + 1)
