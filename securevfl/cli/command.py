@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 
 from securevfl.job import NetworkSettings
+from securevfl.runtime.line import PRESETS
 
 F = TypeVar("F", bound=Callable[..., None])
 UNIONS = (Union, UnionType)
@@ -123,6 +124,6 @@ def _expected(kind: Any, least: float | None) -> str:  # noqa: ANN401
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
     if kind is NetworkSettings:
-        return "a preset or LATENCY_MS:MBIT_PER_S, as in 20:100"
+        return f"{', '.join(PRESETS)}, or LATENCY_MS:MBIT_PER_S as in 20:100"
     name = {int: "whole number", float: "number", str: "name"}[kind]
     return f"{name}s" + ("" if least is None else f" from {least:g} on")
