@@ -25,7 +25,7 @@ from securevfl.protocols.session.gathering import (
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
-from securevfl.wire.codec import Message, decode, encode, kinds
+from securevfl.wire.codec import Message, decode, encode, kinds, message_kind
 
 HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 11
 FLOATS = np.array([[0.5, -0.0], [1e-300, -1e300]])
@@ -100,6 +100,29 @@ def test_arrays_in_another_order_in_memory_arrive_the_same() -> None:
     swapped = decode(encode(Predictions(0, values.astype(">f8"))))
     assert isinstance(swapped, Predictions)
     np.testing.assert_array_equal(swapped.values, values)
+
+
+def test_a_number_is_given_once_and_for_ever() -> None:
+    numbers = {kind.__name__: kind.number for kind in kinds() if kind.number < 128}
+    assert numbers == {
+        "Hello": 0,
+        "PublicKey": 1,
+        "Predictions": 2,
+        "MaskedPredictions": 3,
+        "Residuals": 4,
+        "EncryptedValues": 5,
+        "EncryptedProducts": 6,
+        "EncryptedStep": 7,
+        "DecryptedProducts": 8,
+        "HeldOutPredictions": 9,
+        "MaskedHeldOutPredictions": 10,
+        "Verdict": 11,
+        "PushedPredictions": 12,
+        "PulledSums": 13,
+    }
+    for number in (Predictions.number, 256, -1):
+        with pytest.raises(ValueError, match="taken, or no byte"):
+            message_kind(number, stage="round")(type("Another", (Message,), {}))
 
 
 def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
