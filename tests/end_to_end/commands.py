@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from securevfl.cli.app import main
@@ -43,4 +44,40 @@ def example(*changes: tuple[str, str]) -> str:
         assert old in text
         text = text.replace(old, new)
     Path("job.toml").write_text(text, encoding="utf-8")
+    return "job.toml"
+
+
+def two_organizations() -> str:
+    """The path of a job on files of two columns each."""
+    generator = np.random.default_rng(0)
+    ids = np.arange(400)
+    values = generator.standard_normal((400, 4))
+    labels = (values.sum(axis=1) > 0).astype(int)
+    bank = ["id,income,debt,default"]
+    bank += [f"{i},{values[i, 0]},{values[i, 1]},{labels[i]}" for i in ids]
+    shop = ["customer,visits,spent"]
+    shop += [f"{i},{values[i, 2]},{values[i, 3]}" for i in generator.permutation(ids)[:380]]
+    Path("bank.csv").write_text("\n".join(bank), encoding="utf-8")
+    Path("shop.csv").write_text("\n".join(shop), encoding="utf-8")
+    Path("job.toml").write_text(
+        """
+        [job]
+        rounds = 30
+        batch_size = 64
+        learning_rate = 0.5
+        [[party]]
+        name = "bank"
+        role = "label"
+        data = "bank.csv"
+        label_column = "default"
+        [[party]]
+        name = "shop"
+        role = "feature"
+        data = "shop.csv"
+        id_column = "customer"
+        [exchange]
+        scheme = "ckks"
+        """,
+        encoding="utf-8",
+    )
     return "job.toml"

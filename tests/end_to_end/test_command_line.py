@@ -1,6 +1,5 @@
 """The commands as a person runs them: what they print, write and refuse."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from securevfl.models.storage import load_model
-from tests.end_to_end.commands import example, rows_of, run
+from tests.end_to_end.commands import example, rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -121,42 +120,6 @@ def test_a_seed_on_the_command_line_replaces_the_jobs() -> None:
         assert run("train", job, "--seed", seed, "--quiet", "--json", f"{seed}.json") == 0
     first, second = (rows_of(f"{seed}.json", "train")[0] for seed in ("1", "2"))
     assert first["job_hash"] != second["job_hash"]
-
-
-def two_organizations() -> str:
-    """The path of a job on files of two columns each."""
-    generator = np.random.default_rng(0)
-    ids = np.arange(400)
-    values = generator.standard_normal((400, 4))
-    labels = (values.sum(axis=1) > 0).astype(int)
-    bank = ["id,income,debt,default"]
-    bank += [f"{i},{values[i, 0]},{values[i, 1]},{labels[i]}" for i in ids]
-    shop = ["customer,visits,spent"]
-    shop += [f"{i},{values[i, 2]},{values[i, 3]}" for i in generator.permutation(ids)[:380]]
-    Path("bank.csv").write_text("\n".join(bank), encoding="utf-8")
-    Path("shop.csv").write_text("\n".join(shop), encoding="utf-8")
-    Path("job.toml").write_text(
-        """
-        [job]
-        rounds = 30
-        batch_size = 64
-        learning_rate = 0.5
-        [[party]]
-        name = "bank"
-        role = "label"
-        data = "bank.csv"
-        label_column = "default"
-        [[party]]
-        name = "shop"
-        role = "feature"
-        data = "shop.csv"
-        id_column = "customer"
-        [exchange]
-        scheme = "ckks"
-        """,
-        encoding="utf-8",
-    )
-    return "job.toml"
 
 
 def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
@@ -276,129 +239,3 @@ def test_engine_and_round_trips_go_to_the_schemes_that_have_them() -> None:
     assert run("bench", "tradeoff", *arguments, *limits, *keys) == 0
     rows = rows_of("out.json", "bench tradeoff")
     assert [(row["engine"], row["round_trips"]) for row in rows] == [("fast", 2), ("tenseal", 2)]
-
-
-AUDIT_KEYS = {
-    "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",
-    "model_alone", "verdict", "detail",
-}  # fmt: skip
-
-
-def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> None:
-    chosen = ("--exchange", "plain,bfv", "--attack", "labels_from_residuals,gram")
-    arguments = (*chosen, "--repeats", "2", "--workers", "2")
-    written = ("--json", "a.json", "--html", "a.html")
-    assert run("audit", two_organizations(), *arguments, *written) == 0
-    rows = rows_of("a.json", "audit")
-    assert all(set(row) == AUDIT_KEYS for row in rows)
-    assert {row["exchange"] for row in rows} == {"plain", "bfv"}
-    shown = capsys.readouterr().out
-    assert "labels_from_residuals" in shown
-    assert "bfv: residuals travel encrypted" in shown
-    page = Path("a.html").read_text(encoding="utf-8")
-    assert "Privacy audit of " in page
-    assert "<svg" in page
-
-
-def test_an_audit_of_a_job_keeps_its_policy(capsys: Capture) -> None:
-    path = example(('scheme = "bfv"', 'scheme = "plain"'))
-    chosen = ("--attack", "labels_from_residuals", "--repeats", "1", "--workers", "1")
-    arguments = ("audit", path, *chosen)
-    assert run(*arguments, "--quiet") == 1
-    assert "labels_from_residuals leaks under plain: accuracy 1" in capsys.readouterr().err
-    example()
-    assert run(*arguments, "--quiet") == 0
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("victim", "number", "status", "says"),
-    [
-        ("group", signal.SIGINT, 130, "interrupted"),
-        ("worker", signal.SIGKILL, 2, "a process of the audit was killed"),
-    ],
-)
-def test_an_audit_that_is_interrupted_ends_at_once_and_leaves_no_process(
-    victim: str, number: signal.Signals, status: int, says: str
-) -> None:
-    command = [sys.executable, "-m", "securevfl", "audit", "--exchange", "bfv,ckks"]
-    process = subprocess.Popen(  # noqa: S603
-        [*command, "--workers", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    workers = _wait_for_workers(process.pid)
-    if victim == "group":
-        os.killpg(process.pid, number)
-    else:
-        os.kill(workers[0], number)
-    error = process.communicate(timeout=60)[1]
-    assert process.returncode == status
-    assert says in error
-    assert error.count("\n") == 1
-    left = _living(process.pid)
-    for _ in range(100):
-        if left:
-            time.sleep(0.1)
-            left = _living(process.pid)
-    assert left == []
-
-
-def _living(group: int) -> list[str]:
-    """The command lines of a process group, without those that ended already."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, _, pgrp = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:3]
-            if int(pgrp) == group and state != "Z":
-                found.append(entry.joinpath("cmdline").read_text().replace("\0", " "))
-    return found
-
-
-def _wait_for_workers(parent: int) -> list[int]:
-    """The pool's processes, once two have been working for a moment."""
-    children = Path(f"/proc/{parent}/task/{parent}/children")
-    for _ in range(600):
-        spawned = [
-            int(child)
-            for child in children.read_text(encoding="ascii").split()
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
-        if len(spawned) == 2:
-            time.sleep(2)
-            return spawned
-        time.sleep(0.1)
-    raise AssertionError(parent)
-
-
-def test_a_policy_can_be_typed() -> None:
-    arguments = ("audit", "--exchange", "bfv", "--repeats", "1", "--workers", "1", "--quiet")
-    query = ("--attack", "crafted_query", "--must-resist", "crafted_query")
-    assert run(*arguments, *query) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--exchange", "bvf"), "--exchange = 'bvf'"),
-        (("--attack", "gramm"), "attack = 'gramm'"),
-        (("--dataset", "brest_cancer"), "breast_cancer"),
-        (("--batch-size", "0"), "--batch-size"),
-        (("--label-party", "nobody"), "label_party: 'nobody'"),
-        (("--repeats", "0"), "repeats"),
-        (("--attack", "gram", "--must-resist", "anchors"), "'anchors' is not run"),
-        (("job.toml", "--dataset", "digits"), "the job file job.toml says that"),
-        (("job.toml", "--batch-size", "64"), "the job file job.toml says that"),
-        (("job.toml", "--local-steps", "1"), "the job file job.toml says that"),
-        (("--batch-size", "100000"), "batch_size"),
-        (("--learning-rate", "-1"), "learning_rate"),
-    ],
-)
-def test_mistakes_in_an_audit_are_one_line(
-    arguments: tuple[str, ...], message: str, capsys: Capture
-) -> None:
-    quick = ("--exchange", "plain", "--workers", "1") if "--exchange" not in arguments else ()
-    repeats = ("--repeats", "1") if "--repeats" not in arguments else ()
-    assert run("audit", *arguments, *quick, *repeats, "--quiet") == 2
-    error = capsys.readouterr().err
-    assert error.startswith("securevfl: error: ")
-    assert error.count("\n") == 1
-    assert message in error

@@ -396,10 +396,3 @@ def test_ten_classes_take_noise_for_all_their_outputs() -> None:
     # One sample's ten predictions move by up to 2β each, 2β√10 in all.
     # 14,370 draws: within 4 % but once in 10^11.
     assert np.std(found - exact) == pytest.approx(4 * np.sqrt(10), rel=0.04)
-
-
-def test_parties_agree_on_the_noise() -> None:
-    hashes = {
-        Job.of(exchange={"scheme": "dp"}, privacy={"noise_multiplier": z}).hash() for z in (1, 1, 2)
-    }
-    assert len(hashes) == 2

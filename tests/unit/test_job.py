@@ -285,3 +285,10 @@ def test_another_model_is_another_job() -> None:
         for line in ("", 'model = "mlp"', 'model = "mlp"\nhidden = [3]', 'model = "custom"')
     }
     assert len(hashes) == 4
+
+
+def test_parties_agree_on_the_noise() -> None:
+    hashes = {
+        Job.of(exchange={"scheme": "dp"}, privacy={"noise_multiplier": z}).hash() for z in (1, 1, 2)
+    }
+    assert len(hashes) == 2
