@@ -163,6 +163,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
     target = job.target_auc
+    rate = None if job.learning_rate == "auto" else job.learning_rate
     return {
         "dataset": dataset.name,
         "exchange": exchange.scheme,
@@ -170,7 +171,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "algorithm": job.algorithm,
         "local_steps": result.plan.local_steps,
         "parties": len(dataset.parties),
-        "batch_size": job.batch_size,
+        "batch_size": result.plan.batch_size,
         "rounds": result.rounds,
         "reached_target": target is None or (score is not None and score.auc >= target),
         "auc": score.auc if score else None,
@@ -178,8 +179,8 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "accuracy": score.accuracy if score else None,
         **cost_figures(result.costs()),
         "label_guard_ratio": result.label_guard_ratio,
-        "learning_rate": job.learning_rate,
-        "learning_rate_chosen": "given",
+        "learning_rate": rate,
+        "learning_rate_chosen": "given" if rate else "from each party's own curvature",
         "key_bits": result.key_bits,
         "key_fingerprints": result.key_fingerprints,
         "job_hash": result.job.hash().hex(),

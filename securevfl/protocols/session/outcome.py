@@ -21,6 +21,8 @@ class PartyOutcome:
         key_bits: of that key, if its scheme has a choice.
         leakage: what the gradients it decrypted reveal.
         held_out: its own exact predictions of the held-out rows after the last round.
+        learned: at the label party, whether the training loss has ended below that of the best
+            constant, as far as it could see.
         privacy: what the job's noise promises; None where there is none.
     """
 
@@ -31,4 +33,5 @@ class PartyOutcome:
     key_bits: int | None
     leakage: LeakageCount
     held_out: FloatArray
+    learned: bool
     privacy: Promise | None

@@ -9,19 +9,32 @@ who scores.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from typing_extensions import override
 
+from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
-from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Batch, Established, Lookahead, Session, Side
+from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
+from securevfl.protocols.session.course import (
+    LONGEST_WINDOW,
+    SHORTEST_WINDOW,
+    Course,
+    FollowedWatch,
+    Judge,
+    LabelWatch,
+    NoWatch,
+    Watch,
+)
 from securevfl.protocols.session.label_guard import GuardRecord, LeakageCount, planned
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Visits
@@ -30,6 +43,7 @@ from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.program import Trained, Training, run_party
+from securevfl.runtime.costs import SETUP
 from securevfl.runtime.simulation import Program
 
 
@@ -44,20 +58,16 @@ class FedBcd(Algorithm):
 
     def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
         self.name = name
-        self.in_turns, self._one_step = in_turns, one_step
+        self.in_turns, self.one_step = in_turns, one_step
 
     @override
     def check(self, plan: Plan) -> None:
         """Nothing beside what exchanges ask for."""
 
     @override
-    def local_steps(self, job: Job) -> int:
-        return 1 if self._one_step else job.job.local_steps
-
-    @override
     def visits(self, plan: Plan) -> Visits:
         """One release a visit; between two turns the party that stepped releases once more."""
-        steps = plan.local_steps
+        steps = plan.rule.local_steps
         if not self.in_turns:
             return Visits(1, 1, steps)
         parties = len(plan.facts.names)
@@ -88,8 +98,8 @@ class Batches(Protocol):
 class Scoring(Protocol):
     """Scoring on held-out rows after a round."""
 
-    async def stops(self, round_index: int, model: LocalModel) -> bool:
-        """Take part in scoring if it is due; whether training ends here."""
+    async def stops(self, round_index: int, model: LocalModel, *, last: bool = False) -> bool:
+        """Take part in scoring if it is due or training ends; whether it ends here."""
 
 
 async def take_part(training: Training) -> Trained:
@@ -117,14 +127,19 @@ async def take_part(training: Training) -> Trained:
     leakage = LeakageCount(
         plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(plan.networks)
     )
-    lookahead = Lookahead(part.model, plan.rule, plan.rounds, plan.step_size.at, batches.at)
+    columns = sum((agreement.own_columns, *agreement.columns.values()))
+    async with party.costs.compute(SETUP):
+        steps = plan.steps(training.model, part.inputs, columns)
+    watch = _watch(training)
+    lookahead = Lookahead(steps, plan.rounds, batches.at)
     session = Session(
         party, plan, agreement, leakage, place.keys, lookahead=lookahead, noise=training.noise
     )
     ready = await plan.exchange.establish(session)
+    memory = _Memory(ready, steps, watch)
     first_round = 0
     if place.resume is not None:
-        first_round = _go_on(place.resume, training, leakage, ready)
+        first_round = _go_on(place.resume, training, leakage, memory)
     scoring: FeatureScoring | LabelScoring
     if place.data.test_labels is None:
         scoring = FeatureScoring(party, ready.gathering, plan.timetable, part.held_out)
@@ -140,19 +155,24 @@ async def take_part(training: Training) -> Trained:
     rounds = await train(
         training,
         ready.side,
+        steps=steps,
+        watch=watch,
         batches=batches,
         scoring=scoring,
-        goes_on=partial(_keep_state, training, leakage, ready),
+        goes_on=partial(_keep_state, training, leakage, memory),
         first_round=first_round,
     )
     scores = scoring.scores if isinstance(scoring, LabelScoring) else []
-    return Trained(rounds, scores, leakage, ready.key)
+    learned = not isinstance(watch, LabelWatch) or watch.judge.learned
+    return Trained(rounds, scores, leakage, ready.key, learned=learned)
 
 
 async def train(
     training: Training,
     side: Side,
     *,
+    steps: LocalSteps,
+    watch: Watch,
     batches: Batches,
     scoring: Scoring,
     goes_on: Callable[[int], None],
@@ -163,6 +183,8 @@ async def train(
     Args:
         training: who it is, its model at θ⁰ and the plan.
         side: this party's side of the exchange.
+        steps: this party's, of the same model.
+        watch: this party's side of the label party's word.
         batches: this party's rows.
         scoring: this party's side of scoring.
         goes_on: called with the number of rounds done once scoring has not ended the job.
@@ -177,27 +199,70 @@ async def train(
     party, model, plan = training.party, training.model, training.plan
     for round_index in range(first_round, plan.rounds):
         batch = batches.at(round_index)
-        for step in steps_of(plan, round_index):
+        async with party.costs.compute("local"):
+            steps.begin(round_index, len(batch.rows))
+        course = Course(round_index)
+        for turn, step in enumerate(steps_of(plan, round_index)):
             async with party.costs.compute("local"):
                 predictions = model.predict(batch.inputs)
                 seen = batch.seen_by(model)
-            signal = await side.signal(step, seen, predictions)
+            others = await side.gather(step, predictions)
+            if turn == 0:
+                loss = await _loss(training, steps, batch, predictions, others)
+                course = await watch.course(round_index, loss)
+                if course.back or course.stop:
+                    break
+                if course.keep:
+                    steps.keep()
+            signal = await side.signal(step, seen, predictions, others)
             if signal is not None:
                 async with party.costs.compute("local"):
-                    plan.rule.apply(
-                        model,
+                    steps.apply(
                         batch.inputs,
                         predictions=predictions,
                         signal=signal,
-                        step_size=plan.step_size.at(round_index),
                         tangent=seen.jacobian,
                     )
+        async with party.costs.compute("local"):
+            steps.follow(course)
         party.costs.end_round()
         training.after_round(round_index + 1)
-        if await scoring.stops(round_index, model):
+        ended = await scoring.stops(round_index, model, last=course.stop)
+        if ended or course.stop:
             return round_index + 1
         goes_on(round_index + 1)
     return plan.rounds
+
+
+async def _loss(
+    training: Training,
+    steps: LocalSteps,
+    batch: Batch,
+    predictions: FloatArray,
+    others: FloatArray | None,
+) -> float | None:
+    """The training loss at the label party, or as much of it as it can tell.
+
+    Where nobody sees the sum of predictions it counts what its own steps promise to gain.
+    """
+    if batch.labels is None:
+        return None
+    if others is None:
+        return -steps.gained
+    async with training.party.costs.compute("local"):
+        return training.plan.loss.value(others + predictions, batch.labels)
+
+
+def _watch(training: Training) -> Watch:
+    party, plan, labels = training.party, training.plan, training.workplace.data.train_labels
+    if labels is None or not party.holds_labels:
+        return FollowedWatch(party) if plan.is_watched else NoWatch()
+    constant = np.broadcast_to(plan.loss.constant(labels), (len(labels), plan.loss.outputs))
+    window = 1
+    if not plan.full_batches or plan.exchange.adds_noise:
+        window = min(max(plan.schedule.batches, SHORTEST_WINDOW), LONGEST_WINDOW)
+    judge = Judge(plan.loss.value(constant, labels), plan.job.job.tolerance, window)
+    return LabelWatch(party, judge, told=plan.is_watched)
 
 
 def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
@@ -214,18 +279,44 @@ def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
         fresh = (name,)
 
 
-def _keep_state(training: Training, leakage: LeakageCount, ready: Established, rounds: int) -> None:
+@dataclass(frozen=True)
+class _Memory:
+    """What a party keeps from round to round beside its model and the guard's count."""
+
+    exchange: Established
+    steps: LocalSteps
+    watch: Watch
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """All of it, by name."""
+        parts = {"exchange": self.exchange.in_flight, "steps": self.steps.state()}
+        if isinstance(self.watch, LabelWatch):
+            parts["watch"] = self.watch.judge.state()
+        return {f"{part} {name}": a for part, held in parts.items() for name, a in held.items()}
+
+    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Put all of it back."""
+
+        def of(part: str) -> dict[str, FloatArray]:
+            start = f"{part} "
+            return {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+
+        self.exchange.in_flight.update(of("exchange"))
+        self.steps.resume(of("steps"))
+        if isinstance(self.watch, LabelWatch):
+            self.watch.judge.resume(of("watch"))
+
+
+def _keep_state(training: Training, leakage: LeakageCount, memory: _Memory, rounds: int) -> None:
     keep = training.workplace.keep_state
     if keep is not None:
         weights, plan = training.model.weights, training.plan
         revealed = {peer: dict(batches) for peer, batches in leakage.revealed.items()}
-        name, in_flight = training.party.name, dict(ready.in_flight)
-        keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, in_flight))
+        name = training.party.name
+        keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, memory.arrays()))
 
 
-def _go_on(
-    state: SessionState, training: Training, leakage: LeakageCount, ready: Established
-) -> int:
+def _go_on(state: SessionState, training: Training, leakage: LeakageCount, memory: _Memory) -> int:
     """Put a party back to where it was, and say how many rounds that is.
 
     Raises:
@@ -247,7 +338,7 @@ def _go_on(
         raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
     training.model.weights = state.weights
     leakage.revealed.update({peer: dict(batches) for peer, batches in state.revealed.items()})
-    ready.in_flight.update(state.in_flight)
+    memory.restore(state.in_flight)
     return state.rounds
 
 

@@ -54,6 +54,7 @@ class Trained:
     scores: list[Score]
     leakage: LeakageCount
     key: KeyOwner | None = None
+    learned: bool = True
 
 
 Train = Callable[[Training], Awaitable[Trained]]
@@ -108,5 +109,6 @@ async def run_party(
         key_bits=trained.key.key_bits if trained.key is not None else None,
         leakage=trained.leakage,
         held_out=part.model.predict(part.held_out),
+        learned=trained.learned,
         privacy=None if plan.account is None else plan.account.after(trained.rounds),
     )
