@@ -60,8 +60,10 @@ class JobRow(CostFigures):
 
 
 class TrainRow(JobRow):
-    """A finished job; `auc_exact` is of predictions without noise."""
+    """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use."""
 
+    learned: bool
+    ended: str
     auc_exact: float | None
     accuracy: float | None
     job_hash: str

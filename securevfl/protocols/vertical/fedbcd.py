@@ -8,41 +8,29 @@ The program is the same at both roles: what differs is the side of the exchange 
 who scores.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray
-from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import Batch, Established, Lookahead, Session, Side
-from securevfl.protocols.local_steps import LocalSteps
+from securevfl.protocols.exchange import Batch, Lookahead, Session
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
-from securevfl.protocols.session.course import (
-    LONGEST_WINDOW,
-    SHORTEST_WINDOW,
-    Course,
-    FollowedWatch,
-    Judge,
-    LabelWatch,
-    NoWatch,
-    Watch,
-)
+from securevfl.protocols.session.course import LabelWatch
 from securevfl.protocols.session.label_guard import GuardRecord, LeakageCount, planned
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.outcome import Ending
+from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
-from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.memory import Memory, go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training, run_party
+from securevfl.protocols.vertical.rounds import Rounds, watch_of
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.simulation import Program
 
@@ -130,16 +118,16 @@ async def take_part(training: Training) -> Trained:
     columns = sum((agreement.own_columns, *agreement.columns.values()))
     async with party.costs.compute(SETUP):
         steps = plan.steps(training.model, part.inputs, columns)
-    watch = _watch(training)
+    watch = watch_of(party, plan, place.data.train_labels)
     lookahead = Lookahead(steps, plan.rounds, batches.at)
     session = Session(
         party, plan, agreement, leakage, place.keys, lookahead=lookahead, noise=training.noise
     )
     ready = await plan.exchange.establish(session)
-    memory = _Memory(ready, steps, watch)
+    memory = Memory(ready, steps, watch)
     first_round = 0
     if place.resume is not None:
-        first_round = _go_on(place.resume, training, leakage, memory)
+        first_round = go_on(place.resume, training, leakage, memory)
     scoring: FeatureScoring | LabelScoring
     if place.data.test_labels is None:
         scoring = FeatureScoring(party, ready.gathering, plan.timetable, part.held_out)
@@ -152,194 +140,54 @@ async def take_part(training: Training) -> Trained:
             labels=place.data.test_labels,
             target_auc=plan.job.job.target_auc,
         )
-    rounds = await train(
-        training,
-        ready.side,
-        steps=steps,
-        watch=watch,
+    done, ended = await train(
+        Rounds(training, ready.side, steps, watch),
         batches=batches,
         scoring=scoring,
-        goes_on=partial(_keep_state, training, leakage, memory),
+        goes_on=partial(keep_state, training, leakage, memory),
         first_round=first_round,
     )
     scores = scoring.scores if isinstance(scoring, LabelScoring) else []
     learned = not isinstance(watch, LabelWatch) or watch.judge.learned
-    return Trained(rounds, scores, leakage, ready.key, learned=learned)
+    return Trained(done, scores, leakage, ready.key, ended=ended, learned=learned)
 
 
 async def train(
-    training: Training,
-    side: Side,
+    rounds: Rounds,
     *,
-    steps: LocalSteps,
-    watch: Watch,
     batches: Batches,
     scoring: Scoring,
     goes_on: Callable[[int], None],
     first_round: int = 0,
-) -> int:
+) -> tuple[int, Ending]:
     """Train one party's part of the model, in place.
 
     Args:
-        training: who it is, its model at θ⁰ and the plan.
-        side: this party's side of the exchange.
-        steps: this party's, of the same model.
-        watch: this party's side of the label party's word.
+        rounds: takes this party through one.
         batches: this party's rows.
         scoring: this party's side of scoring.
         goes_on: called with the number of rounds done once scoring has not ended the job.
         first_round: rounds that have been done before.
 
     Returns:
-        The number of rounds done.
+        The number of rounds done, and what ended them.
 
     Raises:
         PeerError: a peer failed; the model is as after the last whole round or turn.
     """
-    party, model, plan = training.party, training.model, training.plan
+    training, plan = rounds.training, rounds.training.plan
     for round_index in range(first_round, plan.rounds):
         batch = batches.at(round_index)
-        async with party.costs.compute("local"):
-            steps.begin(round_index, len(batch.rows))
-        course = Course(round_index)
-        for turn, step in enumerate(steps_of(plan, round_index)):
-            async with party.costs.compute("local"):
-                predictions = model.predict(batch.inputs)
-                seen = batch.seen_by(model)
-            others = await side.gather(step, predictions)
-            if turn == 0:
-                loss = await _loss(training, steps, batch, predictions, others)
-                course = await watch.course(round_index, loss)
-                if course.back or course.stop:
-                    break
-                if course.keep:
-                    steps.keep()
-            signal = await side.signal(step, seen, predictions, others)
-            if signal is not None:
-                async with party.costs.compute("local"):
-                    steps.apply(
-                        batch.inputs,
-                        predictions=predictions,
-                        signal=signal,
-                        tangent=seen.jacobian,
-                    )
-        async with party.costs.compute("local"):
-            steps.follow(course)
-        party.costs.end_round()
+        course = await rounds.take(round_index, batch)
+        training.party.costs.end_round()
         training.after_round(round_index + 1)
-        ended = await scoring.stops(round_index, model, last=course.stop)
-        if ended or course.stop:
-            return round_index + 1
+        ended = await scoring.stops(round_index, training.model, last=course.stop)
+        if course.stop:
+            return round_index + 1, "no way down" if course.back else "settled"
+        if ended:
+            return round_index + 1, "target"
         goes_on(round_index + 1)
-    return plan.rounds
-
-
-async def _loss(
-    training: Training,
-    steps: LocalSteps,
-    batch: Batch,
-    predictions: FloatArray,
-    others: FloatArray | None,
-) -> float | None:
-    """The training loss at the label party, or as much of it as it can tell.
-
-    Where nobody sees the sum of predictions it counts what its own steps promise to gain.
-    """
-    if batch.labels is None:
-        return None
-    if others is None:
-        return -steps.gained
-    async with training.party.costs.compute("local"):
-        return training.plan.loss.value(others + predictions, batch.labels)
-
-
-def _watch(training: Training) -> Watch:
-    party, plan, labels = training.party, training.plan, training.workplace.data.train_labels
-    if labels is None or not party.holds_labels:
-        return FollowedWatch(party) if plan.is_watched else NoWatch()
-    constant = np.broadcast_to(plan.loss.constant(labels), (len(labels), plan.loss.outputs))
-    window = 1
-    if not plan.full_batches or plan.exchange.adds_noise:
-        window = min(max(plan.schedule.batches, SHORTEST_WINDOW), LONGEST_WINDOW)
-    judge = Judge(plan.loss.value(constant, labels), plan.job.job.tolerance, window)
-    return LabelWatch(party, judge, told=plan.is_watched)
-
-
-def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
-    """The exchanges of a round."""
-    names, label_party = plan.facts.names, plan.facts.label_party
-    if not plan.algorithm.in_turns:
-        yield Step(round_index, receivers=names, fresh=names)
-        return
-    turns = (label_party, *(name for name in names if name != label_party))
-    first = round_index * len(turns)
-    fresh = names
-    for turn, name in enumerate(turns):
-        yield Step(first + turn, receivers=(name,), fresh=fresh)
-        fresh = (name,)
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """What a party keeps from round to round beside its model and the guard's count."""
-
-    exchange: Established
-    steps: LocalSteps
-    watch: Watch
-
-    def arrays(self) -> dict[str, FloatArray]:
-        """All of it, by name."""
-        parts = {"exchange": self.exchange.in_flight, "steps": self.steps.state()}
-        if isinstance(self.watch, LabelWatch):
-            parts["watch"] = self.watch.judge.state()
-        return {f"{part} {name}": a for part, held in parts.items() for name, a in held.items()}
-
-    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Put all of it back."""
-
-        def of(part: str) -> dict[str, FloatArray]:
-            start = f"{part} "
-            return {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
-
-        self.exchange.in_flight.update(of("exchange"))
-        self.steps.resume(of("steps"))
-        if isinstance(self.watch, LabelWatch):
-            self.watch.judge.resume(of("watch"))
-
-
-def _keep_state(training: Training, leakage: LeakageCount, memory: _Memory, rounds: int) -> None:
-    keep = training.workplace.keep_state
-    if keep is not None:
-        weights, plan = training.model.weights, training.plan
-        revealed = {peer: dict(batches) for peer, batches in leakage.revealed.items()}
-        name = training.party.name
-        keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, memory.arrays()))
-
-
-def _go_on(state: SessionState, training: Training, leakage: LeakageCount, memory: _Memory) -> int:
-    """Put a party back to where it was, and say how many rounds that is.
-
-    Raises:
-        ConfigError: the state of another job, party or model, one after the last round, or a job
-            whose noise is counted.
-    """
-    if training.plan.account is not None:
-        raise ConfigError(
-            f"exchange {training.plan.exchange.name!r}: a session that goes on would release again "
-            "what its account counts once"
-        )
-    ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
-    if (state.job_hash, state.party, state.weights.shape) != ours:
-        raise ConfigError(
-            f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
-            f"{training.party.name!r} in {ours[0][:16]}"
-        )
-    if state.rounds >= training.plan.rounds:
-        raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
-    training.model.weights = state.weights
-    leakage.revealed.update({peer: dict(batches) for peer, batches in state.revealed.items()})
-    memory.restore(state.in_flight)
-    return state.rounds
+    return plan.rounds, "rounds"
 
 
 def require_guard(
