@@ -7,7 +7,7 @@ complement), so a value in [−2^63, 2^63) and its residue are the same eight by
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.arrays import IntArray, RingArray
+from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.errors import RangeExceeded
 
@@ -34,8 +34,9 @@ def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> In
         raise RangeExceeded(
             f"{what}: bound {bound:g} with {fraction_bits} fraction bits does not fit 64 bits"
         )
-    scaled = np.asarray(np.ldexp(numbers, fraction_bits))
-    return np.rint(scaled, out=scaled).astype(np.int64)
+    scaled: FloatArray = np.asarray(np.ldexp(numbers, fraction_bits))
+    np.rint(scaled, out=scaled)
+    return scaled.astype(np.int64)
 
 
 def decode(encoded: IntArray, fraction_bits: int) -> NDArray[np.float64]:

@@ -162,7 +162,9 @@ def test_layouts_are_for_the_widest_party_and_flooding_for_all_rounds() -> None:
         (64, 32, (20, 14)),  # products of 47 bits and fewer have replies of one prime
         (256, 32, (19, 13)),
         (2048, 32, (18, 12)),
-        (1 << 20, 32, (18, 12)),  # none is handy: the coarsest
+        (4096, 32, (17, 12)),  # more rows take fewer bits of v, and X keeps its own
+        (32_561, 32, (15, 12)),
+        (1 << 20, 32, (13, 12)),  # none is handy: the coarsest
         (256, 14, (19, 13)),
         (256, 10, (20, 10)),
         (1 << 20, 0, (20, 0)),
