@@ -26,6 +26,7 @@ from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import (
     COST_LAW,
     CRYPTO,
+    CRYPTO_PHASES,
     FDML,
     LABEL_GUARD,
     OVERHEAD,
@@ -99,6 +100,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     ),
     "rounds": by_columns(*ROUNDS),
     "crypto": by_columns(*CRYPTO),
+    "crypto-phases": by_columns(*CRYPTO_PHASES),
     "staleness": by_columns(*STALENESS),
     "fdml": by_columns(*FDML),
     "noise": by_columns(*NOISE),

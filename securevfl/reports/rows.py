@@ -141,10 +141,13 @@ class CryptoRow(TypedDict):
     seconds_evaluate: NotRequired[float]
     seconds_decrypt: NotRequired[float]
     seconds_offline: NotRequired[float]
+    seconds_keys: NotRequired[float]
+    seconds_prepare: NotRequired[float]
     extrapolated: bool
     timed_part: NotRequired[tuple[int, int]]
     bytes_up: int
     bytes_down: int
+    bytes_key: NotRequired[int]
     exact: bool
     largest_error: NotRequired[float]
     value_fraction_bits: NotRequired[int]
