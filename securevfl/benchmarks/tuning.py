@@ -13,8 +13,7 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
 from securevfl.job import Job
-from securevfl.protocols.catalogue import algorithm_of
-from securevfl.training import train
+from securevfl.training import plan_for, train
 
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -67,8 +66,8 @@ def tune(
         TrainingDiverged: at every learning rate.
     """
     held_out = validation_split(dataset)
-    local_steps = 1 if algorithm_of(job).one_step else job.job.local_steps
     plain = job.without_protection
+    local_steps = plan_for(plain.with_settings(learning_rate=grid[0]), held_out).local_steps
     outcomes = []
     for done, learning_rate in enumerate(grid):
         report(f"tuning the learning rate at Q = {local_steps}", done, len(grid))

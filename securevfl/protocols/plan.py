@@ -201,7 +201,7 @@ class Plan:
             columns: P of all parties together.
         """
         together = 1 if self.algorithm.in_turns else len(self.facts.names)
-        watched = self.is_watched and not self.networks and self.learns.predictions != "hidden"
+        watched = self.is_watched and self.learns.predictions != "hidden"
         majorizes = self.full_batches and not self.networks and not self.exchange.adds_noise
         pace = Pace(
             scale=sqrt(together) / 2 if watched else together,
