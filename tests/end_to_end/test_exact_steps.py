@@ -12,6 +12,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols import plan as plans
+from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.course import Course
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys, all_weights, relative_difference
@@ -140,6 +141,9 @@ def test_ways_back_are_what_the_reference_goes() -> None:
     assert found.words.count("back") >= 2
     assert found.words == reference.words
     assert found.distance(reference) <= EQUAL
+    # A point that is left tells nothing of its residuals.
+    given = [e.message.step for e in found.result.views["party4"].received(Residuals)]
+    assert given == [i for i, word in enumerate(found.words) if word in {"", "keep"}]
 
 
 def test_five_ways_back_end_a_run_at_its_best_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +213,19 @@ def test_nothing_is_said_where_residuals_are_noisy() -> None:
     found = run(made(6, 2), {"scheme": "dp"}, noise, rounds=6)
     assert found.result.rounds == 6
     assert found.words == []
+
+
+def test_with_noise_on_predictions_losses_count_in_windows() -> None:
+    noise = {"noise_multiplier": 0.1, "noise_seed": 1}
+    found = run(made(6, 2), {"scheme": "dp"}, noise, rounds=6)
+    assert found.words[:4] == ["keep", "", "", ""]
+    assert len(found.words) == 6
+
+
+def test_in_turns_a_squared_loss_without_l2_is_not_mirrored() -> None:
+    found = run(made(2, 2), algorithm="fedbcd-s", loss="squared", l2=0.0)
+    assert found.result.outcomes["party0"].learned
+    assert excess(found) <= 0.01
 
 
 def test_a_word_a_round_is_all_that_is_new() -> None:

@@ -162,7 +162,7 @@ def test_one_party_with_squared_loss_is_done_in_one_step(
     drawn: tuple[Problem, np.random.Generator],
 ) -> None:
     problem, generator = drawn
-    x = problem.blocks[0]
+    x = problem.blocks[0] / np.abs(problem.blocks[0]).max()
     alone = Problem([x], generator.integers(0, 2, len(x)), Squared(), l2=0.1, proximal=0.0)
     parties = alone.parties(1.0, generator)
     alone.take_round(parties, 0)

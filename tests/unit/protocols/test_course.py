@@ -32,6 +32,7 @@ def judge_of(*, tolerance: float = 0.01, window: int = 1) -> Judge:
         # Ways back are no rounds of these three.
         ([0.5, 0.6, 0.6, 0.6, 0.6, 0.45], ["k", "b", "b", "b", "b", "k"]),
         ([0.5, 0.6, 0.6, 0.6, 0.6, 0.6], ["k", "b", "b", "b", "b", "bs"]),
+        ([0.5, 0.6, 0.6, 0.6, 0.6, 0.4, 0.6], ["k", "b", "b", "b", "b", "k", "b"]),
         # Five since the last best one, whatever lies between.
         ([0.5, 0.6, 0.6, 0.505, 0.6, 0.6, 0.6], ["k", "b", "b", "", "b", "b", "bs"]),
     ],

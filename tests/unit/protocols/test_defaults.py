@@ -1,10 +1,13 @@
 """What a job leaves open, and what exact steps refuse."""
 
+from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError
+from securevfl.models.linear import LinearModel
 from securevfl.protocols.plan import Plan
 from tests.plans import NAMES, plan_of
 
@@ -137,6 +140,36 @@ def test_the_hash_is_that_of_the_settled_job() -> None:
 )
 def test_who_is_watched(sections: dict[str, Any], watched: bool) -> None:
     assert plan(**sections).is_watched == watched
+
+
+BOTH = {"exchange": {"scheme": "bfv", "hide": "both"}}
+NOISY = {"exchange": {"scheme": "dp"}, "privacy": {"noise_multiplier": 5.0}}
+SIGNS = {"exchange": {"scheme": "dp"}, "privacy": {**NOISY["privacy"], "label_noise_multiplier": 1}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "parties", "scale", "most", "columns"),
+    [
+        ({}, 2, 2**0.5 / 2, 2, 7),
+        ({}, 5, 5**0.5 / 2, 5, 7),
+        ({"job": {"algorithm": "fedbcd-s"}}, 5, 2**0.5 / 2, 1, 7),
+        # More than K where it may not majorize.
+        ({"job": {"batch_size": 64}}, 5, 5**0.5 / 2, inf, 7),
+        (NOISY, 5, 5**0.5 / 2, inf, 7),
+        ({"job": MLP}, 5, 5, inf, 0),
+        # K at once where nobody would notice that less is too little.
+        (SIGNS, 5, 5, inf, 7),
+        ({"job": {"loss": "squared"}, **BOTH}, 5, 5, 5, 7),
+        ({"job": {"learning_rate": 0.1, "batch_size": "full"}}, 5, 5, 5, 0),
+    ],
+)
+def test_how_far_parties_go(
+    sections: dict[str, Any], parties: int, scale: float, most: float, columns: int
+) -> None:
+    found = plan(parties=parties, **sections)
+    pace = found.steps(LinearModel(np.zeros((3, 1))), np.ones((ROWS, 3)), 7).pace
+    assert (pace.scale, pace.most, pace.columns) == (pytest.approx(scale), most, columns)
+    assert (pace.rows, pace.derived) == (ROWS, found.derives_steps)
 
 
 def test_feature_parties_start_small_where_steps_are_exact() -> None:
