@@ -27,6 +27,7 @@ from securevfl.reports.tables import (
     COST_LAW,
     CRYPTO,
     FDML,
+    JOINT,
     LABEL_GUARD,
     OVERHEAD,
     ROUNDS,
@@ -36,6 +37,7 @@ from securevfl.reports.tables import (
     TRADEOFF,
     Column,
     Row,
+    rate,
 )
 
 WIDTH = 100
@@ -85,7 +87,7 @@ _SHOWN = dict(TRADEOFF)
 _TARGETS = by_columns(
     ("AUC", lambda row: f"{row['target_auc']:.2f}"),
     *((name, _SHOWN[name]) for name in ("exchange", "Q")),
-    ("η0", lambda row: f"{row['learning_rate']:g}"),
+    ("η0", lambda row: rate(row["learning_rate"])),
     *((name, _SHOWN[name]) for name in ("rounds", "compute", "network", "total", "a round")),
 )
 
@@ -98,6 +100,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
     "rounds": by_columns(*ROUNDS),
+    "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "staleness": by_columns(*STALENESS),
     "fdml": by_columns(*FDML),
