@@ -16,9 +16,9 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
 from securevfl.job import Job
 from securevfl.protocols import names
-from securevfl.protocols.catalogue import ALGORITHMS, algorithm_of
+from securevfl.protocols.catalogue import ALGORITHMS
 from securevfl.reports.rows import DERIVED
-from securevfl.training import train
+from securevfl.training import plan_for, train
 
 LocalSteps = int | Literal["exact"]
 
@@ -111,8 +111,8 @@ def tune(
         TrainingDiverged: at every learning rate.
     """
     held_out = validation_split(dataset)
-    local_steps = 1 if algorithm_of(job).one_step else job.job.local_steps
     plain = job.without_protection
+    local_steps = plan_for(plain.with_settings(learning_rate=grid[0]), held_out).local_steps
     outcomes = []
     for done, learning_rate in enumerate(grid):
         report(f"tuning the learning rate at Q = {local_steps}", done, len(grid))
