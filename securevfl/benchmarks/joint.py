@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
+from math import inf
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -98,8 +99,7 @@ def _row(
         }
         for result in results
     ]
-    reached = [run["rounds_to"] for run in runs if run["rounds_to"] is not None]
-    all_did = len(reached) == len(runs)
+    reached = [inf if run["rounds_to"] is None else run["rounds_to"] for run in runs]
     costs = [result.costs().row() for result in results]
     return {
         "dataset": dataset.name,
@@ -110,8 +110,8 @@ def _row(
         "score_name": score_name,
         "joint_score": joint_score,
         "within": settings.within,
-        "rounds_to": statistics.median(reached) if all_did else None,
-        "most_rounds_to": max(reached) if all_did else None,
+        "rounds_to": _finite(statistics.median(reached)),
+        "most_rounds_to": _finite(max(reached)),
         "rounds": statistics.median(run["rounds"] for run in runs),
         "score": statistics.median(run["score"] for run in runs),
         "ended": ", ".join(dict.fromkeys(run["ended"] for run in runs)),
@@ -125,3 +125,7 @@ def _row(
         "repeats": len(runs),
         "runs": runs,
     }
+
+
+def _finite(rounds: float) -> float | None:
+    return None if rounds == inf else rounds

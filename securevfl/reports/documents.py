@@ -96,7 +96,14 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
     "networks": by_columns(
         ("network", _network),
-        ("S", lambda row: str(row["settings"]["batch_size"])),
+        ("S", lambda row: str(row["batch_size"])),
+        *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
+    ),
+    "first": by_columns(
+        ("network", _network),
+        ("AUC", lambda row: f"{row['target_auc']:.4f}"),
+        ("S", lambda row: str(row["batch_size"])),
+        ("η0", lambda row: rate(row["learning_rate"])),
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
     "rounds": by_columns(*ROUNDS),

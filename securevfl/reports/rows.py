@@ -142,8 +142,8 @@ class JointRun(TypedDict):
 class JointRow(TypedDict):
     """One exchange among K parties against one place that has all columns.
 
-    `rounds_to` and `most_rounds_to` are null where a run never came so near. The rest is of whole
-    runs: they end where they end by themselves.
+    Rounds to within so much of it are the median and the most, null where half the runs, or one,
+    never came so near. The rest is of whole runs, which end by themselves or at the most rounds.
     """
 
     dataset: str
@@ -155,7 +155,7 @@ class JointRow(TypedDict):
     joint_score: float
     within: float
     rounds_to: float | None
-    most_rounds_to: int | None
+    most_rounds_to: float | None
     rounds: float
     score: float
     ended: str

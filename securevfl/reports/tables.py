@@ -282,7 +282,7 @@ def joint_notes(rows: Sequence[JointRow]) -> list[str]:
         "guard: the label guard's ratio; score and what follows: where training ended",
     ]
     if any(row["most_rounds_to"] is None for row in rows):
-        notes.append("* not within reach in a run; the JSON has each")
+        notes.append("* never that near: half the runs, or one; the JSON has each")
     by_ending: dict[str, dict[int, None]] = {}
     for row in rows:
         by_ending.setdefault(row["ended"], {})[row["parties"]] = None
