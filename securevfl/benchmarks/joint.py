@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
+from securevfl.arrays import FloatArray
 from securevfl.benchmarks.progress import Report, rounds_done, silent
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.tradeoff import ScoreName, rounds_to
@@ -51,13 +52,13 @@ def joint(
 
 
 def score_in_one_place(dataset: VerticalDataset) -> tuple[ScoreName, float]:
-    """How good scikit-learn's defaults are on the held-out rows: AUC, or accuracy of more classes.
+    """How good scikit-learn's defaults are on the held-out rows.
 
-    Args:
-        dataset: the data.
+    Returns:
+        What the score is, AUC of two classes or accuracy of more, and the score.
     """
 
-    def scaled(table: PartyTable) -> tuple[np.ndarray, np.ndarray]:
+    def scaled(table: PartyTable) -> tuple[FloatArray, FloatArray]:
         if not dataset.standardize:
             return table.train, table.test
         scaling = Scaling.fit(table.train)

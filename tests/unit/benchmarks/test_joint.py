@@ -22,7 +22,9 @@ def test_one_place_is_scikit_learns_pipeline_whoever_holds_the_columns() -> None
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=10_000))
     odds = pipeline.fit(train, dataset.train_labels).decision_function(test)
     expected = auc(odds[:, None], dataset.test_labels)
-    assert score_in_one_place(dataset) == ("auc", pytest.approx(expected))
+    name, score = score_in_one_place(dataset)
+    assert name == "auc"
+    assert score == pytest.approx(expected)
     assert score_in_one_place(load("breast_cancer", parties=17))[1] == pytest.approx(expected)
     assert score_in_one_place(replace(dataset, standardize=False))[1] != expected
 
