@@ -1,6 +1,6 @@
 """How the loss bends along one party's weights, from its own columns alone."""
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,50 +12,48 @@ JACOBIAN_VALUES = 1 << 22
 POWER_ITERATIONS = 20
 
 
-@dataclass(frozen=True)
 class Curvature:
-    """M = c·XᵀX/N + λI over all rows of a linear model, by its eigenvectors.
+    """M = c·XᵀX/N + λI over all rows of a linear model.
 
-    c bounds f″, so that no loss bends more along the block (Böhning and Lindsay 1988). Directions
-    that M bends less than `NULL_SPACE` times its most are none of the data's: collinear columns
-    without L2, along which steps do not move.
+    c bounds f″, so that no loss bends more along the block (Böhning and Lindsay 1988). It is taken
+    apart with its columns at the same length, whatever their units; directions that then bend less
+    than `NULL_SPACE` times the most are none of the data's: collinear columns without L2, along
+    which steps do not move.
 
-    Attributes:
-        values: eigenvalues, shape (rank,).
-        vectors: shape (P, rank).
+    Args:
+        model: says which column is an intercept, which L2 leaves alone.
+        inputs: X of all rows, shape (N, P).
+        curvature: c.
+        l2: λ.
     """
 
-    values: FloatArray
-    vectors: FloatArray
-
-    @classmethod
-    def of(cls, model: LocalModel, inputs: FloatArray, curvature: float, l2: float) -> "Curvature":
-        """That of a linear model.
-
-        Args:
-            model: says which column is an intercept, which L2 leaves alone.
-            inputs: X of all rows, shape (N, P).
-            curvature: c.
-            l2: λ.
-        """
+    def __init__(self, model: LocalModel, inputs: FloatArray, curvature: float, l2: float) -> None:
         penalty = np.full(inputs.shape[1], l2)
         if model.intercept:
             penalty[-1] = 0.0
-        values, vectors = np.linalg.eigh(
-            curvature / len(inputs) * (inputs.T @ inputs) + np.diag(penalty)
-        )
-        kept = values > NULL_SPACE * values[-1]
-        return cls(values[kept], vectors[:, kept])
+        self.matrix: FloatArray = curvature / len(inputs) * (inputs.T @ inputs) + np.diag(penalty)
 
-    @property
+    @cached_property
     def largest(self) -> float:
         """The largest eigenvalue; 0 where no column says anything."""
-        return float(self.values[-1]) if self.values.size else 0.0
+        return max(float(np.linalg.eigvalsh(self.matrix)[-1]), 0.0)
+
+    @cached_property
+    def inverted(self) -> FloatArray:
+        """M⁻¹, shape (P, P); 0 along directions of the null space."""
+        diagonal = np.diagonal(self.matrix)
+        lengths = np.divide(1.0, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
+        values, vectors = np.linalg.eigh(lengths[:, None] * self.matrix * lengths)
+        kept = values > NULL_SPACE * values[-1]
+        vectors = lengths[:, None] * vectors[:, kept]
+        inverse: FloatArray = vectors / values[kept] @ vectors.T
+        return inverse
 
     def inverse(self, scale: float, proximal: float) -> FloatArray:
-        """(scale·M + μI)⁻¹, shape (P, P), 0 along directions of the null space."""
-        inverse: FloatArray = self.vectors / (scale * self.values + proximal) @ self.vectors.T
-        return inverse
+        """(scale·M + μI)⁻¹, shape (P, P)."""
+        if proximal == 0:
+            return self.inverted / scale
+        return np.linalg.inv(scale * self.matrix + proximal * np.eye(len(self.matrix)))
 
 
 def largest_curvature(model: LocalModel, inputs: FloatArray, curvature: float) -> float:

@@ -83,7 +83,7 @@ class LocalSteps:
         self._curvature: Curvature | None = None
         self._largest: float | None = None
         if model.is_linear and pace.derived:
-            self._curvature = Curvature.of(model, inputs, rule.loss.curvature, rule.l2)
+            self._curvature = Curvature(model, inputs, rule.loss.curvature, rule.l2)
 
     def begin(self, round_index: int, batch_rows: int) -> None:
         """Put the model where the round's exchange takes place."""

@@ -137,7 +137,7 @@ def least_scale(blocks: list[FloatArray], l2: float) -> float:
     for block in blocks:
         model = LinearModel(np.zeros((block.shape[1], 1)))
         end = place + block.shape[1]
-        inverse[place:end, place:end] = Curvature.of(model, block, 1.0, l2).inverse(1.0, 0.0)
+        inverse[place:end, place:end] = Curvature(model, block, 1.0, l2).inverse(1.0, 0.0)
         place = end
     return float(np.max(np.linalg.eigvals(inverse @ bend).real))
 
