@@ -30,13 +30,13 @@ def test_it_is_the_quadratic_and_leaves_the_intercept_alone(
 def test_directions_without_data_stay_where_they_are(generator: np.random.Generator) -> None:
     x = generator.standard_normal((30, 3))
     collinear = np.hstack([x, x @ generator.standard_normal((3, 2)), np.zeros((30, 1))])
-    bend = Curvature.of(model_of(6), collinear, 1.0, 0.0)
-    assert bend.values.shape == (3,)
-    inverse = bend.inverse(1.0, 0.0)
-    pseudo = np.linalg.pinv(collinear.T @ collinear / 30, rcond=1e-9)
-    np.testing.assert_allclose(inverse, pseudo, rtol=0, atol=1e-9 * np.abs(pseudo).max())
-    with_l2 = Curvature.of(model_of(6), collinear, 1.0, 1e-3)
-    assert with_l2.values.shape == (6,)
+    matrix = collinear.T @ collinear / 30
+    inverse = Curvature.of(model_of(6), collinear, 1.0, 0.0).inverse(1.0, 0.0)
+    np.testing.assert_allclose(matrix @ inverse @ matrix, matrix, rtol=0, atol=1e-9)
+    assert np.linalg.matrix_rank(inverse, tol=1e-6) == 3
+    assert np.abs(inverse).max() < 1e3
+    with_l2 = Curvature.of(model_of(6), collinear, 1.0, 1e-3).inverse(1.0, 0.0)
+    np.testing.assert_allclose(with_l2 @ (matrix + 1e-3 * np.eye(6)), np.eye(6), rtol=0, atol=1e-8)
 
 
 def test_columns_that_say_nothing_have_no_curvature() -> None:
