@@ -52,7 +52,8 @@ class Reference:
         y = self.labels[rows]
         if self.loss == "multinomial":
             odds = np.exp(total)
-            return odds / odds.sum(axis=1, keepdims=True) - np.eye(total.shape[1])[y]
+            shares: FloatArray = odds / odds.sum(axis=1, keepdims=True)
+            return shares - np.eye(total.shape[1])[y]
         target = y[:, None]
         return {
             "logistic": 1 / (1 + np.exp(-total)) - target,
@@ -150,7 +151,8 @@ class Reference:
 
     def total(self, weights: list[FloatArray], rows: IntArray) -> FloatArray:
         each = [block[rows] @ w for block, w in zip(self.blocks, weights, strict=True)]
-        return np.sum(each, axis=0)
+        total: FloatArray = np.sum(each, axis=0)
+        return total
 
     def penalty(self, party: int) -> FloatArray:
         penalty = np.full(self.blocks[party].shape[1], self.l2)
@@ -162,7 +164,8 @@ class Reference:
         block = self.blocks[party]
         bend = BOUNDS[self.loss] * block.T @ block / len(self.labels)
         bend = (self.scale + noise * (1 + index / 5)) * (bend + np.diag(self.penalty(party)))
-        return np.linalg.solve(bend + self.proximal * np.eye(len(bend)), right)
+        bend = bend + self.proximal * np.eye(len(bend))
+        return np.asarray(np.linalg.solve(bend, right), dtype=np.float64)
 
 
 def copies(arrays: Sequence[FloatArray]) -> list[FloatArray]:

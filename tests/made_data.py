@@ -42,4 +42,5 @@ def labels_of(
     inputs = np.hstack(blocks)
     scores = inputs @ generator.standard_normal((inputs.shape[1], classes))
     scores = scores / scores.std() + generator.gumbel(size=scores.shape)
-    return np.argmax(scores, axis=1).astype(np.int64)
+    labels: IntArray = np.argmax(scores, axis=1).astype(np.int64)
+    return labels

@@ -5,6 +5,7 @@ from functools import cached_property
 import numpy as np
 
 from securevfl.arrays import FloatArray
+from securevfl.errors import DataError
 from securevfl.models.local_model import LocalModel
 
 NULL_SPACE = 1e-9
@@ -25,13 +26,20 @@ class Curvature:
         inputs: X of all rows, shape (N, P).
         curvature: c.
         l2: λ.
+
+    Raises:
+        DataError: columns whose squares are not finite.
     """
 
     def __init__(self, model: LocalModel, inputs: FloatArray, curvature: float, l2: float) -> None:
         penalty = np.full(inputs.shape[1], l2)
         if model.intercept:
             penalty[-1] = 0.0
-        self.matrix: FloatArray = curvature / len(inputs) * (inputs.T @ inputs) + np.diag(penalty)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = curvature / len(inputs) * (inputs.T @ inputs)
+        if not np.isfinite(squares).all():
+            raise DataError("columns so large that their squares leave float64: standardize them")
+        self.matrix: FloatArray = squares + np.diag(penalty)
 
     @cached_property
     def largest(self) -> float:
@@ -53,13 +61,16 @@ class Curvature:
         """(scale·M + μI)⁻¹, shape (P, P)."""
         if proximal == 0:
             return self.inverted / scale
-        return np.linalg.inv(scale * self.matrix + proximal * np.eye(len(self.matrix)))
+        inverse: FloatArray = np.linalg.inv(
+            scale * self.matrix + proximal * np.eye(len(self.matrix))
+        )
+        return inverse
 
 
 def largest_curvature(model: LocalModel, inputs: FloatArray, curvature: float) -> float:
     """The largest eigenvalue of c·JᵀJ/S at the weights now.
 
-    By power iteration over as many rows as memory is for; fewer rows give more, if anything.
+    By power iteration, over as many rows as memory is for: an estimate.
 
     Args:
         model: linear or not.

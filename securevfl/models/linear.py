@@ -8,6 +8,8 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.models.local_model import PullBack
 
+LEAST_SPREAD = 1e-9
+
 
 @dataclass
 class LinearModel:
@@ -75,7 +77,10 @@ def random_start(
     weights = generator.standard_normal((inputs.shape[1], outputs))
     if intercept:
         weights[-1] = 0.0
-    spread = np.std(inputs @ weights, axis=0)
+    predictions = inputs @ weights
+    spread = np.std(predictions, axis=0)
+    # Constant columns spread by their rounding alone.
+    spread[spread < LEAST_SPREAD * np.abs(predictions).max(axis=0)] = 0.0
     if whatever_the_rows:
         spread = np.linalg.norm(weights, axis=0)
     return LinearModel(deviation * weights / np.where(spread > 0, spread, 1.0), intercept)

@@ -1,14 +1,14 @@
 """How a party moves between exchanges: the point it exchanges at, and where it goes from there.
 
 *Exact steps* (`local_steps = "exact"`) take the minimum of the quadratic that local steps of the
-curvature rule go towards, over all rows of the party: θ ← p − (s·M + μI)⁻¹(G + λp) from the
-exchanged point p, with M = c·XᵀX/N + λI. For s ≥ K blocks that move together majorize any loss
+curvature rule go towards, over all rows of the party: θ = θ⁰ − (γΓ + μI)⁻¹(G + λθ⁰) from
+the exchanged point θ⁰, with Γ = c·XᵀX/N + λI. For γ ≥ K blocks that move together majorize any loss
 with f″ ≤ c; how much less does, the label party's watch finds out (`session.course`).
 
-*Acceleration* exchanges at p = θ + β(θ − θ_before), β from Nesterov's sequence.
+*Acceleration* exchanges at θ + α(θ − θ_before), α from Nesterov's sequence.
 
-Batches of S of N rows leave noise in G of about ν = (P/S)(1 − S/N) in units of the step, P the
-columns of all: s grows by ν(1 + i/5) at round i, and β stays below 1 − 2√ν.
+Batches of S of N rows leave noise in G of about ζ = (P/S)(1 − S/N) in units of the step, P the
+columns of all: γ grows by ζ(1 + i/5) at round i, and α stays below 1 − 2√ζ.
 Source: docs/exact-steps.md; docs/decisions/0015-exact-block-steps.md.
 """
 
@@ -36,8 +36,8 @@ class Pace:
     """What parties know in common of how far to go.
 
     Attributes:
-        scale: s, before anyone is told to go less far.
-        most: s never grows beyond it: full batches of linear models majorize at K.
+        scale: γ, before anyone is told to go less far.
+        most: γ never grows beyond it: full batches of linear models majorize at K.
         columns: P of all parties together; 0 leaves noise out of account.
         rows: N.
         step_size: η by round.
@@ -52,7 +52,7 @@ class Pace:
     derived: bool
 
     def noise(self, batch_rows: int) -> float:
-        """ν of batches of S rows."""
+        """ζ of batches of S rows."""
         return self.columns / batch_rows * (1 - batch_rows / self.rows)
 
 
@@ -84,6 +84,11 @@ class LocalSteps:
         self._largest: float | None = None
         if model.is_linear and pace.derived:
             self._curvature = Curvature(model, inputs, rule.loss.curvature, rule.l2)
+
+    @property
+    def majorizes(self) -> bool:
+        """Whether steps are so short that they cannot raise the penalized loss of any data."""
+        return self._scale >= self.pace.most
 
     def begin(self, round_index: int, batch_rows: int) -> None:
         """Put the model where the round's exchange takes place."""

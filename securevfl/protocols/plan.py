@@ -192,7 +192,7 @@ class Plan:
     def steps(self, model: LocalModel, inputs: FloatArray, columns: int) -> LocalSteps:
         """A party's steps.
 
-        Parties that move together majorize with s = K; as losses bend less than their bound, and
+        Parties that move together majorize with γ = K; as losses bend less than their bound, and
         parties' columns differ, a watched job starts at √K/2 and is told where that is too far.
         In turns at 1/√2: at half of 1, which is enough there, steps on squared losses mirror them.
 

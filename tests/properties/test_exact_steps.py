@@ -82,7 +82,8 @@ def problems(draw: st.DrawFn) -> tuple[Problem, np.random.Generator]:
         elif kind == "large":
             block *= 100
         blocks.append(np.hstack([block, np.ones((rows, 1))]) if not blocks else block)
-    loss = draw(st.sampled_from([Logistic(), Squared(), TaylorLogistic(), Multinomial(4)]))
+    losses: list[Loss] = [Logistic(), Squared(), TaylorLogistic(), Multinomial(4)]
+    loss = draw(st.sampled_from(losses))
     classes = loss.outputs if loss.outputs > 1 else 2
     labels = generator.integers(0, classes, rows)
     l2, proximal = draw(st.sampled_from([0.0, 1e-3, 0.5])), draw(st.sampled_from([0.0, 0.1]))

@@ -3,7 +3,7 @@
 Whatever local steps a linear model takes, the next exchange is at b − A·G for a vector b and a
 matrix A that the feature party knows (`LocalSteps.ahead`). Q gradient steps from θ lead to
 θ − A·(G + λθ) with A = η Σ_{j<Q} (I − η·curved)^j and curved = (c/S)XᵀX + (λ + μ)I, exact steps to
-the same with A = (s·M + μI)⁻¹. So the party can compute its *next* predictions under encryption, on
+the same with A = (γΓ + μI)⁻¹. So the party can compute its *next* predictions under encryption, on
 the next batch X':
 
     H' = X'b + matrix·Enc(d), matrix = −X'·A·Xᵀ/S.

@@ -61,8 +61,15 @@ class Judge:
     bests: list[float] = field(default_factory=list)
     ways_back: int = 0
 
-    def course(self, index: int, loss: float) -> Course:
-        """What to say of the round with this loss."""
+    def course(self, index: int, loss: float, *, majorizes: bool = False) -> Course:
+        """What to say of a round.
+
+        Args:
+            index: the round's.
+            loss: of what was exchanged.
+            majorizes: whether steps are short enough as it is, whatever the data: a loss that rises
+                then is L2 pulling back or momentum, and no reason to go back.
+        """
         if not isfinite(loss):
             return self._way_back(index)
         self.losses.append(loss)
@@ -76,16 +83,16 @@ class Judge:
         if mean == inf:
             return Course(index)
         if mean > best + self._tolerated(recent):
-            return self._way_back(index)
+            return Course(index, stop=self._steady()) if majorizes else self._way_back(index)
         self.bests.append(best)
         return Course(index, stop=self._settled())
 
     @property
     def learned(self) -> bool:
         """Whether the loss has fallen below that of the best constant, and stayed there."""
-        if self.bests and self.bests[-1] < inf:
-            return self.bests[-1] < self.baseline
         recent = self.losses[-self.window :]
+        if len(recent) < self.window and self.bests and self.bests[-1] < inf:
+            return self.bests[-1] < self.baseline
         return bool(recent) and fmean(recent) < self.baseline
 
     def state(self) -> dict[str, FloatArray]:
@@ -113,6 +120,11 @@ class Judge:
             return self.tolerance * self.baseline
         return NOISY_RISE * self.baseline + 3 * stdev(recent) / sqrt(self.window)
 
+    def _steady(self) -> bool:
+        """Whether the loss, above the best one, stays where it is."""
+        recent = self.losses[-1 - PATIENCE :]
+        return len(recent) > PATIENCE and max(recent) - min(recent) < self.tolerance * self.baseline
+
     def _settled(self) -> bool:
         rounds = PATIENCE * self.window
         if len(self.bests) <= rounds:
@@ -123,12 +135,13 @@ class Judge:
 class Watch(Protocol):
     """One party's side of the label party's word."""
 
-    async def course(self, index: int, loss: float | None) -> Course:
+    async def course(self, index: int, loss: float | None, *, majorizes: bool) -> Course:
         """Give or take the word of a round.
 
         Args:
             index: the round's.
             loss: at the label party, of what was exchanged.
+            majorizes: see `Judge.course`.
         """
 
 
@@ -138,9 +151,9 @@ class FollowedWatch:
     def __init__(self, party: Party) -> None:
         self._party = party
 
-    async def course(self, index: int, loss: float | None) -> Course:
+    async def course(self, index: int, loss: float | None, *, majorizes: bool) -> Course:
         """Take the word."""
-        del loss
+        del loss, majorizes
         party = self._party
         _, course = await party.channel.receive([party.label_party], Course, index)
         return course
@@ -158,13 +171,13 @@ class LabelWatch:
     def __init__(self, party: Party, judge: Judge, *, told: bool) -> None:
         self._party, self.judge, self._told = party, judge, told
 
-    async def course(self, index: int, loss: float | None) -> Course:
+    async def course(self, index: int, loss: float | None, *, majorizes: bool) -> Course:
         """Judge and, where they listen, tell all others."""
         assert loss is not None  # noqa: S101
         if not self._told:
             self.judge.losses.append(loss)
             return Course(index)
-        course = self.judge.course(index, loss)
+        course = self.judge.course(index, loss, majorizes=majorizes)
         for name in self._party.feature_parties:
             await self._party.channel.send(name, course)
         return course
@@ -173,7 +186,7 @@ class LabelWatch:
 class NoWatch:
     """A feature party's side where nothing is said."""
 
-    async def course(self, index: int, loss: float | None) -> Course:
+    async def course(self, index: int, loss: float | None, *, majorizes: bool) -> Course:
         """Go on."""
-        del loss
+        del loss, majorizes
         return Course(index)

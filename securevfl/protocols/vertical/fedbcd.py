@@ -197,7 +197,7 @@ class Rounds:
             others = await self.side.gather(step, predictions)
             if turn == 0:
                 loss = await self._loss(batch, predictions, others)
-                course = await self.watch.course(round_index, loss)
+                course = await self.watch.course(round_index, loss, majorizes=steps.majorizes)
                 if course.back or course.stop:
                     break
                 if course.keep:

@@ -104,27 +104,30 @@ def test_after_a_way_back_a_window_fills_anew() -> None:
     assert judge.ways_back >= 1
 
 
-def test_a_run_has_learned_if_its_best_is_below_the_constant() -> None:
+@pytest.mark.parametrize(
+    ("losses", "learned"),
+    [
+        ([], False),
+        ([1.5, 1.01], False),
+        ([1.5, 0.99], True),
+        ([0.99, 7.0], True),  # what is kept is the best
+        ([1.0], False),
+    ],
+)
+def test_a_run_has_learned_if_its_best_is_below_the_constant(
+    losses: list[float], learned: bool
+) -> None:
     judge = judge_of()
-    assert not judge.learned
-    said(judge, [1.5, 1.01])
-    assert not judge.learned
-    said(judge, [0.99], 2)
-    assert judge.learned
-    said(judge, [7.0], 3)
-    assert judge.learned  # what is kept is the best
-    equal = judge_of()
-    said(equal, [1.0])
-    assert not equal.learned
+    said(judge, losses)
+    assert judge.learned == learned
 
 
 def test_where_nobody_is_told_the_last_window_decides() -> None:
     """Losses are noted then, and no word is said."""
     judge = judge_of(window=5)
-    judge.losses = [0.1, 2.0, 2.0, 2.0, 2.0, 2.0]
-    assert not judge.learned
-    judge.losses = [9.0, 0.9, 0.9, 0.9, 0.9, 0.9]
-    assert judge.learned
+    for losses, learned in (([0.1, *[2.0] * 5], False), ([9.0, *[0.9] * 5], True)):
+        judge.losses = losses
+        assert judge.learned == learned
 
 
 @pytest.mark.parametrize("window", [1, 5])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def party(
     columns: int = 0,
     derived: bool = True,
     rule: LocalRule | None = None,
-    **changes: object,
+    **changes: Any,  # noqa: ANN401
 ) -> tuple[LinearModel, LocalSteps, FloatArray]:
     generator = np.random.default_rng(5)
     inputs = generator.standard_normal((ROWS, COLUMNS))
@@ -166,7 +167,7 @@ def test_noise_of_minibatches_shortens_steps_and_bounds_momentum() -> None:
     assert steps.pace.noise(ROWS) == 0.0
     noise = steps.pace.noise(half)
     assert noise == pytest.approx(2 / half * (1 - half / ROWS))
-    iterates = [model.weights.copy()]
+    iterates, point = [model.weights.copy()], model.weights
     for index in range(40):
         point = take(steps, model, inputs[:half], index)
         gradient = signal_of(index).value + 0.1 * point
