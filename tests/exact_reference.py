@@ -100,6 +100,10 @@ class Reference:
             self.bests.append(mean)
         elif not enough:
             return ""
+        elif mean > best + allowed and self.scale >= self.most:
+            late = self.recent[-4:]
+            steady = len(late) == 4 and max(late) - min(late) < self.tolerance * baseline
+            return "stop" * steady
         elif mean > best + allowed:
             self.recent, self.ways_back = [], self.ways_back + 1
             return "back" + "stop" * (self.ways_back == 5)

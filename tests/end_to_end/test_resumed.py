@@ -104,9 +104,12 @@ def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:
     held = {name: set(vars(state)) for name, state in states.items()}
     known = {"job_hash", "party", "rounds", "weights", "revealed", "in_flight"}
     assert set.union(*held.values()) == known
+    steps = {"steps before", "steps kept", "steps numbers"}
+    watch = {"watch losses", "watch bests", "watch ways back"}
+    exchanged = {"exchange sum of the next predictions"}
     label = dataset.label_party
-    assert {name: len(state.in_flight) for name, state in states.items()} == {
-        name: int(name == label) for name in states
+    assert {name: set(state.in_flight) for name, state in states.items()} == {
+        name: steps | exchanged | (watch if name == label else set()) for name in states
     }
     assert all(len((tmp_path / f"{name}.state").read_bytes()) < 3000 for name in states)
 

@@ -36,7 +36,7 @@ def settled(found: Plan) -> tuple[object, object, object, object]:
         ({"local_steps": 7}, (7, 128, "none", 1 / ROWS)),
         ({"local_rule": "frozen"}, (5, 128, "none", 1 / ROWS)),
         ({"local_rule": "gauss-newton"}, ("exact", "full", "nesterov", 1 / ROWS)),
-        (MLP, (5, 128, "none", 1 / ROWS)),
+        (MLP, (20, 128, "none", 1 / ROWS)),
         ({"learning_rate": 0.1}, (5, 128, "none", 0.0)),
         ({"learning_rate": 0.1, "algorithm": "fedsgd"}, (1, 128, "none", 0.0)),
         ({"schedule": "inverse-sqrt", "local_steps": 5}, (5, 128, "none", 1 / ROWS)),
@@ -157,7 +157,7 @@ SIGNS = {"exchange": {"scheme": "dp"}, "privacy": LABEL_NOISE}
         # More than K where it may not majorize.
         ({"job": {"batch_size": 64}}, 5, 5**0.5 / 2, inf, 7),
         (NOISY, 5, 5**0.5 / 2, inf, 7),
-        ({"job": MLP}, 5, 5, inf, 0),
+        ({"job": MLP}, 5, 5**0.5 / 2, inf, 0),
         # K at once where nobody would notice that less is too little.
         (SIGNS, 5, 5, inf, 7),
         ({"job": {"loss": "squared"}, **BOTH}, 5, 5, 5, 7),
