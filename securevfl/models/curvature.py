@@ -61,9 +61,8 @@ class Curvature:
         """(scale·M + μI)⁻¹, shape (P, P)."""
         if proximal == 0:
             return self.inverted / scale
-        inverse: FloatArray = np.linalg.inv(
-            scale * self.matrix + proximal * np.eye(len(self.matrix))
-        )
+        regular = scale * self.matrix + proximal * np.eye(len(self.matrix))
+        inverse: FloatArray = np.asarray(np.linalg.inv(regular), dtype=np.float64)
         return inverse
 
 

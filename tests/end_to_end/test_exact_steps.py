@@ -152,11 +152,11 @@ def test_five_ways_back_end_a_run_at_its_best_point(monkeypatch: pytest.MonkeyPa
     """Far too small a scale, half as small five times over: every step overshoots."""
 
     def short(**known: Any) -> Pace:  # noqa: ANN401
-        return Pace(**{**known, "scale": 1e-3})
+        return Pace(**{**known, "scale": 0.02})
 
     monkeypatch.setattr("securevfl.protocols.plan.Pace", short)
     found = run(twins(2, 5))
-    reference = found.reference(scale=1e-3)
+    reference = found.reference(scale=0.02)
     assert found.words == ["keep", *["back"] * 4, "backstop"] == reference.words
     assert found.distance(reference) <= EQUAL
     assert not found.result.outcomes["party0"].learned
