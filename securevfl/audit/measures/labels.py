@@ -1,11 +1,14 @@
 """What a feature party reads of the labels, as rows of the audit.
 
-The bars are guessing the most frequent class, and the best logistic model of the attacker's own
-columns: training hands every party about that much anyway.
+Judged by AUC, by the precision of the top 1 % of the attack's ranking and by accuracy, which alone
+sees nothing where one class is rare. The bars are guessing, and the best logistic model of the
+attacker's own columns on the same rows: training hands every party about that much anyway.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +24,7 @@ from securevfl.attacks.labels_from_gradients import (
 )
 from securevfl.attacks.labels_from_residuals import ScheduleKnowledge, labels_from_residuals
 from securevfl.audit.advice import advise
-from securevfl.audit.judging import ACCURACY, Finding
+from securevfl.audit.judging import ACCURACY, AUC, TOP_PRECISION, Finding
 from securevfl.audit.measuring import Case, attack, attack_in_cases
 from securevfl.audit.own_model import own_model
 from securevfl.audit.scoring import score
@@ -31,6 +34,9 @@ from securevfl.audit.views import gradients_of, residuals_of
 from securevfl.errors import ConfigError
 
 EPOCHS = 3
+AUC_OF_GUESSING = 0.5
+# A full batch is one round an epoch; exact steps take so many.
+ROUNDS = 20
 # What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
 WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
 
@@ -71,7 +77,7 @@ def gradient_labels(subject: Subject) -> Iterable[Case]:
 
 
 def _this_job(subject: Subject) -> Finding:
-    finding = read_labels(_epochs(subject, EPOCHS), subject.feature_party)
+    finding = read_labels(_visits(subject), subject.feature_party)
     if subject.with_curves:
         advice = advise(subject, partial(read_labels, party=subject.feature_party), EPOCHS)
         finding.detail.update(curves=advice.curves, advice=advice.row())
@@ -81,6 +87,12 @@ def _this_job(subject: Subject) -> Finding:
 def _reshuffled(subject: Subject, size: int, epochs: int) -> Finding:
     recording = _epochs(subject, epochs, batch_size=size, sampling="shuffle")
     return read_labels(recording, subject.feature_party)
+
+
+def _visits(subject: Subject) -> Recording:
+    """The job for some epochs, or for all its rounds up to twenty where that is more."""
+    rounds = max(EPOCHS * subject.plan.schedule.batches, min(subject.job.job.rounds, ROUNDS))
+    return subject.record(rounds=rounds)
 
 
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
@@ -132,19 +144,26 @@ def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
 
 def _finding(estimate: LabelEstimate, recording: Recording, seat: Seat) -> Finding:
     truth = recording.dataset.train_labels
-    scored = score(estimate, truth)
-    own = own_model(seat.inputs, truth).score
-    return Finding(
-        ACCURACY,
-        scored.accuracy,
-        chance=scored.chance,
-        model_alone=own.accuracy,
-        detail={
-            "auc": scored.auc,
-            "model_alone_auc": own.auc,
-            "rows": scored.rows,
-            "rounds": recording.result.rounds,
-            "batch_size": recording.job.job.batch_size,
-            "label_guard_ratio": recording.result.label_guard_ratio,
-        },
+    found = score(estimate, truth)
+    own = own_model(seat.inputs, truth, scored=estimate.rows).score
+    figures = (
+        Finding(AUC, found.auc, AUC_OF_GUESSING, own.auc),
+        Finding(TOP_PRECISION, found.top_precision, found.minority, own.top_precision),
+        Finding(ACCURACY, found.accuracy, found.majority, own.accuracy),
     )
+    detail: dict[str, Any] = {
+        each.metric.name: {
+            "value": each.value,
+            "chance": each.chance,
+            "model_alone": each.model_alone,
+            "margin": each.margin,
+        }
+        for each in figures
+    }
+    detail |= {
+        "rows": found.rows,
+        "rounds": recording.result.rounds,
+        "batch_size": recording.job.job.batch_size,
+        "label_guard_ratio": recording.result.label_guard_ratio,
+    }
+    return replace(figures[0], beside=figures[1:], detail=detail)

@@ -42,7 +42,7 @@ def run(dataset: VerticalDataset, scheme: str = "plain", **settings: object) -> 
 
 
 def accuracy(recording: Recording, party: str = "party2") -> float:
-    return read_labels(recording, party).value
+    return float(read_labels(recording, party).detail["accuracy"]["value"])
 
 
 def test_signs_of_residuals_are_the_labels() -> None:
@@ -76,9 +76,9 @@ def test_a_fixed_partition_at_the_guards_limit_gives_what_the_own_model_gives(
 ) -> None:
     size = guarded_batch_size(a9a)
     finding = read_labels(run(a9a, batch_size=size, rounds=10 * (32561 // size)), "first")
-    assert finding.model_alone is not None
-    assert finding.value - finding.model_alone <= 0.03
-    assert 0.83 < finding.model_alone < 0.845
+    read = finding.detail["accuracy"]
+    assert read["value"] - read["model_alone"] <= 0.03
+    assert 0.83 < read["model_alone"] < 0.845
 
 
 def test_gradients_under_encryption_tell_the_same() -> None:
@@ -127,9 +127,9 @@ def test_ten_classes_are_read_too() -> None:
     settings: dict[str, Any] = {"loss": "multinomial", "learning_rate": 0.001}
     small = run(dataset, batch_size=32, sampling="shuffle", rounds=44 * 3, **settings)
     finding = read_labels(small, "left")
-    assert finding.value > 0.95
-    assert finding.chance is not None
-    assert finding.chance < 0.15
+    read = finding.detail["accuracy"]
+    assert read["value"] > 0.95
+    assert read["chance"] < 0.15
 
 
 def test_the_own_model_is_a_bar_and_told_labels_can_be_left_out() -> None:
@@ -142,6 +142,8 @@ def test_the_own_model_is_a_bar_and_told_labels_can_be_left_out() -> None:
     half = own_model(columns, dataset.train_labels, known=np.arange(0, 456, 2))
     assert half.score.rows == 228
     assert half.score.accuracy > 0.9
+    some = own_model(columns, dataset.train_labels, scored=np.arange(100))
+    assert some.score.rows == 100
     noise = np.random.default_rng(0).standard_normal((456, 3))
     assert own_model(noise, dataset.train_labels).score.auc < 0.65
 
@@ -149,7 +151,30 @@ def test_the_own_model_is_a_bar_and_told_labels_can_be_left_out() -> None:
 def test_the_score_knows_the_most_frequent_class() -> None:
     estimate = LabelEstimate(np.array([0, 2, 3]), np.array([[1.0], [-1.0], [1.0]]))
     scored = score(estimate, np.array([1, 1, 0, 0]))
-    assert (scored.rows, scored.accuracy, scored.chance) == (3, 2 / 3, 2 / 3)
+    assert (scored.rows, scored.accuracy, scored.majority) == (3, 2 / 3, 2 / 3)
+    assert scored.minority == scored.top_precision == pytest.approx(1 / 3)
+    with pytest.raises(ConfigError, match="all of class 1"):
+        score(LabelEstimate(np.arange(2), np.zeros((2, 1))), np.ones(4, dtype=np.int64))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_top_of_a_ranking_is_of_the_rarest_class(turned: bool) -> None:
+    labels = (np.arange(5000) < 40).astype(np.int64)
+    values = np.zeros((5000, 1))
+    values[:30], values[4990:] = 1, 1  # 40 rows share the first rank, 30 of them rightly
+    scored = score(
+        LabelEstimate(np.arange(5000), -values if turned else values), abs(turned - labels)
+    )
+    # Ten more of the 50 come from 4,960 rows of one rank, ten of them rightly.
+    assert scored.top_precision == pytest.approx((30 + 10 * 10 / 4960) / 50)
+
+
+def test_the_top_of_a_ranking_of_more_classes() -> None:
+    labels = np.array([0] * 100 + [1] * 100 + [2] * 30)
+    values = np.eye(3)[labels]
+    assert score(LabelEstimate(np.arange(230), values), labels).top_precision == 1
+    values[200:, 0] = 2
+    assert score(LabelEstimate(np.arange(230), values), labels).top_precision < 0.2
 
 
 def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> None:
@@ -175,3 +200,4 @@ def test_the_guards_benchmark_gives_a_row_for_every_ratio() -> None:
     assert [row["batch_size"] for row in rows] == [115, 16]
     assert rows[0]["ratio"] <= 1 / 8
     assert rows[1]["accuracy"] > rows[0]["accuracy"]
+    assert rows[1]["auc"] > rows[0]["auc"]

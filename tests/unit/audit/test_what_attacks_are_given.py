@@ -97,7 +97,7 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
         assert isinstance(right.outcome, Finding)
         assert isinstance(wrong.outcome, Finding)
         # Against labels in another order an estimate is a guess: 0.5 ± 0.05.
-        assert wrong.outcome.detail["auc"] < 0.7 < right.outcome.detail["auc"]
+        assert wrong.outcome.value < 0.7 < right.outcome.value
         assert wrong.outcome.value < right.outcome.value
 
 
