@@ -23,7 +23,7 @@ from securevfl.models.storage import save_model
 from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
-from securevfl.protocols.session.outcome import PartyOutcome
+from securevfl.protocols.session.outcome import Ending, PartyOutcome
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.state import SessionState
@@ -122,6 +122,21 @@ class TrainingResult:
         """
         predictions = np.sum([each.held_out for each in self.outcomes.values()], axis=0)
         return auc(predictions, self.test_labels)
+
+    @property
+    def ended(self) -> Ending:
+        """What ended training."""
+        return self.outcomes[self.plan.facts.label_party].ended
+
+    @property
+    def learned(self) -> bool:
+        """Whether the model is of any use, as far as the label party can tell.
+
+        Its training loss has fallen below that of the best constant prediction, and held-out rows,
+        where there are some, are ranked better than by chance.
+        """
+        useful = not self.scores or self.scores[-1].auc > 0.5  # noqa: PLR2004
+        return useful and self.outcomes[self.plan.facts.label_party].learned
 
     @property
     def key_fingerprints(self) -> dict[str, str]:

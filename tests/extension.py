@@ -38,11 +38,19 @@ class RoundedSide:
         self.party = party
         self.gathering = ClearGathering(party)
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Give predictions and take residuals, or the other way round."""
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray | None:
+        """Predictions, in clear."""
+        if self.party.holds_labels:
+            return await self.gathering.take_sum(step, predictions.shape)
+        await self.gathering.give(step, predictions)
+        return None
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Residuals, rounded."""
         party = self.party
         if not party.holds_labels:
-            await self.gathering.give(step, predictions)
             if party.name not in step.receivers:
                 return None
             sender, message = await party.channel.receive(
@@ -51,7 +59,7 @@ class RoundedSide:
             expect_shape(sender, message.values, predictions.shape)
             return ResidualSignal(message.values)
         assert batch.labels is not None
-        others = await self.gathering.take_sum(step, predictions.shape)
+        assert others is not None
         async with party.costs.compute("local"):
             exact = party.loss.residuals(others + predictions, batch.labels)
             rounded = np.ldexp(np.rint(np.ldexp(exact, 16)), -16)

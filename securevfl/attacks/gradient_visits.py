@@ -4,6 +4,7 @@ A party that knows its θ⁰, its columns, the schedule and the job can repeat i
 the gradients in its view, and so knows its own predictions of every round, too.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.row_spaces import RowSpace
 from securevfl.errors import ConfigError
 from securevfl.models.linear import LinearModel
+from securevfl.protocols.local_steps import Course
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.signals import GradientSignal
 
@@ -23,7 +25,9 @@ class TrainingKnowledge:
         inputs: its own X, shape (N, P), scaled as in training.
         batches: the public schedule, row numbers of every round.
         start: its own θ⁰, shape (P, C).
-        plan: the job's rounds, step sizes, Q and loss.
+        plan: the job's rounds, steps and loss.
+        columns: P of all parties together.
+        courses: what the label party said at every round.
         class_shares: how frequent each class is, shape (classes,): the one thing that is assumed.
     """
 
@@ -31,6 +35,8 @@ class TrainingKnowledge:
     batches: Sequence[IntArray]
     start: FloatArray
     plan: Plan
+    columns: int
+    courses: Sequence[Course]
     class_shares: FloatArray
 
 
@@ -69,12 +75,20 @@ def replay(
     model = LinearModel(knowledge.start)
     spaces: dict[bytes, RowSpace] = {}
     visits = []
-    for index, gradient in enumerate(gradients):
+    steps = knowledge.plan.steps(model, knowledge.inputs, knowledge.columns)
+    pending = deque(gradients)
+    for index, (rows, course) in enumerate(zip(knowledge.batches, knowledge.courses, strict=True)):
+        steps.begin(index, len(rows))
+        if course.back or course.stop:
+            steps.follow(course)
+            continue
+        if not pending:
+            break
+        gradient = pending.popleft()
         if gradient.shape != knowledge.start.shape:
             raise ConfigError(
                 f"gradient of shape {gradient.shape}, expected {knowledge.start.shape}"
             )
-        rows = knowledge.batches[index]
         matrix = knowledge.inputs[rows]
         key = rows.tobytes()
         if key not in spaces:
@@ -82,11 +96,5 @@ def replay(
         space = spaces[key]
         predictions = model.predict(matrix)
         visits.append(Visit(rows, space, space.coordinates(gradient * len(rows)), predictions))
-        knowledge.plan.rule.apply(
-            model,
-            matrix,
-            predictions=predictions,
-            signal=GradientSignal(gradient),
-            step_size=knowledge.plan.step_size.at(index),
-        )
+        steps.take(course, matrix, predictions=predictions, signal=GradientSignal(gradient))
     return visits, model.predict(knowledge.inputs)

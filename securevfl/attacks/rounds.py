@@ -9,6 +9,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
+from securevfl.protocols.local_steps import Course
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.signals import PredictionsSignal
 
@@ -22,7 +23,9 @@ class LabelPartyKnowledge:
         labels: its own, shape (N,).
         model: its local model at θ⁰.
         batches: the public schedule, row numbers of every round.
-        plan: the job's rounds, step sizes, Q and loss.
+        plan: the job's rounds, steps and loss.
+        columns: P of all parties together.
+        courses: what it said at every round.
     """
 
     inputs: FloatArray
@@ -30,6 +33,8 @@ class LabelPartyKnowledge:
     model: LocalModel
     batches: Sequence[IntArray]
     plan: Plan
+    columns: int
+    courses: Sequence[Course]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +72,14 @@ def rounds_of(
         if len(seen) < len(knowledge.batches):
             raise ConfigError(f"predictions of {name}: {len(seen)} rounds in the view")
     model, rounds = deepcopy(knowledge.model), []
-    for index, rows in enumerate(knowledge.batches):
+    steps = plan.steps(model, knowledge.inputs, knowledge.columns)
+    for index, (rows, course) in enumerate(zip(knowledge.batches, knowledge.courses, strict=True)):
+        steps.begin(index, len(rows))
         others = np.asarray(np.sum([seen[index] for seen in predictions.values()], axis=0))
         inputs, labels = knowledge.inputs[rows], knowledge.labels[rows]
         own = model.predict(inputs)
         residuals = plan.rule.loss.residuals(others + own, labels)
         rounds.append(Round(rows, predictions[party][index], residuals))
-        plan.rule.apply(
-            model,
-            inputs,
-            predictions=own,
-            signal=PredictionsSignal(others, labels),
-            step_size=plan.step_size.at(index),
-        )
+        signal = PredictionsSignal(others, labels)
+        steps.take(course, inputs, predictions=own, signal=signal)
     return rounds

@@ -88,7 +88,7 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
     inputs = table_of(subject.dataset, subject.feature_party).train
     least = min(inputs.shape[1], rows)
     sizes = np.unique(np.geomspace(least, rows, BATCH_SIZES).astype(int)).tolist()
-    size = subject.job.job.batch_size
+    size = subject.plan.batch_size
     at_hand = rows if size == "full" else min(size, rows)
     all_epochs = list(range(1, MOST_EPOCHS + 1))
     by_size = {

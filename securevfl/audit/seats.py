@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.audit.views import courses_of
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
+from securevfl.protocols.local_steps import Course
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import View
@@ -63,6 +65,21 @@ class Recording:
     def job(self) -> Job:
         """As it ran."""
         return self.plan.job
+
+    @property
+    def columns(self) -> int:
+        """P of all parties together: told before the first round."""
+        parts = (local_part(self.plan, self.dataset, each) for each in self.plan.facts.names)
+        return sum(part.parameters or part.inputs.shape[1] for part in parts)
+
+    @property
+    def courses(self) -> list[Course]:
+        """What the label party told all others at every round."""
+        label_party = self.plan.facts.label_party
+        told = next(
+            courses_of(view) for name, view in self.result.views.items() if name != label_party
+        )
+        return [told.get(index, Course(index)) for index in range(self.result.rounds)]
 
     @property
     def batches(self) -> list[IntArray]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import FRACTION_BITS, Predictions
 from securevfl.runtime.views import Learned, Received, View
 from securevfl.wire.codec import Message, StepMessage
@@ -54,6 +55,12 @@ def residuals_of(view: View) -> list[FloatArray]:
     """The residuals that a party received, each of shape (S, C), one a round."""
     messages = (entry.message for entry in view.received(Residuals))
     return [message.values for message in messages if isinstance(message, Residuals)]
+
+
+def courses_of(view: View) -> dict[int, Course]:
+    """What the label party told a party of where training heads, by round."""
+    messages = (entry.message for entry in view.received(Course))
+    return {each.step: each for each in messages if isinstance(each, Course)}
 
 
 def gradients_of(view: View) -> list[FloatArray]:

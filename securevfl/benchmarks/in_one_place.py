@@ -60,7 +60,7 @@ def train_in_one_place(
         total = sum(predictions for predictions, _ in linearized)
         residuals = loss.residuals(np.asarray(total), dataset.train_labels[batch])
         for part, (_, pull_back) in zip(parts, linearized, strict=True):
-            gradient = pull_back(residuals) / len(batch) + part.model.penalty_gradient(settings.l2)
+            gradient = pull_back(residuals) / len(batch) + part.model.penalty_gradient(plan.l2)
             part.model.weights = part.model.weights - plan.step_size.at(index) * gradient
     seconds = time.perf_counter() - started
     held_out = np.sum([part.model.predict(part.held_out) for part in parts], axis=0)

@@ -13,7 +13,7 @@ from securevfl.benchmarks.tradeoff import rounds_to
 from securevfl.benchmarks.tuning import GRID, Tuned, tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.catalogue import algorithm_of
+from securevfl.protocols.plan import Plan
 from securevfl.reports.rows import RoundsRow, RoundsRun
 from securevfl.training import plan_for, train
 
@@ -61,10 +61,11 @@ def rounds(
         report(what)
         given = settings.learning_rate
         tuned = tune(job, dataset, report=report) if given is None else Tuned(given, "given", None)
-        yield _row(settings, dataset, job, tuned)
+        yield _row(settings, dataset, plan, tuned)
 
 
-def _row(settings: RoundsSettings, dataset: VerticalDataset, job: Job, tuned: Tuned) -> RoundsRow:
+def _row(settings: RoundsSettings, dataset: VerticalDataset, plan: Plan, tuned: Tuned) -> RoundsRow:
+    job = plan.job
     runs: list[RoundsRun] = []
     for repeat in range(settings.repeats):
         seed = settings.seed + repeat
@@ -84,10 +85,10 @@ def _row(settings: RoundsSettings, dataset: VerticalDataset, job: Job, tuned: Tu
     return {
         "dataset": dataset.name,
         "algorithm": job.job.algorithm,
-        "local_steps": algorithm_of(job).local_steps(job),
+        "local_steps": plan.local_steps,
         "parties": len(dataset.parties),
         "proximal": job.job.proximal,
-        "batch_size": job.job.batch_size,
+        "batch_size": plan.batch_size,
         "local_rule": job.job.local_rule,
         "target_auc": settings.target_auc,
         "reached_target": all(run["reached"] for run in runs),

@@ -133,7 +133,7 @@ def _row(
         "algorithm": job.algorithm,
         "local_steps": first.plan.local_steps,
         "parties": len(dataset.parties),
-        "batch_size": job.batch_size,
+        "batch_size": first.plan.batch_size,
         "target_auc": target,
         "reached_target": all(run["reached"] for run in runs),
         "rounds": statistics.median(run["rounds"] for run in runs),

@@ -67,7 +67,7 @@ def tune(
         TrainingDiverged: at every learning rate.
     """
     held_out = validation_split(dataset)
-    local_steps = algorithm_of(job).local_steps(job)
+    local_steps = 1 if algorithm_of(job).one_step else job.job.local_steps
     plain = job.without_protection
     outcomes = []
     for done, learning_rate in enumerate(grid):

@@ -207,14 +207,13 @@ def _jobs(
 def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None:
     from rich.console import Console
 
-    from securevfl.protocols.catalogue import algorithm_of
     from securevfl.reports.matrix import advice_lines, advice_tables, epsilon_lines, legend, matrix
+    from securevfl.training import plan_for
 
     console = Console()
-    settings = job.job
+    plan = plan_for(job.without_protection, data)
     title = (
-        f"{data.name}, {len(data.parties)} parties, S = {settings.batch_size}, "
-        f"Q = {algorithm_of(job).local_steps(job)}"
+        f"{data.name}, {len(data.parties)} parties, S = {plan.batch_size}, Q = {plan.local_steps}"
     )
     console.print(matrix(rows, title))
     for note in (*legend(rows), *epsilon_lines(rows)):

@@ -18,18 +18,25 @@ if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
     from securevfl.training import TrainingResult
 
+USELESS = 3
+ENDINGS = {
+    "rounds": "all rounds are done",
+    "target": "ended at the target",
+    "settled": "ended as the training loss had settled",
+    "no way down": "ended as the training loss rose whichever way it was tried: the best is kept",
+}
+
 EXAMPLE = f"""\
 # securevfl train example.toml
 [job]
 name = "example"
 dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
 algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
-rounds = 40
-batch_size = 128
-local_steps = 5
-learning_rate = 0.3
+rounds = 100                   # at most: training ends once the loss has settled
 model = "linear"               # or mlp, with hidden = [64]
-target_auc = 0.99
+# target_auc = 0.99            # ends it sooner
+# batch_size = 128             # "full" where not given; smaller ones take more rounds
+# local_steps = 5              # "exact" where not given; with learning_rate = 0.3, say
 seed = 0
 
 [exchange]
@@ -76,7 +83,10 @@ def train(
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train all parties of a job here, over the simulated network."""
+    """Train all parties of a job here, over the simulated network.
+
+    Exit status 3 if the model has learned nothing.
+    """
     if example:
         sys.stdout.write(EXAMPLE)
         return
@@ -121,6 +131,12 @@ def train(
         )
     if not quiet:
         _show(row, paths)
+    if not result.learned:
+        sys.stderr.write(
+            "securevfl: warning: the model has learned nothing: one prediction for all is as good; "
+            f"it is written all the same (status {USELESS})\n"
+        )
+        raise typer.Exit(USELESS)
 
 
 def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset":
@@ -163,6 +179,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
     target = job.target_auc
+    rate = None if job.learning_rate == "auto" else job.learning_rate
     return {
         "dataset": dataset.name,
         "exchange": exchange.scheme,
@@ -170,16 +187,18 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "algorithm": job.algorithm,
         "local_steps": result.plan.local_steps,
         "parties": len(dataset.parties),
-        "batch_size": job.batch_size,
+        "batch_size": result.plan.batch_size,
         "rounds": result.rounds,
+        "learned": result.learned,
+        "ended": result.ended,
         "reached_target": target is None or (score is not None and score.auc >= target),
         "auc": score.auc if score else None,
         "auc_exact": result.clear_auc if result.privacy and score else None,
         "accuracy": score.accuracy if score else None,
         **cost_figures(result.costs()),
         "label_guard_ratio": result.label_guard_ratio,
-        "learning_rate": job.learning_rate,
-        "learning_rate_chosen": "given",
+        "learning_rate": rate,
+        "learning_rate_chosen": "given" if rate else "from each party's own curvature",
         "key_bits": result.key_bits,
         "key_fingerprints": result.key_fingerprints,
         "job_hash": result.job.hash().hex(),
@@ -195,6 +214,7 @@ def _show(row: TrainRow, paths: list[Path]) -> None:
     Console().print(
         tables.table(tables.TRADEOFF, [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
     )
+    sys.stdout.write(f"{ENDINGS[row['ended']]}\n")
     for note in tables.tradeoff_notes([row]):
         sys.stdout.write(f"{note}\n")
     for note in privacy_notes(row):

@@ -31,9 +31,17 @@ class JobSettings(Section):
         dataset: a data set by name, with its parties; or give `[[party]]` sections with files.
         parties: K for a data set by name; its usual split by default.
         algorithm: by name; what an algorithm alone has is in a section of its own.
-        batch_size: S, or "full".
-        local_steps: Q.
-        learning_rate: η0.
+        rounds: at most; with learning_rate = "auto" the label party may end training before.
+        batch_size: S, or "full"; where not given, full for exact steps and else 128.
+        local_steps: Q, or "exact": the minimum of the quadratic that they go towards, for linear
+            models. Where not given, exact with learning_rate = "auto" where that can be, else 5.
+        acceleration: Nesterov's extrapolation between rounds, or none; where not given, with exact
+            steps of all parties at once.
+        learning_rate: η0, or "auto": each party's follows from the curvature of its own part, and
+            the label party watches its loss.
+        tolerance: with "auto", training ends once three rounds together gain less, as a part of
+            the loss of the best constant; 0 never ends it.
+        l2: λ; where not given 1/N with learning_rate = "auto", as scikit-learn's C = 1, else 0.
         schedule: constant η0, or inverse-sqrt: η0/√(i+1) at round i; where not given, constant,
             and inverse-sqrt under fdml.
         divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
@@ -60,13 +68,15 @@ class JobSettings(Section):
     parties: Annotated[int, Field(ge=2)] | None = None
     algorithm: str = "fedbcd-p"
     rounds: PositiveInt = 100
-    batch_size: PositiveInt | Literal["full"] = 128
-    local_steps: PositiveInt = 5
-    learning_rate: PositiveFloat = 0.1
+    batch_size: PositiveInt | Literal["full"] | None = None
+    local_steps: PositiveInt | Literal["exact"] | None = None
+    acceleration: Literal["none", "nesterov"] | None = None
+    learning_rate: PositiveFloat | Literal["auto"] = "auto"
+    tolerance: NonNegative = 3e-4
     schedule: Literal["constant", "inverse-sqrt"] | None = None
     divide_by_sqrt_parties: bool = False
     loss: Literal["logistic", "multinomial", "squared", "taylor-logistic"] = "logistic"
-    l2: NonNegative = 0.0
+    l2: NonNegative | None = None
     proximal: NonNegative = 0.0
     local_rule: Literal["curvature", "gauss-newton", "frozen"] = "curvature"
     sampling: Literal["partition", "shuffle"] = "partition"

@@ -63,13 +63,14 @@ def random_start(
     intercept: bool,
     generator: np.random.Generator,
     *,
+    deviation: float = 1.0,
     whatever_the_rows: bool = False,
 ) -> LinearModel:
-    """A private random θ⁰ with std(H⁰) = 1 over the rows, so that nobody knows d at the start.
+    """A private random θ⁰ with std(H⁰) = `deviation` over the rows: nobody knows d at the start.
 
     At θ⁰ = 0 every residual is ±½ and a gradient alone tells labels (decision 0005). The
     intercept starts at 0. Where θ⁰ must not depend on any row, as differential privacy end to end
-    has it, std(H⁰) = 1 holds for standardized columns that are not correlated.
+    has it, that holds for standardized columns that are not correlated.
     """
     weights = generator.standard_normal((inputs.shape[1], outputs))
     if intercept:
@@ -77,7 +78,7 @@ def random_start(
     spread = np.std(inputs @ weights, axis=0)
     if whatever_the_rows:
         spread = np.linalg.norm(weights, axis=0)
-    return LinearModel(weights / np.where(spread > 0, spread, 1.0), intercept)
+    return LinearModel(deviation * weights / np.where(spread > 0, spread, 1.0), intercept)
 
 
 def zero_start(columns: int, outputs: int, intercept: bool) -> LinearModel:

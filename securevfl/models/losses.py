@@ -35,6 +35,9 @@ class Loss(Protocol):
     def value(self, predictions: FloatArray, labels: IntArray) -> float:
         """Mean loss."""
 
+    def constant(self, labels: IntArray) -> FloatArray:
+        """The best prediction that is the same for all, shape (C,)."""
+
 
 class QuadraticLoss(Loss, Protocol):
     """A loss whose residuals are affine in H: d = curvature·H + label_part(y)."""
@@ -64,6 +67,11 @@ class Logistic:
         losses = np.logaddexp(0.0, predictions) - labels[:, None] * predictions
         return float(losses.mean())
 
+    def constant(self, labels: IntArray) -> FloatArray:
+        """The log odds."""
+        share = float(np.mean(labels))
+        return np.array([np.log(share / (1 - share))])
+
 
 class Squared:
     """f = ½(H − y)² for y ∈ {0, 1}; d = H − y, f″ = 1."""
@@ -82,6 +90,11 @@ class Squared:
     def value(self, predictions: FloatArray, labels: IntArray) -> float:
         """Mean of ½(H − y)²."""
         return float(0.5 * np.mean((predictions - labels[:, None]) ** 2))
+
+    def constant(self, labels: IntArray) -> FloatArray:
+        """Where residuals sum to zero."""
+        mean: FloatArray = -self.label_part(labels).mean(axis=0) / self.curvature
+        return mean
 
 
 class TaylorLogistic(Squared):
@@ -128,6 +141,12 @@ class Multinomial:
         shifted = predictions - predictions.max(axis=1, keepdims=True)
         chosen = shifted[np.arange(len(labels)), labels]
         return float((np.log(np.exp(shifted).sum(axis=1)) - chosen).mean())
+
+    def constant(self, labels: IntArray) -> FloatArray:
+        """Logarithms of the classes' shares, of a class that is missing a very small one."""
+        counts = np.bincount(labels, minlength=self.outputs)
+        shares: FloatArray = np.log(np.maximum(counts, 1e-9) / len(labels))
+        return shares
 
 
 def loss_for(name: str, classes: int) -> Loss:

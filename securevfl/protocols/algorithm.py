@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from securevfl.job import Job, Section
+from securevfl.job import Section
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.runtime.simulation import Program
@@ -23,6 +23,7 @@ class Algorithm(ABC):
         name: in `[job] algorithm`.
         settings: the section of a job file under the algorithm's own name, if it has one.
         in_turns: whether parties take turns within a round.
+        one_step: Q = 1 whatever the job says.
         labels_everywhere: whether all parties hold the labels.
         scores_between: whether held-out rows are scored as training goes on.
         default_schedule: of η, where the job does not say.
@@ -32,6 +33,7 @@ class Algorithm(ABC):
     name: str
     settings: ClassVar[type[Section] | None] = None
     in_turns: bool = False
+    one_step: bool = False
     labels_everywhere: ClassVar[bool] = False
     scores_between: ClassVar[bool] = True
     default_schedule: ClassVar[Literal["constant", "inverse-sqrt"]] = "constant"
@@ -55,7 +57,3 @@ class Algorithm(ABC):
 
         A party's program returns a `PartyOutcome`.
         """
-
-    def local_steps(self, job: Job) -> int:
-        """Q in force."""
-        return job.job.local_steps

@@ -16,6 +16,7 @@ from securevfl.models.local_model import Network
 from securevfl.models.losses import loss_for
 from securevfl.protocols import names
 from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.defaults import settled
 from securevfl.protocols.exchange import Exchange
 from securevfl.protocols.exchanges.noisy import Noisy
 from securevfl.protocols.exchanges.plain import Masked, Plain
@@ -86,17 +87,23 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         ConfigError: a job that cannot be run, or not on these data.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
-    rows = facts.rows if job.job.batch_size == "full" else job.job.batch_size
+    algorithm, networks = algorithm_of(job), _networks(job, facts, modules)
+    job = settled(job, algorithm, facts.rows, networks)
+    size = job.job.batch_size
     plan = Plan(
         job=job,
         facts=facts,
         exchange=exchange_of(job),
-        algorithm=algorithm_of(job),
+        algorithm=algorithm,
         loss=loss_for(job.job.loss, facts.classes),
         line=job.network.resolve(),
-        networks=_networks(job, facts, modules),
+        networks=networks,
         schedule=BatchSchedule(
-            facts.rows, rows, facts.fingerprint, seed=job.job.seed, sampling=job.job.sampling
+            facts.rows,
+            facts.rows if size is None or size == "full" else size,
+            facts.fingerprint,
+            seed=job.job.seed,
+            sampling=job.job.sampling,
         ),
     )
     plan.exchange.check(plan)

@@ -14,13 +14,14 @@ from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.scheme import KeyOwner
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.local_model import LocalModel
+from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Noise
-from securevfl.protocols.signals import LocalRule, Signal
+from securevfl.protocols.signals import Signal
 
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
@@ -86,22 +87,40 @@ class Batch:
 
 
 class Side(Protocol):
-    """One party's side of an exchange."""
+    """One party's side of an exchange: first predictions, then signals."""
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Take part in one exchange.
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray | None:
+        """Take part in the first half: predictions come together.
+
+        Args:
+            step: whose predictions are fresh.
+            predictions: this party's H of the batch, shape (S, C).
+
+        Returns:
+            The sum of the others' H, shape (S, C), at the label party, where it learns it.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone; nothing of this party has changed.
+            RangeExceeded: predictions leave the agreed range.
+        """
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Take part in the second half.
 
         Args:
             step: who gets a signal.
             batch: the rows.
             predictions: this party's H of those rows, shape (S, C).
+            others: what `gather` returned.
 
         Returns:
             The signal, if this party is among the receivers.
 
         Raises:
             PeerError: a peer broke the protocol or is gone; nothing of this party has changed.
-            RangeExceeded: predictions or residuals leave the agreed range.
+            RangeExceeded: residuals leave the agreed range.
         """
 
 
@@ -110,17 +129,13 @@ class Lookahead:
     """What a party knows of coming rounds.
 
     Attributes:
-        model: its model, as it stands.
-        rule: its local steps.
+        steps: its own.
         rounds: of the job.
-        step_size: η by round.
         batch: its rows by round.
     """
 
-    model: LocalModel
-    rule: LocalRule
+    steps: LocalSteps
     rounds: int
-    step_size: Callable[[int], float]
     batch: Callable[[int], Batch]
 
     def next_batch(self, round_index: int) -> Batch | None:

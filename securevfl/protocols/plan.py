@@ -3,16 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
+from math import inf, sqrt
+from typing import Literal
 
+from securevfl.arrays import FloatArray
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PrivacySettings
-from securevfl.models.local_model import Network
+from securevfl.models.local_model import LocalModel, Network
 from securevfl.models.losses import Loss
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Learns
+from securevfl.protocols.local_steps import LocalSteps, Pace
 from securevfl.protocols.session.privacy_account import PrivacyAccount
 from securevfl.protocols.session.scoring import Timetable
 from securevfl.protocols.signals import LocalRule
@@ -58,7 +61,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class StepSize:
-    """η at round i: η0, η0/√(i + 1), and either divided by √K."""
+    """η at round i: η0, η0/√(i + 1), and either divided by √K; η0 = 1 where it is derived."""
 
     learning_rate: float
     decays: bool = False
@@ -100,9 +103,42 @@ class Plan:
         return self.job.job.rounds
 
     @property
-    def local_steps(self) -> int:
+    def local_steps(self) -> int | Literal["exact"]:
         """Q in force."""
-        return self.algorithm.local_steps(self.job)
+        steps = self.job.job.local_steps
+        assert steps is not None  # noqa: S101
+        return steps
+
+    @property
+    def batch_size(self) -> int | Literal["full"]:
+        """S in force."""
+        size = self.job.job.batch_size
+        assert size is not None  # noqa: S101
+        return size
+
+    @property
+    def l2(self) -> float:
+        """λ in force."""
+        return self.job.job.l2 or 0.0
+
+    @property
+    def derives_steps(self) -> bool:
+        """Whether every party's step size follows from its own curvature."""
+        return self.job.job.learning_rate == "auto"
+
+    @property
+    def full_batches(self) -> bool:
+        """Whether every round takes all rows."""
+        return self.schedule.batches == 1
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the label party says every round where training is heading.
+
+        Not where noise on residuals is all that others may see of labels.
+        """
+        between = self.algorithm.scores_between
+        return self.derives_steps and between and self.learns.residuals != "noisy"
 
     @property
     def most_batch_rows(self) -> int:
@@ -125,20 +161,57 @@ class Plan:
         settings = self.job.job
         schedule = settings.schedule or self.algorithm.default_schedule
         parties = len(self.facts.names) if settings.divide_by_sqrt_parties else 1
-        return StepSize(settings.learning_rate, schedule == "inverse-sqrt", parties)
+        rate = settings.learning_rate
+        return StepSize(1.0 if rate == "auto" else rate, schedule == "inverse-sqrt", parties)
 
     @cached_property
     def rule(self) -> LocalRule:
         """What a party does between two exchanges."""
-        settings = self.job.job
+        settings, steps = self.job.job, self.local_steps
         return LocalRule(
             self.loss,
-            local_steps=self.local_steps,
-            l2=settings.l2,
+            local_steps=1 if steps == "exact" else steps,
+            l2=self.l2,
             proximal=settings.proximal,
             frozen=settings.local_rule == "frozen",
             gauss_newton=settings.local_rule == "gauss-newton",
+            exact=steps == "exact",
+            accelerated=settings.acceleration == "nesterov",
         )
+
+    def start_deviation(self, party: str) -> float:
+        """std(H⁰) of a linear model that starts at random.
+
+        1, and with exact steps ½/√(K − 1) at feature parties: what hides d from them is the label
+        party's start, and theirs only have to be unlearned.
+        """
+        if not self.rule.exact or party == self.facts.label_party:
+            return 1.0
+        return 0.5 / sqrt(len(self.facts.names) - 1)
+
+    def steps(self, model: LocalModel, inputs: FloatArray, columns: int) -> LocalSteps:
+        """A party's steps.
+
+        Parties that move together majorize with s = K; as losses bend less than their bound, and
+        parties' columns differ, a watched job starts at √K/2 and is told where that is too far.
+
+        Args:
+            model: its model at θ⁰.
+            inputs: X of all its rows, shape (N, P).
+            columns: P of all parties together.
+        """
+        together = 1 if self.algorithm.in_turns else len(self.facts.names)
+        watched = self.is_watched and not self.networks and self.learns.predictions != "hidden"
+        majorizes = self.full_batches and not self.networks and not self.exchange.adds_noise
+        pace = Pace(
+            scale=sqrt(together) / 2 if watched else together,
+            most=together if majorizes else inf,
+            columns=columns if self.derives_steps and not self.networks else 0,
+            rows=self.facts.rows,
+            step_size=self.step_size.at,
+            derived=self.derives_steps,
+        )
+        return LocalSteps(model, inputs, self.rule, pace)
 
     @cached_property
     def timetable(self) -> Timetable:

@@ -14,7 +14,7 @@ networks docs/decisions/0007-local-steps-of-networks.md.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -99,15 +99,17 @@ Signal = ResidualSignal | GradientSignal | PredictionsSignal
 
 @dataclass(frozen=True)
 class LocalRule:
-    """How a party steps between two exchanges.
+    """What a party does between two exchanges.
 
     Attributes:
         loss: f.
-        local_steps: Q.
+        local_steps: Q; of no account for exact steps.
         l2: λ of ½λ‖θ‖².
         proximal: μ of ½μ‖θ − θ⁰‖² (FedPBCD; 0 is off).
         frozen: leave the residual as it was exchanged (c = 0).
         gauss_newton: step on a network's linearization from residuals too.
+        exact: take the minimum that local steps go towards (`local_steps`).
+        accelerated: exchange at points extrapolated from the last two rounds.
     """
 
     loss: Loss
@@ -116,6 +118,32 @@ class LocalRule:
     proximal: float = 0.0
     frozen: bool = False
     gauss_newton: bool = False
+    exact: bool = False
+    accelerated: bool = False
+
+    @property
+    def curvature(self) -> float:
+        """c, or 0 under the frozen rule."""
+        return 0.0 if self.frozen else self.loss.curvature
+
+    def block(
+        self,
+        model: LocalModel,
+        inputs: FloatArray,
+        predictions: FloatArray,
+        tangent: Callable[[], FloatArray],
+    ) -> Block:
+        """One party's side of an exchange at the weights now; see `Block`."""
+        return Block(
+            model=model,
+            inputs=inputs,
+            start=model.weights,
+            predictions=predictions,
+            tangent=tangent,
+            loss=self.loss,
+            curvature=self.curvature,
+            linearized=self.gauss_newton and not model.is_linear,
+        )
 
     def apply(
         self,
@@ -126,6 +154,7 @@ class LocalRule:
         signal: Signal,
         step_size: float,
         tangent: Callable[[], FloatArray] | None = None,
+        scale: float = 1.0,
     ) -> None:
         """Take Q gradient steps in place from the exchanged signal.
 
@@ -134,27 +163,19 @@ class LocalRule:
             inputs: X, shape (S, P).
             predictions: H⁰, shape (S, C), as it was exchanged.
             signal: what the exchange gave.
-            step_size: η of this round.
+            step_size: η.
             tangent: computes J⁰, where the exchange already has; the model's own by default.
+            scale: what the curvature that steps follow is multiplied by.
 
         Raises:
             TrainingDiverged: the new weights are not finite.
         """
         start = model.weights
-        curvature = 0.0 if self.frozen else self.loss.curvature
-        block = Block(
-            model=model,
-            inputs=inputs,
-            start=start,
-            predictions=predictions,
-            tangent=tangent or model.tangent(inputs),
-            loss=self.loss,
-            curvature=curvature,
-            linearized=self.gauss_newton and not model.is_linear,
-        )
+        block = self.block(model, inputs, predictions, tangent or model.tangent(inputs))
+        bent = replace(block, curvature=scale * block.curvature)
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(self.local_steps):
-                step = signal.gradient(block) + model.penalty_gradient(self.l2)
+                step = signal.gradient(bent) + model.penalty_gradient(self.l2)
                 step += self.proximal * (model.weights - start)
                 model.weights = model.weights - step_size * step
         if not np.isfinite(model.weights).all():

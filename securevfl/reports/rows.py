@@ -45,14 +45,14 @@ class JobRow(CostFigures):
     exchange: str
     hide: str | None
     algorithm: str
-    local_steps: int
+    local_steps: int | str
     parties: int
     batch_size: int | str
     rounds: float
     reached_target: bool
     auc: float | None
     label_guard_ratio: float | None
-    learning_rate: float
+    learning_rate: float | None
     learning_rate_chosen: str
     key_bits: int | None
     key_fingerprints: Mapping[str, str]
@@ -60,8 +60,10 @@ class JobRow(CostFigures):
 
 
 class TrainRow(JobRow):
-    """A finished job; `auc_exact` is of predictions without noise."""
+    """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use."""
 
+    learned: bool
+    ended: str
     auc_exact: float | None
     accuracy: float | None
     job_hash: str
@@ -107,7 +109,7 @@ class RoundsRow(TypedDict):
 
     dataset: str
     algorithm: str
-    local_steps: int
+    local_steps: int | str
     parties: int
     proximal: float
     batch_size: int | str
@@ -117,7 +119,7 @@ class RoundsRow(TypedDict):
     rounds: float
     auc: float
     best_auc: float
-    learning_rate: float
+    learning_rate: float | None
     learning_rate_chosen: str
     repeats: int
     runs: Sequence[RoundsRun]

@@ -221,13 +221,14 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
     notes = []
     if not all(row["reached_target"] for row in rows):
         notes.append("* target not reached in so many rounds")
-    by_rate: dict[tuple[float, str], set[int]] = {}
+    by_rate: dict[tuple[float | None, str], dict[int | str, None]] = {}
     for row in rows:
         rate = (row["learning_rate"], row["learning_rate_chosen"])
-        by_rate.setdefault(rate, set()).add(row["local_steps"])
+        by_rate.setdefault(rate, {})[row["local_steps"]] = None
     for (learning_rate, chosen), steps in by_rate.items():
-        values = ", ".join(map(str, sorted(steps)))
-        notes.append(f"learning rate {learning_rate:g} for Q = {values}: {chosen}")
+        values = ", ".join(map(str, steps))
+        what = "step sizes" if learning_rate is None else f"learning rate {learning_rate:g}"
+        notes.append(f"{what} for Q = {values}: {chosen}")
     by_exchange: dict[str, dict[str, None]] = {}
     for row in rows:
         keys = by_exchange.setdefault(_exchange(row), {})

@@ -30,7 +30,7 @@ def start_of(run_job: RunJob, dataset: VerticalDataset, seed: int) -> FloatArray
 
 def schedule_of(result: TrainingResult, dataset: VerticalDataset) -> BatchSchedule:
     job = result.job.job
-    size = job.batch_size
+    size = result.plan.batch_size
     assert size != "full"
     return BatchSchedule(
         len(dataset.train_labels), size, dataset.fingerprint, job.seed, job.sampling

@@ -173,7 +173,7 @@ def _from_job(subject: Subject) -> Recovered:
     batches = subject.plan.schedule.batches
     if subject.job.job.sampling == "shuffle":
         settings = subject.job.job
-        if subject.plan.local_steps > 1 or settings.l2 or settings.proximal:
+        if subject.plan.rule.local_steps > 1 or settings.l2 or settings.proximal:
             raise ConfigError("reshuffled batches: this attack takes single steps, no penalties")
         rounds, why = (rows + SLOW_ROUNDS) * batches, f"{rows} rows, reshuffled,"
     else:
@@ -219,13 +219,21 @@ def label_party_rounds(recording: Recording, party: str) -> list[Round]:
     assert seat.labels is not None  # noqa: S101
     others = [table.name for table in recording.dataset.parties if table.name != seat.name]
     knowledge = LabelPartyKnowledge(
-        seat.inputs, seat.labels, seat.model, recording.batches, recording.plan
+        seat.inputs,
+        seat.labels,
+        seat.model,
+        recording.batches,
+        recording.plan,
+        recording.columns,
+        recording.courses,
     )
     return rounds_of({name: predictions_of(seat.view, name) for name in others}, knowledge, party)
 
 
 def _factor(recording: Recording, rounds: Sequence[Round], size: int) -> FloatArray:
     job, plan = recording.job.job, recording.plan
+    if plan.derives_steps:
+        raise ConfigError("steps that follow from X itself: this attack takes a known step size")
     knowledge = GramKnowledge(
         dimension=size,
         step_sizes=[plan.step_size.at(index) for index in range(len(rounds))],

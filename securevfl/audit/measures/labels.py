@@ -118,6 +118,8 @@ def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
         batches=recording.batches,
         start=seat.model.weights,
         plan=recording.plan,
+        columns=recording.columns,
+        courses=recording.courses,
         class_shares=np.bincount(labels) / len(labels),
     )
 
@@ -138,7 +140,9 @@ def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
     learned = gradients_of(seat.view)
     if learned:
         return learned
-    pairs = zip(recording.batches, residuals_of(seat.view), strict=False)
+    batches = zip(recording.batches, recording.courses, strict=True)
+    answered = [rows for rows, course in batches if not (course.back or course.stop)]
+    pairs = zip(answered, residuals_of(seat.view), strict=False)
     return [seat.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
 
 

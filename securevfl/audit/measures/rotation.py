@@ -24,6 +24,7 @@ FIXED_POINT_UNITS = 100
 ROUNDS = 1000
 ENCRYPTED_ROUNDS, SLOW_ROWS = 50, 32
 CURVE_POINTS = 60
+DERIVED_RATE = 0.1
 
 
 @attack_in_cases("rotation_twin", "all other parties together", KNOWLEDGE)
@@ -35,7 +36,8 @@ def rotation_twins(subject: Subject) -> Iterable[Case]:
     if subject.exchange.adds_noise or not _exact(subject):
         return
     party = subject.feature_party
-    lasso = 1e-2 * subject.job.job.learning_rate
+    rate = subject.job.job.learning_rate
+    lasso = 1e-2 * (DERIVED_RATE if rate == "auto" else rate)
     controls = {
         "Adam": TwinSetting(party, rule=Adam),
         "L1, 1e-2": TwinSetting(party, rule=lambda: Lasso(lasso)),
@@ -52,8 +54,9 @@ def _pair(subject: Subject, setting: TwinSetting) -> Finding:
     if subject.exchange.adds_noise:  # Theorem 1 is about the rest: both runs draw the same noise
         shared = {**dict(job.privacy), "noise_seed": subject.seed}
         job = Job.of(**{**dict(job), "privacy": shared})
-    if subject.is_slow and job.job.batch_size != "full":
-        job = job.with_settings(batch_size=min(job.job.batch_size, SLOW_ROWS))
+    size = subject.plan.batch_size
+    if subject.is_slow and size != "full":
+        job = job.with_settings(batch_size=min(size, SLOW_ROWS))
     generator = np.random.default_rng([subject.seed, 2])
     twin = compare_twins(job, subject.dataset, replace(setting, keys=subject.keys), generator)
     return _finding(subject, twin, rounds)

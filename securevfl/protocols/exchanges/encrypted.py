@@ -37,10 +37,16 @@ class EncryptedFeatureSide:
         self._gathering = gathering
         self._key = key
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Give predictions, multiply encrypted residuals, take the gradient."""
-        party = self._party
+    async def gather(self, step: Step, predictions: FloatArray) -> None:
+        """Give predictions."""
         await self._gathering.give(step, predictions)
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Multiply encrypted residuals, take the gradient."""
+        del others
+        party = self._party
         if party.name not in step.receivers:
             return None
         exponents = None
@@ -65,11 +71,16 @@ class EncryptedLabelSide:
         self._gathering = gathering
         self._key = key
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Gather predictions, give encrypted residuals, decrypt masked products."""
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
+        """Take predictions."""
+        return await self._gathering.take_sum(step, predictions.shape)
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Give encrypted residuals, decrypt masked products."""
         party = self._party
-        assert batch.labels is not None  # noqa: S101
-        others = await self._gathering.take_sum(step, predictions.shape)
+        assert batch.labels is not None and others is not None  # noqa: S101, PT018
         receivers = [name for name in party.feature_parties if name in step.receivers]
         if receivers:
             async with party.costs.compute("local"):

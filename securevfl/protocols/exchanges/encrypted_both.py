@@ -57,8 +57,14 @@ class EncryptedBothSide:
         self._peer_keys = peer_keys
         self._masks = masks
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
+    async def gather(self, step: Step, predictions: FloatArray) -> None:
+        """Nothing: predictions travel under encryption, and nobody sees their sum."""
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
         """Serve the receivers with this party's values, and take the own gradient."""
+        del others
         party = self._party
         async with party.costs.compute("local"):
             values = self._loss.curvature * predictions

@@ -1,18 +1,20 @@
 """`hide = "residuals"` in one round trip a round, for linear local models.
 
-Q local steps from θ lead to θ − steps·(G + λθ), where steps = η Σ_{j<Q} (I − η·curved)^j and
-curved = (c/S)XᵀX + (λ + μ)I. So a feature party can compute its *next* predictions under
-encryption, on the next batch X':
+Whatever local steps a linear model takes, the next exchange is at b − A·G for a vector b and a
+matrix A that the feature party knows (`LocalSteps.ahead`). Q gradient steps from θ lead to
+θ − A·(G + λθ) with A = η Σ_{j<Q} (I − η·curved)^j and curved = (c/S)XᵀX + (λ + μ)I, exact steps to
+the same with A = (s·M + μI)⁻¹. So the party can compute its *next* predictions under encryption, on
+the next batch X':
 
-    H' = X'θ − X'·steps·(XᵀEnc(d)/S + λθ) = X'(θ − λ·steps·θ) + matrix·Enc(d),
-    matrix = −X'·steps·Xᵀ/S.
+    H' = X'b + matrix·Enc(d), matrix = −X'·A·Xᵀ/S.
 
 Per round and feature party k; the label party K owns the keys:
 
 1. K → k: the masked X_kᵀd + r_k of the round before (`DecryptedProducts`), and Enc_K(d).
 2. k → K: Enc_K(X_kᵀd + r_k) and Enc_K(H_k'), both re-randomized and flooded.
 
-Only the first round's predictions travel in clear, and the last round has none to come.
+Only the first round's predictions travel in clear, and those after a way back (`session.course`),
+which no residuals lead to; the last round has none to come.
 
 Learns: as in `encrypted`: the label party H_k' per sample, as it would have been sent in clear,
     and besides it a power of two that scales the matrix; a feature party only G_k.
@@ -32,6 +34,7 @@ from securevfl.crypto.scheme import OpenEvaluator, OpenOwner
 from securevfl.errors import MalformedMessage, TrainingDiverged
 from securevfl.protocols.exchange import Batch, Lookahead
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
+from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
@@ -75,29 +78,18 @@ class AffinePredictions:
         return max(-SCALE_OFFSET, min([*room, SCALE_OFFSET - 1]))
 
 
-def next_predictions(
-    lookahead: Lookahead, round_index: int, now: Batch, then: Batch
-) -> AffinePredictions:
+def next_predictions(steps: LocalSteps, now: Batch, then: Batch) -> AffinePredictions:
     """H' as a function of d.
 
     Raises:
         TrainingDiverged: a step size at which the steps leave float64.
     """
-    rule, inputs, weights = lookahead.rule, now.inputs, lookahead.model.weights
-    eta = lookahead.step_size(round_index)
-    rows, columns = inputs.shape
-    curvature = 0.0 if rule.frozen else rule.loss.curvature
-    identity = np.eye(columns)
+    moves, point = steps.ahead(now.inputs)
     with np.errstate(over="ignore", invalid="ignore"):
-        curved = curvature / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
-        steps = np.zeros_like(identity)
-        for _ in range(rule.local_steps):
-            steps = eta * identity + steps - eta * (curved @ steps)
-        moves = then.inputs @ steps
-        constant = then.inputs @ weights - rule.l2 * (moves @ weights)
-        matrix = -(moves @ inputs.T) / rows
+        matrix = -(then.inputs @ moves @ now.inputs.T) / len(now.inputs)
+        constant = then.inputs @ point
     if not (np.isfinite(matrix).all() and np.isfinite(constant).all()):
-        raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")
+        raise TrainingDiverged("training diverged: use a smaller learning rate")
     return AffinePredictions(matrix, constant)
 
 
@@ -111,19 +103,27 @@ class OneTripFeatureSide:
         self._gathering = gathering
         self._key = key
         self._lookahead = lookahead
+        self.in_flight: dict[str, FloatArray] = {}
         assert isinstance(key.evaluator, OpenEvaluator)  # noqa: S101
         self._evaluator = key.evaluator
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Multiply encrypted residuals, for the gradient and for the next predictions."""
-        party, key = self._party, self._key
-        if step.index == 0:
+    async def gather(self, step: Step, predictions: FloatArray) -> None:
+        """Give predictions, unless they are there from the round before."""
+        if self.in_flight.pop(NEXT_SUM, None) is None:
             await self._gathering.give(step, predictions)
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Multiply encrypted residuals, for the gradient and for the next predictions."""
+        del others
+        party, key = self._party, self._key
         upcoming = self._lookahead.next_batch(step.index)
         if upcoming is None:
             mask = await key.multiply(step, batch, predictions.shape[1])
         else:
             mask = await self._multiply_ahead(step, batch, upcoming, predictions.shape[1])
+            self.in_flight[NEXT_SUM] = np.zeros(0)
         masked = await key.take_decrypted(step, mask.shape)
         async with party.costs.compute("local"):
             gradient = key.unmasked(masked, mask) / len(batch.inputs)
@@ -136,7 +136,7 @@ class OneTripFeatureSide:
         party, key, fmt = self._party, self._key, self._key.product_format
         evaluator = self._evaluator
         async with party.costs.compute("local"):
-            ahead = next_predictions(self._lookahead, step.index, batch, upcoming)
+            ahead = next_predictions(self._lookahead.steps, batch, upcoming)
         async with party.costs.compute("evaluate"):
             bound = fmt.largest_product / fmt.summands * 2.0**-fmt.product_fraction_bits
             scale = ahead.scale_bits(fmt.matrix_bound, bound)
@@ -170,13 +170,19 @@ class OneTripLabelSide:
         self._modulus_bits = key.owner.modulus_bits
         self.in_flight: dict[str, FloatArray] = {}
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Give encrypted residuals, decrypt masked products and the next predictions."""
-        party, key = self._party, self._key
-        assert batch.labels is not None  # noqa: S101
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
+        """Take predictions, unless they are there from the round before."""
         others = self.in_flight.pop(NEXT_SUM, None)
         if others is None:
             others = await self._gathering.take_sum(step, predictions.shape)
+        return others
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Give encrypted residuals, decrypt masked products and the next predictions."""
+        party, key = self._party, self._key
+        assert batch.labels is not None and others is not None  # noqa: S101, PT018
         async with party.costs.compute("local"):
             residuals = party.loss.residuals(others + predictions, batch.labels)
         await key.send_encrypted(step, residuals, party.feature_parties, "residuals")

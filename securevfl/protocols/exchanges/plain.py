@@ -37,11 +37,16 @@ class PlainFeatureSide:
         self._party = party
         self._gathering = gathering
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Give predictions, take residuals."""
-        del batch
-        party = self._party
+    async def gather(self, step: Step, predictions: FloatArray) -> None:
+        """Give predictions."""
         await self._gathering.give(step, predictions)
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Take residuals."""
+        del batch, others
+        party = self._party
         if party.name not in step.receivers:
             return None
         sender, message = await party.channel.receive([party.label_party], Residuals, step.index)
@@ -64,11 +69,16 @@ class PlainLabelSide:
         self._gathering = gathering
         self._perturb = perturb
 
-    async def signal(self, step: Step, batch: Batch, predictions: FloatArray) -> Signal | None:
-        """Gather predictions, give residuals."""
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
+        """Take predictions."""
+        return await self._gathering.take_sum(step, predictions.shape)
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Give residuals."""
         party = self._party
-        assert batch.labels is not None  # noqa: S101
-        others = await self._gathering.take_sum(step, predictions.shape)
+        assert batch.labels is not None and others is not None  # noqa: S101, PT018
         receivers = [name for name in party.feature_parties if name in step.receivers]
         exact = PredictionsSignal(others, batch.labels)
         steps = party.name in step.receivers

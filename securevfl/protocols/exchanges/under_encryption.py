@@ -154,7 +154,8 @@ class UnderEncryption(Exchange):
             side = EncryptedLabelSide(party, gathering, own_key)
         elif one_trip:
             key = peers[party.label_party]
-            side = OneTripFeatureSide(party, gathering, key, session.lookahead)
+            ours = OneTripFeatureSide(party, gathering, key, session.lookahead)
+            return Established(ours, gathering, own, ours.in_flight)
         else:
             side = EncryptedFeatureSide(party, gathering, peers[party.label_party])
         return Established(side, gathering, own)

@@ -1,12 +1,17 @@
 """What is left of a party's part of a job."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from securevfl.arrays import FloatArray
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
+
+Ending = Literal["rounds", "target", "settled", "no way down"]
+"""What ends training: all rounds are done, the held-out target is reached, or the label party's
+loss has settled, or rises whichever way it is tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +26,9 @@ class PartyOutcome:
         key_bits: of that key, if its scheme has a choice.
         leakage: what the gradients it decrypted reveal.
         held_out: its own exact predictions of the held-out rows after the last round.
+        ended: what ended them.
+        learned: at the label party, whether the training loss has ended below that of the best
+            constant, as far as it could see.
         privacy: what the job's noise promises; None where there is none.
     """
 
@@ -31,4 +39,6 @@ class PartyOutcome:
     key_bits: int | None
     leakage: LeakageCount
     held_out: FloatArray
+    ended: Ending
+    learned: bool
     privacy: Promise | None

@@ -42,7 +42,7 @@ class Timetable:
     """When scoring is due.
 
     Attributes:
-        rounds: R; the last round is always scored.
+        rounds: R; the last round is always scored, whichever it turns out to be.
         every: rounds between scorings; 0 scores the last round only.
         test_rows: 0 turns scoring off.
     """
@@ -51,17 +51,17 @@ class Timetable:
     every: int
     test_rows: int
 
-    def due(self, round_index: int) -> bool:
+    def due(self, round_index: int, *, last: bool = False) -> bool:
         """Whether to score after this round, counted from 0."""
         done = round_index + 1
         regular = self.every > 0 and done % self.every == 0
-        return self.test_rows > 0 and (regular or done == self.rounds)
+        return self.test_rows > 0 and (regular or last or done == self.rounds)
 
     def times(self, rounds: int) -> int:
-        """How often held-out rows have been scored after so many rounds."""
+        """How often held-out rows have been scored if a job ends after so many rounds."""
         if self.test_rows == 0:
             return 0
-        ends_between = rounds == self.rounds and (self.every == 0 or rounds % self.every != 0)
+        ends_between = self.every == 0 or rounds % self.every != 0
         return (rounds // self.every if self.every else 0) + int(ends_between)
 
 
@@ -76,9 +76,9 @@ class FeatureScoring:
         self._timetable = timetable
         self._inputs = inputs
 
-    async def stops(self, round_index: int, model: LocalModel) -> bool:
+    async def stops(self, round_index: int, model: LocalModel, *, last: bool = False) -> bool:
         """Give held-out predictions, take the verdict."""
-        if not self._timetable.due(round_index):
+        if not self._timetable.due(round_index, last=last):
             return False
         party = self._party
         async with party.costs.compute(SCORING):
@@ -109,9 +109,9 @@ class LabelScoring:
         self._target = target_auc
         self.scores: list[Score] = []
 
-    async def stops(self, round_index: int, model: LocalModel) -> bool:
+    async def stops(self, round_index: int, model: LocalModel, *, last: bool = False) -> bool:
         """Score the sum of all predictions and tell the others whether to stop."""
-        if not self._timetable.due(round_index):
+        if not self._timetable.due(round_index, last=last):
             return False
         party = self._party
         async with party.costs.compute(SCORING):

@@ -21,9 +21,10 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError, TrainingDiverged
-from securevfl.job import FdmlSettings, Job
+from securevfl.job import FdmlSettings
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
 from securevfl.protocols.session.gathering import HeldOutPredictions
@@ -45,6 +46,7 @@ class Fdml(Algorithm):
 
     name = "fdml"
     settings = FdmlSettings
+    one_step = True
     labels_everywhere = True
     scores_between = False
     default_schedule = "inverse-sqrt"
@@ -72,12 +74,10 @@ class Fdml(Algorithm):
             raise ConfigError("label_noise_multiplier: under fdml all parties hold the labels")
         if settings.target_auc is not None:
             raise ConfigError("target_auc: fdml's parties run to the last round without scoring")
+        if settings.acceleration == "nesterov":
+            raise ConfigError("acceleration: fdml's parties have no rounds in common")
         if settings.proximal:
             raise ConfigError("proximal: fdml takes no local steps that it could pull back")
-
-    @override
-    def local_steps(self, job: Job) -> int:
-        return 1
 
     @override
     def visits(self, plan: Plan) -> Visits:
@@ -115,7 +115,9 @@ async def take_part(training: Training) -> Trained:
     )
     data = training.workplace.data
     batches = PartyBatches(plan, data, part.inputs)
-    await work(training, batches)
+    columns = sum((agreement.own_columns, *agreement.columns.values()))
+    steps = plan.steps(training.model, part.inputs, columns)
+    await work(training, batches, steps)
     scores = []
     if len(part.held_out) and data.test_labels is not None:
         own = training.model.predict(part.held_out)
@@ -124,7 +126,7 @@ async def take_part(training: Training) -> Trained:
     return Trained(plan.rounds, scores, leakage)
 
 
-async def work(training: Training, batches: PartyBatches) -> None:
+async def work(training: Training, batches: PartyBatches, steps: LocalSteps) -> None:
     """Train one party's part of the model, in place, at its own speed.
 
     Raises:
@@ -135,6 +137,7 @@ async def work(training: Training, batches: PartyBatches) -> None:
     costs = party.costs
     for index in range(plan.rounds):
         batch = batches.at(index)
+        steps.begin(index, len(batch.rows))
         assert batch.labels is not None  # noqa: S101
         async with costs.compute("local"):
             predictions, pull_back = model.linearize(batch.inputs)
@@ -147,7 +150,7 @@ async def work(training: Training, batches: PartyBatches) -> None:
             gradient = pull_back(residuals) / len(batch.inputs) + model.penalty_gradient(
                 plan.rule.l2
             )
-            eta = plan.step_size.at(index)
+            eta = steps.step_size(batch.inputs)
             model.weights = model.weights - eta * gradient
             if not np.isfinite(model.weights).all():
                 raise TrainingDiverged(

@@ -8,28 +8,30 @@ The program is the same at both roles: what differs is the side of the exchange 
 who scores.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from typing_extensions import override
 
-from securevfl.errors import ConfigError
-from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import Batch, Established, Lookahead, Session, Side
+from securevfl.protocols.exchange import Batch, Lookahead, Session
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
+from securevfl.protocols.session.course import LabelWatch
 from securevfl.protocols.session.label_guard import GuardRecord, LeakageCount, planned
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.outcome import Ending
+from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
-from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.memory import Memory, go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training, run_party
+from securevfl.protocols.vertical.rounds import Rounds, watch_of
+from securevfl.runtime.costs import SETUP
 from securevfl.runtime.simulation import Program
 
 
@@ -44,20 +46,16 @@ class FedBcd(Algorithm):
 
     def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
         self.name = name
-        self.in_turns, self._one_step = in_turns, one_step
+        self.in_turns, self.one_step = in_turns, one_step
 
     @override
     def check(self, plan: Plan) -> None:
         """Nothing beside what exchanges ask for."""
 
     @override
-    def local_steps(self, job: Job) -> int:
-        return 1 if self._one_step else job.job.local_steps
-
-    @override
     def visits(self, plan: Plan) -> Visits:
         """One release a visit; between two turns the party that stepped releases once more."""
-        steps = plan.local_steps
+        steps = plan.rule.local_steps
         if not self.in_turns:
             return Visits(1, 1, steps)
         parties = len(plan.facts.names)
@@ -88,8 +86,8 @@ class Batches(Protocol):
 class Scoring(Protocol):
     """Scoring on held-out rows after a round."""
 
-    async def stops(self, round_index: int, model: LocalModel) -> bool:
-        """Take part in scoring if it is due; whether training ends here."""
+    async def stops(self, round_index: int, model: LocalModel, *, last: bool = False) -> bool:
+        """Take part in scoring if it is due or training ends; whether it ends here."""
 
 
 async def take_part(training: Training) -> Trained:
@@ -117,14 +115,19 @@ async def take_part(training: Training) -> Trained:
     leakage = LeakageCount(
         plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(plan.networks)
     )
-    lookahead = Lookahead(part.model, plan.rule, plan.rounds, plan.step_size.at, batches.at)
+    columns = sum((agreement.own_columns, *agreement.columns.values()))
+    async with party.costs.compute(SETUP):
+        steps = plan.steps(training.model, part.inputs, columns)
+    watch = watch_of(party, plan, place.data.train_labels)
+    lookahead = Lookahead(steps, plan.rounds, batches.at)
     session = Session(
         party, plan, agreement, leakage, place.keys, lookahead=lookahead, noise=training.noise
     )
     ready = await plan.exchange.establish(session)
+    memory = Memory(ready, steps, watch)
     first_round = 0
     if place.resume is not None:
-        first_round = _go_on(place.resume, training, leakage, ready)
+        first_round = go_on(place.resume, training, leakage, memory)
     scoring: FeatureScoring | LabelScoring
     if place.data.test_labels is None:
         scoring = FeatureScoring(party, ready.gathering, plan.timetable, part.held_out)
@@ -137,118 +140,54 @@ async def take_part(training: Training) -> Trained:
             labels=place.data.test_labels,
             target_auc=plan.job.job.target_auc,
         )
-    rounds = await train(
-        training,
-        ready.side,
+    done, ended = await train(
+        Rounds(training, ready.side, steps, watch),
         batches=batches,
         scoring=scoring,
-        goes_on=partial(_keep_state, training, leakage, ready),
+        goes_on=partial(keep_state, training, leakage, memory),
         first_round=first_round,
     )
     scores = scoring.scores if isinstance(scoring, LabelScoring) else []
-    return Trained(rounds, scores, leakage, ready.key)
+    learned = not isinstance(watch, LabelWatch) or watch.judge.learned
+    return Trained(done, scores, leakage, ready.key, ended=ended, learned=learned)
 
 
 async def train(
-    training: Training,
-    side: Side,
+    rounds: Rounds,
     *,
     batches: Batches,
     scoring: Scoring,
     goes_on: Callable[[int], None],
     first_round: int = 0,
-) -> int:
+) -> tuple[int, Ending]:
     """Train one party's part of the model, in place.
 
     Args:
-        training: who it is, its model at θ⁰ and the plan.
-        side: this party's side of the exchange.
+        rounds: takes this party through one.
         batches: this party's rows.
         scoring: this party's side of scoring.
         goes_on: called with the number of rounds done once scoring has not ended the job.
         first_round: rounds that have been done before.
 
     Returns:
-        The number of rounds done.
+        The number of rounds done, and what ended them.
 
     Raises:
         PeerError: a peer failed; the model is as after the last whole round or turn.
     """
-    party, model, plan = training.party, training.model, training.plan
+    training, plan = rounds.training, rounds.training.plan
     for round_index in range(first_round, plan.rounds):
         batch = batches.at(round_index)
-        for step in steps_of(plan, round_index):
-            async with party.costs.compute("local"):
-                predictions = model.predict(batch.inputs)
-                seen = batch.seen_by(model)
-            signal = await side.signal(step, seen, predictions)
-            if signal is not None:
-                async with party.costs.compute("local"):
-                    plan.rule.apply(
-                        model,
-                        batch.inputs,
-                        predictions=predictions,
-                        signal=signal,
-                        step_size=plan.step_size.at(round_index),
-                        tangent=seen.jacobian,
-                    )
-        party.costs.end_round()
+        course = await rounds.take(round_index, batch)
+        training.party.costs.end_round()
         training.after_round(round_index + 1)
-        if await scoring.stops(round_index, model):
-            return round_index + 1
+        ended = await scoring.stops(round_index, training.model, last=course.stop)
+        if course.stop:
+            return round_index + 1, "no way down" if course.back else "settled"
+        if ended:
+            return round_index + 1, "target"
         goes_on(round_index + 1)
-    return plan.rounds
-
-
-def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
-    """The exchanges of a round."""
-    names, label_party = plan.facts.names, plan.facts.label_party
-    if not plan.algorithm.in_turns:
-        yield Step(round_index, receivers=names, fresh=names)
-        return
-    turns = (label_party, *(name for name in names if name != label_party))
-    first = round_index * len(turns)
-    fresh = names
-    for turn, name in enumerate(turns):
-        yield Step(first + turn, receivers=(name,), fresh=fresh)
-        fresh = (name,)
-
-
-def _keep_state(training: Training, leakage: LeakageCount, ready: Established, rounds: int) -> None:
-    keep = training.workplace.keep_state
-    if keep is not None:
-        weights, plan = training.model.weights, training.plan
-        revealed = {peer: dict(batches) for peer, batches in leakage.revealed.items()}
-        name, in_flight = training.party.name, dict(ready.in_flight)
-        keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, in_flight))
-
-
-def _go_on(
-    state: SessionState, training: Training, leakage: LeakageCount, ready: Established
-) -> int:
-    """Put a party back to where it was, and say how many rounds that is.
-
-    Raises:
-        ConfigError: the state of another job, party or model, one after the last round, or a job
-            whose noise is counted.
-    """
-    if training.plan.account is not None:
-        raise ConfigError(
-            f"exchange {training.plan.exchange.name!r}: a session that goes on would release again "
-            "what its account counts once"
-        )
-    ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
-    if (state.job_hash, state.party, state.weights.shape) != ours:
-        raise ConfigError(
-            f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
-            f"{training.party.name!r} in {ours[0][:16]}"
-        )
-    if state.rounds >= training.plan.rounds:
-        raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
-    training.model.weights = state.weights
-    leakage.revealed.update({peer: dict(batches) for peer, batches in state.revealed.items()})
-    ready.in_flight.update(state.in_flight)
-    return state.rounds
+    return plan.rounds, "rounds"
 
 
 def require_guard(

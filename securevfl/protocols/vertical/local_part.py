@@ -68,7 +68,12 @@ class LocalPart:
         if job.job.start == "zero":
             return zero
         return random_start(
-            zero.inputs(features), outputs, intercept, start, whatever_the_rows=private
+            zero.inputs(features),
+            outputs,
+            intercept,
+            start,
+            deviation=self._plan.start_deviation(self._table.name),
+            whatever_the_rows=private,
         )
 
     def saved(self, rounds: int) -> SavedModel:

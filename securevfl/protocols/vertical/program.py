@@ -12,7 +12,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import save_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.label_guard import LeakageCount
-from securevfl.protocols.session.outcome import PartyOutcome
+from securevfl.protocols.session.outcome import Ending, PartyOutcome
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import Score
@@ -54,6 +54,8 @@ class Trained:
     scores: list[Score]
     leakage: LeakageCount
     key: KeyOwner | None = None
+    ended: Ending = "rounds"
+    learned: bool = True
 
 
 Train = Callable[[Training], Awaitable[Trained]]
@@ -108,5 +110,7 @@ async def run_party(
         key_bits=trained.key.key_bits if trained.key is not None else None,
         leakage=trained.leakage,
         held_out=part.model.predict(part.held_out),
+        ended=trained.ended,
+        learned=trained.learned,
         privacy=None if plan.account is None else plan.account.after(trained.rounds),
     )

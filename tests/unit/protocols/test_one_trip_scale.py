@@ -6,8 +6,9 @@ from numpy.typing import NDArray
 
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic
-from securevfl.protocols.exchange import Batch, Lookahead
+from securevfl.protocols.exchange import Batch
 from securevfl.protocols.exchanges.one_trip import AffinePredictions, next_predictions
+from securevfl.protocols.local_steps import LocalSteps, Pace
 from securevfl.protocols.signals import LocalRule
 
 FloatArray = NDArray[np.float64]
@@ -48,9 +49,10 @@ def test_the_scale_is_the_largest_that_keeps_both_bounds() -> None:
         )
 
 
-def lookahead(weights: FloatArray, batches: list[Batch]) -> Lookahead:
+def steps(weights: FloatArray, inputs: FloatArray) -> LocalSteps:
     rule = LocalRule(Logistic(), local_steps=3, l2=0.1, proximal=0.2)
-    return Lookahead(LinearModel(weights), rule, 2, lambda _: 0.1, batches.__getitem__)
+    pace = Pace(1.0, 1.0, 0, len(inputs), lambda _: 0.1, derived=False)
+    return LocalSteps(LinearModel(weights), inputs, rule, pace)
 
 
 def batch(inputs: FloatArray) -> Batch:
@@ -74,6 +76,6 @@ def test_no_sign_of_the_features_changes_the_scale(turned: str) -> None:
         scales = set()
         for each, theta in ((inputs, weights), (other, other_weights)):
             now, then = map(batch, each)
-            ahead = next_predictions(lookahead(theta, [now, then]), 0, now, then)
+            ahead = next_predictions(steps(theta, now.inputs), now, then)
             scales.add(ahead.scale_bits(BOUND, PRODUCT_BOUND))
         assert len(scales) == 1

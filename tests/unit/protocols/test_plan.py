@@ -7,7 +7,7 @@ import pytest
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.protocols.plan import StepSize
 from securevfl.protocols.session.party import Step
-from securevfl.protocols.vertical.fedbcd import steps_of
+from securevfl.protocols.vertical.rounds import steps_of
 from tests.plans import NAMES, plan_of
 
 

@@ -1,0 +1,64 @@
+"""What a job leaves open, from what all parties know: settled once, the same at every party."""
+
+from collections.abc import Collection
+
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.protocols.algorithm import Algorithm
+
+LOCAL_STEPS, BATCH_SIZE = 5, 128
+
+
+def settled(job: Job, algorithm: Algorithm, rows: int, networks: Collection[str]) -> Job:
+    """The job with local steps, batch size, acceleration and L2 said.
+
+    Args:
+        job: the settings.
+        algorithm: the job's.
+        rows: N.
+        networks: the parties that train one.
+
+    Raises:
+        ConfigError: steps that the job cannot take.
+    """
+    settings = job.job
+    auto = settings.learning_rate == "auto"
+    if auto and job.privacy.gradient_clip is not None:
+        raise ConfigError(
+            "learning_rate = 'auto' follows from exact rows, which no epsilon covers: give a "
+            "learning_rate with gradient_clip"
+        )
+    local_steps = settings.local_steps
+    if local_steps is None:
+        can_be_exact = auto and not networks and settings.local_rule != "frozen"
+        local_steps = "exact" if can_be_exact and not algorithm.one_step else LOCAL_STEPS
+    if local_steps == "exact":
+        _check_exact(job, algorithm, networks)
+    elif algorithm.one_step:
+        local_steps = 1
+    exact = local_steps == "exact"
+    accelerated = exact and not algorithm.in_turns
+    return job.with_settings(
+        local_steps=local_steps,
+        batch_size=settings.batch_size or ("full" if exact else min(BATCH_SIZE, rows)),
+        acceleration=settings.acceleration or ("nesterov" if accelerated else "none"),
+        l2=settings.l2 if settings.l2 is not None else (1 / rows if auto else 0.0),
+    )
+
+
+def _check_exact(job: Job, algorithm: Algorithm, networks: Collection[str]) -> None:
+    settings = job.job
+    what = "local_steps = 'exact'"
+    if settings.learning_rate != "auto":
+        raise ConfigError(
+            f"{what} has no step size: drop learning_rate = {settings.learning_rate:g}, or give a "
+            "number of steps"
+        )
+    if settings.schedule or settings.divide_by_sqrt_parties:
+        raise ConfigError(f"{what} has no step size: drop schedule and divide_by_sqrt_parties")
+    if settings.local_rule == "frozen":
+        raise ConfigError(f"{what} needs curvature: local_rule = 'frozen' leaves it out")
+    if algorithm.one_step:
+        raise ConfigError(f"{what}: {algorithm.name} takes one gradient step; use fedbcd-p")
+    for name in sorted(networks):
+        raise ConfigError(f"{what} takes linear models, and party {name!r} trains a network")

@@ -1,0 +1,77 @@
+"""What a party of FedBCD keeps to go on after a round."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from securevfl.arrays import FloatArray
+from securevfl.errors import ConfigError
+from securevfl.protocols.exchange import Established
+from securevfl.protocols.local_steps import LocalSteps
+from securevfl.protocols.session.course import LabelWatch, Watch
+from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.vertical.program import Training
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a party keeps from round to round beside its model and the guard's count."""
+
+    exchange: Established
+    steps: LocalSteps
+    watch: Watch
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """All of it, by name."""
+        parts = {"exchange": self.exchange.in_flight, "steps": self.steps.state()}
+        if isinstance(self.watch, LabelWatch):
+            parts["watch"] = self.watch.judge.state()
+        return {f"{part} {name}": a for part, held in parts.items() for name, a in held.items()}
+
+    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Put all of it back."""
+
+        def of(part: str) -> dict[str, FloatArray]:
+            start = f"{part} "
+            return {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+
+        self.exchange.in_flight.update(of("exchange"))
+        self.steps.resume(of("steps"))
+        if isinstance(self.watch, LabelWatch):
+            self.watch.judge.resume(of("watch"))
+
+
+def keep_state(training: Training, leakage: LeakageCount, memory: Memory, rounds: int) -> None:
+    """Hand on what it takes to go on, where somebody keeps it."""
+    keep = training.workplace.keep_state
+    if keep is not None:
+        weights, plan = training.model.weights, training.plan
+        revealed = {peer: dict(batches) for peer, batches in leakage.revealed.items()}
+        name = training.party.name
+        keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, memory.arrays()))
+
+
+def go_on(state: SessionState, training: Training, leakage: LeakageCount, memory: Memory) -> int:
+    """Put a party back to where it was, and say how many rounds that is.
+
+    Raises:
+        ConfigError: the state of another job, party or model, one after the last round, or a job
+            whose noise is counted.
+    """
+    if training.plan.account is not None:
+        raise ConfigError(
+            f"exchange {training.plan.exchange.name!r}: a session that goes on would release again "
+            "what its account counts once"
+        )
+    ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
+    if (state.job_hash, state.party, state.weights.shape) != ours:
+        raise ConfigError(
+            f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
+            f"{training.party.name!r} in {ours[0][:16]}"
+        )
+    if state.rounds >= training.plan.rounds:
+        raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
+    training.model.weights = state.weights
+    leakage.revealed.update({peer: dict(batches) for peer, batches in state.revealed.items()})
+    memory.restore(state.in_flight)
+    return state.rounds
