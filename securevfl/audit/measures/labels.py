@@ -62,7 +62,7 @@ def residual_labels(subject: Subject) -> Finding:
 @attack_in_cases(
     "labels_from_gradients",
     "feature party",
-    "its columns, theta0, the schedule, the plan; how frequent each class is",
+    "its columns, theta0, the schedule, the plan; the best model of its columns",
 )
 def gradient_labels(subject: Subject) -> Iterable[Case]:
     """Aggregated gradients: of the job as it is, and of jobs that the guard would refuse."""
@@ -111,8 +111,7 @@ def read_labels(recording: Recording, party: str) -> Finding:
 
 
 def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
-    """What a feature party holds beside its view, and how frequent each class is."""
-    labels = recording.dataset.train_labels
+    """What a feature party holds beside its view, and the best model of its columns."""
     return TrainingKnowledge(
         inputs=seat.inputs,
         batches=recording.batches,
@@ -120,7 +119,7 @@ def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
         plan=recording.plan,
         columns=recording.columns,
         courses=recording.courses,
-        class_shares=np.bincount(labels) / len(labels),
+        own_model=own_model(seat.inputs, recording.dataset.train_labels).probabilities,
     )
 
 

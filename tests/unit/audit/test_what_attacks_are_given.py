@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from securevfl.attacks.gradient_visits import TrainingKnowledge
 from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.audit.judging import Finding
 from securevfl.audit.measures import features as measure_features
 from securevfl.audit.measures import labels as measure_labels
 from securevfl.audit.measures.features import gram
-from securevfl.audit.measures.labels import gradient_labels, residual_labels
+from securevfl.audit.measures.labels import gradient_labels, residual_labels, training_knowledge
 from securevfl.audit.measuring import Measurement
 from securevfl.audit.scoring import LabelScore, gram_error, score
-from securevfl.audit.seats import Recording
+from securevfl.audit.seats import Recording, Seat
 from securevfl.audit.subject import Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
@@ -78,7 +79,13 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
         estimates.append(estimate)
         return score(estimate, labels)
 
+    def nothing_granted(recording: Recording, seat: Seat) -> TrainingKnowledge:
+        # What the best model of its columns says is granted, and follows the labels: left out here.
+        knowledge = training_knowledge(recording, seat)
+        return replace(knowledge, own_model=np.full_like(knowledge.own_model, 0.5))
+
     monkeypatch.setattr(measure_labels, "score", watched)
+    monkeypatch.setattr(measure_labels, "training_knowledge", nothing_granted)
     attacked = subject(scheme)
     found = list(measure(attacked))
     honest, record = list(estimates), Subject.record
