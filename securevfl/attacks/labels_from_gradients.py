@@ -32,7 +32,10 @@ from securevfl.models.losses import Loss
 
 # Variance of the guess of s that the equations are held to: 0.1² where s is guessed.
 GUESSED, KNOWN = 1e-2, 1e-3
-MIN_PROBABILITY = 0.02
+# What visits of the same batch are weighted by: variance of a guess that is the own model's.
+NEAR = 1e-4
+# What is nearly certain by the own model may still be otherwise; how certain keeps its rank.
+MIN_PROBABILITY, LEAST = 0.02, 1e-6
 # Losses for which d < 0 where y = 1 and d > 0 where y = 0, whatever H.
 SIGN_LOSSES = {"logistic", "multinomial"}
 
@@ -103,24 +106,29 @@ def solve_labels(
         variance: of the guesses.
         told: rows whose labels are known, with these, shapes (n,) and (n, C).
     """
-    own = np.clip(own, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+    spread = np.clip(own, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     lower, upper = np.zeros_like(own), np.ones_like(own)
     for rows, values in told:
         lower[rows] = upper[rows] = values
-    # d = s − y, so that basisᵀy = basisᵀs − basisᵀd; of the same batch on average.
-    equations: dict[int, list[FloatArray]] = {}
+    # d = s − y, so that basisᵀy = basisᵀs − basisᵀd. Of the same batch on average: the nearer the
+    # joint model was to its end, the better the guess.
+    sums: dict[int, tuple[FloatArray, float]] = {}
     for visit, guess in zip(visits, guesses, strict=True):
+        weight = 1 / (NEAR + float(np.mean((guess - own[visit.rows]) ** 2)))
+        total, weights = sums.get(id(visit.space), (np.zeros_like(visit.seen), 0.0))
         target = visit.space.basis.T @ guess - visit.seen
-        equations.setdefault(id(visit.space), []).append(target)
+        sums[id(visit.space)] = total + weight * target, weights + weight
     batches = list({id(visit.space): visit for visit in visits}.values())
     count = np.bincount(np.concatenate([batch.rows for batch in batches]), minlength=len(own))
     labels = box_least_squares(
         stacked(len(own), [(batch.rows, batch.space.basis) for batch in batches]),
-        np.concatenate([np.mean(targets, axis=0) for targets in equations.values()]),
+        np.concatenate([total / weights for total, weights in sums.values()]),
         count.astype(np.float64),
         Box(lower, upper),
-        Prior(own, variance / (own * (1 - own))),
+        Prior(own, variance / (spread * (1 - spread))),
     )
+    for rows, values in told:
+        labels[rows] = np.where(values > 0, labels.max(), labels.min())
     binary = own.shape[1] == 1
     return LabelEstimate(np.arange(len(own)), labels - 0.5 if binary else labels)
 
@@ -136,7 +144,7 @@ def label_part(loss: Loss, predictions: FloatArray) -> FloatArray:
 
 def _predictions(loss: Loss, probabilities: FloatArray) -> FloatArray:
     """H with s(H) of these probabilities, shape (N, C)."""
-    inside = np.clip(probabilities, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+    inside = np.clip(probabilities, LEAST, 1 - LEAST)
     if loss.outputs > 1:
         return np.log(inside)
     if loss.name in SIGN_LOSSES:

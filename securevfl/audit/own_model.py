@@ -36,25 +36,22 @@ class OwnModel:
     score: LabelScore
     probabilities: FloatArray
 
+    def score_on(self, rows: IntArray, labels: IntArray) -> LabelScore:
+        """How well on some of the rows that its estimate is of, where it is of all of them."""
+        return score(LabelEstimate(rows, self.estimate.scores[rows]), labels)
 
-def own_model(
-    inputs: FloatArray,
-    labels: IntArray,
-    known: IntArray | None = None,
-    scored: IntArray | None = None,
-) -> OwnModel:
+
+def own_model(inputs: FloatArray, labels: IntArray, known: IntArray | None = None) -> OwnModel:
     """Fit scikit-learn's logistic regression to the attacker's own columns.
 
     Args:
         inputs: its X, shape (N, P), scaled as in training.
         labels: shape (N,), of which it uses those known.
-        known: rows whose labels are known; all by default.
-        scored: rows to score it on; by default those not known, or all where all are.
+        known: rows whose labels are known; then the others are scored. All by default, scored on
+            the same rows.
     """
-    everyone = np.arange(len(labels))
-    told = everyone if known is None else known
-    rows = everyone if known is None else np.setdiff1d(everyone, known)
-    rows = rows if scored is None else scored
+    told = np.arange(len(labels)) if known is None else known
+    rows = told if known is None else np.setdiff1d(np.arange(len(labels)), known)
     model = LogisticRegression(max_iter=MAX_ITERATIONS).fit(inputs[told], labels[told])
     decision = model.decision_function(inputs)
     if decision.ndim == 1:

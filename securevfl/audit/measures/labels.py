@@ -26,7 +26,7 @@ from securevfl.attacks.labels_from_residuals import ScheduleKnowledge, labels_fr
 from securevfl.audit.advice import advise
 from securevfl.audit.judging import ACCURACY, AUC, TOP_PRECISION, Finding
 from securevfl.audit.measuring import Case, attack, attack_in_cases
-from securevfl.audit.own_model import own_model
+from securevfl.audit.own_model import OwnModel, own_model
 from securevfl.audit.scoring import score
 from securevfl.audit.seats import Recording, Seat, table_of
 from securevfl.audit.subject import Subject
@@ -56,7 +56,7 @@ def residual_labels(subject: Subject) -> Finding:
     seat = recording.seat(subject.feature_party)
     knowledge = ScheduleKnowledge(len(seat.inputs), recording.batches)
     estimate = labels_from_residuals(residuals_of(seat.view), knowledge)
-    return _finding(estimate, recording, seat)
+    return _finding(estimate, recording, _alone(recording, seat))
 
 
 @attack_in_cases(
@@ -98,7 +98,7 @@ def _visits(subject: Subject) -> Recording:
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
     """A run of so many epochs: floor(N / S) rounds each."""
     rows = len(subject.dataset.train_labels)
-    size = changes.get("batch_size", subject.job.job.batch_size)
+    size = changes.get("batch_size", subject.plan.batch_size)
     rounds = 1 if size == "full" else rows // int(str(size))
     return subject.record(rounds=epochs * rounds, **changes)
 
@@ -106,11 +106,12 @@ def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
 def read_labels(recording: Recording, party: str) -> Finding:
     """Labels from all gradients of a run that a feature party learned."""
     seat = recording.seat(party)
-    knowledge = training_knowledge(recording, seat)
-    return _finding(labels_from_gradients(_gradients(recording, seat), knowledge), recording, seat)
+    alone = _alone(recording, seat)
+    knowledge = training_knowledge(recording, seat, alone)
+    return _finding(labels_from_gradients(_gradients(recording, seat), knowledge), recording, alone)
 
 
-def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
+def training_knowledge(recording: Recording, seat: Seat, alone: OwnModel) -> TrainingKnowledge:
     """What a feature party holds beside its view, and the best model of its columns."""
     return TrainingKnowledge(
         inputs=seat.inputs,
@@ -119,7 +120,7 @@ def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
         plan=recording.plan,
         columns=recording.columns,
         courses=recording.courses,
-        own_model=own_model(seat.inputs, recording.dataset.train_labels).probabilities,
+        own_model=alone.probabilities,
     )
 
 
@@ -131,7 +132,8 @@ def _one_round(subject: Subject) -> Finding:
     predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
     gradient = _gradients(recording, seat)[0]
     found = labels_from_one_round(gradient, OneRoundKnowledge(seat.inputs[rows], predicted))
-    return _finding(LabelEstimate(rows, found.scores), recording, seat)
+    estimate = LabelEstimate(rows, found.scores)
+    return _finding(estimate, recording, _alone(recording, seat))
 
 
 def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
@@ -145,10 +147,13 @@ def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
     return [seat.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
 
 
-def _finding(estimate: LabelEstimate, recording: Recording, seat: Seat) -> Finding:
+def _alone(recording: Recording, seat: Seat) -> OwnModel:
+    return own_model(seat.inputs, recording.dataset.train_labels)
+
+
+def _finding(estimate: LabelEstimate, recording: Recording, alone: OwnModel) -> Finding:
     truth = recording.dataset.train_labels
-    found = score(estimate, truth)
-    own = own_model(seat.inputs, truth, scored=estimate.rows).score
+    found, own = score(estimate, truth), alone.score_on(estimate.rows, truth)
     figures = (
         Finding(AUC, found.auc, AUC_OF_GUESSING, own.auc),
         Finding(TOP_PRECISION, found.top_precision, found.minority, own.top_precision),

@@ -14,8 +14,9 @@ from securevfl.attacks.labels_from_residuals import (
     labels_from_residuals,
 )
 from securevfl.audit.advice import advise
+from securevfl.audit.judging import verdict_of
 from securevfl.audit.measures.labels import read_labels, training_knowledge
-from securevfl.audit.own_model import own_model
+from securevfl.audit.own_model import OwnModel, own_model
 from securevfl.audit.scoring import score
 from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject, guarded_batch_size
@@ -23,7 +24,7 @@ from securevfl.audit.views import residuals_of
 from securevfl.benchmarks.label_guard import label_guard
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 
@@ -39,6 +40,10 @@ def run(dataset: VerticalDataset, scheme: str = "plain", **settings: object) -> 
         job={"batch_size": 115, "learning_rate": 0.1, **settings}, exchange={"scheme": scheme}
     )
     return Subject(job, dataset, 0).record()
+
+
+def alone(recording: Recording, party: str = "party2") -> OwnModel:
+    return own_model(recording.seat(party).inputs, recording.dataset.train_labels)
 
 
 def accuracy(recording: Recording, party: str = "party2") -> float:
@@ -81,6 +86,66 @@ def test_a_fixed_partition_at_the_guards_limit_gives_what_the_own_model_gives(
     assert 0.83 < read["model_alone"] < 0.845
 
 
+def strangers(rows: int, columns: int, seed: int) -> VerticalDataset:
+    """Data with 6 % positives; the label party's columns tell most of the labels."""
+    generator = np.random.default_rng(seed)
+    values = generator.standard_normal((rows + 1000, 10 + columns))
+    weights = np.concatenate([np.full(10, 0.8), generator.normal(0, 1 / np.sqrt(columns), columns)])
+    odds = values @ weights - 4.5
+    labels = (generator.random(len(values)) < 1 / (1 + np.exp(-odds))).astype(np.int64)
+    tables = [
+        PartyTable(
+            name, tuple(f"{name}{i}" for i in range(part.shape[1])), part[:rows], part[rows:]
+        )
+        for name, part in (("labels", values[:, :10]), ("peer", values[:, 10:]))
+    ]
+    return VerticalDataset(
+        "strangers",
+        tuple(tables),
+        "labels",
+        labels[:rows],
+        labels[rows:],
+        2,
+        standardize=True,
+        fingerprint=fingerprint(range(rows)),
+    )
+
+
+def test_permitted_minibatches_leak_what_accuracy_does_not_see_and_full_batches_do_not() -> None:
+    dataset = strangers(8000, 20, seed=3)
+    sgd: dict[str, Any] = {"learning_rate": 0.1, "local_steps": 1, "rounds": 300}
+    small = read_labels(run(dataset, batch_size=guarded_batch_size(dataset), **sgd), "peer")
+    exact: dict[str, Any] = {"learning_rate": "auto", "batch_size": "full", "tolerance": 0.0}
+    full = read_labels(run(dataset, rounds=20, **exact), "peer")
+    for finding in (small, full):
+        read = finding.detail["accuracy"]
+        assert abs(read["value"] - read["model_alone"]) < 0.02
+    assert small.advantage > 0.05
+    top = small.detail["top_precision"]
+    assert top["value"] > 1.5 * top["model_alone"]
+    assert verdict_of([small]) == "leaks"
+    assert full.detail["rounds"] == 20
+    assert full.advantage < 0.01
+    assert verdict_of([full]) == "resists"
+
+
+def test_a_full_batch_with_a_category_of_one_person_tells_that_person() -> None:
+    dataset = strangers(600, 5, seed=0)
+    place = int(np.flatnonzero(dataset.train_labels == 1)[0])
+    table = dataset.parties[1]
+    columns = [np.hstack([part, np.zeros((len(part), 1))]) for part in (table.train, table.test)]
+    columns[0][place, -1] = 1
+    changed = PartyTable("peer", (*table.columns, "rare"), columns[0], columns[1])
+    dataset = replace(dataset, parties=(dataset.parties[0], changed), standardize=False)
+    recording = run(dataset, learning_rate="auto", batch_size="full", rounds=10)
+    seat = recording.seat("peer")
+    found = labels_from_gradients(
+        [seat.inputs.T @ each / 600 for each in residuals_of(seat.view)],
+        training_knowledge(recording, seat, alone(recording, "peer")),
+    )
+    assert found.scores[place, 0] == found.scores.max()
+
+
 def test_gradients_under_encryption_tell_the_same() -> None:
     dataset = load("breast_cancer")
     settings: dict[str, Any] = {"rounds": 21, "batch_size": 64, "sampling": "shuffle"}
@@ -98,7 +163,7 @@ def test_gradients_of_other_labels_tell_nothing() -> None:
     seat = recording.seat("party2")
     found = labels_from_gradients(
         [seat.inputs[rows].T @ np.zeros((len(rows), 1)) for rows in recording.batches],
-        training_knowledge(recording, seat),
+        training_knowledge(recording, seat, alone(recording)),
     )
     assert score(found, others).auc < 0.6  # 456 rows: 0.5 ± 0.03, beyond 0.6 once in 2,000
 
@@ -107,7 +172,7 @@ def test_the_replayed_training_is_the_partys_own() -> None:
     recording = run(load("breast_cancer"), "bfv", rounds=12, eval_every=0)
     seat = recording.seat("party2")
     gradients = [entry.values for entry in seat.view.learned()]
-    _, last = replay(gradients, training_knowledge(recording, seat))
+    _, last = replay(gradients, training_knowledge(recording, seat, alone(recording)))
     trained = seat.inputs @ recording.result.outcomes["party2"].model.weights
     np.testing.assert_allclose(last, trained, atol=1e-12)
 
@@ -115,7 +180,7 @@ def test_the_replayed_training_is_the_partys_own() -> None:
 def test_gradients_that_do_not_fit_are_refused() -> None:
     recording = run(load("breast_cancer"), rounds=2)
     seat = recording.seat("party2")
-    knowledge = training_knowledge(recording, seat)
+    knowledge = training_knowledge(recording, seat, alone(recording))
     with pytest.raises(ConfigError, match="0 rounds"):
         replay([], knowledge)
     with pytest.raises(ConfigError, match="shape"):
@@ -142,8 +207,6 @@ def test_the_own_model_is_a_bar_and_told_labels_can_be_left_out() -> None:
     half = own_model(columns, dataset.train_labels, known=np.arange(0, 456, 2))
     assert half.score.rows == 228
     assert half.score.accuracy > 0.9
-    some = own_model(columns, dataset.train_labels, scored=np.arange(100))
-    assert some.score.rows == 100
     noise = np.random.default_rng(0).standard_normal((456, 3))
     assert own_model(noise, dataset.train_labels).score.auc < 0.65
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.attacks.gradient_visits import TrainingKnowledge
 from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.audit.judging import Finding
 from securevfl.audit.measures import features as measure_features
 from securevfl.audit.measures import labels as measure_labels
 from securevfl.audit.measures.features import gram
-from securevfl.audit.measures.labels import gradient_labels, residual_labels, training_knowledge
+from securevfl.audit.measures.labels import gradient_labels, residual_labels
 from securevfl.audit.measuring import Measurement
+from securevfl.audit.own_model import OwnModel, own_model
 from securevfl.audit.scoring import LabelScore, gram_error, score
-from securevfl.audit.seats import Recording, Seat
+from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
@@ -79,14 +79,15 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
         estimates.append(estimate)
         return score(estimate, labels)
 
-    def nothing_granted(recording: Recording, seat: Seat) -> TrainingKnowledge:
-        # What the best model of its columns says is granted, and follows the labels: left out here.
-        knowledge = training_knowledge(recording, seat)
-        return replace(knowledge, own_model=np.full_like(knowledge.own_model, 0.5))
+    attacked = subject(scheme)
+    truth = attacked.dataset.train_labels
+
+    def granted(inputs: FloatArray, labels: IntArray) -> OwnModel:
+        # The best model of its columns is granted, and follows labels: here the first ones.
+        return own_model(inputs, truth)
 
     monkeypatch.setattr(measure_labels, "score", watched)
-    monkeypatch.setattr(measure_labels, "training_knowledge", nothing_granted)
-    attacked = subject(scheme)
+    monkeypatch.setattr(measure_labels, "own_model", granted)
     found = list(measure(attacked))
     honest, record = list(estimates), Subject.record
     estimates.clear()
