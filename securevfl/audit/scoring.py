@@ -26,8 +26,9 @@ class LabelScore:
         rows: how many rows were estimated.
         accuracy: share of them read rightly.
         auc: area under the ROC curve, which a majority class does not flatter.
-        top_precision: share of the rarest class among the 1 % of the rows, 30 at least, that the
-            estimate ranks highest for it; where ranks are shared, the mean over their orders.
+        top_precision: share of the rarest class among the 1 % of the rows, 30 at least but no more
+            than it has, that the estimate ranks highest for it; where ranks are shared, the mean
+            over their orders.
         majority: share of the most frequent class, the accuracy of guessing it.
         minority: share of the rarest class, the top precision of guessing.
     """
@@ -70,7 +71,7 @@ def _score_of_class(values: FloatArray, number: int) -> FloatArray:
 
 
 def _top_precision(ranked_by: FloatArray, is_class: BoolArray) -> float:
-    count = min(max(int(TOP_SHARE * len(ranked_by)), TOP_LEAST), len(ranked_by))
+    count = min(max(int(TOP_SHARE * len(ranked_by)), TOP_LEAST), int(is_class.sum()))
     last = np.sort(ranked_by)[-count]
     above, tied = ranked_by > last, ranked_by == last
     hits = is_class[above].sum() + (count - above.sum()) * is_class[tied].mean()
