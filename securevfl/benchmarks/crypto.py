@@ -1,6 +1,8 @@
 """Engines on the masked product Xᵀv, beside phe and NumPy, in one process.
 
 Every row times one whole product on the same integers: encrypt v, multiply and mask, decrypt.
+Keys, and bringing X into the scheme's form, which is done once for batches that come again, have
+columns of their own.
 Blinders of both ends are made before, as parties make them while they wait, and have a column of
 their own.
 What would take phe longer than `PATIENCE_SECONDS` is timed on a stated part of the work and scaled
@@ -44,7 +46,7 @@ def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[Crypto
     """Measure; yields rows shape by shape, with their ratios to phe."""
     contenders = [
         (scheme, engine, bits, workers)
-        for scheme in ("paillier", "ckks", "bfv")
+        for scheme in settings.schemes
         for engine in SCHEMES[scheme].engines
         if engine not in SLOW_VARIANTS
         for bits in (settings.paillier_bits if SCHEMES[scheme].key_sizes else (None,))
@@ -80,14 +82,17 @@ def _work(settings: CryptoSettings, samples: int, features: int) -> _Work:
         ProductFormat(
             rows=samples,
             value_bound=1.0,
-            matrix_bound=8.0,
+            matrix_bound=1.0 if settings.zero_one else 8.0,
             columns=features,
             rounds=settings.rounds,
             bandwidth_mbit=network.bandwidth_mbit,
             latency_ms=network.latency_ms,
         ),
+        exact_bits=0 if settings.zero_one else None,
     )
     scaled = generator.standard_normal((samples, features)).clip(-8, 8)
+    if settings.zero_one:
+        scaled = (scaled > 0).astype(float)
     matrix = np.rint(scaled * 2**product_format.matrix_fraction_bits).astype(np.int64)
     drawn = generator.uniform(-1, 1, samples)
     values = np.rint(drawn * 2**product_format.value_fraction_bits).astype(np.int64)
@@ -97,10 +102,12 @@ def _work(settings: CryptoSettings, samples: int, features: int) -> _Work:
 def _measure(
     scheme: str, engine: str, bits: int | None, work: _Work, *, repeats: int, workers: int
 ) -> CryptoRow:
+    started = time.perf_counter()
     owner = make_owner(scheme, work.format, key_bits=bits, engine=engine)
     evaluator = make_evaluator(
         scheme, owner.public_bytes, work.format, key_bits=bits, engine=engine, workers=workers
     )
+    keys_made = time.perf_counter()
     if workers > 1:
         _run(owner, evaluator, work.part(workers, 1))  # processes take half a second to start
     samples, features = work.matrix.shape
@@ -127,10 +134,13 @@ def _measure(
         "seconds_evaluate": statistics.median(phases["evaluate"] for phases in whole),
         "seconds_decrypt": statistics.median(phases["decrypt"] for phases in whole),
         "seconds_offline": statistics.median(phases["offline"] for phases in whole),
+        "seconds_keys": keys_made - started,
+        "seconds_prepare": runs[0]["prepare"] * samples / rows * features / columns,
         "extrapolated": (rows, columns) != (samples, features),
         "timed_part": (rows, columns),
         "bytes_up": round(runs[0]["bytes_up"] * samples / rows),
         "bytes_down": round(runs[0]["bytes_down"] * features / columns),
+        "bytes_key": len(owner.public_bytes),
         "exact": runs[0]["exact"],
         "largest_error": runs[0]["largest_error"],
         "value_fraction_bits": work.format.value_fraction_bits,
@@ -171,6 +181,7 @@ def _scaled(
 
 
 def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
+    unprepared = time.perf_counter()
     prepared = evaluator.prepare(work.matrix)
     features = work.matrix.shape[1]
     began = time.perf_counter()
@@ -188,6 +199,7 @@ def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
     product = unmask(masked, reply.mask, evaluator.modulus_bits)
     error = np.abs(product - work.matrix.T @ work.values)
     return {
+        "prepare": began - unprepared,
         "encrypt": encrypted_at - started,
         "evaluate": evaluated_at - encrypted_at,
         "decrypt": ended - evaluated_at,

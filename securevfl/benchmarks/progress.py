@@ -16,5 +16,10 @@ class Report(Protocol):
         """
 
 
+def rounds_done(report: Report, what: str, rounds: int, done: int) -> None:
+    """Report rounds done of so many; a `progress` of training once all but `done` is given."""
+    report(what, done, rounds)
+
+
 def silent(what: str, done: int = 0, total: int | None = None) -> None:
     """The report that nobody reads."""

@@ -10,7 +10,7 @@ from itertools import product
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.rounds import RoundsSettings
 from securevfl.benchmarks.tradeoff import rounds_to
-from securevfl.benchmarks.tuning import GRID, Tuned, tune
+from securevfl.benchmarks.tuning import Tuned, chosen, different_steps, step_settings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.plan import Plan
@@ -30,21 +30,25 @@ def rounds(
         datasets: the same data by number of parties.
         report: told what runs now.
     """
-    for (parties, dataset), algorithm, local_steps, proximal in product(
-        datasets.items(), settings.algorithms, settings.local_steps, settings.proximal
+    steps = [
+        (algorithm, local_steps)
+        for algorithm in settings.algorithms
+        for local_steps in different_steps(algorithm, settings.local_steps)
+    ]
+    step_sizes = {
+        "schedule": settings.schedule,
+        "divide_by_sqrt_parties": settings.divide_by_sqrt_parties,
+    }
+    for (parties, dataset), (algorithm, local_steps), proximal in product(
+        datasets.items(), steps, settings.proximal
     ):
         job = Job.of(
             job={
                 "name": "rounds",
                 "algorithm": algorithm,
                 "rounds": settings.max_rounds,
-                "batch_size": settings.batch_size,
-                "local_steps": local_steps,
-                "learning_rate": GRID[0]
-                if settings.learning_rate is None
-                else settings.learning_rate,
-                "schedule": settings.schedule,
-                "divide_by_sqrt_parties": settings.divide_by_sqrt_parties,
+                **step_settings(local_steps, settings.batch_size, settings.learning_rate),
+                **({} if local_steps == "exact" else step_sizes),
                 "l2": settings.l2,
                 "proximal": proximal,
                 "local_rule": settings.local_rule,
@@ -55,12 +59,9 @@ def rounds(
             }
         )
         plan = plan_for(job, dataset)
-        if plan.local_steps != local_steps != settings.local_steps[0]:
-            continue
         what = f"{algorithm}, Q = {plan.local_steps}, K = {parties}, proximal {proximal:g}"
         report(what)
-        given = settings.learning_rate
-        tuned = tune(job, dataset, report=report) if given is None else Tuned(given, "given", None)
+        tuned = chosen(job, dataset, settings.learning_rate, report)
         yield _row(settings, dataset, plan, tuned)
 
 
@@ -69,7 +70,7 @@ def _row(settings: RoundsSettings, dataset: VerticalDataset, plan: Plan, tuned: 
     runs: list[RoundsRun] = []
     for repeat in range(settings.repeats):
         seed = settings.seed + repeat
-        seeded = job.with_settings(learning_rate=tuned.learning_rate, seed=seed)
+        seeded = job.with_settings(learning_rate=tuned.learning_rate or "auto", seed=seed)
         result = train(seeded, dataset)
         reached = rounds_to(result, settings.target_auc)
         runs.append(

@@ -5,17 +5,21 @@ figures are medians over repeats with seeds of their own.
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
+from typing import Literal
 
-from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.progress import Report, rounds_done, silent
 from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
-from securevfl.benchmarks.tuning import Tuned, tune
+from securevfl.benchmarks.tuning import LocalSteps, Tuned, chosen, different_steps, step_settings
 from securevfl.crypto.schemes import SCHEMES, default_engine
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.reports.rows import TradeoffRow, TradeoffRun, cost_figures
 from securevfl.training import Environment, TrainingResult, plan_for, train
+
+ScoreName = Literal["auc", "accuracy"]
 
 
 def tradeoff(
@@ -31,41 +35,46 @@ def tradeoff(
         report: told what runs now.
 
     """
-    for exchange in settings.exchanges:
-        plan_for(_job(settings, exchange, max(settings.local_steps), 1.0), dataset)
-    rates = _learning_rates(settings, dataset, report)
-    for exchange in settings.exchanges:
-        for local_steps in settings.local_steps:
-            results = []
-            for repeat in range(settings.repeats):
-                what = f"{exchange}, Q = {local_steps}, run {repeat + 1} of {settings.repeats}"
-                job = _job(settings, exchange, local_steps, rates[local_steps].learning_rate)
-                seeded = job.with_settings(seed=settings.seed + repeat)
-                progress = partial(_rounds_done, report, what, job.job.rounds)
-                results.append(train(seeded, dataset, Environment(progress=progress)))
-            for target in settings.target_aucs:
-                yield _row(settings, dataset, results, target, rates[local_steps])
-
-
-def _rounds_done(report: Report, what: str, rounds: int, done: int) -> None:
-    report(what, done, rounds)
+    all_steps = different_steps(settings.algorithm, settings.local_steps)
+    for exchange, local_steps in product(settings.exchanges, all_steps):
+        plan_for(_job(settings, exchange, local_steps), dataset)
+    rates = _learning_rates(settings, all_steps, dataset, report)
+    for exchange, local_steps in product(settings.exchanges, all_steps):
+        results = []
+        for repeat in range(settings.repeats):
+            what = f"{exchange}, Q = {local_steps}, run {repeat + 1} of {settings.repeats}"
+            job = _job(settings, exchange, local_steps, rates[local_steps].learning_rate)
+            seeded = job.with_settings(seed=settings.seed + repeat)
+            progress = partial(rounds_done, report, what, job.job.rounds)
+            results.append(train(seeded, dataset, Environment(progress=progress)))
+        for target in settings.target_aucs:
+            yield _row(dataset, results, target, rates[local_steps])
 
 
 def _learning_rates(
-    settings: TradeoffSettings, dataset: VerticalDataset, report: Report
-) -> dict[int, Tuned]:
-    if settings.learning_rate is not None:
-        given = Tuned(settings.learning_rate, "given", None)
-        return dict.fromkeys(settings.local_steps, given)
-    qs = settings.local_steps if settings.tuning == "per-q" else (max(settings.local_steps),)
-    tuned = {}
-    for local_steps in qs:
-        job = _job(settings, "plain", local_steps, 1.0)
-        tuned[local_steps] = tune(job, dataset, report=report)
-    return {q: tuned.get(q, tuned[qs[-1]]) for q in settings.local_steps}
+    settings: TradeoffSettings,
+    all_steps: Sequence[LocalSteps],
+    dataset: VerticalDataset,
+    report: Report,
+) -> dict[LocalSteps, Tuned]:
+    most = max((each for each in all_steps if each != "exact"), default=1)
+    rates: dict[LocalSteps, Tuned] = {}
+    for local_steps in all_steps:
+        own = local_steps == "exact" or settings.tuning == "per-q"
+        at = local_steps if own else most
+        if at not in rates:
+            job = _job(settings, "plain", at)
+            rates[at] = chosen(job, dataset, settings.learning_rate, report)
+        rates[local_steps] = rates[at]
+    return rates
 
 
-def _job(settings: TradeoffSettings, exchange: str, local_steps: int, learning_rate: float) -> Job:
+def _job(
+    settings: TradeoffSettings,
+    exchange: str,
+    local_steps: LocalSteps,
+    learning_rate: float | None = None,
+) -> Job:
     on_phe = exchange == "paillier" and settings.engine == "phe"
     limit = settings.phe_rounds if on_phe else None
     return Job.of(
@@ -73,9 +82,7 @@ def _job(settings: TradeoffSettings, exchange: str, local_steps: int, learning_r
             "name": "tradeoff",
             "algorithm": settings.algorithm,
             "rounds": limit or settings.max_rounds,
-            "batch_size": settings.batch_size,
-            "local_steps": local_steps,
-            "learning_rate": learning_rate,
+            **step_settings(local_steps, settings.batch_size, learning_rate),
             "loss": settings.loss,
             "seed": settings.seed,
             "target_auc": max(settings.target_aucs),
@@ -109,17 +116,13 @@ def _exchange(settings: TradeoffSettings, name: str) -> dict[str, object]:
     }
 
 
-def rounds_to(result: TrainingResult, target: float) -> int | None:
-    """Rounds until the held-out AUC first reached the target; None if it never did."""
-    return next((s.rounds for s in result.scores if s.auc >= target), None)
+def rounds_to(result: TrainingResult, target: float, score: ScoreName = "auc") -> int | None:
+    """Rounds until the held-out score first reached the target; None if it never did."""
+    return next((s.rounds for s in result.scores if getattr(s, score) >= target), None)
 
 
 def _row(
-    settings: TradeoffSettings,
-    dataset: VerticalDataset,
-    results: list[TrainingResult],
-    target: float,
-    tuned: Tuned,
+    dataset: VerticalDataset, results: list[TrainingResult], target: float, tuned: Tuned
 ) -> TradeoffRow:
     runs = [_run(result, target) for result in results]
     first = results[0]

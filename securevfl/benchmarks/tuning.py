@@ -1,11 +1,13 @@
-"""Choosing η0 on a validation fifth of the training rows, under `plain`.
+"""The values of Q that a benchmark compares, and the η0 of each.
 
-Encrypted runs equal their plain twin, so what is best in clear is best under encryption.
+η0 is chosen on a validation fifth of the training rows, under `plain`: encrypted runs equal their
+plain twin, so what is best in clear is best under encryption. Exact steps have none.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -13,8 +15,12 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
 from securevfl.job import Job
-from securevfl.protocols.catalogue import algorithm_of
-from securevfl.training import train
+from securevfl.protocols import names
+from securevfl.protocols.catalogue import ALGORITHMS
+from securevfl.reports.rows import DERIVED
+from securevfl.training import plan_for, train
+
+LocalSteps = int | Literal["exact"]
 
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -24,14 +30,52 @@ class Tuned:
     """A learning rate with how it was chosen.
 
     Attributes:
-        learning_rate: η0.
+        learning_rate: η0; None where steps follow from curvature.
         how: for reports.
         validation_rounds: rounds to the target on the validation rows; None if never reached.
     """
 
-    learning_rate: float
+    learning_rate: float | None
     how: str
     validation_rounds: int | None
+
+
+def different_steps(algorithm: str, local_steps: Sequence[LocalSteps]) -> tuple[LocalSteps, ...]:
+    """The values of Q that differ: an algorithm that takes one step whatever Q has only one.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+    """
+    names.require(algorithm, names.ALGORITHMS, "algorithm")
+    return (1,) if ALGORITHMS[algorithm].one_step else tuple(dict.fromkeys(local_steps))
+
+
+def step_settings(
+    local_steps: LocalSteps, batch_size: int | Literal["full"], learning_rate: float | None
+) -> dict[str, object]:
+    """What `[job]` says of steps at one Q: exact ones take all rows and the job's own defaults."""
+    if local_steps == "exact":
+        return {"local_steps": "exact", "batch_size": "full", "learning_rate": "auto"}
+    return {
+        "local_steps": local_steps,
+        "batch_size": batch_size,
+        "learning_rate": GRID[0] if learning_rate is None else learning_rate,
+    }
+
+
+def chosen(
+    job: Job, dataset: VerticalDataset, given: float | None, report: Report = silent
+) -> Tuned:
+    """The learning rate for a job: none for exact steps, else the one given, else a tuned one.
+
+    Raises:
+        TrainingDiverged: at every learning rate.
+    """
+    if job.job.local_steps == "exact":
+        return Tuned(None, DERIVED, None)
+    if given is not None:
+        return Tuned(given, "given", None)
+    return tune(job, dataset, report=report)
 
 
 def validation_split(dataset: VerticalDataset) -> VerticalDataset:
@@ -67,8 +111,8 @@ def tune(
         TrainingDiverged: at every learning rate.
     """
     held_out = validation_split(dataset)
-    local_steps = 1 if algorithm_of(job).one_step else job.job.local_steps
     plain = job.without_protection
+    local_steps = plan_for(plain.with_settings(learning_rate=grid[0]), held_out).local_steps
     outcomes = []
     for done, learning_rate in enumerate(grid):
         report(f"tuning the learning rate at Q = {local_steps}", done, len(grid))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -11,6 +12,7 @@ from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.fdml import FdmlSettings
+from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.benchmarks.settings.rounds import RoundsSettings
@@ -20,10 +22,15 @@ from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
 from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
+from securevfl.cli.train import job_data
+from securevfl.errors import ConfigError
+from securevfl.job import read_job
 from securevfl.reports import tables
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from securevfl.data.tables import VerticalDataset
 
 bench = typer.Typer(help="Benchmarks: what it costs, what theory says.", no_args_is_help=True)
 
@@ -61,8 +68,55 @@ def rounds(settings: RoundsSettings, data: options.Data, output: options.Output)
         f"{data.dataset}, S = {settings.batch_size}, plain, rounds to AUC {settings.target_auc:g}"
     )
     _show(output, tables.ROUNDS, rows, title)
-    if not all(row["reached_target"] for row in rows):
-        _say(output, "* target not reached")
+    _say(output, *tables.target_notes(rows))
+
+
+@dataclass(frozen=True)
+class JointData:
+    """A data set, or what a job file says of its parties' own files."""
+
+    job: Annotated[
+        Path | None, typer.Argument(help="Job file: its parties and their data, nothing else.")
+    ] = None
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set by name; breast_cancer where no job is given.")
+    ] = None
+    parties: Annotated[
+        tuple[int, ...], typer.Option(help="Values of K, by commas; 2,5,17 where no job is given.")
+    ] = ()
+    data_dir: options.DataDir = None
+
+    def load(self) -> "list[VerticalDataset]":
+        """The data by number of parties.
+
+        Raises:
+            ConfigError: a job beside what only a data set has, or see `Data.load`.
+            DataError: missing or malformed files.
+        """
+        if self.job is None:
+            name = self.dataset or "breast_cancer"
+            return [
+                options.dataset(name, count, self.data_dir) for count in self.parties or (2, 5, 17)
+            ]
+        if self.dataset is not None or self.parties:
+            raise ConfigError("--dataset and --parties: the job file says what data and parties")
+        described = read_job(self.job)
+        data = job_data(described, self.job.parent, self.data_dir)
+        return [replace(data, name=described.job.dataset or described.job.name)]
+
+
+@command(bench)
+def joint(settings: JointSettings, data: JointData, output: options.Output) -> None:
+    """Rounds, with nothing set, to the model of one place with all columns."""
+    datasets = data.load()
+    from securevfl.benchmarks.joint import joint as run
+
+    rows = _rows(output, lambda report: run(settings, datasets, report))
+    name = datasets[0].name
+    _keep(output, "bench joint", settings, rows, dataset=name)
+    title = f"{name}, {typed(settings.network)}; medians of {settings.repeats}"
+    _show(output, tables.JOINT, rows, title)
+    _say(output, *tables.joint_notes(rows))
 
 
 @command(bench)

@@ -12,7 +12,7 @@ from securevfl.job import Job, read_job
 from securevfl.protocols import names
 from securevfl.reports import tables
 from securevfl.reports.privacy import privacy_notes, spent_text
-from securevfl.reports.rows import TrainRow, cost_figures
+from securevfl.reports.rows import DERIVED, TrainRow, cost_figures
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -198,7 +198,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         **cost_figures(result.costs()),
         "label_guard_ratio": result.label_guard_ratio,
         "learning_rate": rate,
-        "learning_rate_chosen": "given" if rate else "from each party's own curvature",
+        "learning_rate_chosen": "given" if rate else DERIVED,
         "key_bits": result.key_bits,
         "key_fingerprints": result.key_fingerprints,
         "job_hash": result.job.hash().hex(),

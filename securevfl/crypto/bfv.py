@@ -107,23 +107,23 @@ class BfvEvaluator:
         """
         require_matrix(matrix, self._format)
         parameters = self._parameters
-        rows, columns = matrix.shape
+        columns = matrix.shape[1]
         if columns > self._format.columns:
             raise RangeExceeded(f"{columns} columns, at most {self._format.columns} agreed")
-        replies, side = parameters.replies(columns), parameters.columns_per_reply
-        padded = np.zeros((parameters.inputs * parameters.chunk, replies * side), np.int64)
-        padded[:rows, :columns] = matrix
-        blocks = padded.reshape(parameters.inputs, parameters.chunk, replies, side)
-        # (reply, input, columns one after the other, rows reversed)
-        coefficients = blocks[:, ::-1].transpose(2, 0, 3, 1).reshape(replies, parameters.inputs, -1)
-        return PreparedPolynomials(
-            self._format,
-            columns,
-            tuple(
-                tuple(self._transformed(part) if part.any() else None for part in reply)
-                for reply in coefficients
-            ),
-        )
+        side = parameters.columns_per_reply
+        # Reply by reply: a copy of all of X would double the memory that this takes.
+        plaintexts = [self._of_reply(matrix[:, at : at + side]) for at in range(0, columns, side)]
+        return PreparedPolynomials(self._format, columns, tuple(plaintexts))
+
+    def _of_reply(self, matrix: IntArray) -> tuple[seal.Plaintext | None, ...]:
+        """The plaintexts of one reply's columns, one for each input."""
+        parameters, (rows, columns) = self._parameters, matrix.shape
+        padded = np.zeros((columns, parameters.inputs * parameters.chunk), np.int64)
+        padded[:, :rows] = matrix.T
+        blocks = padded.reshape(columns, parameters.inputs, parameters.chunk)
+        # (input, columns one after the other, rows reversed)
+        coefficients = blocks[:, :, ::-1].transpose(1, 0, 2).reshape(parameters.inputs, -1)
+        return tuple(self._transformed(part) if part.any() else None for part in coefficients)
 
     def _transformed(self, coefficients: IntArray) -> seal.Plaintext:
         plain = plaintext(self._context, _residues(coefficients, self._parameters.plain_bits))

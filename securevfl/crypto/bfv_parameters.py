@@ -144,7 +144,9 @@ class BfvParameters:
         Transfers, computation, and what is made ahead and is not hidden by waits.
         """
         inputs, replies = self.inputs, self.replies(product_format.columns)
-        size = inputs * self.input_bytes + replies * DEGREE * sum(self.reply_bits) // 8
+        up, down = inputs * self.input_bytes, replies * DEGREE * sum(self.reply_bits) // 8
+        # The owner's line takes one evaluator's reply while it still serves the others.
+        size = up + down + (product_format.evaluators - 1) * max(up, down)
         transfer_ms = size * 8e-3 / product_format.bandwidth_mbit
         primes = len(self.prime_bits)
         squeezed = sum(bits <= _SQUEEZED_BITS for bits in self.prime_bits)

@@ -7,7 +7,7 @@ complement), so a value in [−2^63, 2^63) and its residue are the same eight by
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.arrays import IntArray, RingArray
+from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.errors import RangeExceeded
 
@@ -25,7 +25,8 @@ def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> In
         RangeExceeded: NaN, an infinity, a value beyond ±bound, or a bound that int64 cannot hold.
     """
     numbers = np.asarray(values, np.float64)
-    largest = float(np.max(np.abs(numbers), initial=0.0))
+    # No copy of a matrix that may be half a gigabyte.
+    largest = float(max(-np.min(numbers, initial=0.0), np.max(numbers, initial=0.0)))
     if not largest <= bound:  # NaN compares false
         raise RangeExceeded(f"{what}: largest |value| is {largest:g}, at most {bound:g} allowed")
     # 2^63 itself does not fit, and a bound just below may round up to it.
@@ -33,7 +34,9 @@ def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> In
         raise RangeExceeded(
             f"{what}: bound {bound:g} with {fraction_bits} fraction bits does not fit 64 bits"
         )
-    return np.rint(np.ldexp(numbers, fraction_bits)).astype(np.int64)
+    scaled: FloatArray = np.asarray(np.ldexp(numbers, fraction_bits))
+    np.rint(scaled, out=scaled)
+    return scaled.astype(np.int64)
 
 
 def decode(encoded: IntArray, fraction_bits: int) -> NDArray[np.float64]:

@@ -36,6 +36,8 @@ class ProductFormat:
             flooding has to cover.
         bandwidth_mbit: of the parties' lines, where a scheme can trade inputs for replies.
         latency_ms: one way, of the same lines: waits hide what is made ahead.
+        evaluators: who multiply under one key; its owner's line carries what all of them get and
+            answer.
     """
 
     rows: int
@@ -49,6 +51,7 @@ class ProductFormat:
     rounds: int = 1
     bandwidth_mbit: float = 1000.0
     latency_ms: float = 0.5
+    evaluators: int = 1
 
     @property
     def largest_value(self) -> int:

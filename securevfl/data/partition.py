@@ -74,6 +74,11 @@ class BatchSchedule:
         """How many batches there are: floor(N / S)."""
         return self.rows // self.batch_size
 
+    @property
+    def repeats(self) -> bool:
+        """Whether batches come again: those of a fixed partition, and the full batch."""
+        return self.sampling == "partition" or self.batches == 1
+
     def batch(self, round_number: int) -> NDArray[np.int64]:
         """Row numbers of a round's batch, sorted and read-only; rounds count from 0.
 
@@ -81,7 +86,7 @@ class BatchSchedule:
             ConfigError: A negative round.
         """
         key = self.batch_key(round_number)
-        if self.sampling == "partition":
+        if self.repeats:
             return self._batches[key]
         epoch, index = divmod(round_number, self.batches)
         if epoch not in self._epochs:
@@ -92,14 +97,14 @@ class BatchSchedule:
         return self._epochs[epoch][index]
 
     def batch_key(self, round_number: int) -> int:
-        """What tells distinct batches apart: the batch's index, or under "shuffle" the round.
+        """What tells distinct batches apart: the batch's index, or the round where none repeats.
 
         Raises:
             ConfigError: A negative round.
         """
         if round_number < 0:
             raise ConfigError(f"round: {round_number}, expected at least 0")
-        if self.sampling == "shuffle":
+        if not self.repeats:
             return round_number
         draw = _generator(f"draw|{self.fingerprint}|{self.seed}|{round_number}").random_raw()
         return int(draw) % self.batches

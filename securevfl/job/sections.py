@@ -34,7 +34,8 @@ class JobSettings(Section):
         rounds: at most; with learning_rate = "auto" the label party may end training before.
         batch_size: S, or "full"; where not given, full for exact steps and else 128.
         local_steps: Q, or "exact": the minimum of the quadratic that they go towards, for linear
-            models. Where not given, exact with learning_rate = "auto" where that can be, else 5.
+            models. Where not given, exact with learning_rate = "auto" where that can be, else 5,
+            or 20 where networks train with "auto".
         acceleration: Nesterov's extrapolation between rounds, or none; where not given, with exact
             steps of all parties at once.
         learning_rate: η0, or "auto": each party's follows from the curvature of its own part, and

@@ -7,6 +7,7 @@ from securevfl.job import Job
 from securevfl.protocols.algorithm import Algorithm
 
 LOCAL_STEPS, BATCH_SIZE = 5, 128
+NETWORK_STEPS = 20
 
 
 def settled(job: Job, algorithm: Algorithm, rows: int, networks: Collection[str]) -> Job:
@@ -31,7 +32,8 @@ def settled(job: Job, algorithm: Algorithm, rows: int, networks: Collection[str]
     local_steps = settings.local_steps
     if local_steps is None:
         can_be_exact = auto and not networks and settings.local_rule != "frozen"
-        local_steps = "exact" if can_be_exact and not algorithm.one_step else LOCAL_STEPS
+        inexact = NETWORK_STEPS if auto and networks else LOCAL_STEPS
+        local_steps = "exact" if can_be_exact and not algorithm.one_step else inexact
     if local_steps == "exact":
         _check_exact(job, algorithm, networks)
     elif algorithm.one_step:

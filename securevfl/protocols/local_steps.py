@@ -90,9 +90,8 @@ class LocalSteps:
         self._round = round_index
         self._noise = self.pace.noise(batch_rows)
         self._iterate = self._model.weights
-        beta = min(self._beta, self._most_momentum)
-        if beta > 0:
-            self._model.weights = self._iterate + beta * (self._iterate - self._before)
+        if self._beta > 0:
+            self._model.weights = self._iterate + self._beta * (self._iterate - self._before)
 
     def keep(self) -> None:
         """Remember this point: it is the best so far."""
@@ -182,7 +181,7 @@ class LocalSteps:
         rule, point = self.rule, self._model.weights
         with np.errstate(over="ignore", invalid="ignore"):
             moves = self._inverse() if rule.exact else self._moves(inputs)
-            beta = min(self._next_momentum()[1], self._most_momentum)
+            _, beta = self._next_momentum()
             matrix = (1 + beta) * moves
             pull = self._model.penalty_gradient(rule.l2)
             constant = (1 + beta) * (point - moves @ pull) - beta * self._iterate
@@ -212,15 +211,13 @@ class LocalSteps:
     def _scale_now(self) -> float:
         return self._scale + self._noise * (1 + NOISE_GROWTH * self._round)
 
-    @property
-    def _most_momentum(self) -> float:
-        return max(0.0, 1 - MOMENTUM_MARGIN * sqrt(self._noise))
-
     def _next_momentum(self) -> tuple[float, float]:
+        # By this round's noise: where the next exchange takes place is known before its batch is.
         if not self.rule.accelerated:
             return 1.0, 0.0
         following = (1 + sqrt(1 + 4 * self._momentum**2)) / 2
-        return following, (self._momentum - 1) / following
+        most = max(0.0, 1 - MOMENTUM_MARGIN * sqrt(self._noise))
+        return following, min((self._momentum - 1) / following, most)
 
     def _inverse(self) -> FloatArray:
         assert self._curvature is not None  # noqa: S101

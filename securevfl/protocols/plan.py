@@ -194,6 +194,7 @@ class Plan:
 
         Parties that move together majorize with s = K; as losses bend less than their bound, and
         parties' columns differ, a watched job starts at √K/2 and is told where that is too far.
+        In turns at 1/√2: at half of 1, which is enough there, steps on squared losses mirror them.
 
         Args:
             model: its model at θ⁰.
@@ -201,10 +202,10 @@ class Plan:
             columns: P of all parties together.
         """
         together = 1 if self.algorithm.in_turns else len(self.facts.names)
-        watched = self.is_watched and not self.networks and self.learns.predictions != "hidden"
+        watched = self.is_watched and self.learns.predictions != "hidden"
         majorizes = self.full_batches and not self.networks and not self.exchange.adds_noise
         pace = Pace(
-            scale=sqrt(together) / 2 if watched else together,
+            scale=sqrt(max(together, 2)) / 2 if watched else together,
             most=together if majorizes else inf,
             columns=columns if self.derives_steps and not self.networks else 0,
             rows=self.facts.rows,

@@ -26,7 +26,9 @@ from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import (
     COST_LAW,
     CRYPTO,
+    CRYPTO_PHASES,
     FDML,
+    JOINT,
     LABEL_GUARD,
     OVERHEAD,
     ROUNDS,
@@ -36,6 +38,7 @@ from securevfl.reports.tables import (
     TRADEOFF,
     Column,
     Row,
+    rate,
 )
 
 WIDTH = 100
@@ -85,7 +88,7 @@ _SHOWN = dict(TRADEOFF)
 _TARGETS = by_columns(
     ("AUC", lambda row: f"{row['target_auc']:.2f}"),
     *((name, _SHOWN[name]) for name in ("exchange", "Q")),
-    ("η0", lambda row: f"{row['learning_rate']:g}"),
+    ("η0", lambda row: rate(row["learning_rate"])),
     *((name, _SHOWN[name]) for name in ("rounds", "compute", "network", "total", "a round")),
 )
 
@@ -94,11 +97,20 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
     "networks": by_columns(
         ("network", _network),
-        ("S", lambda row: str(row["settings"]["batch_size"])),
+        ("S", lambda row: str(row["batch_size"])),
+        *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
+    ),
+    "first": by_columns(
+        ("network", _network),
+        ("AUC", lambda row: f"{row['target_auc']:.4f}"),
+        ("S", lambda row: str(row["batch_size"])),
+        ("η0", lambda row: rate(row["learning_rate"])),
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
     "rounds": by_columns(*ROUNDS),
+    "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
+    "crypto-phases": by_columns(*CRYPTO_PHASES),
     "staleness": by_columns(*STALENESS),
     "fdml": by_columns(*FDML),
     "noise": by_columns(*NOISE),

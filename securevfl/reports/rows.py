@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Staleness = int | Literal["unbounded"]
 
+DERIVED = "from each party's own curvature"
+"""How step sizes were chosen that nobody chose."""
+
 
 class CostFigures(TypedDict):
     """What training cost; compute and communication make up the total.
@@ -125,6 +128,48 @@ class RoundsRow(TypedDict):
     runs: Sequence[RoundsRun]
 
 
+class JointRun(TypedDict):
+    """One run; `rounds_to` is null where it never came so near."""
+
+    seed: int
+    rounds_to: int | None
+    rounds: int
+    score: float
+    ended: str
+    learned: bool
+
+
+class JointRow(TypedDict):
+    """One exchange among K parties against one place that has all columns.
+
+    Rounds to within so much of it are the median and the most, null where half the runs, or one,
+    never came so near. The rest is of whole runs, which end by themselves or at the most rounds.
+    """
+
+    dataset: str
+    parties: int
+    exchange: str
+    rows: int
+    columns: int
+    score_name: str
+    joint_score: float
+    within: float
+    rounds_to: float | None
+    most_rounds_to: float | None
+    rounds: float
+    score: float
+    ended: str
+    label_guard_ratio: float | None
+    round_trips: float
+    bytes_sent: float
+    compute_s: float
+    communication_s: float
+    total_s: float
+    wall_s: float
+    repeats: int
+    runs: Sequence[JointRun]
+
+
 class CryptoRow(TypedDict):
     """One engine on one shape; NumPy's row lacks what only encryption has."""
 
@@ -141,10 +186,13 @@ class CryptoRow(TypedDict):
     seconds_evaluate: NotRequired[float]
     seconds_decrypt: NotRequired[float]
     seconds_offline: NotRequired[float]
+    seconds_keys: NotRequired[float]
+    seconds_prepare: NotRequired[float]
     extrapolated: bool
     timed_part: NotRequired[tuple[int, int]]
     bytes_up: int
     bytes_down: int
+    bytes_key: NotRequired[int]
     exact: bool
     largest_error: NotRequired[float]
     value_fraction_bits: NotRequired[int]

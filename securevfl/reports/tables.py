@@ -8,6 +8,7 @@ from securevfl.reports.rows import (
     CryptoRow,
     FdmlRow,
     JobRow,
+    JointRow,
     LabelGuardRow,
     OverheadRow,
     RoundsRow,
@@ -43,6 +44,11 @@ def size(value: float) -> str:
             return f"{value:.3g} {unit}"
         value /= KILOBYTE
     return f"{value:.3g} GB"
+
+
+def rate(value: float | None) -> str:
+    """A learning rate; a dash where steps have none."""
+    return "-" if value is None else f"{value:g}"
 
 
 def _rounds(row: JobRow | RoundsRow) -> str:
@@ -95,9 +101,22 @@ ROUNDS: tuple[Column[RoundsRow], ...] = (
     ("Q", lambda row: str(row["local_steps"])),
     ("K", lambda row: str(row["parties"])),
     ("proximal", lambda row: f"{row['proximal']:g}"),
-    ("learning rate", lambda row: f"{row['learning_rate']:g}"),
+    ("learning rate", lambda row: rate(row["learning_rate"])),
     ("rounds", _rounds),
     ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+)
+
+JOINT: tuple[Column[JointRow], ...] = (
+    ("K", lambda row: str(row["parties"])),
+    ("exchange", lambda row: row["exchange"]),
+    ("joint", lambda row: f"{row['joint_score']:.4f}"),
+    ("to within", lambda row: _count(row["rounds_to"])),
+    ("most", lambda row: _count(row["most_rounds_to"])),
+    ("rounds", lambda row: f"{row['rounds']:g}"),
+    ("score", lambda row: f"{row['score']:.4f}"),
+    ("guard", lambda row: _share(row["label_guard_ratio"])),
+    ("sent", lambda row: size(row["bytes_sent"])),
+    ("total", lambda row: seconds(row["total_s"])),
 )
 
 CRYPTO: tuple[Column[CryptoRow], ...] = (
@@ -107,6 +126,19 @@ CRYPTO: tuple[Column[CryptoRow], ...] = (
     ("ahead", lambda row: _ahead(row.get("seconds_offline", 0.0))),
     ("phe-2048", lambda row: _ratio(row["ratio_to_phe_2048"])),
     ("phe-3072", lambda row: _ratio(row["ratio_to_phe_3072"])),
+    ("up", lambda row: size(row["bytes_up"])),
+    ("down", lambda row: size(row["bytes_down"])),
+)
+
+CRYPTO_PHASES: tuple[Column[CryptoRow], ...] = (
+    ("scheme", _scheme),
+    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
+    ("keys", lambda row: _seconds_or_dash(row.get("seconds_keys"))),
+    ("prepare", lambda row: _seconds_or_dash(row.get("seconds_prepare"))),
+    ("encrypt", lambda row: _seconds_or_dash(row.get("seconds_encrypt"))),
+    ("evaluate", lambda row: _seconds_or_dash(row.get("seconds_evaluate"))),
+    ("decrypt", lambda row: _seconds_or_dash(row.get("seconds_decrypt"))),
+    ("ahead", lambda row: _ahead(row.get("seconds_offline", 0.0))),
     ("up", lambda row: size(row["bytes_up"])),
     ("down", lambda row: size(row["bytes_down"])),
 )
@@ -181,6 +213,10 @@ LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
 )
 
 
+def _count(value: float | None) -> str:
+    return "*" if value is None else f"{value:g}"
+
+
 def _share(value: float | None, sign: str = "") -> str:
     return "-" if value is None else f"{value:{sign}.4f}"
 
@@ -216,11 +252,19 @@ def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "
     return result
 
 
-def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
-    """What a doubter asks of a tradeoff table, a line each."""
+def target_notes(rows: Sequence[JobRow | RoundsRow]) -> list[str]:
+    """What marks and words in a table of runs to a target mean, a line each."""
     notes = []
     if not all(row["reached_target"] for row in rows):
         notes.append("* target not reached in so many rounds")
+    if any(row["local_steps"] == "exact" and row["batch_size"] == "full" for row in rows):
+        notes.append("Q = exact: the minimum that local steps go towards, all rows every round")
+    return notes
+
+
+def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
+    """What a doubter asks of a tradeoff table, a line each."""
+    notes = target_notes(rows)
     by_rate: dict[tuple[float | None, str], dict[int | str, None]] = {}
     for row in rows:
         rate = (row["learning_rate"], row["learning_rate_chosen"])
@@ -240,4 +284,24 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
     ratios = [row["label_guard_ratio"] for row in rows if row["label_guard_ratio"] is not None]
     if ratios:
         notes.append(f"label guard ratio {max(ratios):.3f}; train refuses above 0.125")
+    return notes
+
+
+def joint_notes(rows: Sequence[JointRow]) -> list[str]:
+    """What the columns of a table against one place mean, a line each."""
+    name = "AUC" if rows[0]["score_name"] == "auc" else rows[0]["score_name"]
+    notes = [
+        f"joint: {name} of scikit-learn's LogisticRegression on all columns in one place",
+        f"to within: rounds to within {rows[0]['within']:g} of it, and the most of any run",
+        "guard: the label guard's ratio; score and what follows: where training ended",
+    ]
+    if any(row["most_rounds_to"] is None for row in rows):
+        notes.append("* never that near: half the runs, or one; the JSON has each")
+    by_ending: dict[str, dict[int, None]] = {}
+    for row in rows:
+        by_ending.setdefault(row["ended"], {})[row["parties"]] = None
+    notes += [
+        f"ended at K = {', '.join(map(str, parties))}: {ending}"
+        for ending, parties in by_ending.items()
+    ]
     return notes

@@ -10,18 +10,22 @@ from typer.main import get_group
 
 from securevfl.cli.bench import bench
 from securevfl.reports import rows
-from tests.end_to_end.commands import rows_of, run
+from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
 SMALL: dict[str, tuple[type, int, str]] = {
     "tradeoff": (
-        rows.TradeoffRow, 2,
-        "--exchange plain,ckks --local-steps 5 --max-rounds 2 --learning-rate 0.3",
+        rows.TradeoffRow, 4,
+        "--exchange plain,ckks --local-steps 5,exact --max-rounds 2 --learning-rate 0.3",
     ),
     "rounds": (
-        rows.RoundsRow, 2,
-        "--algorithm fedbcd-p --local-steps 1,5 --max-rounds 2 --learning-rate 0.3 --repeats 1",
+        rows.RoundsRow, 3,
+        "--algorithm fedbcd-p --local-steps 1,5,exact --max-rounds 2 --learning-rate 0.3 "
+        "--repeats 1",
+    ),
+    "joint": (
+        rows.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
     ),
     "crypto": (
         rows.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
@@ -73,3 +77,39 @@ def test_a_command_shows_a_table_and_writes_its_rows(name: str, capsys: Capture)
 def test_quiet_says_nothing(capsys: Capture) -> None:
     assert run("bench", "overhead", *SMALL["overhead"][2].split(), "--quiet") == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_size(
+    capsys: Capture,
+) -> None:
+    arguments = "--exchange plain --local-steps 1,5,exact --batch-size 57 --max-rounds 20"
+    assert run("bench", "tradeoff", *arguments.split(), "--json", "out.json") == 0
+    one, five, exact = rows_of("out.json", "bench tradeoff")
+    assert [row["batch_size"] for row in (one, five, exact)] == [57, 57, "full"]
+    assert one["learning_rate"] == five["learning_rate"] > 0
+    assert "tuned at Q = 5" in one["learning_rate_chosen"]
+    assert (exact["local_steps"], exact["learning_rate"]) == ("exact", None)
+    assert exact["learning_rate_chosen"] == "from each party's own curvature"
+    assert exact["reached_target"]
+    assert "all rows every round" in capsys.readouterr().out
+
+
+def test_rounds_has_exact_steps_of_every_algorithm_but_fedsgd(capsys: Capture) -> None:
+    arguments = "--local-steps 5,exact --learning-rate 0.1 --repeats 1 --schedule inverse-sqrt"
+    assert run("bench", "rounds", *arguments.split(), "--json", "out.json") == 0
+    found = rows_of("out.json", "bench rounds")
+    assert [(row["algorithm"], row["local_steps"]) for row in found] == [
+        ("fedsgd", 1), ("fedbcd-p", 5), ("fedbcd-p", "exact"), ("fedbcd-s", 5),
+        ("fedbcd-s", "exact"),
+    ]  # fmt: skip
+    assert "all rows every round" in capsys.readouterr().out
+
+
+def test_joint_takes_the_files_of_a_job(capsys: Capture) -> None:
+    job = two_organizations()
+    assert run("bench", "joint", job, "--repeats", "2", "--json", "out.json") == 0
+    (row,) = rows_of("out.json", "bench joint")
+    assert (row["dataset"], row["parties"], len(row["runs"])) == ("job", 2, 2)
+    assert row["dataset"] in capsys.readouterr().out
+    assert run("bench", "joint", job, "--parties", "5") == 2
+    assert "the job file says" in capsys.readouterr().err

@@ -103,6 +103,15 @@ def test_crypto_measures_every_engine_in_one_process(capsys: Capture) -> None:
     assert "phe" in capsys.readouterr().out
 
 
+def test_crypto_measures_one_scheme_on_columns_of_zeros_and_ones() -> None:
+    shape = ["--samples", "9000", "--features", "2", "--scheme", "bfv", "--zero-one"]
+    assert run("bench", "crypto", *shape, "--repeats", "1", "--json", "out.json") == 0
+    bfv, clear = rows_of("out.json", "bench crypto")
+    assert (bfv["exact"], bfv["matrix_fraction_bits"]) == (True, 0)
+    assert (clear["scheme"], bfv["ratio_to_phe_3072"]) == ("none", None)
+    assert bfv["bytes_key"] > 100_000
+
+
 def test_the_example_job_runs_as_it_is_and_its_models_load_again(capsys: Capture) -> None:
     assert run("train", example(), "--json", "out.json") == 0
     (row,) = rows_of("out.json", "train")
@@ -163,6 +172,7 @@ MISTAKES = [
     (["bench", "tradeoff", "--dataset", "a9a"], "securevfl data get a9a"),
     (["bench", "rounds", "--algorithm", "fedavg"], "fedavg"),
     (["bench", "rounds", "--learning-rate", "0"], "learning_rate"),
+    (["bench", "crypto", "--scheme", "bvf"], "bfv, paillier, ckks"),
     (["bench", "crypto", "--samples", "8"], "--features"),
     (["bench", "crypto", "--samples", "0", "--features", "1"], "from 1 on"),
     (["data", "where", "a9b"], "a9a"),

@@ -9,11 +9,14 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, PeerError
 from securevfl.job import Job
+from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.state import SessionState
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys, all_weights
+from tests.made_data import blocks_of, dataset_of, labels_of
 
 ROUNDS, BROKEN_AT = 6, 4
+EXACT: dict[str, object] = {"local_steps": "exact", "batch_size": "full", "tolerance": 0.0}
 
 
 def job_of(exchange: dict[str, object], **settings: object) -> Job:
@@ -46,6 +49,13 @@ def unbroken(
         ({"scheme": "bfv", "round_trips": 2}, {}, 2),
         ({"scheme": "bfv", "round_trips": 1}, {}, 3),
         ({"scheme": "bfv", "hide": "both"}, {"loss": "taylor-logistic"}, 3),
+        ({"scheme": "plain"}, EXACT, 2),
+        ({"scheme": "plain"}, {**EXACT, "batch_size": 128}, 3),
+        ({"scheme": "plain"}, {**EXACT, "algorithm": "fedbcd-s"}, 3),
+        ({"scheme": "masked"}, EXACT, 3),
+        ({"scheme": "bfv", "round_trips": 2}, EXACT, 2),
+        ({"scheme": "bfv", "round_trips": 1}, EXACT, 3),
+        ({"scheme": "bfv", "hide": "both"}, {**EXACT, "loss": "squared"}, 3),
     ],
 )
 def test_it_ends_with_the_same_parameters(
@@ -60,6 +70,31 @@ def test_it_ends_with_the_same_parameters(
     np.testing.assert_array_equal(all_weights(rest), all_weights(whole))
     assert rest.label_guard_ratio == whole.label_guard_ratio
     assert rest.scores[-1].auc == whole.scores[-1].auc
+
+
+@pytest.mark.parametrize("exchange", [{"scheme": "plain"}, {"scheme": "bfv", "round_trips": 1}])
+def test_exact_steps_go_on_from_every_round(exchange: dict[str, object]) -> None:
+    """Before, at and after the ways back, and where the label party then ends training."""
+    generator = np.random.default_rng(1)
+    (block,) = blocks_of(generator, 1)
+    dataset = dataset_of([block] * 5, labels_of(generator, [block]))
+    job = Job.of(job={"rounds": 20, "eval_every": 0}, exchange=exchange)
+    kept: dict[int, dict[str, SessionState]] = {}
+
+    def keep(state: SessionState) -> None:
+        kept.setdefault(state.rounds, {})[state.party] = state
+
+    whole = train(job, dataset, Environment(keep_state=keep, record_views=True))
+    received = whole.views["party1"].received(Course)
+    backs = [e.message.step for e in received if isinstance(e.message, Course) and e.message.back]
+    assert len(backs) >= 2
+    assert whole.rounds < 20
+    broken = range(1, whole.rounds) if exchange["scheme"] == "plain" else (backs[0], backs[0] + 1)
+    for rounds in broken:
+        rest = train(job, dataset, Environment(resume=kept[rounds]))
+        assert rest.rounds == whole.rounds
+        np.testing.assert_array_equal(all_weights(rest), all_weights(whole))
+        assert rest.outcomes["party0"].learned == whole.outcomes["party0"].learned
 
 
 def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:

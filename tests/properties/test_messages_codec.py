@@ -18,6 +18,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import (
     HeldOutPredictions,
     MaskedHeldOutPredictions,
@@ -60,6 +61,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     HeldOutPredictions: st.builds(HeldOutPredictions, u64, floats),
     MaskedHeldOutPredictions: st.builds(MaskedHeldOutPredictions, u64, ring),
     Verdict: st.builds(Verdict, u64, st.booleans()),
+    Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),
     PushedPredictions: st.builds(PushedPredictions, u64, floats),
     PulledSums: st.builds(PulledSums, u64, floats),
 }

@@ -16,6 +16,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import (
     HeldOutPredictions,
     MaskedHeldOutPredictions,
@@ -45,6 +46,7 @@ EXAMPLES: tuple[Message, ...] = (
     Verdict(8, stop=True),
     PushedPredictions(9, FLOATS),
     PulledSums(10, FLOATS),
+    Course(6, keep=True, back=False, stop=True),
 )
 
 
@@ -119,6 +121,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "Verdict": 11,
         "PushedPredictions": 12,
         "PulledSums": 13,
+        "Course": 14,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

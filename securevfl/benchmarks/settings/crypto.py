@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from securevfl.benchmarks.settings import shared
+from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings
 
@@ -18,7 +19,7 @@ class CryptoSettings:
     """Every shape by every scheme.
 
     Raises:
-        ConfigError: not as many S as P.
+        ConfigError: not as many S as P, or an unknown scheme.
     """
 
     samples: Annotated[tuple[int, ...], typer.Option(min=1, help="Batch sizes S, by commas.")] = (
@@ -29,6 +30,12 @@ class CryptoSettings:
         64,
         128,
     )
+    schemes: Annotated[
+        tuple[str, ...], typer.Option("--scheme", help="Homomorphic schemes, by commas.")
+    ] = ("paillier", "ckks", "bfv")
+    zero_one: Annotated[
+        bool, typer.Option("--zero-one", help="X of 0 and 1, which is exact without fraction bits.")
+    ] = False
     paillier_bits: Annotated[
         tuple[int, ...], typer.Option("--key-bits", help="Paillier moduli, by commas.")
     ] = (2048, 3072)
@@ -48,6 +55,9 @@ class CryptoSettings:
                 f"--samples has {len(self.samples)} values, --features {len(self.features)}: "
                 "expected one each"
             )
+        for name in self.schemes:
+            if name not in SCHEMES:
+                raise ConfigError(f"--scheme has {name!r}, some of {', '.join(SCHEMES)} expected")
 
     @property
     def shapes(self) -> list[tuple[int, int]]:

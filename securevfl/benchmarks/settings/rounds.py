@@ -34,7 +34,10 @@ class RoundsSettings:
     local_rule: Annotated[
         Literal["curvature", "frozen"], typer.Option(help="What local steps take for residuals.")
     ] = "curvature"
-    l2: Annotated[float, typer.Option(min=0, help="L2 regularization.")] = 0.0
+    l2: Annotated[
+        float | None,
+        typer.Option(min=0, help="L2 regularization; 0 if absent, and 1/N with exact steps."),
+    ] = None
     start: Annotated[
         Literal["random", "zero"],
         # No gradients are revealed here.

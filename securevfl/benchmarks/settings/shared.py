@@ -19,7 +19,12 @@ LearningRate = Annotated[
     float | None,
     typer.Option(help="Step size for all runs; tuned on a validation fifth if absent."),
 ]
-LocalSteps = Annotated[tuple[int, ...], typer.Option(help="Values of Q, by commas.")]
+LocalSteps = Annotated[
+    tuple[int | Literal["exact"], ...],
+    typer.Option(
+        help="Values of Q, by commas; exact takes all rows, whatever S, and no step size."
+    ),
+]
 MaxRounds = Annotated[int, typer.Option(min=1, help="Give up after so many rounds.")]
 Network = Annotated[
     NetworkSettings, typer.Option(help="lan, wan, intercontinental, or LATENCY_MS:MBIT_PER_S.")

@@ -19,7 +19,7 @@ class TradeoffSettings:
         typer.Option("--exchange", help=f"By commas: {', '.join(names.EXCHANGES)}."),
     ] = ("plain", "paillier", "ckks", "bfv")
     algorithm: shared.Algorithm = "fedbcd-p"
-    local_steps: shared.LocalSteps = (1, 5, 10)
+    local_steps: shared.LocalSteps = (1, 5, 10, "exact")
     batch_size: shared.FullOrSize = 64
     target_aucs: Annotated[
         tuple[float, ...],

@@ -7,6 +7,9 @@ from securevfl.models.losses import quadratic_loss
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 
+# One round trip multiplies by a new S' x S matrix every round: 0.4 GB in NTT form at this S.
+MOST_ROWS_AHEAD = 4096
+
 
 def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> ProductFormat:
     """Fixed point and bounds of a job's encrypted products.
@@ -43,6 +46,7 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
             rounds=plan.job.job.rounds,
             bandwidth_mbit=plan.line.bandwidth_mbit,
             latency_ms=plan.line.latency_ms,
+            evaluators=parties - 1,
         ),
         value_bits=settings.value_fraction_bits,
         matrix_bits=settings.feature_fraction_bits,
@@ -69,6 +73,8 @@ def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
     """Whether larger replies take less time than a second round trip."""
     settings = plan.job.exchange
     seconds = SCHEMES[settings.scheme].seconds
+    if plan.most_batch_rows > MOST_ROWS_AHEAD:
+        return False
     if seconds is None or settings.hide != "residuals" or settings.predictions != "clear":
         return False
     try:

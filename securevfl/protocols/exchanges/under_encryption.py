@@ -17,7 +17,7 @@ from securevfl.protocols.exchanges.encrypted import EncryptedFeatureSide, Encryp
 from securevfl.protocols.exchanges.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.exchanges.one_trip import OneTripFeatureSide, OneTripLabelSide
-from securevfl.protocols.exchanges.sizing import product_format, takes_one_trip
+from securevfl.protocols.exchanges.sizing import MOST_ROWS_AHEAD, product_format, takes_one_trip
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import gathering_of, require_summands
 from securevfl.protocols.session.keys import exchange_keys
@@ -72,6 +72,11 @@ class UnderEncryption(Exchange):
             raise ConfigError("round_trips = 1 needs hide = 'residuals' and predictions = 'clear'")
         if plan.algorithm.in_turns:
             raise ConfigError("round_trips = 1 needs an algorithm whose parties step all at once")
+        if plan.most_batch_rows > MOST_ROWS_AHEAD:
+            raise ConfigError(
+                f"round_trips = 1 multiplies by S x S numbers: batch_size is "
+                f"{plan.most_batch_rows}, at most {MOST_ROWS_AHEAD} expected; use 2 or auto"
+            )
 
     @override
     def learns(self, job: Job) -> Learns:

@@ -12,7 +12,7 @@ Learns:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Protocol
 
@@ -63,6 +63,8 @@ class Judge:
 
     def course(self, index: int, loss: float) -> Course:
         """What to say of the round with this loss."""
+        if not isfinite(loss):
+            return self._way_back(index)
         self.losses.append(loss)
         recent = self.losses[-self.window :]
         mean = fmean(recent) if len(recent) == self.window else inf
@@ -73,11 +75,8 @@ class Judge:
             return Course(index, keep=True, stop=self._settled())
         if mean == inf:
             return Course(index)
-        # Not "mean > ...": what is no number must not pass for a loss that falls.
-        if not mean <= best + self._tolerated(recent):
-            self.losses = []
-            self.ways_back += 1
-            return Course(index, back=True, stop=self.ways_back == MOST_WAYS_BACK)
+        if mean > best + self._tolerated(recent):
+            return self._way_back(index)
         self.bests.append(best)
         return Course(index, stop=self._settled())
 
@@ -87,7 +86,7 @@ class Judge:
         if self.bests and self.bests[-1] < inf:
             return self.bests[-1] < self.baseline
         recent = self.losses[-self.window :]
-        return not recent or fmean(recent) < self.baseline
+        return bool(recent) and fmean(recent) < self.baseline
 
     def state(self) -> dict[str, FloatArray]:
         """What it takes to go on."""
@@ -102,6 +101,11 @@ class Judge:
         """Go on from a state."""
         self.losses, self.bests = state["losses"].tolist(), state["bests"].tolist()
         self.ways_back = int(state["ways back"][0])
+
+    def _way_back(self, index: int) -> Course:
+        self.losses = []
+        self.ways_back += 1
+        return Course(index, back=True, stop=self.ways_back == MOST_WAYS_BACK)
 
     def _tolerated(self, recent: list[float]) -> float:
         """How far a mean may rise above the best one."""

@@ -7,13 +7,13 @@ from securevfl.protocols.session.workplace import PartyData
 
 
 class PartyBatches:
-    """One party's rows of every round; those of a fixed partition are cut out once."""
+    """One party's rows of every round; those that repeat are cut out once."""
 
     def __init__(self, plan: Plan, data: PartyData, inputs: FloatArray) -> None:
         self._schedule = plan.schedule
         self._inputs = inputs
         self._labels = data.train_labels
-        self._repeats = plan.job.job.sampling == "partition"
+        self._repeats = plan.schedule.repeats
         self._kept: dict[int, Batch] = {}
 
     def at(self, round_index: int) -> Batch:

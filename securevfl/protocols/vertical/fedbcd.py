@@ -8,29 +8,41 @@ The program is the same at both roles: what differs is the side of the exchange 
 who scores.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from typing_extensions import override
 
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import Batch, Lookahead, Session
+from securevfl.protocols.exchange import Batch, Lookahead, Session, Side
+from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.agreement import Agreement, agree
-from securevfl.protocols.session.course import LabelWatch
-from securevfl.protocols.session.label_guard import GuardRecord, LeakageCount, planned
+from securevfl.protocols.session.agreement import agree
+from securevfl.protocols.session.course import (
+    LONGEST_WINDOW,
+    SHORTEST_WINDOW,
+    Course,
+    FollowedWatch,
+    Judge,
+    LabelWatch,
+    NoWatch,
+    Watch,
+)
+from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.guarding import require_guard
 from securevfl.protocols.vertical.memory import Memory, go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training, run_party
-from securevfl.protocols.vertical.rounds import Rounds, watch_of
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.simulation import Program
 
@@ -152,6 +164,69 @@ async def take_part(training: Training) -> Trained:
     return Trained(done, scores, leakage, ready.key, ended=ended, learned=learned)
 
 
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What takes a party through a round.
+
+    Attributes:
+        training: who it is, its model and the plan.
+        side: its side of the exchange.
+        steps: its own, of the same model.
+        watch: its side of the label party's word.
+    """
+
+    training: Training
+    side: Side
+    steps: LocalSteps
+    watch: Watch
+
+    async def take(self, round_index: int, batch: Batch) -> Course:
+        """One round; what the label party said of it.
+
+        Raises:
+            PeerError: a peer failed; the model is as after the last whole round or turn.
+        """
+        party, model, steps = self.training.party, self.training.model, self.steps
+        async with party.costs.compute("local"):
+            steps.begin(round_index, len(batch.rows))
+        course = Course(round_index)
+        for turn, step in enumerate(steps_of(self.training.plan, round_index)):
+            async with party.costs.compute("local"):
+                predictions = model.predict(batch.inputs)
+                seen = batch.seen_by(model)
+            others = await self.side.gather(step, predictions)
+            if turn == 0:
+                loss = await self._loss(batch, predictions, others)
+                course = await self.watch.course(round_index, loss)
+                if course.back or course.stop:
+                    break
+                if course.keep:
+                    steps.keep()
+            signal = await self.side.signal(step, seen, predictions, others)
+            if signal is not None:
+                async with party.costs.compute("local"):
+                    steps.apply(
+                        batch.inputs, predictions=predictions, signal=signal, tangent=seen.jacobian
+                    )
+        async with party.costs.compute("local"):
+            steps.follow(course)
+        return course
+
+    async def _loss(
+        self, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> float | None:
+        """The training loss at the label party, or as much of it as it can tell.
+
+        Where nobody sees the sum of predictions it counts what its own steps promise to gain.
+        """
+        if batch.labels is None:
+            return None
+        if others is None:
+            return -self.steps.gained
+        async with self.training.party.costs.compute("local"):
+            return self.training.plan.loss.value(others + predictions, batch.labels)
+
+
 async def train(
     rounds: Rounds,
     *,
@@ -190,32 +265,33 @@ async def train(
     return plan.rounds, "rounds"
 
 
-def require_guard(
-    party: Party, plan: Plan, agreement: Agreement, directory: Path | None, *, resumes: bool = False
-) -> None:
-    """Refuse a job whose gradients would tell too much, or write it down before it starts.
+def watch_of(party: Party, plan: Plan, labels: IntArray | None) -> Watch:
+    """A party's side of the label party's word.
 
-    A job that goes on was written down when it started, and is not counted twice.
-
-    Raises:
-        LabelLeakRefused: they would.
-        DataError: the record of earlier jobs cannot be read or written.
+    Args:
+        party: who it is.
+        plan: of the job.
+        labels: of all training rows, at the label party.
     """
-    if directory is None:
+    if labels is None or not party.holds_labels:
+        return FollowedWatch(party) if plan.is_watched else NoWatch()
+    constant = np.broadcast_to(plan.loss.constant(labels), (len(labels), plan.loss.outputs))
+    window = 1
+    if not plan.full_batches or plan.exchange.adds_noise:
+        window = min(max(plan.schedule.batches, SHORTEST_WINDOW), LONGEST_WINDOW)
+    judge = Judge(plan.loss.value(constant, labels), plan.job.job.tolerance, window)
+    return LabelWatch(party, judge, told=plan.is_watched)
+
+
+def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
+    """The exchanges of a round."""
+    names, label_party = plan.facts.names, plan.facts.label_party
+    if not plan.algorithm.in_turns:
+        yield Step(round_index, receivers=names, fresh=names)
         return
-    record = GuardRecord(directory / party.name, plan.schedule.fingerprint)
-    earlier = record.load()
-    count = LeakageCount(
-        plan.facts.rows,
-        plan.loss.outputs,
-        agreement.columns,
-        {} if resumes else earlier,
-        frozenset(plan.networks),
-    )
-    batches = (plan.schedule.batch(index) for index in range(plan.rounds))
-    after = planned(count, party.others, batches)
-    if resumes:
-        after.include(earlier)
-    if not plan.job.job.allow_label_leak:
-        after.require_below_limit()
-    record.save(after.revealed)
+    turns = (label_party, *(name for name in names if name != label_party))
+    first = round_index * len(turns)
+    fresh = names
+    for turn, name in enumerate(turns):
+        yield Step(first + turn, receivers=(name,), fresh=fresh)
+        fresh = (name,)

@@ -140,7 +140,8 @@ def test_canaries_go_through_the_real_exchange(mechanism: Any) -> None:  # noqa:
 @pytest.fixture(scope="module")
 def small() -> tuple[Job, VerticalDataset]:
     job, data = scaled(Job.of(), load("breast_cancer"))
-    settings = {"rounds": 3, "batch_size": "full", "standardize": False, "eval_every": 0}
+    settings: dict[str, object] = {"rounds": 3, "batch_size": "full", "learning_rate": 0.1}
+    settings |= {"standardize": False, "eval_every": 0}
     job = Job.of(
         job=settings, exchange={"scheme": "dp"}, privacy={"noise_multiplier": 4, "clip": 2}
     )
@@ -193,7 +194,7 @@ def test_without_clipping_gradients_the_claim_is_broken(
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
     noisy = Job.of(
-        job={"batch_size": 115, "rounds": 40},
+        job={"batch_size": 115, "rounds": 40, "learning_rate": 0.1},
         exchange={"scheme": "dp"},
         privacy={"noise_multiplier": 4},
     )
@@ -241,7 +242,7 @@ def test_without_noise_no_epsilon_is_shown(rows: list[dict[str, Any]]) -> None:
 )
 def test_what_is_measured_follows_what_is_claimed(privacy: dict[str, Any], cases: set[str]) -> None:
     job = Job.of(
-        job={"batch_size": 115, "rounds": 8, "eval_every": 0},
+        job={"batch_size": 115, "rounds": 8, "eval_every": 0, "learning_rate": 0.1},
         exchange={"scheme": "dp"},
         privacy=privacy,
     )

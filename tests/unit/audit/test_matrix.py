@@ -28,7 +28,9 @@ KEYS = {
 
 
 def job(scheme: str, **settings: object) -> Job:
-    return Job.of(job={"batch_size": 115, **settings}, exchange={"scheme": scheme})
+    return Job.of(
+        job={"batch_size": 115, "learning_rate": 0.1, **settings}, exchange={"scheme": scheme}
+    )
 
 
 def rows_of(

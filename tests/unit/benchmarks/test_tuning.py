@@ -1,9 +1,15 @@
 import numpy as np
 import pytest
 
-from securevfl.benchmarks.tuning import tune, validation_split
+from securevfl.benchmarks.tuning import (
+    chosen,
+    different_steps,
+    step_settings,
+    tune,
+    validation_split,
+)
 from securevfl.data import load
-from securevfl.errors import TrainingDiverged
+from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.job import Job
 
 
@@ -43,3 +49,23 @@ def test_a_rate_that_diverges_is_passed_over() -> None:
     assert (tuned.learning_rate, tuned.validation_rounds) == (0.01, None)
     with pytest.raises(TrainingDiverged, match="every learning rate"):
         tune(job, dataset, grid=(1e200,))
+
+
+def test_exact_steps_take_all_rows_and_have_nothing_to_tune() -> None:
+    assert step_settings("exact", 64, 0.3) == {
+        "local_steps": "exact", "batch_size": "full", "learning_rate": "auto",
+    }  # fmt: skip
+    assert step_settings(5, 64, 0.3) == {
+        "local_steps": 5, "batch_size": 64, "learning_rate": 0.3,
+    }  # fmt: skip
+    job = Job.of(job=step_settings("exact", 64, 0.3))
+    found = chosen(job, load("breast_cancer"), 0.3)
+    assert (found.learning_rate, found.validation_rounds) == (None, None)
+    assert chosen(Job.of(), load("breast_cancer"), 0.3).how == "given"
+
+
+def test_what_takes_one_step_whatever_q_does_so_once() -> None:
+    assert different_steps("fedsgd", (5, 10, "exact")) == (1,)
+    assert different_steps("fedbcd-s", (5, 10, "exact", 5)) == (5, 10, "exact")
+    with pytest.raises(ConfigError, match="nearest is 'fedsgd'"):
+        different_steps("fedsdg", (1,))

@@ -1,5 +1,6 @@
 """BFV's two ends: what they refuse, and what they share."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -82,6 +83,35 @@ def test_hundreds_of_honest_replies_are_accepted(
         reply = evaluator.masked_product(owner.encrypt(extreme), prepared)
         found = unmask(owner.decrypt(reply.ciphertext, COLUMNS), reply.mask, owner.modulus_bits)
         assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("rows", [20_000, 60_000])
+def test_products_over_tens_of_thousands_of_rows_are_exact_up_to_their_bound(rows: int) -> None:
+    fmt = replace(FORMAT, rows=rows, columns=3, matrix_bound=8.0)
+    owner = BfvOwner(fmt)
+    evaluator = BfvEvaluator(owner.public_bytes, fmt)
+    generator = np.random.default_rng(rows)
+    values = np.full(rows, fmt.largest_value)
+    entries = np.full((rows, 3), fmt.largest_entry)
+    entries[:, 1] *= -1
+    entries[:, 2] = generator.integers(-fmt.largest_entry, fmt.largest_entry + 1, rows)
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(entries))
+    found = unmask(owner.decrypt(reply.ciphertext, 3), reply.mask, owner.modulus_bits)
+    assert np.array_equal(found, entries.T @ values)
+    assert found[0] == -found[1] == fmt.largest_product
+
+
+def test_preparing_a_large_matrix_makes_no_copy_of_it() -> None:
+    fmt = replace(FORMAT, rows=20_000, columns=64)
+    evaluator = BfvEvaluator(BfvOwner(fmt).public_bytes, fmt)
+    matrix = np.ones((fmt.rows, fmt.columns), np.int64)
+    tracemalloc.start()
+    try:
+        evaluator.prepare(matrix)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < matrix.nbytes / 2  # SEAL's own memory is not traced
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,14 @@ def test_a_shuffle_parts_the_rows_afresh_every_epoch_and_never_repeats_a_key() -
     assert len({schedule.batch_key(r) for r in range(100)}) == 100
 
 
+def test_a_full_batch_repeats_however_rows_are_sampled() -> None:
+    schedule = BatchSchedule(50, 26, "f", 3, "shuffle")
+    assert schedule.repeats
+    assert {schedule.batch_key(r) for r in range(9)} == {0}
+    assert all(schedule.batch(r).tolist() == list(range(50)) for r in range(9))
+    assert not BatchSchedule(50, 25, "f", 3, "shuffle").repeats
+
+
 @pytest.mark.parametrize("sampling", ["partition", "shuffle"])
 def test_every_party_gets_the_same_batch_in_whatever_order_it_asks(
     sampling: Literal["partition", "shuffle"],

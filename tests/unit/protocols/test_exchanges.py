@@ -5,9 +5,10 @@ from typing import cast
 
 import pytest
 
+from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import SCHEMES
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, RangeExceeded
 from securevfl.job import Job
 from securevfl.models.losses import Logistic
 from securevfl.protocols.catalogue import EXCHANGES
@@ -162,7 +163,9 @@ def test_layouts_are_for_the_widest_party_and_flooding_for_all_rounds() -> None:
         (64, 32, (20, 14)),  # products of 47 bits and fewer have replies of one prime
         (256, 32, (19, 13)),
         (2048, 32, (18, 12)),
-        (1 << 20, 32, (18, 12)),  # none is handy: the coarsest
+        (4096, 32, (17, 12)),  # more rows take fewer bits of v, and X keeps its own
+        (32_561, 32, (15, 12)),
+        (1 << 20, 32, (13, 12)),  # none is handy: the coarsest
         (256, 14, (19, 13)),
         (256, 10, (20, 10)),
         (1 << 20, 0, (20, 0)),
@@ -249,3 +252,36 @@ def test_one_trip_pays_where_a_round_trip_takes_longer_than_what_is_sent_more() 
     for other in others:
         slow = plan(other, "squared", parties=3)
         assert not one_trip_pays(replace(slow, line=never), fmt, ahead)
+
+
+@pytest.mark.parametrize("rows", [4097, 32_561])
+def test_one_trip_is_refused_where_its_matrix_would_be_too_large(rows: int) -> None:
+    with pytest.raises(ConfigError, match=rf"batch_size is {rows}, at most 4096 expected"):
+        plan_of(rows=rows, exchange={"scheme": "bfv", "round_trips": 1})
+    resolved = plan_of(rows=rows, exchange={"scheme": "bfv"})
+    fmt, ahead = (
+        product_format(resolved, agreement_of(8, 4), ahead=each) for each in (False, True)
+    )
+    assert not one_trip_pays(replace(resolved, line=Line(1e6, 1e6)), fmt, ahead)
+    plan_of(rows=4096, exchange={"scheme": "bfv", "round_trips": 1})
+    plan_of(rows=rows, job={"batch_size": 64}, exchange={"scheme": "bfv", "round_trips": 1})
+
+
+def test_one_trip_pays_less_where_a_line_serves_more_evaluators() -> None:
+    def pays(parties: int, latency_ms: float) -> bool:
+        resolved = plan_of(parties=parties, rows=256, exchange={"scheme": "bfv"})
+        resolved = replace(resolved, line=Line(latency_ms, 20.0))
+        formats = (
+            product_format(resolved, agreement_of(*[7] * parties), ahead=each)
+            for each in (False, True)
+        )
+        return one_trip_pays(resolved, *formats)
+
+    assert pays(2, 150.0)
+    assert not pays(5, 150.0)
+    assert pays(5, 600.0)
+
+
+def test_products_of_full_batches_that_fit_no_fixed_point_are_refused_with_their_numbers() -> None:
+    with pytest.raises(RangeExceeded, match=r"1 x 60000 rows .* needs 60 bits, more than the 59"):
+        BfvParameters.of(format_of({"scheme": "bfv"}, rows=60_000, feature_bound=2.0**18))

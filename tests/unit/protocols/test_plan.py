@@ -7,7 +7,7 @@ import pytest
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.protocols.plan import StepSize
 from securevfl.protocols.session.party import Step
-from securevfl.protocols.vertical.rounds import steps_of
+from securevfl.protocols.vertical.fedbcd import steps_of
 from tests.plans import NAMES, plan_of
 
 
@@ -47,7 +47,7 @@ def test_step_sizes_are_constant_or_fall_with_the_root_of_rounds() -> None:
 def test_a_schedule_is_the_jobs_or_else_the_algorithms(
     job: dict[str, object], decays: bool
 ) -> None:
-    assert plan_of(job=job).step_size.decays == decays
+    assert plan_of(job={"learning_rate": 0.1, **job}).step_size.decays == decays
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""Vertical data sets from arrays."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def dataset_of(
+    blocks: Sequence[FloatArray], labels: IntArray, *, standardize: bool = False
+) -> VerticalDataset:
+    """One party a block, the first with the labels; the test rows are the training rows."""
+    parties = tuple(
+        PartyTable(f"party{k}", tuple(f"c{i}" for i in range(block.shape[1])), block, block)
+        for k, block in enumerate(blocks)
+    )
+    ids = fingerprint(range(len(labels)))
+    classes = int(labels.max()) + 1
+    return VerticalDataset(
+        "made", parties, "party0", labels, labels, classes, standardize=standardize, fingerprint=ids
+    )
+
+
+def blocks_of(
+    generator: np.random.Generator, parties: int, *, rows: int = 120, columns: int = 4
+) -> list[FloatArray]:
+    """Columns that have something to do with one another, of mean 0 and deviation 1."""
+    common = generator.standard_normal((rows, 1))
+    blocks = [generator.standard_normal((rows, columns)) + common for _ in range(parties)]
+    return [(block - block.mean(axis=0)) / block.std(axis=0) for block in blocks]
+
+
+def labels_of(
+    generator: np.random.Generator, blocks: Sequence[FloatArray], classes: int = 2
+) -> IntArray:
+    """Classes that the columns say something about, and not all."""
+    inputs = np.hstack(blocks)
+    scores = inputs @ generator.standard_normal((inputs.shape[1], classes))
+    scores = scores / scores.std() + generator.gumbel(size=scores.shape)
+    return np.argmax(scores, axis=1).astype(np.int64)

@@ -1,0 +1,76 @@
+"""How much a party's own columns let a loss bend."""
+
+import numpy as np
+import pytest
+
+from securevfl.models import curvature
+from securevfl.models.curvature import Curvature, largest_curvature
+from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import Network
+from securevfl.models.neural import maker_of, neural_start
+
+
+def model_of(columns: int, *, intercept: bool = False) -> LinearModel:
+    return LinearModel(np.zeros((columns, 1)), intercept)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_it_is_the_quadratic_and_leaves_the_intercept_alone(
+    generator: np.random.Generator, intercept: bool
+) -> None:
+    x = generator.standard_normal((30, 4))
+    l2 = np.diag([0.3, 0.3, 0.3, 0.0 if intercept else 0.3])
+    matrix = 0.25 * x.T @ x / 30 + l2
+    bend = Curvature.of(model_of(4, intercept=intercept), x, 0.25, 0.3)
+    expected = np.linalg.inv(2.0 * matrix + 0.7 * np.eye(4))
+    np.testing.assert_allclose(bend.inverse(2.0, 0.7), expected, rtol=0, atol=1e-12)
+    assert bend.largest == pytest.approx(np.linalg.eigvalsh(matrix)[-1])
+
+
+def test_directions_without_data_stay_where_they_are(generator: np.random.Generator) -> None:
+    x = generator.standard_normal((30, 3))
+    collinear = np.hstack([x, x @ generator.standard_normal((3, 2)), np.zeros((30, 1))])
+    bend = Curvature.of(model_of(6), collinear, 1.0, 0.0)
+    assert bend.values.shape == (3,)
+    inverse = bend.inverse(1.0, 0.0)
+    pseudo = np.linalg.pinv(collinear.T @ collinear / 30, rcond=1e-9)
+    np.testing.assert_allclose(inverse, pseudo, rtol=0, atol=1e-9 * np.abs(pseudo).max())
+    with_l2 = Curvature.of(model_of(6), collinear, 1.0, 1e-3)
+    assert with_l2.values.shape == (6,)
+
+
+def test_columns_that_say_nothing_have_no_curvature() -> None:
+    bend = Curvature.of(model_of(3), np.zeros((5, 3)), 1.0, 0.0)
+    assert bend.largest == 0.0
+    np.testing.assert_array_equal(bend.inverse(1.0, 0.0), np.zeros((3, 3)))
+
+
+def test_of_a_batch_it_is_the_largest_eigenvalue(generator: np.random.Generator) -> None:
+    for shape in ((30, 4), (4, 30)):
+        x = generator.standard_normal(shape)
+        expected = 0.25 * np.linalg.norm(x, 2) ** 2 / len(x)
+        assert largest_curvature(model_of(shape[1]), x, 0.25) == pytest.approx(expected)
+
+
+def test_of_a_network_it_is_that_of_its_tangent(generator: np.random.Generator) -> None:
+    x = generator.standard_normal((12, 3))
+    make = maker_of(Network("mlp", (5,), "tanh"), None)
+    model = neural_start(make, x, 2, generator)
+    shift, weights = 1e-6, model.weights
+    slopes = []
+    for unit in np.eye(len(weights)):
+        model.weights = weights + shift * unit[:, None]
+        above = model.predict(x)
+        model.weights = weights - shift * unit[:, None]
+        slopes.append(((above - model.predict(x)) / (2 * shift)).ravel())
+    model.weights = weights
+    expected = 0.5 * np.linalg.norm(np.array(slopes), 2) ** 2 / 12
+    assert largest_curvature(model, x, 0.5) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_wide_model_is_measured_on_as_many_rows_as_memory_is_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(curvature, "JACOBIAN_VALUES", 12)
+    x = np.array([[2.0, 0, 0]] * 4 + [[100.0, 0, 0]] * 5)
+    assert largest_curvature(model_of(3), x, 1.0) == pytest.approx(4.0)

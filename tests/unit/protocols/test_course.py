@@ -1,0 +1,143 @@
+"""What the label party says of its losses."""
+
+from math import inf, nan
+
+import pytest
+
+from securevfl.protocols.session.course import Judge
+
+
+def said(judge: Judge, losses: list[float], first: int = 0) -> list[str]:
+    words = [judge.course(first + index, loss) for index, loss in enumerate(losses)]
+    return ["".join(n[0] for n in ("keep", "back", "stop") if getattr(w, n)) for w in words]
+
+
+def judge_of(*, tolerance: float = 0.01, window: int = 1) -> Judge:
+    return Judge(baseline=1.0, tolerance=tolerance, window=window)
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([2.0, 1.0, 0.5], ["k", "k", "k"]),
+        # A little more than the best is neither.
+        ([0.5, 0.505, 0.4], ["k", "", "k"]),
+        ([0.5, 0.52, 0.4, 0.6], ["k", "b", "k", "b"]),
+        # Measured from the best, not from the last.
+        ([0.5, 0.507, 0.514, 0.3], ["k", "", "b", "k"]),
+        # Three rounds together gain less than the tolerance.
+        ([0.5, 0.498, 0.496, 0.494], ["k", "k", "k", "ks"]),
+        ([0.5, 0.496, 0.492, 0.488, 0.486, 0.484], ["k", "k", "k", "k", "k", "ks"]),
+        ([0.5, 0.5, 0.5, 0.5], ["k", "", "", "s"]),
+        # Ways back are no rounds of these three.
+        ([0.5, 0.6, 0.6, 0.6, 0.6, 0.45], ["k", "b", "b", "b", "b", "k"]),
+        ([0.5, 0.6, 0.6, 0.6, 0.6, 0.6], ["k", "b", "b", "b", "b", "bs"]),
+        ([0.5, 0.6, 0.6, 0.6, 0.6, 0.4, 0.6], ["k", "b", "b", "b", "b", "k", "b"]),
+        # Five since the last best one, whatever lies between.
+        ([0.5, 0.6, 0.6, 0.505, 0.6, 0.6, 0.6], ["k", "b", "b", "", "b", "b", "bs"]),
+    ],
+)
+def test_words_of_full_batches(losses: list[float], words: list[str]) -> None:
+    assert said(judge_of(), losses) == words
+
+
+@pytest.mark.parametrize("bad", [nan, inf])
+@pytest.mark.parametrize("window", [1, 5])
+def test_a_loss_that_is_not_finite_is_a_way_back_wherever_it_comes(bad: float, window: int) -> None:
+    for before in range(12):
+        judge = judge_of(window=window, tolerance=0.0)
+        said(judge, [0.5 - 0.01 * index for index in range(before)])
+        assert said(judge, [bad], before) == ["b"]
+    judge = judge_of(window=window)
+    assert said(judge, [bad] * 5) == ["b", "b", "b", "b", "bs"]
+    assert not judge.learned
+    judge = judge_of(window=window)
+    assert said(judge, [bad, 0.5]) == ["b", "k"]
+
+
+def test_tolerance_0_never_ends_a_run_that_does_not_rise() -> None:
+    assert not any("s" in word for word in said(judge_of(tolerance=0.0), [0.5] * 500))
+
+
+def test_with_minibatches_windows_count() -> None:
+    judge = judge_of(window=5)
+    # The start is kept until there is a window.
+    assert said(judge, [0.9, 5.0, 0.1, 3.0]) == ["k", "", "", ""]
+    assert said(judge, [0.5], 4) == ["k"]
+    assert judge.bests[-1] == pytest.approx(1.9)
+    # The next window leaves the first out.
+    assert said(judge, [0.4], 5) == ["k"]
+    assert judge.bests[-1] == pytest.approx(1.8)
+
+
+@pytest.mark.parametrize(
+    ("rise", "spread", "back"),
+    [
+        (0.04, 0.0, False),  # within 5 % of the baseline
+        (0.06, 0.0, True),
+        (0.06, 0.02, False),  # within 3 standard errors more
+        (0.3, 0.02, True),
+    ],
+)
+def test_a_rise_must_be_beyond_noise(rise: float, spread: float, back: bool) -> None:
+    judge = judge_of(window=5, tolerance=0.0)
+    said(judge, [0.5] * 5)
+    # Of standard deviation spread·√2.5, so of standard error spread/√2.
+    window = [0.5 + rise + spread * shift for shift in (2.0, -2.0, 0.0, 1.0, -1.0)]
+    judge.losses = window[:-1]
+    assert said(judge, window[-1:], 9) == (["b"] if back else [""])
+
+
+def test_with_minibatches_three_windows_must_gain_something() -> None:
+    judge = judge_of(window=5, tolerance=0.01)
+    words = said(judge, [0.5] * 100)
+    assert words.index("s") == 5 - 1 + 3 * 5
+
+
+def test_after_a_way_back_a_window_fills_anew() -> None:
+    judge = judge_of(window=5, tolerance=0.0)
+    words = said(judge, [0.5] * 5 + [2.0] * 9)
+    assert words[4] == "k"
+    # One such loss makes a mean of 0.8 and too little is sure; then all of it is.
+    first = words.index("b")
+    assert words[first + 1 : first + 5] == [""] * 4
+    assert judge.ways_back >= 1
+
+
+def test_a_run_has_learned_if_its_best_is_below_the_constant() -> None:
+    judge = judge_of()
+    assert not judge.learned
+    said(judge, [1.5, 1.01])
+    assert not judge.learned
+    said(judge, [0.99], 2)
+    assert judge.learned
+    said(judge, [7.0], 3)
+    assert judge.learned  # what is kept is the best
+    equal = judge_of()
+    said(equal, [1.0])
+    assert not equal.learned
+
+
+def test_where_nobody_is_told_the_last_window_decides() -> None:
+    """Losses are noted then, and no word is said."""
+    judge = judge_of(window=5)
+    judge.losses = [0.1, 2.0, 2.0, 2.0, 2.0, 2.0]
+    assert not judge.learned
+    judge.losses = [9.0, 0.9, 0.9, 0.9, 0.9, 0.9]
+    assert judge.learned
+
+
+@pytest.mark.parametrize("window", [1, 5])
+def test_a_judge_goes_on_from_its_state(window: int) -> None:
+    losses = [1.0, 0.8, 0.9, 0.7, 0.69, 0.71, 0.9, 0.68, 0.67, 0.9, 0.9, 0.9, 0.9, 0.9, 0.6, 0.6]
+    for cut in range(len(losses)):
+        whole, first, rest = (judge_of(window=window) for _ in range(3))
+        expected = said(whole, losses)
+        words = said(first, losses[:cut])
+        rest.resume(first.state())
+        assert [*words, *said(rest, losses[cut:], cut)] == expected
+        assert (rest.losses, rest.bests, rest.ways_back) == (
+            whole.losses,
+            whole.bests,
+            whole.ways_back,
+        )

@@ -1,0 +1,180 @@
+"""What a job leaves open, and what exact steps refuse."""
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.errors import ConfigError
+from securevfl.models.linear import LinearModel
+from securevfl.protocols.plan import Plan
+from tests.plans import NAMES, plan_of
+
+ROWS = 300
+MLP = {"model": "mlp", "hidden": [3]}
+PRIVATE = {"noise_multiplier": 5.0, "gradient_clip": 1.0, "gradient_noise_multiplier": 5.0}
+
+
+def plan(job: dict[str, Any] | None = None, **sections: Any) -> Plan:  # noqa: ANN401
+    return plan_of(rows=ROWS, job={"batch_size": None, **(job or {})}, **sections)
+
+
+def settled(found: Plan) -> tuple[object, object, object, object]:
+    settings = found.job.job
+    return settings.local_steps, settings.batch_size, settings.acceleration, settings.l2
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        ({}, ("exact", "full", "nesterov", 1 / ROWS)),
+        ({"algorithm": "fedbcd-s"}, ("exact", "full", "none", 1 / ROWS)),
+        ({"algorithm": "fedsgd"}, (1, 128, "none", 1 / ROWS)),
+        ({"algorithm": "fdml"}, (1, 128, "none", 1 / ROWS)),
+        ({"algorithm": "fedsgd", "local_steps": 7}, (1, 128, "none", 1 / ROWS)),
+        ({"local_steps": 7}, (7, 128, "none", 1 / ROWS)),
+        ({"local_rule": "frozen"}, (5, 128, "none", 1 / ROWS)),
+        ({"local_rule": "gauss-newton"}, ("exact", "full", "nesterov", 1 / ROWS)),
+        (MLP, (5, 128, "none", 1 / ROWS)),
+        ({"learning_rate": 0.1}, (5, 128, "none", 0.0)),
+        ({"learning_rate": 0.1, "algorithm": "fedsgd"}, (1, 128, "none", 0.0)),
+        ({"schedule": "inverse-sqrt", "local_steps": 5}, (5, 128, "none", 1 / ROWS)),
+        # What is said stays said.
+        ({"batch_size": 64}, ("exact", 64, "nesterov", 1 / ROWS)),
+        ({"batch_size": "full", "learning_rate": 0.1}, (5, "full", "none", 0.0)),
+        ({"acceleration": "none"}, ("exact", "full", "none", 1 / ROWS)),
+        (
+            {"algorithm": "fedbcd-s", "acceleration": "nesterov"},
+            ("exact", "full", "nesterov", 1 / ROWS),
+        ),
+        ({"l2": 0.0}, ("exact", "full", "nesterov", 0.0)),
+        ({"l2": 0.5, "learning_rate": 0.1}, (5, 128, "none", 0.5)),
+        ({"local_steps": "exact"}, ("exact", "full", "nesterov", 1 / ROWS)),
+    ],
+)
+def test_what_is_not_said_follows(job: dict[str, Any], expected: tuple[object, ...]) -> None:
+    assert settled(plan(job)) == expected
+
+
+def test_few_rows_are_one_batch() -> None:
+    found = plan_of(rows=90, job={"batch_size": None, "local_steps": 5})
+    assert found.job.job.batch_size == 90
+    assert found.full_batches
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        (
+            {"job": {"learning_rate": 0.1, "local_steps": "exact"}},
+            "has no step size: drop learning_rate = 0.1, or give a number of steps",
+        ),
+        ({"job": {"schedule": "constant"}}, "drop schedule and divide_by_sqrt_parties"),
+        ({"job": {"divide_by_sqrt_parties": True}}, "drop schedule and divide_by_sqrt_parties"),
+        (
+            {"job": {"local_rule": "frozen", "local_steps": "exact"}},
+            "needs curvature: local_rule = 'frozen' leaves it out",
+        ),
+        (
+            {"job": {"algorithm": "fedsgd", "local_steps": "exact"}},
+            "fedsgd takes one gradient step; use fedbcd-p",
+        ),
+        (
+            {"job": {"algorithm": "fdml", "local_steps": "exact"}},
+            "fdml takes one gradient step; use fedbcd-p",
+        ),
+        (
+            {"job": {**MLP, "local_steps": "exact"}},
+            "takes linear models, and party 'bank' trains a network",
+        ),
+        (
+            {"exchange": {"scheme": "dp"}, "privacy": PRIVATE},
+            "'auto' follows from exact rows, which no epsilon covers: give a learning_rate",
+        ),
+    ],
+)
+def test_exact_steps_refuse_what_they_cannot_take(sections: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan(**sections)
+    assert told in str(refused.value)
+
+
+def test_with_a_learning_rate_noise_end_to_end_is_taken() -> None:
+    found = plan({"learning_rate": 0.1}, exchange={"scheme": "dp"}, privacy=PRIVATE)
+    assert settled(found) == (5, 128, "none", 0.0)
+
+
+def test_the_hash_is_that_of_the_settled_job() -> None:
+    """Parties agree on it: two ways to say a job are one, and other rows another."""
+    said = {
+        "local_steps": "exact",
+        "batch_size": "full",
+        "acceleration": "nesterov",
+        "l2": 1 / ROWS,
+        "learning_rate": "auto",
+    }
+    assert plan().hash == plan(said).hash
+    assert plan().hash != plan({"l2": 0.0}).hash
+    fewer = plan_of(rows=ROWS - 1, job={"batch_size": None})
+    assert plan().hash != fewer.hash
+
+
+@pytest.mark.parametrize(
+    ("sections", "watched"),
+    [
+        ({}, True),
+        ({"job": {"algorithm": "fedsgd"}}, True),
+        ({"job": MLP}, True),
+        ({"job": {"learning_rate": 0.1}}, False),
+        ({"job": {"algorithm": "fdml"}}, False),
+        ({"exchange": {"scheme": "dp"}, "privacy": {"noise_multiplier": 5.0}}, True),
+        (
+            {
+                "exchange": {"scheme": "dp"},
+                "privacy": {"noise_multiplier": 5.0, "label_noise_multiplier": 1.0},
+            },
+            False,
+        ),
+    ],
+)
+def test_who_is_watched(sections: dict[str, Any], watched: bool) -> None:
+    assert plan(**sections).is_watched == watched
+
+
+BOTH = {"exchange": {"scheme": "bfv", "hide": "both"}}
+NOISY = {"exchange": {"scheme": "dp"}, "privacy": {"noise_multiplier": 5.0}}
+SIGNS = {"exchange": {"scheme": "dp"}, "privacy": {**NOISY["privacy"], "label_noise_multiplier": 1}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "parties", "scale", "most", "columns"),
+    [
+        ({}, 2, 2**0.5 / 2, 2, 7),
+        ({}, 5, 5**0.5 / 2, 5, 7),
+        ({"job": {"algorithm": "fedbcd-s"}}, 5, 2**0.5 / 2, 1, 7),
+        # More than K where it may not majorize.
+        ({"job": {"batch_size": 64}}, 5, 5**0.5 / 2, inf, 7),
+        (NOISY, 5, 5**0.5 / 2, inf, 7),
+        ({"job": MLP}, 5, 5, inf, 0),
+        # K at once where nobody would notice that less is too little.
+        (SIGNS, 5, 5, inf, 7),
+        ({"job": {"loss": "squared"}, **BOTH}, 5, 5, 5, 7),
+        ({"job": {"learning_rate": 0.1, "batch_size": "full"}}, 5, 5, 5, 0),
+    ],
+)
+def test_how_far_parties_go(
+    sections: dict[str, Any], parties: int, scale: float, most: float, columns: int
+) -> None:
+    found = plan(parties=parties, **sections)
+    pace = found.steps(LinearModel(np.zeros((3, 1))), np.ones((ROWS, 3)), 7).pace
+    assert (pace.scale, pace.most, pace.columns) == (pytest.approx(scale), most, columns)
+    assert (pace.rows, pace.derived) == (ROWS, found.derives_steps)
+
+
+def test_feature_parties_start_small_where_steps_are_exact() -> None:
+    for parties in (2, 5):
+        found = plan(parties=parties)
+        assert found.start_deviation("bank") == 1.0
+        assert found.start_deviation(NAMES[0]) == pytest.approx(0.5 / (parties - 1) ** 0.5)
+        assert plan({"local_steps": 5}, parties=parties).start_deviation(NAMES[0]) == 1.0

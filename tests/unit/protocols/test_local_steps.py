@@ -1,0 +1,218 @@
+"""What one party's steps keep from round to round, and how far they go."""
+
+from dataclasses import replace
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securevfl.errors import TrainingDiverged
+from securevfl.models.linear import LinearModel
+from securevfl.models.losses import Logistic, Squared
+from securevfl.protocols.local_steps import LocalSteps, Pace
+from securevfl.protocols.session.course import Course
+from securevfl.protocols.signals import GradientSignal, LocalRule
+
+FloatArray = NDArray[np.float64]
+ROWS, COLUMNS = 40, 3
+KEEP, BACK, NOTHING = Course(0, keep=True), Course(0, back=True), Course(0)
+
+
+def party(
+    *,
+    scale: float = 1.0,
+    most: float = 8.0,
+    columns: int = 0,
+    derived: bool = True,
+    rule: LocalRule | None = None,
+    **changes: object,
+) -> tuple[LinearModel, LocalSteps, FloatArray]:
+    generator = np.random.default_rng(5)
+    inputs = generator.standard_normal((ROWS, COLUMNS))
+    model = LinearModel(generator.standard_normal((COLUMNS, 1)))
+    usual = rule or LocalRule(Logistic(), 1, l2=0.1, exact=True)
+    pace = Pace(scale, most, columns, ROWS, lambda i: 1 / (i + 1), derived=derived)
+    return model, LocalSteps(model, inputs, replace(usual, **changes), pace), inputs
+
+
+def signal_of(seed: int) -> GradientSignal:
+    return GradientSignal(np.random.default_rng(seed).standard_normal((COLUMNS, 1)))
+
+
+def take(
+    steps: LocalSteps, model: LinearModel, inputs: FloatArray, index: int, course: Course = NOTHING
+) -> FloatArray:
+    """A round with a signal of its number; returns where the exchange took place."""
+    steps.begin(index, len(inputs))
+    point = model.weights.copy()
+    steps.take(course, inputs, predictions=model.predict(inputs), signal=signal_of(index))
+    return point
+
+
+def bend(inputs: FloatArray, scale: float = 1.0, proximal: float = 0.0) -> FloatArray:
+    matrix = 0.25 * inputs.T @ inputs / ROWS + 0.1 * np.eye(COLUMNS)
+    return scale * matrix + proximal * np.eye(COLUMNS)
+
+
+def close(first: FloatArray, second: FloatArray) -> bool:
+    return bool(np.allclose(first, second, rtol=0, atol=1e-10))
+
+
+@pytest.mark.parametrize(("scale", "proximal"), [(1.0, 0.0), (3.0, 0.0), (2.0, 0.4)])
+def test_a_step_is_the_minimum_of_the_quadratic(scale: float, proximal: float) -> None:
+    model, steps, inputs = party(scale=scale, proximal=proximal)
+    point = take(steps, model, inputs, 0)
+    gradient = signal_of(0).value + 0.1 * point
+    move = np.linalg.solve(bend(inputs, scale, proximal), gradient)
+    assert close(model.weights, point - move)
+    assert steps.gained == pytest.approx(0.5 * float(np.sum(gradient * move)))
+
+
+def test_it_is_where_ever_more_local_steps_lead() -> None:
+    exact, steps, inputs = party(proximal=0.2)
+    take(steps, exact, inputs, 0)
+    model, _, _ = party()
+    rule = LocalRule(Logistic(), 4000, l2=0.1, proximal=0.2)
+    largest = float(np.linalg.eigvalsh(bend(inputs))[-1]) + 0.2
+    predictions = model.predict(inputs)
+    rule.apply(model, inputs, predictions=predictions, signal=signal_of(0), step_size=1 / largest)
+    assert close(model.weights, exact.weights)
+
+
+def test_momentum_follows_nesterovs_sequence() -> None:
+    model, steps, inputs = party(accelerated=True)
+    iterates, t = [model.weights.copy()], 1.0
+    for index in range(6):
+        point = take(steps, model, inputs, index)
+        if index >= 2:
+            following = (1 + sqrt(1 + 4 * t * t)) / 2
+            ahead = iterates[-1] + (t - 1) / following * (iterates[-1] - iterates[-2])
+            assert close(point, ahead)
+            t = following
+        elif index == 1:
+            assert close(point, iterates[-1])
+            t = (1 + sqrt(5)) / 2
+        iterates.append(model.weights.copy())
+
+
+def test_without_acceleration_exchanges_take_place_at_iterates() -> None:
+    model, steps, inputs = party()
+    for index in range(4):
+        before = model.weights.copy()
+        assert np.array_equal(take(steps, model, inputs, index), before)
+
+
+def test_a_way_back_is_from_the_best_point_and_half_as_far() -> None:
+    model, steps, inputs = party(accelerated=True)
+    for index in range(3):
+        take(steps, model, inputs, index)
+    best = take(steps, model, inputs, 3, KEEP)
+    gradient = signal_of(3).value + 0.1 * best
+    for index in (4, 5):
+        take(steps, model, inputs, index)
+    for number, scale in enumerate((2.0, 4.0, 8.0, 8.0)):
+        take(steps, model, inputs, 6 + number, BACK)
+        assert close(model.weights, best - np.linalg.solve(bend(inputs, scale), gradient))
+    # Momentum begins anew: no extrapolation in this round and the next.
+    for index in (10, 11):
+        iterate = model.weights.copy()
+        assert np.array_equal(take(steps, model, inputs, index), iterate)
+    iterate = model.weights.copy()
+    assert not close(take(steps, model, inputs, 12), iterate)
+
+
+def test_before_anything_is_kept_the_way_back_is_to_the_start() -> None:
+    model, steps, inputs = party()
+    start = model.weights.copy()
+    take(steps, model, inputs, 0)
+    take(steps, model, inputs, 1, BACK)
+    np.testing.assert_array_equal(model.weights, start)
+
+
+def test_training_ends_at_the_last_iterate_or_at_the_best_point() -> None:
+    model, steps, inputs = party(accelerated=True)
+    best = take(steps, model, inputs, 0, KEEP)
+    for index in (1, 2, 3):
+        take(steps, model, inputs, index)
+    iterate = model.weights.copy()
+    point = take(steps, model, inputs, 4, Course(0, stop=True))
+    assert not close(point, iterate)
+    np.testing.assert_array_equal(model.weights, iterate)
+    take(steps, model, inputs, 5, Course(0, back=True, stop=True))
+    np.testing.assert_array_equal(model.weights, best)
+
+
+def test_with_gradient_steps_a_way_back_halves_them_too() -> None:
+    model, steps, inputs = party(rule=LocalRule(Logistic(), 1))
+    largest = 0.25 * np.linalg.norm(inputs, 2) ** 2 / ROWS
+    best = take(steps, model, inputs, 0, KEEP)
+    assert close(model.weights, best - signal_of(0).value / largest)
+    take(steps, model, inputs, 1, BACK)
+    np.testing.assert_array_equal(model.weights, best)
+    take(steps, model, inputs, 2)
+    assert close(model.weights, best - signal_of(2).value / (3 * 2 * largest))  # η = 1/3 there
+
+
+def test_a_step_size_that_is_given_is_taken_as_it_is() -> None:
+    model, steps, inputs = party(derived=False, rule=LocalRule(Logistic(), 1), scale=5.0)
+    point = take(steps, model, inputs, 1)
+    assert close(model.weights, point - 0.5 * signal_of(1).value)
+
+
+def test_noise_of_minibatches_shortens_steps_and_bounds_momentum() -> None:
+    half = ROWS // 2
+    model, steps, inputs = party(columns=2, accelerated=True)
+    assert steps.pace.noise(ROWS) == 0.0
+    noise = steps.pace.noise(half)
+    assert noise == pytest.approx(2 / half * (1 - half / ROWS))
+    iterates = [model.weights.copy()]
+    for index in range(40):
+        point = take(steps, model, inputs[:half], index)
+        gradient = signal_of(index).value + 0.1 * point
+        move = np.linalg.solve(bend(inputs, 1 + noise * (1 + index / 5)), gradient)
+        assert close(model.weights, point - move)
+        iterates.append(model.weights.copy())
+    ahead = (1 - 2 * sqrt(noise)) * (iterates[-2] - iterates[-3])
+    assert close(point, iterates[-2] + ahead)
+
+
+def test_where_noise_is_larger_than_momentum_can_bear_there_is_none() -> None:
+    model, steps, inputs = party(columns=COLUMNS, accelerated=True)
+    for index in range(5):
+        iterate = model.weights.copy()
+        assert np.array_equal(take(steps, model, inputs[:4], index), iterate)
+
+
+def test_a_signal_that_is_not_finite_ends_training() -> None:
+    model, steps, inputs = party()
+    steps.begin(0, ROWS)
+    broken = GradientSignal(np.full((COLUMNS, 1), inf))
+    with pytest.raises(TrainingDiverged, match="not finite"):
+        steps.apply(inputs, predictions=model.predict(inputs), signal=broken)
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_steps_go_on_from_their_state(cut: int) -> None:
+    courses = [KEEP, NOTHING, KEEP, BACK, NOTHING, NOTHING, KEEP, NOTHING, BACK, NOTHING]
+    whole, steps, inputs = party(accelerated=True, columns=1)
+    rows = inputs[:30]
+    other, fresh, _ = party(accelerated=True, columns=1)
+    for index, course in enumerate(courses):
+        if index == cut:
+            other.weights = whole.weights.copy()
+            fresh.resume({name: values.copy() for name, values in steps.state().items()})
+        take(steps, whole, rows, index, course)
+        if index >= cut:
+            take(fresh, other, rows, index, course)
+            np.testing.assert_array_equal(other.weights, whole.weights)
+    assert fresh.gained == steps.gained
+
+
+def test_the_loss_decides_how_much_it_bends() -> None:
+    _, logistic, inputs = party()
+    _, squared, _ = party(rule=LocalRule(Squared(), 1, l2=0.1, exact=True))
+    logistic.begin(0, ROWS)
+    squared.begin(0, ROWS)
+    ratio = np.linalg.inv(logistic.ahead(inputs)[0]) - 0.1 * np.eye(COLUMNS)
+    assert close(4 * ratio, np.linalg.inv(squared.ahead(inputs)[0]) - 0.1 * np.eye(COLUMNS))
