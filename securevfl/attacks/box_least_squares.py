@@ -54,17 +54,19 @@ def box_least_squares(
         prior: what the unknowns are near to where the equations leave it free.
 
     Returns:
-        Shape (N, C).
+        Shape (N, C): where a bound holds, beyond it by as much as the equations press, so that rows
+        at the same bound keep an order; the minimum is what of the box is nearest.
     """
     steps = 1 / (visits[:, None] + prior.precision)
     found = box.nearest(prior.mean)
-    ahead, momentum = found, 1.0
+    ahead, pressed, momentum = found, found, 1.0
     for _ in range(MAX_ITERATIONS):
         slope = matrix.T @ (matrix @ ahead - target) + prior.precision * (ahead - prior.mean)
-        following = box.nearest(ahead - steps * slope)
+        pressed = ahead - steps * slope
+        following = box.nearest(pressed)
         moved = following - found
         if np.max(np.abs(moved)) < STEP_TOLERANCE:
-            return following
+            break
         if np.sum((ahead - following) * moved / steps) > 0:
             ahead, momentum = following, 1.0
         else:
@@ -72,4 +74,4 @@ def box_least_squares(
             ahead = following + (momentum - 1) / grown * moved
             momentum = grown
         found = following
-    return found
+    return pressed

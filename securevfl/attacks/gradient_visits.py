@@ -19,7 +19,7 @@ from securevfl.protocols.signals import GradientSignal
 
 @dataclass(frozen=True, eq=False)
 class TrainingKnowledge:
-    """Side knowledge: what a feature party with a linear model holds anyway, and the class shares.
+    """Side knowledge: what a feature party with a linear model holds anyway, and its own model.
 
     Attributes:
         inputs: its own X, shape (N, P), scaled as in training.
@@ -28,7 +28,8 @@ class TrainingKnowledge:
         plan: the job's rounds, steps and loss.
         columns: P of all parties together.
         courses: what the label party said at every round.
-        class_shares: how frequent each class is, shape (classes,): the one thing that is assumed.
+        own_model: what the best model of its own columns says of every row, probabilities of shape
+            (N, 1) for class 1 or (N, C): granted, as labels that it tells are no leak.
     """
 
     inputs: FloatArray
@@ -37,7 +38,7 @@ class TrainingKnowledge:
     plan: Plan
     columns: int
     courses: Sequence[Course]
-    class_shares: FloatArray
+    own_model: FloatArray
 
 
 @dataclass(frozen=True, eq=False)

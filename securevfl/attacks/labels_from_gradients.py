@@ -3,15 +3,19 @@
 Write d = s(H) − y: s is σ(H) for logistic loss, softmax for more classes. A visit of a batch shows
 basisᵀd of the batch's row space (see `row_spaces`), so that with a guess of s it is as many
 equations in the labels of the batch as its rank. The attack solves all of them together, within
-0 ≤ y ≤ 1 and near what the attacker's own model says of y:
+0 ≤ y ≤ 1 and near what the attacker's own model says of y, which is granted:
 
 - *one round*: `labels_from_one_round`; with θ⁰ = 0 everywhere s is ½ and no guess.
-- *over rounds*: `labels_from_gradients`; s is taken from the attacker's own part of the model as it
-  stood in each round. Visits of the same batch are averaged, visits of others stacked.
+- *over rounds*: `labels_from_gradients`; s is what the own model says, moved by how far the
+  attacker's part of the joint model was from its end. Every visit counts: those of the same batch
+  are averaged, others stacked.
 - rows of leverage 1 in a batch show their own d, whose sign is the label, whatever s.
 
 One batch's gradient is the sufficient statistic of a logistic regression on that batch alone: what
-leaks beyond the attacker's own model is how far P parameters overfit S rows.
+leaks beyond the attacker's own model is how far P parameters overfit S rows. So full batches tell
+little, however often they are visited: all their gradients lie in the one row space of X, where the
+labels' part Xᵀy is what the own model is fitted to, and the differences Xᵀ(s − s′) between rounds
+tell of the other parties' predictions what the attacker's own columns say of them.
 """
 
 from collections.abc import Sequence
@@ -28,8 +32,10 @@ from securevfl.models.losses import Loss
 
 # Variance of the guess of s that the equations are held to: 0.1² where s is guessed.
 GUESSED, KNOWN = 1e-2, 1e-3
-MIN_PROBABILITY = 0.02
-CALIBRATION_STEPS = 200
+# What visits of the same batch are weighted by: variance of a guess that is the own model's.
+NEAR = 1e-4
+# What is nearly certain by the own model may still be otherwise; how certain keeps its rank.
+MIN_PROBABILITY, LEAST = 0.02, 1e-6
 # Losses for which d < 0 where y = 1 and d > 0 where y = 0, whatever H.
 SIGN_LOSSES = {"logistic", "multinomial"}
 
@@ -78,11 +84,10 @@ def labels_from_gradients(
     """
     visits, last = replay(gradients, knowledge)
     loss = knowledge.plan.rule.loss
-    offset = _offset(loss, last, knowledge.class_shares)
-    guesses = [label_part(loss, visit.predictions + offset) for visit in visits]
-    own = label_part(loss, last + offset)
+    beyond = _predictions(loss, knowledge.own_model) - last
+    guesses = [label_part(loss, visit.predictions + beyond[visit.rows]) for visit in visits]
     signs = _signs_at_leverage_one(visits) if loss.name in SIGN_LOSSES else []
-    return solve_labels(visits, guesses, own, GUESSED, signs)
+    return solve_labels(visits, guesses, knowledge.own_model, GUESSED, signs)
 
 
 def solve_labels(
@@ -101,24 +106,29 @@ def solve_labels(
         variance: of the guesses.
         told: rows whose labels are known, with these, shapes (n,) and (n, C).
     """
-    own = np.clip(own, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+    spread = np.clip(own, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     lower, upper = np.zeros_like(own), np.ones_like(own)
     for rows, values in told:
         lower[rows] = upper[rows] = values
-    # d = s − y, so that basisᵀy = basisᵀs − basisᵀd; of the same batch on average.
-    equations: dict[int, list[FloatArray]] = {}
+    # d = s − y, so that basisᵀy = basisᵀs − basisᵀd. Of the same batch on average: the nearer the
+    # joint model was to its end, the better the guess.
+    sums: dict[int, tuple[FloatArray, float]] = {}
     for visit, guess in zip(visits, guesses, strict=True):
+        weight = 1 / (NEAR + float(np.mean((guess - own[visit.rows]) ** 2)))
+        total, weights = sums.get(id(visit.space), (np.zeros_like(visit.seen), 0.0))
         target = visit.space.basis.T @ guess - visit.seen
-        equations.setdefault(id(visit.space), []).append(target)
+        sums[id(visit.space)] = total + weight * target, weights + weight
     batches = list({id(visit.space): visit for visit in visits}.values())
     count = np.bincount(np.concatenate([batch.rows for batch in batches]), minlength=len(own))
     labels = box_least_squares(
         stacked(len(own), [(batch.rows, batch.space.basis) for batch in batches]),
-        np.concatenate([np.mean(targets, axis=0) for targets in equations.values()]),
+        np.concatenate([total / weights for total, weights in sums.values()]),
         count.astype(np.float64),
         Box(lower, upper),
-        Prior(own, variance / (own * (1 - own))),
+        Prior(own, variance / (spread * (1 - spread))),
     )
+    for rows, values in told:
+        labels[rows] = np.where(values > 0, labels.max(), labels.min())
     binary = own.shape[1] == 1
     return LabelEstimate(np.arange(len(own)), labels - 0.5 if binary else labels)
 
@@ -132,16 +142,14 @@ def label_part(loss: Loss, predictions: FloatArray) -> FloatArray:
     return parts
 
 
-def _offset(loss: Loss, predictions: FloatArray, class_shares: FloatArray) -> FloatArray:
-    """What to add to own predictions so that s is on average the classes' shares, shape (C,)."""
-    shares = class_shares[1:] if loss.outputs == 1 else class_shares
-    offset = np.zeros(loss.outputs)
-    for _ in range(CALIBRATION_STEPS):
-        # f″ ≤ curvature: steps on a convex function that never overshoot.
-        offset = offset + (shares - label_part(loss, predictions + offset).mean(axis=0)) / (
-            loss.curvature
-        )
-    return offset
+def _predictions(loss: Loss, probabilities: FloatArray) -> FloatArray:
+    """H with s(H) of these probabilities, shape (N, C)."""
+    inside = np.clip(probabilities, LEAST, 1 - LEAST)
+    if loss.outputs > 1:
+        return np.log(inside)
+    if loss.name in SIGN_LOSSES:
+        return np.log(inside / (1 - inside))
+    return (probabilities - label_part(loss, np.zeros_like(inside))) / loss.curvature
 
 
 def _signs_at_leverage_one(visits: Sequence[Visit]) -> list[tuple[IntArray, FloatArray]]:

@@ -2,7 +2,7 @@
 
 Runs in clear stand in for encrypted ones, since gradients are the same up to rounding. A batch size
 or a number of epochs is safe as far as this attack goes: it reads no more labels than the
-attacker's own model and the margin of accuracies.
+attacker's own model and the margins.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Advice:
         safe_batch_size: by sampling, the smallest S of the curve from which on labels keep; None
             where none does.
         safe_epochs: by sampling, how many epochs of this job's S keep labels, of `MOST_EPOCHS`.
-        curves: accuracy by batch size and by epochs, fixed batches beside reshuffled ones.
+        curves: AUC by batch size and by epochs, fixed batches beside reshuffled ones.
     """
 
     exposure: Exposure
@@ -100,7 +100,7 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
         for sampling, name in SAMPLINGS.items()
     }
     reference = next(iter(by_size.values()))[0]
-    bars = {"own model": reference.model_alone or 0.0, "most frequent": reference.chance or 0.0}
+    bars = {"own model": reference.model_alone or 0.0, "chance": reference.chance or 0.0}
     return Advice(
         exposure=exposure(inputs, subject.plan.schedule, epochs),
         zero_start=subject.job.job.start == "zero",
@@ -118,15 +118,11 @@ def _at(subject: Subject, read: Read, sampling: str, size: int, epochs: int) -> 
     return read(subject.record(rounds=rounds, batch_size=size, sampling=sampling))
 
 
-def _keeps(finding: Finding) -> bool:
-    return finding.advantage <= finding.margin
-
-
 def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
     """The smallest size from which on all keep labels."""
     safe = None
     for size, finding in reversed(list(zip(sizes, found, strict=True))):
-        if not _keeps(finding):
+        if not finding.keeps:
             break
         safe = size
     return safe
@@ -134,7 +130,7 @@ def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
 
 def _until(found: list[Finding]) -> int:
     """How many epochs keep labels before one does not."""
-    return next((index for index, each in enumerate(found) if not _keeps(each)), len(found))
+    return next((index for index, each in enumerate(found) if not each.keeps), len(found))
 
 
 def _curve(
@@ -146,4 +142,4 @@ def _curve(
 ) -> dict[str, Any]:
     series = {name: [each.value for each in findings] for name, findings in found.items()}
     log_x = ceil(x[-1] / x[0]) > 2 * MOST_EPOCHS
-    return curve(title, x_label, "labels read", x, series, lines=bars, log_x=log_x)
+    return curve(title, x_label, "AUC", x, series, lines=bars, log_x=log_x)

@@ -9,6 +9,10 @@ seeds instead. The verdict is
 - `resists` where the whole interval stays within the metric's margin;
 - `leaks` otherwise; `certain` only where the whole interval lies beyond the margin.
 
+An attack may be judged by several figures, as one on labels is by AUC, by the precision of the top
+of its ranking and by accuracy: a leak by any of them is one, and the row shows the figure that the
+verdict rests on.
+
 Where the better bar leaves little room below 1, as a model with 98 % of the labels does, the margin
 is half of that room, so that who reads all labels is not taken for one who reads none. A figure
 that is too noisy to tell counts as a leak that is not certain: resistance has to be shown. Margins
@@ -41,21 +45,23 @@ class Metric:
     Attributes:
         name: as reports show it.
         margin: the advantage that still resists.
-        advantage: how a figure is compared with its bar: by its difference; for an error, which
-            is smaller the more leaks, by the share that is gone, 1 − value / bar; or by orders of
-            magnitude, log10(value / bar).
+        advantage: how a figure is compared with its bar: by its difference; by how much it is
+            larger in proportion, value / bar − 1; for an error, which is smaller the more leaks, by
+            the share that is gone, 1 − value / bar; or by orders of magnitude, log10(value / bar).
         at_most_one: whether 1 is the most that a figure can be.
         is_bound: whether each seed's figure holds by itself: the range over seeds counts.
     """
 
     name: str
     margin: float
-    advantage: Literal["difference", "share", "orders"] = "difference"
+    advantage: Literal["difference", "proportion", "share", "orders"] = "difference"
     at_most_one: bool = True
     is_bound: bool = False
 
 
 ACCURACY = Metric("accuracy", 0.03)
+AUC = Metric("auc", 0.02)
+TOP_PRECISION = Metric("top_precision", 0.5, "proportion")
 RECOVERED = Metric("recovered_fraction", 0.03)
 RECALL = Metric("recall", 0.03)
 CORRELATION = Metric("correlation", 0.1)
@@ -74,6 +80,7 @@ class Finding:
         chance: what an adversary without the view reaches; None where that has no meaning.
         model_alone: what its part of the trained model gives it anyway, in the same metric.
         allowed: a bar that is neither: rounding, or a claimed ε.
+        beside: other figures of the same attack, each with a bar and a margin of its own.
         detail: more figures and curves, as JSON takes them.
     """
 
@@ -82,6 +89,7 @@ class Finding:
     chance: float | None = None
     model_alone: float | None = None
     allowed: float | None = None
+    beside: "tuple[Finding, ...]" = ()
     detail: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -103,6 +111,8 @@ class Finding:
             return 1 - self.value / self.bar
         if self.metric.advantage == "orders":
             return log10(max(self.value, NOTHING) / self.bar)
+        if self.metric.advantage == "proportion":
+            return self.value / self.bar - 1
         return self.value - self.bar
 
     @property
@@ -110,7 +120,14 @@ class Finding:
         """The advantage that still resists."""
         if self.metric.advantage == "difference" and self.metric.at_most_one:
             return min(self.metric.margin, (1 - self.bar) / 2)
+        if self.metric.advantage == "proportion":
+            return min(self.metric.margin, (1 / self.bar - 1) / 2)
         return self.metric.margin
+
+    @property
+    def keeps(self) -> bool:
+        """Whether no figure of this one seed passes its margin."""
+        return all(each.advantage <= each.margin for each in (self, *self.beside))
 
 
 @dataclass(frozen=True)
@@ -166,7 +183,7 @@ def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
         ConfigError: findings that cannot be judged.
     """
     findings = [each for each in outcomes if isinstance(each, Finding)]
-    verdict = judge(findings).verdict if findings else "immune"
+    verdict = judge(decisive(findings)).verdict if findings else "immune"
     if verdict == "leaks":
         return verdict
     kind = Finding if findings else Immune
@@ -174,8 +191,15 @@ def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
     return verdict if shown else "not_shown"
 
 
+def decisive(findings: Sequence[Finding]) -> list[Finding]:
+    """The figures that the verdict rests on, one a seed: the first ones unless only others leak."""
+    figures = [list(each) for each in zip(*((one, *one.beside) for one in findings), strict=True)]
+    leaking = [each for each in figures if judge(each).verdict == "leaks"]
+    return (leaking or figures)[0]
+
+
 def judge(findings: Sequence[Finding]) -> Judgement:
-    """Apply the rule to the findings of an attack, one a seed.
+    """Apply the rule to the findings of an attack, one a seed, without those beside them.
 
     Raises:
         ConfigError: no findings, or findings that cannot be judged.

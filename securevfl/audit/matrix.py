@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.judging import Finding, NotShown, judge, verdict_of
+from securevfl.audit.judging import Finding, NotShown, decisive, judge, verdict_of
 from securevfl.audit.measures.ciphertexts import (
     approximate_key,
     crafted_query,
@@ -128,10 +128,12 @@ def _measured(
 
 
 def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
-    """A cell as JSON has it, from its measurements, one a seed."""
+    """A cell as JSON has it, from its measurements, one a seed; side figures are the first's."""
     first = measured[0]
     outcomes = [each.outcome for each in measured]
     findings = [each for each in outcomes if isinstance(each, Finding)]
+    details = findings[0].detail if findings else {}
+    findings = decisive(findings) if findings else []
     reasons = [each.reason for each in outcomes if not isinstance(each, Finding)]
     detail = {"case": first.case, "control": first.control, "what_if": first.what_if}
     if reasons:
@@ -146,12 +148,12 @@ def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
         "chance": _mean([each.chance for each in findings]),
         "model_alone": _mean([each.model_alone for each in findings]),
         "verdict": verdict_of(outcomes),
-        "detail": detail | (_judged(findings) if findings else {}),
+        "detail": detail | (_judged(findings) if findings else {}) | details,
     }
 
 
 def _judged(findings: Sequence[Finding]) -> dict[str, Any]:
-    """What the seeds say; curves and side figures are those of the first."""
+    """What the seeds say."""
     judgement = judge(findings)
     return {
         "certain": judgement.certain,
@@ -160,7 +162,6 @@ def _judged(findings: Sequence[Finding]) -> dict[str, Any]:
         "margin": judgement.margin,
         "allowed": findings[0].allowed,
         "values": [each.value for each in findings],
-        **findings[0].detail,
     }
 
 

@@ -36,6 +36,10 @@ class OwnModel:
     score: LabelScore
     probabilities: FloatArray
 
+    def score_on(self, rows: IntArray, labels: IntArray) -> LabelScore:
+        """How well on some of the rows that its estimate is of, where it is of all of them."""
+        return score(LabelEstimate(rows, self.estimate.scores[rows]), labels)
+
 
 def own_model(inputs: FloatArray, labels: IntArray, known: IntArray | None = None) -> OwnModel:
     """Fit scikit-learn's logistic regression to the attacker's own columns.

@@ -9,10 +9,13 @@ from scipy.optimize import linear_sum_assignment
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.errors import ConfigError
 from securevfl.models import scores
 
 BoolArray = NDArray[np.bool_]
 TURNS = 5
+# The top of a ranking: a share of the rows, and no fewer than a share can be told from.
+TOP_SHARE, TOP_LEAST = 0.01, 30
 
 
 @dataclass(frozen=True)
@@ -23,24 +26,56 @@ class LabelScore:
         rows: how many rows were estimated.
         accuracy: share of them read rightly.
         auc: area under the ROC curve, which a majority class does not flatter.
-        chance: accuracy of guessing the most frequent class.
+        top_precision: share of the rarest class among the 1 % of the rows, 30 at least but no more
+            than it has, that the estimate ranks highest for it; where ranks are shared, the mean
+            over their orders.
+        majority: share of the most frequent class, the accuracy of guessing it.
+        minority: share of the rarest class, the top precision of guessing.
     """
 
     rows: int
     accuracy: float
     auc: float
-    chance: float
+    top_precision: float
+    majority: float
+    minority: float
 
 
 def score(estimate: LabelEstimate, labels: IntArray) -> LabelScore:
-    """Compare an estimate with all labels, shape (N,)."""
+    """Compare an estimate with all labels, shape (N,).
+
+    Raises:
+        ConfigError: rows of one class alone, which no estimate can tell from another.
+    """
     truth = labels[estimate.rows]
+    classes, counts = np.unique(truth, return_counts=True)
+    if len(classes) == 1:
+        raise ConfigError(f"labels of {len(truth)} rows: all of class {classes[0]}")
+    rarest = int(classes[np.argmin(counts)])
     return LabelScore(
         rows=len(truth),
         accuracy=scores.accuracy(estimate.scores, truth),
         auc=scores.auc(estimate.scores, truth),
-        chance=float(np.bincount(truth).max() / len(truth)),
+        top_precision=_top_precision(_score_of_class(estimate.scores, rarest), truth == rarest),
+        majority=float(counts.max() / len(truth)),
+        minority=float(counts.min() / len(truth)),
     )
+
+
+def _score_of_class(values: FloatArray, number: int) -> FloatArray:
+    """What ranks rows by one class, shape (n,): its score over the best other one."""
+    if values.shape[1] == 1:
+        return values[:, 0] if number == 1 else -values[:, 0]
+    others = np.delete(values, number, axis=1)
+    return np.asarray(values[:, number] - others.max(axis=1))
+
+
+def _top_precision(ranked_by: FloatArray, is_class: BoolArray) -> float:
+    count = min(max(int(TOP_SHARE * len(ranked_by)), TOP_LEAST), int(is_class.sum()))
+    last = np.sort(ranked_by)[-count]
+    above, tied = ranked_by > last, ranked_by == last
+    hits = is_class[above].sum() + (count - above.sum()) * is_class[tied].mean()
+    return float(hits / count)
 
 
 def gram_error(factor: FloatArray, features: FloatArray) -> float:

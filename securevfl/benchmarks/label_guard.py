@@ -4,11 +4,12 @@ Fixed partitions, all training rows, runs in clear: what the gradients of a homo
 tell, up to rounding. The guard's limit rests on this (docs/decisions/0010-label-guard.md).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from securevfl.attacks.leverage import exposure
+from securevfl.audit.judging import Finding
 from securevfl.audit.measures.labels import read_labels
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.benchmarks.progress import Report, silent
@@ -40,10 +41,17 @@ def label_guard(
             "ratio": shown.leakage_ratio,
             "batch_size": size,
             "epochs": settings.epochs,
-            "accuracy": float(np.mean([each.value for each in found])),
-            "accuracy_std": float(np.std([each.value for each in found])),
+            "auc": float(np.mean([each.value for each in found])),
+            "auc_std": float(np.std([each.value for each in found])),
             "own_model": found[0].model_alone,
-            "chance": found[0].chance,
+            "top_precision": _mean(found, "top_precision", "value"),
+            "own_top_precision": _mean(found, "top_precision", "model_alone"),
+            "accuracy": _mean(found, "accuracy", "value"),
+            "own_accuracy": _mean(found, "accuracy", "model_alone"),
             "rank_share": shown.rank_share,
             "exposed_rows": shown.exposed_rows,
         }
+
+
+def _mean(found: Sequence[Finding], metric: str, figure: str) -> float:
+    return float(np.mean([each.detail[metric][figure] for each in found]))

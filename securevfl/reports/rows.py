@@ -330,10 +330,13 @@ class LabelGuardRow(TypedDict):
     ratio: float
     batch_size: int
     epochs: int
-    accuracy: float
-    accuracy_std: float
+    auc: float
+    auc_std: float
     own_model: float | None
-    chance: float | None
+    top_precision: float
+    own_top_precision: float
+    accuracy: float
+    own_accuracy: float
     rank_share: float
     exposed_rows: int
 

@@ -204,9 +204,10 @@ THEOREM2: tuple[Column[Theorem2Row], ...] = (
 LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
     ("ratio", lambda row: f"{row['ratio']:.3f}"),
     ("S", lambda row: str(row["batch_size"])),
-    ("accuracy", lambda row: f"{row['accuracy']:.4f} ±{row['accuracy_std']:.4f}"),
+    ("AUC", lambda row: f"{row['auc']:.4f} ±{row['auc_std']:.4f}"),
     ("own model", lambda row: _share(row["own_model"])),
-    ("more", lambda row: _share(row["own_model"] and row["accuracy"] - row["own_model"], "+")),
+    ("more", lambda row: _share(row["own_model"] and row["auc"] - row["own_model"], "+")),
+    ("top 1 %", lambda row: f"{row['top_precision']:.3f}/{row['own_top_precision']:.3f}"),
     ("rank / N", lambda row: f"{row['rank_share']:.3f}"),
     ("leverage 1", lambda row: str(row["exposed_rows"])),
 )

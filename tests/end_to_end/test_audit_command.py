@@ -42,7 +42,7 @@ def test_an_audit_of_a_job_keeps_its_policy(capsys: Capture) -> None:
     chosen = ("--attack", "labels_from_residuals", "--repeats", "1", "--workers", "1")
     arguments = ("audit", path, *chosen)
     assert run(*arguments, "--quiet") == 1
-    assert "labels_from_residuals leaks under plain: accuracy 1" in capsys.readouterr().err
+    assert "labels_from_residuals leaks under plain: auc 1" in capsys.readouterr().err
     example()
     assert run(*arguments, "--quiet") == 0
     assert capsys.readouterr().err == ""

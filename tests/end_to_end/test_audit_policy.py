@@ -27,7 +27,7 @@ def test_the_example_keeps_its_policy_by_structure(capsys: Capture) -> None:
 def test_a_leak_breaks_a_policy(capsys: Capture) -> None:
     example(IN_CLEAR)
     assert audited("--attack", LABELS) == (1, ["leaks"])
-    says = f"securevfl: must_resist: {LABELS} leaks under plain: accuracy 1\n"
+    says = f"securevfl: must_resist: {LABELS} leaks under plain: auc 1\n"
     assert capsys.readouterr().err == says
 
 

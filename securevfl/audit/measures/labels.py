@@ -1,11 +1,14 @@
 """What a feature party reads of the labels, as rows of the audit.
 
-The bars are guessing the most frequent class, and the best logistic model of the attacker's own
-columns: training hands every party about that much anyway.
+Judged by AUC, by the precision of the top 1 % of the attack's ranking and by accuracy, which alone
+sees nothing where one class is rare. The bars are guessing, and the best logistic model of the
+attacker's own columns on the same rows: training hands every party about that much anyway.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +24,9 @@ from securevfl.attacks.labels_from_gradients import (
 )
 from securevfl.attacks.labels_from_residuals import ScheduleKnowledge, labels_from_residuals
 from securevfl.audit.advice import advise
-from securevfl.audit.judging import ACCURACY, Finding
+from securevfl.audit.judging import ACCURACY, AUC, TOP_PRECISION, Finding
 from securevfl.audit.measuring import Case, attack, attack_in_cases
-from securevfl.audit.own_model import own_model
+from securevfl.audit.own_model import OwnModel, own_model
 from securevfl.audit.scoring import score
 from securevfl.audit.seats import Recording, Seat, table_of
 from securevfl.audit.subject import Subject
@@ -31,6 +34,9 @@ from securevfl.audit.views import gradients_of, residuals_of
 from securevfl.errors import ConfigError
 
 EPOCHS = 3
+AUC_OF_GUESSING = 0.5
+# A full batch is one round an epoch; exact steps take so many.
+ROUNDS = 20
 # What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
 WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
 
@@ -50,13 +56,13 @@ def residual_labels(subject: Subject) -> Finding:
     seat = recording.seat(subject.feature_party)
     knowledge = ScheduleKnowledge(len(seat.inputs), recording.batches)
     estimate = labels_from_residuals(residuals_of(seat.view), knowledge)
-    return _finding(estimate, recording, seat)
+    return _finding(estimate, recording, _alone(recording, seat))
 
 
 @attack_in_cases(
     "labels_from_gradients",
     "feature party",
-    "its columns, theta0, the schedule, the plan; how frequent each class is",
+    "its columns, theta0, the schedule, the plan; the best model of its columns",
 )
 def gradient_labels(subject: Subject) -> Iterable[Case]:
     """Aggregated gradients: of the job as it is, and of jobs that the guard would refuse."""
@@ -71,7 +77,7 @@ def gradient_labels(subject: Subject) -> Iterable[Case]:
 
 
 def _this_job(subject: Subject) -> Finding:
-    finding = read_labels(_epochs(subject, EPOCHS), subject.feature_party)
+    finding = read_labels(_visits(subject), subject.feature_party)
     if subject.with_curves:
         advice = advise(subject, partial(read_labels, party=subject.feature_party), EPOCHS)
         finding.detail.update(curves=advice.curves, advice=advice.row())
@@ -83,10 +89,16 @@ def _reshuffled(subject: Subject, size: int, epochs: int) -> Finding:
     return read_labels(recording, subject.feature_party)
 
 
+def _visits(subject: Subject) -> Recording:
+    """The job for some epochs, or for all its rounds up to twenty where that is more."""
+    rounds = max(EPOCHS * subject.plan.schedule.batches, min(subject.job.job.rounds, ROUNDS))
+    return subject.record(rounds=rounds)
+
+
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
     """A run of so many epochs: floor(N / S) rounds each."""
     rows = len(subject.dataset.train_labels)
-    size = changes.get("batch_size", subject.job.job.batch_size)
+    size = changes.get("batch_size", subject.plan.batch_size)
     rounds = 1 if size == "full" else rows // int(str(size))
     return subject.record(rounds=epochs * rounds, **changes)
 
@@ -94,13 +106,13 @@ def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
 def read_labels(recording: Recording, party: str) -> Finding:
     """Labels from all gradients of a run that a feature party learned."""
     seat = recording.seat(party)
-    knowledge = training_knowledge(recording, seat)
-    return _finding(labels_from_gradients(_gradients(recording, seat), knowledge), recording, seat)
+    alone = _alone(recording, seat)
+    knowledge = training_knowledge(recording, seat, alone)
+    return _finding(labels_from_gradients(_gradients(recording, seat), knowledge), recording, alone)
 
 
-def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
-    """What a feature party holds beside its view, and how frequent each class is."""
-    labels = recording.dataset.train_labels
+def training_knowledge(recording: Recording, seat: Seat, alone: OwnModel) -> TrainingKnowledge:
+    """What a feature party holds beside its view, and the best model of its columns."""
     return TrainingKnowledge(
         inputs=seat.inputs,
         batches=recording.batches,
@@ -108,7 +120,7 @@ def training_knowledge(recording: Recording, seat: Seat) -> TrainingKnowledge:
         plan=recording.plan,
         columns=recording.columns,
         courses=recording.courses,
-        class_shares=np.bincount(labels) / len(labels),
+        own_model=alone.probabilities,
     )
 
 
@@ -120,7 +132,8 @@ def _one_round(subject: Subject) -> Finding:
     predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
     gradient = _gradients(recording, seat)[0]
     found = labels_from_one_round(gradient, OneRoundKnowledge(seat.inputs[rows], predicted))
-    return _finding(LabelEstimate(rows, found.scores), recording, seat)
+    estimate = LabelEstimate(rows, found.scores)
+    return _finding(estimate, recording, _alone(recording, seat))
 
 
 def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
@@ -134,21 +147,31 @@ def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
     return [seat.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
 
 
-def _finding(estimate: LabelEstimate, recording: Recording, seat: Seat) -> Finding:
+def _alone(recording: Recording, seat: Seat) -> OwnModel:
+    return own_model(seat.inputs, recording.dataset.train_labels)
+
+
+def _finding(estimate: LabelEstimate, recording: Recording, alone: OwnModel) -> Finding:
     truth = recording.dataset.train_labels
-    scored = score(estimate, truth)
-    own = own_model(seat.inputs, truth).score
-    return Finding(
-        ACCURACY,
-        scored.accuracy,
-        chance=scored.chance,
-        model_alone=own.accuracy,
-        detail={
-            "auc": scored.auc,
-            "model_alone_auc": own.auc,
-            "rows": scored.rows,
-            "rounds": recording.result.rounds,
-            "batch_size": recording.job.job.batch_size,
-            "label_guard_ratio": recording.result.label_guard_ratio,
-        },
+    found, own = score(estimate, truth), alone.score_on(estimate.rows, truth)
+    figures = (
+        Finding(AUC, found.auc, AUC_OF_GUESSING, own.auc),
+        Finding(TOP_PRECISION, found.top_precision, found.minority, own.top_precision),
+        Finding(ACCURACY, found.accuracy, found.majority, own.accuracy),
     )
+    detail: dict[str, Any] = {
+        each.metric.name: {
+            "value": each.value,
+            "chance": each.chance,
+            "model_alone": each.model_alone,
+            "margin": each.margin,
+        }
+        for each in figures
+    }
+    detail |= {
+        "rows": found.rows,
+        "rounds": recording.result.rounds,
+        "batch_size": recording.job.job.batch_size,
+        "label_guard_ratio": recording.result.label_guard_ratio,
+    }
+    return replace(figures[0], beside=figures[1:], detail=detail)

@@ -2,12 +2,15 @@ import pytest
 
 from securevfl.audit.judging import (
     ACCURACY,
+    AUC,
     DEVIATION,
     RELATIVE_ERROR,
+    TOP_PRECISION,
     Finding,
     Immune,
     NotShown,
     Outcome,
+    decisive,
     judge,
     verdict_of,
 )
@@ -57,6 +60,30 @@ def test_all_labels_are_a_leak_even_where_a_model_knows_nearly_all() -> None:
 def test_noise_does_not_count_as_resistance() -> None:
     judgement = judge(accuracies(0.75, 0.85, 0.78))
     assert (judgement.verdict, judgement.certain) == ("leaks", False)
+
+
+def test_the_top_of_a_ranking_is_judged_in_proportion() -> None:
+    def top(value: float, own: float) -> str:
+        return judge([Finding(TOP_PRECISION, value, chance=0.05, model_alone=own)]).verdict
+
+    assert (top(0.44, own=0.3), top(0.46, own=0.3)) == ("resists", "leaks")
+    assert (top(0.89, own=0.8), top(0.91, own=0.8)) == ("resists", "leaks")
+    assert top(1.0, own=1.0) == "resists"
+
+
+def test_a_leak_by_one_figure_is_one_and_the_row_shows_it() -> None:
+    accuracy = Finding(ACCURACY, 0.885, chance=0.88, model_alone=0.88)
+    kept = Finding(AUC, 0.68, 0.5, 0.67, beside=(accuracy,))
+    told = Finding(AUC, 0.78, 0.5, 0.67, beside=(accuracy,))
+    assert [each.metric for each in decisive([kept, kept])] == [AUC, AUC]
+    assert verdict_of([kept, kept]) == "resists"
+    assert verdict_of([told, told]) == "leaks"
+    other = Finding(ACCURACY, 0.95, chance=0.88, beside=(kept, told))
+    assert decisive([other])[0].metric is ACCURACY
+    hidden = Finding(AUC, 0.68, 0.5, 0.67, beside=(Finding(TOP_PRECISION, 0.7, 0.1, 0.3),))
+    assert [each.metric for each in decisive([hidden, hidden])] == [TOP_PRECISION] * 2
+    assert verdict_of([hidden, hidden]) == "leaks"
+    assert (kept.keeps, hidden.keeps) == (True, False)
 
 
 def test_a_rounding_error_is_allowed_and_more_is_not() -> None:

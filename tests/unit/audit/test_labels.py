@@ -14,8 +14,9 @@ from securevfl.attacks.labels_from_residuals import (
     labels_from_residuals,
 )
 from securevfl.audit.advice import advise
+from securevfl.audit.judging import verdict_of
 from securevfl.audit.measures.labels import read_labels, training_knowledge
-from securevfl.audit.own_model import own_model
+from securevfl.audit.own_model import OwnModel, own_model
 from securevfl.audit.scoring import score
 from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject, guarded_batch_size
@@ -23,7 +24,7 @@ from securevfl.audit.views import residuals_of
 from securevfl.benchmarks.label_guard import label_guard
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 
@@ -41,8 +42,12 @@ def run(dataset: VerticalDataset, scheme: str = "plain", **settings: object) -> 
     return Subject(job, dataset, 0).record()
 
 
+def alone(recording: Recording, party: str = "party2") -> OwnModel:
+    return own_model(recording.seat(party).inputs, recording.dataset.train_labels)
+
+
 def accuracy(recording: Recording, party: str = "party2") -> float:
-    return read_labels(recording, party).value
+    return float(read_labels(recording, party).detail["accuracy"]["value"])
 
 
 def test_signs_of_residuals_are_the_labels() -> None:
@@ -76,9 +81,69 @@ def test_a_fixed_partition_at_the_guards_limit_gives_what_the_own_model_gives(
 ) -> None:
     size = guarded_batch_size(a9a)
     finding = read_labels(run(a9a, batch_size=size, rounds=10 * (32561 // size)), "first")
-    assert finding.model_alone is not None
-    assert finding.value - finding.model_alone <= 0.03
-    assert 0.83 < finding.model_alone < 0.845
+    read = finding.detail["accuracy"]
+    assert read["value"] - read["model_alone"] <= 0.03
+    assert 0.83 < read["model_alone"] < 0.845
+
+
+def strangers(rows: int, columns: int, seed: int) -> VerticalDataset:
+    """Data with 6 % positives; the label party's columns tell most of the labels."""
+    generator = np.random.default_rng(seed)
+    values = generator.standard_normal((rows + 1000, 10 + columns))
+    weights = np.concatenate([np.full(10, 0.8), generator.normal(0, 1 / np.sqrt(columns), columns)])
+    odds = values @ weights - 4.5
+    labels = (generator.random(len(values)) < 1 / (1 + np.exp(-odds))).astype(np.int64)
+    tables = [
+        PartyTable(
+            name, tuple(f"{name}{i}" for i in range(part.shape[1])), part[:rows], part[rows:]
+        )
+        for name, part in (("labels", values[:, :10]), ("peer", values[:, 10:]))
+    ]
+    return VerticalDataset(
+        "strangers",
+        tuple(tables),
+        "labels",
+        labels[:rows],
+        labels[rows:],
+        2,
+        standardize=True,
+        fingerprint=fingerprint(range(rows)),
+    )
+
+
+def test_permitted_minibatches_leak_what_accuracy_does_not_see_and_full_batches_do_not() -> None:
+    dataset = strangers(8000, 20, seed=3)
+    sgd: dict[str, Any] = {"learning_rate": 0.1, "local_steps": 1, "rounds": 300}
+    small = read_labels(run(dataset, batch_size=guarded_batch_size(dataset), **sgd), "peer")
+    exact: dict[str, Any] = {"learning_rate": "auto", "batch_size": "full", "tolerance": 0.0}
+    full = read_labels(run(dataset, rounds=20, **exact), "peer")
+    for finding in (small, full):
+        read = finding.detail["accuracy"]
+        assert abs(read["value"] - read["model_alone"]) < 0.02
+    assert small.advantage > 0.05
+    top = small.detail["top_precision"]
+    assert top["value"] > 1.5 * top["model_alone"]
+    assert verdict_of([small]) == "leaks"
+    assert full.detail["rounds"] == 20
+    assert full.advantage < 0.01
+    assert verdict_of([full]) == "resists"
+
+
+def test_a_full_batch_with_a_category_of_one_person_tells_that_person() -> None:
+    dataset = strangers(600, 5, seed=0)
+    place = int(np.flatnonzero(dataset.train_labels == 1)[0])
+    table = dataset.parties[1]
+    columns = [np.hstack([part, np.zeros((len(part), 1))]) for part in (table.train, table.test)]
+    columns[0][place, -1] = 1
+    changed = PartyTable("peer", (*table.columns, "rare"), columns[0], columns[1])
+    dataset = replace(dataset, parties=(dataset.parties[0], changed), standardize=False)
+    recording = run(dataset, learning_rate="auto", batch_size="full", rounds=10)
+    seat = recording.seat("peer")
+    found = labels_from_gradients(
+        [seat.inputs.T @ each / 600 for each in residuals_of(seat.view)],
+        training_knowledge(recording, seat, alone(recording, "peer")),
+    )
+    assert found.scores[place, 0] == found.scores.max()
 
 
 def test_gradients_under_encryption_tell_the_same() -> None:
@@ -98,7 +163,7 @@ def test_gradients_of_other_labels_tell_nothing() -> None:
     seat = recording.seat("party2")
     found = labels_from_gradients(
         [seat.inputs[rows].T @ np.zeros((len(rows), 1)) for rows in recording.batches],
-        training_knowledge(recording, seat),
+        training_knowledge(recording, seat, alone(recording)),
     )
     assert score(found, others).auc < 0.6  # 456 rows: 0.5 ± 0.03, beyond 0.6 once in 2,000
 
@@ -107,7 +172,7 @@ def test_the_replayed_training_is_the_partys_own() -> None:
     recording = run(load("breast_cancer"), "bfv", rounds=12, eval_every=0)
     seat = recording.seat("party2")
     gradients = [entry.values for entry in seat.view.learned()]
-    _, last = replay(gradients, training_knowledge(recording, seat))
+    _, last = replay(gradients, training_knowledge(recording, seat, alone(recording)))
     trained = seat.inputs @ recording.result.outcomes["party2"].model.weights
     np.testing.assert_allclose(last, trained, atol=1e-12)
 
@@ -115,7 +180,7 @@ def test_the_replayed_training_is_the_partys_own() -> None:
 def test_gradients_that_do_not_fit_are_refused() -> None:
     recording = run(load("breast_cancer"), rounds=2)
     seat = recording.seat("party2")
-    knowledge = training_knowledge(recording, seat)
+    knowledge = training_knowledge(recording, seat, alone(recording))
     with pytest.raises(ConfigError, match="0 rounds"):
         replay([], knowledge)
     with pytest.raises(ConfigError, match="shape"):
@@ -127,9 +192,9 @@ def test_ten_classes_are_read_too() -> None:
     settings: dict[str, Any] = {"loss": "multinomial", "learning_rate": 0.001}
     small = run(dataset, batch_size=32, sampling="shuffle", rounds=44 * 3, **settings)
     finding = read_labels(small, "left")
-    assert finding.value > 0.95
-    assert finding.chance is not None
-    assert finding.chance < 0.15
+    read = finding.detail["accuracy"]
+    assert read["value"] > 0.95
+    assert read["chance"] < 0.15
 
 
 def test_the_own_model_is_a_bar_and_told_labels_can_be_left_out() -> None:
@@ -149,7 +214,31 @@ def test_the_own_model_is_a_bar_and_told_labels_can_be_left_out() -> None:
 def test_the_score_knows_the_most_frequent_class() -> None:
     estimate = LabelEstimate(np.array([0, 2, 3]), np.array([[1.0], [-1.0], [1.0]]))
     scored = score(estimate, np.array([1, 1, 0, 0]))
-    assert (scored.rows, scored.accuracy, scored.chance) == (3, 2 / 3, 2 / 3)
+    assert (scored.rows, scored.accuracy, scored.majority) == (3, 2 / 3, 2 / 3)
+    assert scored.minority == pytest.approx(1 / 3)
+    assert scored.top_precision == 0.5  # two rows share the first rank, one is of the rarest class
+    with pytest.raises(ConfigError, match="all of class 1"):
+        score(LabelEstimate(np.arange(2), np.zeros((2, 1))), np.ones(4, dtype=np.int64))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_top_of_a_ranking_is_of_the_rarest_class(turned: bool) -> None:
+    labels = (np.arange(5000) < 40).astype(np.int64)
+    values = np.zeros((5000, 1))
+    values[:30], values[4990:] = 1, 1
+    scored = score(
+        LabelEstimate(np.arange(5000), -values if turned else values), abs(turned - labels)
+    )
+    # The class has 40 rows, and 40 rows share the first rank.
+    assert scored.top_precision == pytest.approx(30 / 40)
+
+
+def test_the_top_of_a_ranking_of_more_classes() -> None:
+    labels = np.array([0] * 100 + [1] * 100 + [2] * 30)
+    values = np.eye(3)[labels]
+    assert score(LabelEstimate(np.arange(230), values), labels).top_precision == 1
+    values[200:, 0] = 3
+    assert score(LabelEstimate(np.arange(230), values), labels).top_precision == 0
 
 
 def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> None:
@@ -175,3 +264,4 @@ def test_the_guards_benchmark_gives_a_row_for_every_ratio() -> None:
     assert [row["batch_size"] for row in rows] == [115, 16]
     assert rows[0]["ratio"] <= 1 / 8
     assert rows[1]["accuracy"] > rows[0]["accuracy"]
+    assert rows[1]["auc"] > rows[0]["auc"]
