@@ -98,10 +98,12 @@ class LeakageCount:
             batches = max((len(seen) for seen in self.revealed.values()), default=0)
             columns = sum(self.columns.values())
             visits = "batches" if not self.nonlinear else "batches, each visit of a network's,"
+            fewest = columns * self.outputs > LIMIT * self.rows * max(self.outputs - 1, 1)
+            remedy = "take fewer columns or more rows" if fewest else "use larger batches"
             raise LabelLeakRefused(
                 f"label guard: {batches} distinct {visits} x {columns} peer columns over "
                 f"{self.rows} rows give a ratio of {self.ratio:.3f}, above {LIMIT}: the "
-                "gradients would carry too much about the labels; use larger batches, or set "
+                f"gradients would carry too much about the labels; {remedy}, or set "
                 "allow_label_leak = true"
             )
         for peer, rows in self.solved.items():

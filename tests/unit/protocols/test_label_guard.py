@@ -62,6 +62,15 @@ def test_the_limit_is_allowed_and_what_is_above_is_refused() -> None:
         leakage.require_below_limit()
 
 
+@pytest.mark.parametrize(("columns", "remedy"), [(4, "larger batches"), (40, "fewer columns")])
+def test_the_refusal_names_what_helps(columns: int, remedy: str) -> None:
+    leakage = LeakageCount(80, 1, {"peer": columns})
+    for batch in np.split(np.arange(80), 4):
+        leakage.add("peer", batch)
+    with pytest.raises(LabelLeakRefused, match=remedy):
+        leakage.require_below_limit()
+
+
 def test_planning_leaves_the_count_as_it_is() -> None:
     leakage = count()
     leakage.add("shop", rows(0))
