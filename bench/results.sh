@@ -50,11 +50,11 @@ result overhead 20 bench overhead
 
 # docs/results/exact-steps.md
 for data in breast_cancer digits a9a credit icu2012 icu2012-714 mnist-3v8; do
-    result "joint-$data" 60 bench joint --dataset "$data" --repeats 5
+    result "joint-$data" 100 bench joint --dataset "$data" --repeats 5
 done
 for data in breast default_credit; do
     fate_job "$data"
-    result "joint-fate-$data" 30 bench joint "results/fate/$data.toml" --repeats 5
+    result "joint-fate-$data" 10 bench joint "results/fate/$data.toml" --repeats 5
 done
 for network in wan intercontinental; do
     result "exact-a9a-$network" 20 bench tradeoff --dataset a9a --exchange plain,bfv \
