@@ -38,7 +38,7 @@ class Reference:
     scale: float
     most: float
     proximal: float = 0.0
-    tolerance: float = 3e-4
+    tolerance: float = 1e-4
     accelerated: bool = True
     in_turns: bool = False
     window: int = 1

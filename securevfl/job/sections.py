@@ -73,7 +73,7 @@ class JobSettings(Section):
     local_steps: PositiveInt | Literal["exact"] | None = None
     acceleration: Literal["none", "nesterov"] | None = None
     learning_rate: PositiveFloat | Literal["auto"] = "auto"
-    tolerance: NonNegative = 3e-4
+    tolerance: NonNegative = 1e-4
     schedule: Literal["constant", "inverse-sqrt"] | None = None
     divide_by_sqrt_parties: bool = False
     loss: Literal["logistic", "multinomial", "squared", "taylor-logistic"] = "logistic"

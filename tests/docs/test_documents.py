@@ -58,9 +58,9 @@ def test_your_own_data_in_five_minutes_runs_as_written(
     Path("job.toml").write_text(blocks["toml"], encoding="utf-8")
     assert run("train", "job.toml") == 0
     assert {path.stem for path in Path("models").iterdir()} == {"clinic", "laboratory"}
-    rounds, auc = re.findall(r"bfv +5 +(\d+) (0\.\d+)", capsys.readouterr().out)[0]
-    claimed = re.findall(r"bfv +5 +(\d+) (0\.\d+)", section)[0]
-    assert rounds == claimed[0]
+    rounds, auc = re.findall(r"bfv +exact +(\d+) (0\.\d+)", capsys.readouterr().out)[0]
+    claimed = re.findall(r"bfv +exact +(\d+) (0\.\d+)", section)[0]
+    assert int(rounds) == pytest.approx(int(claimed[0]), abs=3)  # when a loss has settled is close
     assert float(auc) == pytest.approx(float(claimed[1]), abs=0.01)
 
 

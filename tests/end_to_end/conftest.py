@@ -71,7 +71,7 @@ def breast_cancer() -> VerticalDataset:
 
 @pytest.fixture(scope="session")
 def run_job() -> RunJob:
-    """Trains a job given by settings; views are recorded."""
+    """Trains a job given by settings, with a step size of 0.1; views are recorded."""
 
     def run(
         dataset: VerticalDataset,
@@ -80,7 +80,7 @@ def run_job() -> RunJob:
         **settings: object,
     ) -> TrainingResult:
         job = Job(
-            job=JobSettings.model_validate(settings),
+            job=JobSettings.model_validate({"learning_rate": 0.1, **settings}),
             exchange=ExchangeSettings.model_validate(exchange or {}),
         )
         environment = environment or Environment(keys=SmallKeys(), record_views=True)

@@ -79,6 +79,7 @@ def job_of(exchange: Exchange, variant: dict[str, Any]) -> Job:
             "rounds": ROUNDS,
             "batch_size": "full",
             "local_steps": 2,
+            "learning_rate": 0.1,
             "loss": "taylor-logistic" if both else "logistic",
             "eval_every": 0,
         },

@@ -124,7 +124,7 @@ def test_the_example_job_runs_as_it_is_and_its_models_load_again(capsys: Capture
 
 
 def test_a_seed_on_the_command_line_replaces_the_jobs() -> None:
-    job = example(("rounds = 40", "rounds = 2"))
+    job = example(("rounds = 100", "rounds = 2"))
     for seed in ("1", "2"):
         assert run("train", job, "--seed", seed, "--quiet", "--json", f"{seed}.json") == 0
     first, second = (rows_of(f"{seed}.json", "train")[0] for seed in ("1", "2"))
@@ -195,13 +195,13 @@ def test_a_mistake_gets_one_line_and_exit_status_2(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("local_steps", "local_step"), "nearest known key is 'local_steps'"),
-        (("rounds = 40", "rounds = 0"), "job.rounds = 0"),
+        (("# local_steps", "local_step"), "nearest known key is 'local_steps'"),
+        (("rounds = 100", "rounds = 0"), "job.rounds = 0"),
         (('"bfv"', '"bvf"'), "nearest is 'bfv'"),
-        (("batch_size = 128", "batch_size = 32"), "label guard"),
+        (("# batch_size = 128", "batch_size = 32"), "label guard"),
         (('preset = "wan"', "latency_ms = 5"), "both latency_ms and bandwidth_mbit"),
         (("[exchange]", "[exchange"), "not TOML"),
-        (("learning_rate = 0.3", "learning_rate = 1e200\nloss = 'squared'"), "diverged"),
+        (("seed = 0", "learning_rate = 1e200\nloss = 'squared'"), "diverged"),
     ],
 )
 def test_a_mistake_in_a_job_file_names_the_key(
@@ -221,8 +221,7 @@ def test_a_full_disk_or_forbidden_place_is_told(capsys: Capture) -> None:
 
 def test_an_interrupt_leaves_the_last_checkpoint_usable() -> None:
     job = example(
-        ("rounds = 40", "rounds = 100000"),
-        ("target_auc = 0.99\n", ""),
+        ("rounds = 100 ", "rounds = 100000\ntolerance = 0 "),
         ('"bfv"', '"plain"'),
         ("checkpoint_every = 10", "checkpoint_every = 3"),
     )

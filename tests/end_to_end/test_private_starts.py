@@ -27,7 +27,7 @@ def starts(
         return start
 
     job = Job.of(
-        job={"rounds": 1, "batch_size": "full", "eval_every": 0, **settings},
+        job={"rounds": 1, "batch_size": "full", "learning_rate": 0.1, "eval_every": 0, **settings},
         exchange={"scheme": "dp"},
         privacy={"noise_multiplier": 1.0, **privacy},
     )

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from securevfl.benchmarks.settings import shared
-from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings
 
@@ -55,6 +54,8 @@ class CryptoSettings:
                 f"--samples has {len(self.samples)} values, --features {len(self.features)}: "
                 "expected one each"
             )
+        from securevfl.crypto.schemes import SCHEMES  # noqa: PLC0415  # help needs none of it
+
         for name in self.schemes:
             if name not in SCHEMES:
                 raise ConfigError(f"--scheme has {name!r}, some of {', '.join(SCHEMES)} expected")

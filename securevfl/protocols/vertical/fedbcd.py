@@ -160,7 +160,8 @@ async def take_part(training: Training) -> Trained:
         first_round=first_round,
     )
     scores = scoring.scores if isinstance(scoring, LabelScoring) else []
-    learned = not isinstance(watch, LabelWatch) or watch.judge.learned
+    # Noise on predictions drowns the training loss.
+    learned = plan.exchange.adds_noise or not isinstance(watch, LabelWatch) or watch.judge.learned
     return Trained(done, scores, leakage, ready.key, ended=ended, learned=learned)
 
 
