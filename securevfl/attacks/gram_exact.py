@@ -9,8 +9,8 @@ one equation a round and output, whatever γ, and h, d, γ and m are the label p
 Nesterov's numbers are public, so that points ahead give the iterates they are ahead of. Without
 penalties both sides are 0: m is d projected, and only the range of X shows, no lengths.
 
-Fewer equations than X has rank leave E open: what comes back is then the least positive
-semidefinite matrix that fits (Nyström's), of as much rank as there are equations.
+Fewer equations than X has rank leave E open: what comes back is then Nyström's approximation, the
+least positive semidefinite matrix that fits, of as much rank as there are equations.
 """
 
 from collections.abc import Iterator, Sequence
@@ -69,8 +69,8 @@ class Move:
 def factor_from_exact_steps(rounds: Sequence[Round], knowledge: ExactKnowledge) -> FloatArray:
     """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation.
 
-    With fewer moves than X has rank F has one column a move, and FFᵀ is a part of XXᵀ. Without
-    penalties F spans the range of X as orthogonal columns of mean square 1 would.
+    With fewer moves than X has rank F has a column a move and output, and FFᵀ is a part of XXᵀ.
+    Without penalties F spans the range of X as orthogonal columns of mean square 1 would.
 
     Args:
         rounds: all of all rows, from the first on, in the same order.
@@ -82,17 +82,23 @@ def factor_from_exact_steps(rounds: Sequence[Round], knowledge: ExactKnowledge) 
     moves = list(moves_of(rounds, knowledge))
     if not moves:
         raise ConfigError(f"rounds: {len(rounds)}, and no step between them")
-    rows, bend, l2 = len(rounds[0].rows), knowledge.curvature, knowledge.l2
-    given = [(each.scale * bend * each.moved - each.residuals) / rows for each in moves]
-    result = [
-        l2 * each.start - (each.scale * l2 + knowledge.proximal) * each.moved for each in moves
-    ]
-    if not (l2 or knowledge.proximal):
-        return span_of(np.hstack([each.moved for each in moves]), knowledge.dimension) * sqrt(rows)
-    basis = span_of(np.hstack(result), knowledge.dimension)
-    inner = symmetric_solution(basis.T @ np.hstack(given), basis.T @ np.hstack(result))
-    values, vectors = np.linalg.eigh(inner)
-    factor: FloatArray = basis @ vectors * np.sqrt(np.maximum(values, 0.0))
+    rows, l2, proximal = len(rounds[0].rows), knowledge.l2, knowledge.proximal
+    if not (l2 or proximal):
+        moved = np.hstack([each.moved for each in moves])
+        return span_of(moved, knowledge.dimension) * sqrt(rows)
+    pulled = np.hstack(
+        [l2 * each.start - (each.scale * l2 + proximal) * each.moved for each in moves]
+    )
+    left = np.hstack(
+        [(each.scale * knowledge.curvature * each.moved - each.residuals) / rows for each in moves]
+    )
+    # E⁻¹ from what E gives, as all noise is in `left`: a small difference of large vectors. Less
+    # than there is stands for E = N, that of standardized columns.
+    basis = span_of(pulled, knowledge.dimension)
+    beyond = symmetric_solution(basis.T @ pulled, basis.T @ (left - pulled / rows))
+    values, vectors = np.linalg.eigh(beyond + np.eye(len(beyond)) / rows)
+    lengths = np.divide(1.0, np.sqrt(np.abs(values)), out=np.zeros_like(values), where=values > 0)
+    factor: FloatArray = basis @ vectors * lengths
     return factor
 
 
