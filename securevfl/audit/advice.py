@@ -157,7 +157,7 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
         zero_start=subject.job.job.start == "zero",
         safe_batch_size={name: _from_on(sizes, found) for name, found in by_size.items()},
         safe_epochs={name: _until(found) for name, found in by_epoch.items()},
-        exact_steps=_exact_steps(small, read, at_hand),
+        exact_steps=exact_steps(small, read, at_hand),
         curves=[
             _curve(f"Labels by batch size, {EPOCHS} epochs", "rows a batch", sizes, by_size, bars),
             _curve(f"Labels by epochs, S = {at_hand}", "epochs", all_epochs, by_epoch, bars),
@@ -165,7 +165,14 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
     )
 
 
-def _exact_steps(subject: Subject, read: Read, size: int) -> ExactSteps | None:
+def exact_steps(subject: Subject, read: Read, size: int) -> ExactSteps | None:
+    """Measure them beside the job; None where it takes them itself, or cannot.
+
+    Args:
+        subject: the job in clear.
+        read: the attack and its score.
+        size: S of the job.
+    """
     if subject.plan.rule.exact and subject.plan.full_batches:
         return None
     try:
