@@ -1,6 +1,7 @@
 """X up to a rotation from exact steps on full batches: where it shows, and where it cannot."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def test_without_penalties_the_range_shows_and_no_length() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"l2": 0.1}, {"curvature": 1.0}, {"accelerated": False}, {"proximal": 0.1}]
 )
-def test_who_takes_steps_for_others_finds_other_data(wrong: dict[str, float]) -> None:
+def test_who_takes_steps_for_others_finds_other_data(wrong: dict[str, Any]) -> None:
     rounds, knowledge, inputs = seen(made(), rounds=20)
     assert error((rounds, replace(knowledge, **wrong), inputs)) >= 0.05
 
