@@ -106,7 +106,7 @@ result rounds-optimum 200 bench rounds --dataset a9a --algorithm fedbcd-p \
     --max-rounds 300 --eval-every 5 --learning-rate 0.3
 
 # docs/results/audit.md
-result audit 600 audit
+result audit 600 audit --local-steps 5 --learning-rate 0.1
 result label-guard-a9a 300 bench label-guard --dataset a9a
 result label-guard-a9a-second 300 bench label-guard --dataset a9a --label-party second
 result label-guard-credit 300 bench label-guard --dataset credit

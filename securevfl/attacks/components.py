@@ -40,7 +40,9 @@ def independent_components(factor: FloatArray, knowledge: IndependenceKnowledge)
     centred = factor - factor.mean(axis=0)
     basis, scales, _ = np.linalg.svd(centred, full_matrices=False)
     rank = int(np.sum(scales > 1e-6 * scales[0]))
-    whitened = basis[:, :rank] * np.sqrt(len(factor))
+    whitened: FloatArray = basis[:, :rank] * np.sqrt(len(factor))
+    if rank == 0:
+        return whitened
     search = FastICA(
         whiten=False, fun="logcosh", max_iter=ITERATIONS, tol=1e-4, random_state=knowledge.seed
     )

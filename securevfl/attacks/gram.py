@@ -76,7 +76,7 @@ def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) 
     )
     residuals = np.hstack([each.residuals for each in rounds[:-1]])
     predictions = np.hstack([each.predictions for each in rounds])
-    basis = _range(predictions, size)
+    basis = span_of(predictions, size)
     inner = symmetric_solution(basis.T @ residuals, basis.T @ moved)
     values, vectors = np.linalg.eigh(inner)
     eta = 1.0 if knowledge.local_steps == 1 else float(etas[0])
@@ -175,7 +175,7 @@ def _places(rounds: Sequence[Round], size: int) -> list[Place]:
         visits.setdefault(each.rows.tobytes(), []).append(index)
     places, start = [], 0
     for indices in visits.values():
-        basis = _range(np.hstack([rounds[index].predictions for index in indices]), size)
+        basis = span_of(np.hstack([rounds[index].predictions for index in indices]), size)
         span = slice(start, start + basis.shape[1])
         places.append(Place(rounds[indices[0]].rows, indices, basis, span))
         start = span.stop
@@ -199,8 +199,13 @@ def _coordinates(
     return coordinates
 
 
-def _range(predictions: FloatArray, size: int) -> FloatArray:
-    """An orthonormal basis of what the predictions span, with at most so many columns."""
+def span_of(predictions: FloatArray, size: int) -> FloatArray:
+    """An orthonormal basis of what the predictions span, with at most so many columns.
+
+    Args:
+        predictions: shape (rows, any number).
+        size: the most columns.
+    """
     basis, scales, _ = np.linalg.svd(predictions, full_matrices=False)
     kept = scales[:size] > np.finfo(np.float64).eps * scales[0]
     return basis[:, :size][:, kept]

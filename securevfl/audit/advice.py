@@ -18,11 +18,26 @@ from securevfl.audit.curves import curve
 from securevfl.audit.judging import Finding
 from securevfl.audit.seats import Recording, table_of
 from securevfl.audit.subject import Subject
+from securevfl.errors import ConfigError
 
 SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
 ROWS = 4096
 BATCH_SIZES, EPOCHS, MOST_EPOCHS = 7, 3, 5
 RANK_FLAG = 0.5
+ROUNDS = 20
+# What a job with nothing set does, whatever this one says.
+EXACT_STEPS: dict[str, object] = {
+    "algorithm": "fedbcd-p",
+    "rounds": 100,
+    "local_steps": "exact",
+    "learning_rate": "auto",
+    "batch_size": "full",
+    "acceleration": None,
+    "l2": None,
+    "schedule": None,
+    "divide_by_sqrt_parties": False,
+    "local_rule": "curvature",
+}
 Read = Callable[[Recording], Finding]
 
 
@@ -36,6 +51,8 @@ class Advice:
         safe_batch_size: by sampling, the smallest S of the curve from which on labels keep; None
             where none does.
         safe_epochs: by sampling, how many epochs of this job's S keep labels, of `MOST_EPOCHS`.
+        exact_steps: what exact steps on full batches tell and what this job does, on the same rows;
+            None where it takes them itself, or cannot.
         curves: AUC by batch size and by epochs, fixed batches beside reshuffled ones.
     """
 
@@ -43,6 +60,7 @@ class Advice:
     zero_start: bool
     safe_batch_size: dict[str, int | None]
     safe_epochs: dict[str, int]
+    exact_steps: "ExactSteps | None"
     curves: list[dict[str, Any]]
 
     @property
@@ -70,8 +88,41 @@ class Advice:
             "zero_start": self.zero_start,
             "safe_batch_size": self.safe_batch_size,
             "safe_epochs": self.safe_epochs,
+            "exact_steps": self.exact_steps.row() if self.exact_steps else None,
             "flags": self.flags,
         }
+
+
+@dataclass(frozen=True)
+class ExactSteps:
+    """Labels read from exact steps on full batches, beside those read from this job.
+
+    Attributes:
+        theirs: of exact steps, to their own end.
+        this_job: of as many of its rounds as the audit attacks.
+    """
+
+    theirs: Finding
+    this_job: Finding
+
+    @property
+    def recommended(self) -> bool:
+        """Whether they keep labels, and tell less than this job."""
+        return self.theirs.keeps and self.theirs.value < self.this_job.value
+
+    def row(self) -> dict[str, Any]:
+        """As JSON has it."""
+        found = {"theirs": self.theirs, "this_job": self.this_job}
+        figures = {
+            name: {
+                "auc": each.value,
+                "own_model": each.model_alone,
+                "rounds": each.detail["rounds"],
+                "batch_size": each.detail["batch_size"],
+            }
+            for name, each in found.items()
+        }
+        return {**figures, "recommended": self.recommended}
 
 
 def advise(subject: Subject, read: Read, epochs: int) -> Advice:
@@ -106,11 +157,32 @@ def advise(subject: Subject, read: Read, epochs: int) -> Advice:
         zero_start=subject.job.job.start == "zero",
         safe_batch_size={name: _from_on(sizes, found) for name, found in by_size.items()},
         safe_epochs={name: _until(found) for name, found in by_epoch.items()},
+        exact_steps=exact_steps(small, read, at_hand),
         curves=[
             _curve(f"Labels by batch size, {EPOCHS} epochs", "rows a batch", sizes, by_size, bars),
             _curve(f"Labels by epochs, S = {at_hand}", "epochs", all_epochs, by_epoch, bars),
         ],
     )
+
+
+def exact_steps(subject: Subject, read: Read, size: int) -> ExactSteps | None:
+    """Measure them beside the job; None where it takes them itself, or cannot.
+
+    Args:
+        subject: the job in clear.
+        read: the attack and its score.
+        size: S of the job.
+    """
+    if subject.plan.rule.exact and subject.plan.full_batches:
+        return None
+    try:
+        theirs = read(subject.record(**EXACT_STEPS))
+    except ConfigError:
+        return None
+    settings = subject.job.job
+    batches = len(subject.dataset.train_labels) // size
+    epochs = max(EPOCHS, min(settings.rounds, ROUNDS) // batches)
+    return ExactSteps(theirs, _at(subject, read, settings.sampling, size, epochs))
 
 
 def _at(subject: Subject, read: Read, sampling: str, size: int, epochs: int) -> Finding:

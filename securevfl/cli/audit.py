@@ -40,10 +40,18 @@ def audit(
     ] = "residuals",
     batch_size: Annotated[
         str | None,
-        typer.Option(help="Rows a batch, or `full`; the smallest that the label guard allows."),
+        typer.Option(
+            help="Rows a batch, or `full`, as with exact steps if absent; else the smallest that "
+            "the label guard allows."
+        ),
     ] = None,
-    local_steps: Annotated[int | None, typer.Option(min=1, help="Q; 5 if absent.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Step size; 0.1 if absent.")] = None,
+    local_steps: Annotated[
+        str | None,
+        typer.Option(help="Q, or `exact`; if absent exact, and 5 with a learning rate."),
+    ] = None,
+    learning_rate: Annotated[
+        str | None, typer.Option(help="Step size, or `auto`; auto if absent.")
+    ] = None,
     noise: Annotated[
         float, typer.Option(min=0, help="Noise multiplier of dp, where no job file has one.")
     ] = 1.0,
@@ -84,17 +92,17 @@ def audit(
         described, data = given, job_data(given, job.parent, data_dir)
     else:
         data = options.dataset(dataset or "breast_cancer", parties, data_dir)
-        from securevfl.audit.subject import guarded_batch_size
-
         data = replace(data, label_party=label_party or data.label_party)
-        size = guarded_batch_size(data) if batch_size is None else options.batch_size(batch_size)
+        steps = {
+            **({} if local_steps is None else {"local_steps": options.local_steps(local_steps)}),
+            "learning_rate": options.learning_rate(learning_rate or "auto"),
+        }
         described = Job.of(
             job={
                 "dataset": data.name,
-                "batch_size": size,
-                "local_steps": local_steps or 5,
-                "learning_rate": 0.1 if learning_rate is None else learning_rate,
+                "batch_size": _batch_size(batch_size, steps, data),
                 "loss": "taylor-logistic" if hide == "both" else "logistic",
+                **steps,
             }
         )
     if seed is not None:
@@ -155,6 +163,18 @@ def _read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | No
     described = read_job(path)
     names.check_names(described)
     return described
+
+
+def _batch_size(
+    text: str | None, steps: Mapping[str, object], data: "VerticalDataset"
+) -> int | Literal["full"]:
+    """As typed; else full with exact steps, and the smallest that the label guard allows."""
+    from securevfl.audit.subject import guarded_batch_size
+
+    if text is not None:
+        return options.batch_size(text)
+    exact = steps["learning_rate"] == "auto" and steps.get("local_steps", "exact") == "exact"
+    return "full" if exact else guarded_batch_size(data)
 
 
 def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ...]:

@@ -91,10 +91,35 @@ def batch_size(text: str) -> int | Literal["full"]:
     Raises:
         ConfigError: neither a whole number from 1 on nor `full`.
     """
-    if text == "full":
-        return "full"
+    return "full" if text == "full" else _count(text, "--batch-size", "full")
+
+
+def local_steps(text: str) -> int | Literal["exact"]:
+    """Local steps as typed.
+
+    Raises:
+        ConfigError: neither a whole number from 1 on nor `exact`.
+    """
+    return "exact" if text == "exact" else _count(text, "--local-steps", "exact")
+
+
+def learning_rate(text: str) -> float | Literal["auto"]:
+    """A step size as typed.
+
+    Raises:
+        ConfigError: neither a number nor `auto`.
+    """
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--learning-rate = {text!r}: expected a number, or auto") from None
+
+
+def _count(text: str, option: str, word: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"--batch-size = {text!r}: expected a number from 1 on, or full")
+        raise ConfigError(f"{option} = {text!r}: expected a number from 1 on, or {word}")
     return int(text)
 
 

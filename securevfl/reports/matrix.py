@@ -160,6 +160,14 @@ def advice_lines(rows: Sequence[Row]) -> list[str]:
         safe = f"from S = {size} on" if size else "at no batch size tried"
         epochs = advice["safe_epochs"][name]
         lines.append(f"labels, {name}: kept {safe} (3 epochs); at this S for {epochs} of 5 epochs")
+    if compared := advice["exact_steps"]:
+        theirs, this_job = compared["theirs"], compared["this_job"]
+        lines.append(
+            f"labels, exact steps on full batches: {theirs['rounds']} rounds, AUC "
+            f"{theirs['auc']:.3f} against {theirs['own_model']:.3f} of the attacker's own model; "
+            f"this job, {this_job['rounds']} rounds of {this_job['batch_size']}: "
+            f"{this_job['auc']:.3f}" + ("; take them" if compared["recommended"] else "")
+        )
     return lines
 
 

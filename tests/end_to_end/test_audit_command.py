@@ -37,6 +37,24 @@ def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> 
     assert "<svg" in page
 
 
+@pytest.mark.parametrize(
+    ("arguments", "title"),
+    [
+        ((), "S = full, Q = exact"),
+        (("--batch-size", "64"), "S = 64, Q = exact"),
+        (("--learning-rate", "0.1"), "S = 115, Q = 5"),
+        (("--local-steps", "2"), "S = 115, Q = 2"),
+    ],
+)
+def test_without_a_job_file_it_audits_what_jobs_do_that_say_no_more(
+    arguments: tuple[str, ...], title: str, capsys: Capture
+) -> None:
+    quick = ("--exchange", "bfv", "--attack", "labels_from_residuals", "--repeats", "1")
+    assert run("audit", *quick, "--workers", "1", *arguments) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"breast_cancer, 2 parties, {title}" in shown
+
+
 def test_an_audit_of_a_job_keeps_its_policy(capsys: Capture) -> None:
     path = example(('scheme = "bfv"', 'scheme = "plain"'))
     chosen = ("--attack", "labels_from_residuals", "--repeats", "1", "--workers", "1")
@@ -127,6 +145,9 @@ def test_a_policy_can_be_typed() -> None:
         (("job.toml", "--local-steps", "1"), "the job file job.toml says that"),
         (("--batch-size", "100000"), "batch_size"),
         (("--learning-rate", "-1"), "learning_rate"),
+        (("--learning-rate", "fast"), "--learning-rate = 'fast'"),
+        (("--local-steps", "0"), "--local-steps = '0'"),
+        (("--local-steps", "exact", "--learning-rate", "0.1"), "has no step size"),
     ],
 )
 def test_mistakes_in_an_audit_are_one_line(

@@ -20,6 +20,7 @@ from securevfl.attacks.gram import (
     factor_from_fixed_batches,
     factor_from_full_batches,
 )
+from securevfl.attacks.gram_exact import ExactKnowledge, factor_from_exact_steps
 from securevfl.attacks.gram_rows import factor_from_minibatches
 from securevfl.attacks.rounds import LabelPartyKnowledge, Round, rounds_of
 from securevfl.audit.curves import curve
@@ -37,9 +38,12 @@ from securevfl.audit.seats import Recording, table_of
 from securevfl.audit.subject import Subject
 from securevfl.audit.views import predictions_of
 from securevfl.errors import ConfigError
+from securevfl.protocols.plan import Plan
 
 STEPS = "rank of X, step size, Q, local rule"
 THIS_JOB, FULL_BATCHES = "this job's batches", "full batches"
+# Exact steps are of full batches as it is, and end early.
+FULL_LENGTH = "all rows, tolerance = 0"
 # Longer runs are not made for an audit.
 MOST_ROUNDS = 600
 # What-ifs: full batches of so many rows, some rounds for each dimension.
@@ -78,7 +82,8 @@ on_features = partial(attack_in_cases, adversary="label party", immune=_unseen)
 def gram(subject: Subject) -> Iterable[Case]:
     """XXᵀ from predictions: of this job's batches, and of full batches."""
     yield Case(lambda: _gram(subject, _from_job(subject)), THIS_JOB)
-    yield Case(lambda: _gram(subject, _from_full_batches(subject)), FULL_BATCHES, what_if=True)
+    case = _what_if(subject)
+    yield Case(lambda: _gram(subject, _from_full_batches(subject)), case, what_if=True)
 
 
 @on_features("anchors", side_knowledge=f"{STEPS}; as many rows as rank")
@@ -108,18 +113,18 @@ def _from_either(
     except ConfigError as error:
         reason = NotShown(str(error))
         yield Case(lambda: reason, THIS_JOB)
-        yield Case(
-            lambda: measure(subject, _from_full_batches(subject)), FULL_BATCHES, what_if=True
-        )
+        case = _what_if(subject)
+        yield Case(lambda: measure(subject, _from_full_batches(subject)), case, what_if=True)
     else:
         yield Case(partial(measure, subject, found))
 
 
 def _gram(subject: Subject, found: Recovered) -> Finding:
-    with_curve = found.case == FULL_BATCHES and subject.with_curves
+    with_curve = found.case != THIS_JOB and subject.with_curves
     detail = {
         "rounds": found.rounds,
         "rank": found.factor.shape[1],
+        "rank_of_features": int(np.linalg.matrix_rank(found.features)),
         "rows": len(found.features),
         "curves": [_by_rounds(subject)] if with_curve else [],
     }
@@ -171,6 +176,11 @@ def _from_job(subject: Subject) -> Recovered:
     """
     size, rows = _rank(subject), len(subject.dataset.train_labels)
     batches = subject.plan.schedule.batches
+    if subject.plan.derives_steps:
+        _check_derived(subject.plan)
+        # No more than it takes anyway: to have few is the point of exact steps.
+        rounds = min(subject.job.job.rounds, MOST_ROUNDS)
+        return _recovered(subject, subject.record(rounds=rounds), size, THIS_JOB)
     if subject.job.job.sampling == "shuffle":
         settings = subject.job.job
         if subject.plan.rule.local_steps > 1 or settings.l2 or settings.proximal:
@@ -193,14 +203,19 @@ def _from_full_batches(subject: Subject) -> Recovered:
         ConfigError: settings that the attack cannot take.
     """
     small, recording, size = _full_batches(subject)
-    return _recovered(small, recording, size, FULL_BATCHES)
+    return _recovered(small, recording, size, _what_if(subject))
+
+
+def _what_if(subject: Subject) -> str:
+    return FULL_LENGTH if subject.plan.rule.exact else FULL_BATCHES
 
 
 def _full_batches(subject: Subject) -> tuple[Subject, Recording, int]:
     small = subject.with_rows(SLOW_ROWS if subject.is_slow else FULL_ROWS)
     size = _rank(small)
     rounds = (SLOW_ROUNDS if subject.is_slow else ROUNDS_A_DIMENSION) * (size + 1)
-    return small, small.record(rounds=rounds, batch_size="full"), size
+    endless = {"tolerance": 0.0} if small.plan.rule.exact else {}
+    return small, small.record(rounds=rounds, batch_size="full", **endless), size
 
 
 def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> Recovered:
@@ -233,7 +248,7 @@ def label_party_rounds(recording: Recording, party: str) -> list[Round]:
 def _factor(recording: Recording, rounds: Sequence[Round], size: int) -> FloatArray:
     job, plan = recording.job.job, recording.plan
     if plan.derives_steps:
-        raise ConfigError("steps that follow from X itself: this attack takes a known step size")
+        return factor_from_exact_steps(rounds, exact_knowledge(recording, size))
     knowledge = GramKnowledge(
         dimension=size,
         step_sizes=[plan.step_size.at(index) for index in range(len(rounds))],
@@ -248,6 +263,34 @@ def _factor(recording: Recording, rounds: Sequence[Round], size: int) -> FloatAr
         rows = len(recording.dataset.train_labels)
         return factor_from_minibatches(rounds, rows, knowledge.step_sizes[0], size)
     return factor_from_fixed_batches(rounds, knowledge)
+
+
+def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
+    """How a party of the run steps.
+
+    Raises:
+        ConfigError: steps that follow from X in a way that the attack does not undo.
+    """
+    plan, seat = recording.plan, recording.seat(recording.dataset.label_party)
+    _check_derived(plan)
+    return ExactKnowledge(
+        dimension=size,
+        pace=plan.steps(seat.model, seat.inputs, recording.columns).pace,
+        courses=recording.courses,
+        curvature=plan.rule.loss.curvature,
+        l2=plan.rule.l2,
+        proximal=plan.rule.proximal,
+        accelerated=plan.rule.accelerated,
+    )
+
+
+def _check_derived(plan: Plan) -> None:
+    if not plan.rule.exact:
+        raise ConfigError("steps of a size that follows from X: this attack takes a known one")
+    if not plan.full_batches:
+        raise ConfigError(
+            "exact steps on minibatches follow from X of all rows: this attack takes full batches"
+        )
 
 
 def _rank(subject: Subject) -> int:

@@ -13,7 +13,7 @@ from securevfl.attacks.labels_from_residuals import (
     labels_from_magnitudes,
     labels_from_residuals,
 )
-from securevfl.audit.advice import advise
+from securevfl.audit.advice import advise, exact_steps
 from securevfl.audit.judging import verdict_of
 from securevfl.audit.measures.labels import read_labels, training_knowledge
 from securevfl.audit.own_model import OwnModel, own_model
@@ -255,7 +255,32 @@ def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> Non
     flags = " ".join(advice.flags)
     assert "theta0 = 0" in flags
     assert "leverage 1" in flags
-    assert advice.row()["zero_start"] is True
+    row = advice.row()
+    assert row["zero_start"] is True
+    assert row["exact_steps"]["theirs"]["batch_size"] == "full"
+    assert row["exact_steps"]["this_job"]["rounds"] == 33
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "recommended"),
+    [(456, 32, True), (456, 456, False), (200, 32, False)],
+    ids=["they read fewer", "they read more", "neither keeps labels"],
+)
+def test_advice_recommends_exact_steps_where_they_read_fewer_labels(
+    rows: int, size: int, recommended: bool
+) -> None:
+    job = Job.of(job={"batch_size": size, "learning_rate": 0.1})
+    subject = Subject(job, some_rows(load("breast_cancer"), rows), 0)
+    compared = exact_steps(subject, lambda each: read_labels(each, "party2"), size)
+    assert compared is not None
+    assert compared.theirs.detail["batch_size"] == "full"
+    assert compared.this_job.detail["batch_size"] == size
+    assert compared.recommended is recommended
+
+
+def test_a_job_with_nothing_set_is_compared_with_nothing() -> None:
+    subject = Subject(Job.of(job={}), load("breast_cancer"), 0)
+    assert exact_steps(subject, lambda each: read_labels(each, "party2"), 456) is None
 
 
 def test_the_guards_benchmark_gives_a_row_for_every_ratio() -> None:

@@ -60,6 +60,11 @@ def rows() -> list[dict[str, Any]]:
         "flags": ["750 rows have leverage 1"],
         "safe_batch_size": {"fixed batches": 114, "reshuffled": None},
         "safe_epochs": {"fixed batches": 5, "reshuffled": 2},
+        "exact_steps": {
+            "theirs": {"auc": 0.771, "own_model": 0.770, "rounds": 14, "batch_size": "full"},
+            "this_job": {"auc": 0.83, "own_model": 0.770, "rounds": 96, "batch_size": 128},
+            "recommended": True,
+        },
     }
     job = {"case": "this job", "curves": [CURVE], "advice": advice}
     return [
@@ -110,6 +115,10 @@ def test_advice_is_said_in_words(rows: list[dict[str, Any]]) -> None:
     assert lines[0] == "labels: 750 rows have leverage 1"
     assert "from S = 114 on" in lines[1]
     assert "at no batch size tried" in lines[2]
+    assert lines[3] == (
+        "labels, exact steps on full batches: 14 rounds, AUC 0.771 against 0.770 of the attacker's "
+        "own model; this job, 96 rounds of 128: 0.830; take them"
+    )
     assert advice_lines(rows[1:]) == []
     assert advice_tables(rows[1:]) == []
     (table,) = advice_tables(rows)
