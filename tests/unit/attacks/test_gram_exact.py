@@ -57,7 +57,7 @@ def test_one_round_more_than_columns_gives_all_of_it_and_one_less_does_not() -> 
         {"loss": "squared"},
     ],
 )
-def test_it_takes_what_is_public_of_steps(settings: dict[str, object]) -> None:
+def test_it_takes_what_is_public_of_steps(settings: dict[str, Any]) -> None:
     assert error(seen(made(), rounds=20, **settings)) <= 1e-8
 
 
