@@ -42,6 +42,12 @@ data = "$1_hetero_host.csv"
 END
 }
 
+# README.md
+result opening-breast_cancer 20 bench tradeoff --exchange plain,bfv --local-steps 1,10,exact \
+    --tuning per-q --network wan --repeats 3
+result opening-credit 60 bench tradeoff --dataset credit --exchange plain,bfv --batch-size 256 \
+    --local-steps 1,10,exact --tuning per-q --target-auc 0.71 --network wan --repeats 3
+
 # docs/results/engines.md
 result tradeoff 20 bench tradeoff
 result crypto 180 bench crypto

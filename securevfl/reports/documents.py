@@ -95,6 +95,11 @@ _TARGETS = by_columns(
 TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "tradeoff": by_columns(*TRADEOFF),
     "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
+    "opening": by_columns(
+        ("data", lambda row: str(row["dataset"])),
+        ("to AUC", lambda row: f"{row['target_auc']:.2f}"),
+        *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "total", "sent")),
+    ),
     "networks": by_columns(
         ("network", _network),
         ("S", lambda row: str(row["batch_size"])),
