@@ -91,14 +91,17 @@ _TARGETS = by_columns(
     ("η0", lambda row: rate(row["learning_rate"])),
     *((name, _SHOWN[name]) for name in ("rounds", "compute", "network", "total", "a round")),
 )
+_OPENING = by_columns(
+    ("data", lambda row: str(row["dataset"])),
+    ("to AUC", lambda row: f"{row['target_auc']:.2f}"),
+    *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "total", "sent")),
+)
 
 TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "tradeoff": by_columns(*TRADEOFF),
     "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
-    "opening": by_columns(
-        ("data", lambda row: str(row["dataset"])),
-        ("to AUC", lambda row: f"{row['target_auc']:.2f}"),
-        *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "total", "sent")),
+    "opening": lambda rows: _OPENING(
+        [row for row in rows if row["exchange"] != "plain" or row["local_steps"] == 1]
     ),
     "networks": by_columns(
         ("network", _network),

@@ -43,7 +43,7 @@ def test_every_command_is_in_the_readme(command: str) -> None:
 
 
 def test_the_readme_is_a_page_that_is_read_to_its_end() -> None:
-    assert len(README.splitlines()) <= 130
+    assert len(README.splitlines()) <= 150
 
 
 def test_your_own_data_in_five_minutes_runs_as_written(
@@ -129,7 +129,7 @@ def test_tables_are_what_result_files_and_descriptions_say(path: Path) -> None:
 
 
 def test_no_result_file_lies_unused() -> None:
-    pages = "".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md"))
+    pages = README + "".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md"))
     script = (ROOT / "bench" / "results.sh").read_text(encoding="utf-8")
     for path in (RESULTS / "data").iterdir():
         assert f"data/{path.name}" in pages
