@@ -37,7 +37,7 @@ class Pace:
 
     Attributes:
         scale: γ, before anyone is told to go less far.
-        most: γ never grows beyond it: full batches of linear models majorize at K.
+        most: γ never grows beyond it: exact steps on full batches majorize at K.
         columns: P of all parties together; 0 leaves noise out of account.
         rows: N.
         step_size: η by round.

@@ -203,7 +203,7 @@ class Plan:
         """
         together = 1 if self.algorithm.in_turns else len(self.facts.names)
         watched = self.is_watched and self.learns.predictions != "hidden"
-        majorizes = self.full_batches and not self.networks and not self.exchange.adds_noise
+        majorizes = self.rule.exact and self.full_batches and not self.exchange.adds_noise
         pace = Pace(
             scale=sqrt(max(together, 2)) / 2 if watched else together,
             most=together if majorizes else inf,
