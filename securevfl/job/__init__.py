@@ -244,7 +244,11 @@ def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
     if problem["type"] == "missing":
         return f"{place} is missing"
     if problem["type"] != "extra_forbidden":
-        return f"{place} = {problem['input']!r}: {problem['msg']}"
+        # One problem for each type that a value may be of.
+        told = [each["msg"] for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]
+        first, *others = dict.fromkeys(told)
+        ways = [first, *(other.removeprefix("Input should be ") for other in others)]
+        return f"{place} = {problem['input']!r}: {', or '.join(ways)}"
     key, sections = str(where[-1]), _sections()
     home = next((name for name, kind in sections.items() if key in kind.model_fields), None)
     if home is not None:

@@ -31,9 +31,11 @@ def settled(job: Job, algorithm: Algorithm, rows: int, networks: Collection[str]
         )
     local_steps = settings.local_steps
     if local_steps is None:
-        can_be_exact = auto and not networks and settings.local_rule != "frozen"
+        frozen = settings.local_rule == "frozen"
+        scheduled = settings.schedule or settings.divide_by_sqrt_parties
+        needs_numbers = algorithm.one_step or networks or frozen or scheduled
         inexact = NETWORK_STEPS if auto and networks else LOCAL_STEPS
-        local_steps = "exact" if can_be_exact and not algorithm.one_step else inexact
+        local_steps = "exact" if auto and not needs_numbers else inexact
     if local_steps == "exact":
         _check_exact(job, algorithm, networks)
     elif algorithm.one_step:

@@ -39,7 +39,7 @@ def settled(found: Plan) -> tuple[object, object, object, object]:
         (MLP, (20, 128, "none", 1 / ROWS)),
         ({"learning_rate": 0.1}, (5, 128, "none", 0.0)),
         ({"learning_rate": 0.1, "algorithm": "fedsgd"}, (1, 128, "none", 0.0)),
-        ({"schedule": "inverse-sqrt", "local_steps": 5}, (5, 128, "none", 1 / ROWS)),
+        ({"schedule": "inverse-sqrt"}, (5, 128, "none", 1 / ROWS)),
         # What is said stays said.
         ({"batch_size": 64}, ("exact", 64, "nesterov", 1 / ROWS)),
         ({"batch_size": "full", "learning_rate": 0.1}, (5, "full", "none", 0.0)),
@@ -70,8 +70,14 @@ def test_few_rows_are_one_batch() -> None:
             {"job": {"learning_rate": 0.1, "local_steps": "exact"}},
             "has no step size: drop learning_rate = 0.1, or give a number of steps",
         ),
-        ({"job": {"schedule": "constant"}}, "drop schedule and divide_by_sqrt_parties"),
-        ({"job": {"divide_by_sqrt_parties": True}}, "drop schedule and divide_by_sqrt_parties"),
+        (
+            {"job": {"schedule": "constant", "local_steps": "exact"}},
+            "drop schedule and divide_by_sqrt_parties",
+        ),
+        (
+            {"job": {"divide_by_sqrt_parties": True, "local_steps": "exact"}},
+            "drop schedule and divide_by_sqrt_parties",
+        ),
         (
             {"job": {"local_rule": "frozen", "local_steps": "exact"}},
             "needs curvature: local_rule = 'frozen' leaves it out",
