@@ -18,7 +18,7 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
-from securevfl.models.scores import auc
+from securevfl.models.scores import auc, auc_error
 from securevfl.models.storage import save_model
 from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Facts, Plan
@@ -133,9 +133,10 @@ class TrainingResult:
         """Whether the model is of any use, as far as the label party can tell.
 
         Its training loss has fallen below that of the best constant prediction, and held-out rows,
-        where there are some, are ranked better than by chance.
+        where there are some, are ranked better than chance by two of its standard errors.
         """
-        useful = not self.scores or self.scores[-1].auc > 0.5  # noqa: PLR2004
+        by_chance = 0.5 + 2 * auc_error(self.test_labels) if self.scores else 0.0
+        useful = not self.scores or self.scores[-1].auc > by_chance
         return useful and self.outcomes[self.plan.facts.label_party].learned
 
     @property

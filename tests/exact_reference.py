@@ -112,7 +112,7 @@ class Reference:
             self.bests.append(best)
         earlier = self.bests[: -3 * window]
         settled = bool(earlier) and earlier[-1] - self.bests[-1] < self.tolerance * baseline
-        return word + "stop" * settled
+        return "stop" if settled else word
 
     def run(self) -> "Reference":
         parties, everyone = range(len(self.blocks)), len(self.labels)

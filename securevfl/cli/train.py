@@ -133,7 +133,7 @@ def train(
         _show(row, paths)
     if not result.learned:
         sys.stderr.write(
-            "securevfl: warning: the model has learned nothing: one prediction for all is as good; "
+            "securevfl: warning: the model has learned nothing that can be told from chance; "
             f"it is written all the same (status {USELESS})\n"
         )
         raise typer.Exit(USELESS)

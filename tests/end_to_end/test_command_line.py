@@ -139,6 +139,28 @@ def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
     assert "bank: 20 rows" in capsys.readouterr().out
 
 
+def test_labels_that_follow_from_nothing_end_with_a_status_of_their_own(capsys: Capture) -> None:
+    job = two_organizations()
+    lines = Path("bank.csv").read_text(encoding="utf-8").splitlines()
+    labels = np.random.default_rng(3).permutation([line[-1] for line in lines[1:]])
+    mixed = [line[:-1] + label for line, label in zip(lines[1:], labels, strict=True)]
+    Path("bank.csv").write_text("\n".join([lines[0], *mixed]), encoding="utf-8")
+    # Every model fits its own rows better than a constant does; held-out rows tell.
+    assert run("train", job, "--quiet", "--json", "out.json") == 3
+    assert "warning: the model has learned nothing" in capsys.readouterr().err
+    (row,) = rows_of("out.json", "train")
+    assert not row["learned"]
+    assert {path.stem for path in Path("models").iterdir()} == {"bank", "shop"}
+
+
+def test_a_step_size_that_is_far_too_large_ends_with_it_too(capsys: Capture) -> None:
+    job = example(
+        ("seed = 0", "seed = 0\nlearning_rate = 1000\nrounds = 7"), ("rounds = 100 ", "#")
+    )
+    assert run("train", job, "--quiet") == 3
+    assert "warning" in capsys.readouterr().err
+
+
 def test_data_list_and_where_say_what_is_here(capsys: Capture) -> None:
     assert run("data", "list") == 0
     assert "breast_cancer" in capsys.readouterr().out

@@ -24,6 +24,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.training import Environment, train
@@ -204,3 +205,10 @@ def test_predictions_that_explode_are_refused(run_job: RunJob) -> None:
             learning_rate=1e6,
             loss="squared",
         )
+
+
+@pytest.mark.parametrize("word", ["back", "stop"])
+def test_a_word_that_contradicts_itself_is_refused(run_job: RunJob, word: str) -> None:
+    environment = tampering(Course, lambda m: replace(m, keep=True, **{word: True}), step=0)
+    with pytest.raises(UnexpectedMessage, match="says to keep a point and to leave it"):
+        run_job(load("breast_cancer"), environment=environment, learning_rate="auto", rounds=3)

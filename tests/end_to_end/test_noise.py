@@ -396,3 +396,12 @@ def test_ten_classes_take_noise_for_all_their_outputs() -> None:
     # One sample's ten predictions move by up to 2β each, 2β√10 in all.
     # 14,370 draws: within 4 % but once in 10^11.
     assert np.std(found - exact) == pytest.approx(4 * np.sqrt(10), rel=0.04)
+
+
+def test_a_promise_is_of_all_rounds_also_where_the_data_end_them_before() -> None:
+    result = noisy(
+        load("breast_cancer"), {"noise_multiplier": 0.01}, rounds=30, target_auc=0.9, eval_every=1
+    )
+    assert result.rounds < 30
+    assert result.plan.account is not None
+    assert result.privacy == result.plan.account.after(30)

@@ -2,11 +2,12 @@
 
 It has the loss of every exchange anyway. Once a round, before it gives residuals, it says one of
 four things in two bits: this point is the best so far, keep it; the loss has gone up, go back to
-the best one and move half as far; it no longer falls, training ends; or none of these.
+the best one and move half as far; it no longer falls, training ends; or none of these. The last
+word may also be to go back and end there.
 
 Learns:
     feature party: that, and so how many rounds the label party's loss took to settle. It is a
-        function of labels that no other guard counts, at most two bits a round.
+        function of labels that no other guard counts, at most two bits a round and one at the end.
     label party: nothing.
 """
 
@@ -19,6 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from securevfl.arrays import FloatArray
+from securevfl.errors import UnexpectedMessage
 from securevfl.protocols.session.party import Party
 from securevfl.wire.codec import StepMessage, message_kind
 
@@ -30,7 +32,7 @@ NOISY_RISE = 0.05
 
 @message_kind(14, stage="round")
 class Course(StepMessage):
-    """The label party's word before it gives residuals; at most one of the three."""
+    """The label party's word before residuals: one of the three, none, or back and stop."""
 
     keep: bool = False
     back: bool = False
@@ -79,7 +81,8 @@ class Judge:
         if (not self.bests and len(self.losses) == 1) or mean < best:
             self.bests.append(mean)
             self.ways_back = 0
-            return Course(index, keep=True, stop=self._settled())
+            settled = self._settled()
+            return Course(index, keep=not settled, stop=settled)
         if mean == inf:
             return Course(index)
         if mean > best + self._tolerated(recent):
@@ -152,10 +155,16 @@ class FollowedWatch:
         self._party = party
 
     async def course(self, index: int, loss: float | None, *, majorizes: bool) -> Course:
-        """Take the word."""
+        """Take the word.
+
+        Raises:
+            UnexpectedMessage: one that contradicts itself.
+        """
         del loss, majorizes
         party = self._party
-        _, course = await party.channel.receive([party.label_party], Course, index)
+        sender, course = await party.channel.receive([party.label_party], Course, index)
+        if course.keep and (course.back or course.stop):
+            raise UnexpectedMessage(f"{sender} says to keep a point and to leave it")
         return course
 
 

@@ -112,5 +112,6 @@ async def run_party(
         held_out=part.model.predict(part.held_out),
         ended=trained.ended,
         learned=trained.learned,
-        privacy=None if plan.account is None else plan.account.after(trained.rounds),
+        # Of all rounds, also where training ended before: when it does follows from the data.
+        privacy=None if plan.account is None else plan.account.after(plan.rounds),
     )

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from securevfl.models.scores import accuracy, auc
+from securevfl.models.scores import accuracy, auc, auc_error
 
 
 def test_auc_of_two_classes_ranks_the_predictions() -> None:
@@ -29,3 +29,12 @@ def test_a_class_without_held_out_rows_is_left_out_of_the_mean() -> None:
     generator = np.random.default_rng(0)
     predictions, labels = generator.standard_normal((40, 3)), np.arange(40) % 2
     assert 0 < auc(predictions, labels) < 1
+
+
+def test_the_error_of_scores_that_say_nothing(generator: np.random.Generator) -> None:
+    labels = np.repeat([0, 1], [300, 60])
+    found = [auc(generator.standard_normal((360, 1)), labels) for _ in range(2000)]
+    assert auc_error(labels) == pytest.approx(np.std(found), rel=0.1)  # 6 of its standard errors
+    assert auc_error(np.repeat([0, 1, 2], [300, 60, 2])) == pytest.approx(
+        auc_error(np.repeat([0, 1], [300, 62]))
+    )

@@ -26,8 +26,8 @@ def judge_of(*, tolerance: float = 0.01, window: int = 1) -> Judge:
         # Measured from the best, not from the last.
         ([0.5, 0.507, 0.514, 0.3], ["k", "", "b", "k"]),
         # Three rounds together gain less than the tolerance.
-        ([0.5, 0.498, 0.496, 0.494], ["k", "k", "k", "ks"]),
-        ([0.5, 0.496, 0.492, 0.488, 0.486, 0.484], ["k", "k", "k", "k", "k", "ks"]),
+        ([0.5, 0.498, 0.496, 0.494], ["k", "k", "k", "s"]),
+        ([0.5, 0.496, 0.492, 0.488, 0.486, 0.484], ["k", "k", "k", "k", "k", "s"]),
         ([0.5, 0.5, 0.5, 0.5], ["k", "", "", "s"]),
         # Ways back are no rounds of these three.
         ([0.5, 0.6, 0.6, 0.6, 0.6, 0.45], ["k", "b", "b", "b", "b", "k"]),
