@@ -209,6 +209,7 @@ def test_predictions_that_explode_are_refused(run_job: RunJob) -> None:
 
 @pytest.mark.parametrize("word", ["back", "stop"])
 def test_a_word_that_contradicts_itself_is_refused(run_job: RunJob, word: str) -> None:
-    environment = tampering(Course, lambda m: replace(m, keep=True, **{word: True}), step=0)
+    contradiction = Course(0, keep=True, back=word == "back", stop=word == "stop")
+    environment = tampering(Course, lambda _: contradiction, step=0)
     with pytest.raises(UnexpectedMessage, match="says to keep a point and to leave it"):
         run_job(load("breast_cancer"), environment=environment, learning_rate="auto", rounds=3)
