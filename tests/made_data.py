@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -19,10 +19,10 @@ def dataset_of(
         PartyTable(f"party{k}", tuple(f"c{i}" for i in range(block.shape[1])), block, block)
         for k, block in enumerate(blocks)
     )
-    ids = fingerprint(range(len(labels)))
+    ids = row_digests(range(len(labels)))
     classes = int(labels.max()) + 1
     return VerticalDataset(
-        "made", parties, "party0", labels, labels, classes, standardize=standardize, fingerprint=ids
+        "made", parties, "party0", labels, labels, classes, standardize=standardize, row_digests=ids
     )
 
 

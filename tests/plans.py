@@ -3,6 +3,7 @@
 from typing import Any
 
 from securevfl.crypto.masks import MaskKey
+from securevfl.data.tables import row_digests
 from securevfl.job import Job
 from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Facts, Plan
@@ -21,7 +22,9 @@ def plan_of(
     """A job resolved for so many parties; batches are full unless it says other."""
     job = {"rounds": 10, "batch_size": "full", **sections.pop("job", {})}
     names = (*NAMES, "more", "most")[:parties]
-    facts = Facts(names, "bank", rows=rows, test_rows=8, classes=classes, fingerprint="rows")
+    facts = Facts(
+        names, "bank", rows=rows, test_rows=8, classes=classes, row_digests=row_digests(range(rows))
+    )
     return resolve(Job.of(job=job, **sections), facts)
 
 
@@ -31,4 +34,6 @@ def agreement_of(
     """What parties with so many columns each agree on, as the first of them has it."""
     others = {f"party {number}": count for number, count in enumerate(columns[1:])}
     masks = MaskKey.generate().agree("first", {}, b"job")
-    return Agreement(columns[0], others, feature_bound, fraction_bits, masks)
+    return Agreement(
+        columns[0], others, feature_bound, fraction_bits, masks, dict.fromkeys(others, b"")
+    )

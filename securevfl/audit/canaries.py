@@ -14,7 +14,7 @@ from securevfl.attacks.two_worlds import (
     world_score,
 )
 from securevfl.audit.seats import local_part, table_of, with_table
-from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.mechanisms import Mechanism
@@ -143,7 +143,7 @@ def _canary_data(signs: FloatArray, generator: np.random.Generator) -> VerticalD
         test_labels=np.arange(HELD_OUT) % 2,
         classes=2,
         standardize=False,
-        fingerprint=fingerprint(range(rows)),
+        row_digests=row_digests(range(rows)),
     )
 
 

@@ -6,6 +6,7 @@ its own θ⁰ and what all parties know, and nothing else of the run. Only score
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import ceil, sqrt
 
 from securevfl.audit.seats import Recording, scaled
 from securevfl.data.tables import VerticalDataset, some_rows
@@ -14,9 +15,12 @@ from securevfl.protocols.catalogue import exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
-from securevfl.protocols.session.label_guard import LIMIT
+from securevfl.protocols.session.person_record import OTHERS_LIMIT, label_variance
 from securevfl.runtime.views import Received
 from securevfl.training import Environment, plan_for, train
+
+# A batch of S rows on average has hardly ever fewer than S − 4√S.
+SPREAD = 4
 
 
 @dataclass(eq=False)
@@ -139,17 +143,16 @@ def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
     return Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **resolved}})
 
 
-def guarded_batch_size(dataset: VerticalDataset, limit: float = LIMIT) -> int:
-    """The smallest S of a fixed partition that the label guard lets train for ever.
+def guarded_batch_size(dataset: VerticalDataset, limit: float = OTHERS_LIMIT) -> int:
+    """The smallest S of a fixed partition that the label guard lets train; N where none does.
 
-    That is floor(N/S)·ΣP ≤ limit·N over all feature parties, N(C − 1)/C for C > 2 classes, and
-    more rows than columns; N where no partition does.
+    Batches of S rows tell ΣP/(S·v) of every label, over all feature parties; they vary by some √S.
     """
     rows = len(dataset.train_labels)
-    share = 1.0 if dataset.classes == 2 else (dataset.classes - 1) / dataset.classes  # noqa: PLR2004
     widths = [len(table.columns) for table in dataset.parties if table.name != dataset.label_party]
-    batches = int(limit * rows * share / sum(widths))
-    return rows if batches < 1 else max(rows // (batches + 1) + 1, max(widths) + 1)
+    least = sum(widths) / (limit * label_variance(dataset.train_labels))
+    size = ceil(least + SPREAD * sqrt(least))
+    return size if 2 * size <= rows else rows
 
 
 def _is_ciphertext(entry: object) -> bool:

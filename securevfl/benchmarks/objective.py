@@ -165,7 +165,7 @@ class Objective:
             path: shape (T, P).
             batch_size: S, which divides N.
         """
-        batches = fixed_partition(self.rows, batch_size, self.dataset.fingerprint)
+        batches = fixed_partition(self.dataset.row_digests, batch_size)
         ends = np.cumsum([block.shape[1] for block in self.blocks])[:-1]
         found = []
         for residuals in self._residuals(path):

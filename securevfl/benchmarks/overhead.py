@@ -8,7 +8,7 @@ import numpy as np
 
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.overhead import OverheadSettings
-from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job
 from securevfl.reports.rows import OverheadRow
 from securevfl.training import train
@@ -70,5 +70,5 @@ def _random_dataset(rows: int, features: int, seed: int) -> VerticalDataset:
         test_labels=np.arange(10) % 2,
         classes=2,
         standardize=False,
-        fingerprint="random",
+        row_digests=row_digests(range(rows)),
     )

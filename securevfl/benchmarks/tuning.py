@@ -96,7 +96,7 @@ def validation_split(dataset: VerticalDataset) -> VerticalDataset:
         parties=parties,
         train_labels=dataset.train_labels[kept],
         test_labels=dataset.train_labels[held_out],
-        fingerprint=hashlib.sha256(f"{dataset.fingerprint} tuning".encode()).hexdigest(),
+        row_digests=dataset.row_digests[kept],
     )
 
 

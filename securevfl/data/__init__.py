@@ -9,7 +9,7 @@ from securevfl.data.own_files import FileSource, PartyRows, read_party
 from securevfl.data.partition import BatchSchedule, fixed_partition
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
-from securevfl.data.tables import PartyTable, VerticalDataset, check, fingerprint
+from securevfl.data.tables import PartyTable, VerticalDataset, check, fingerprint, row_digests
 
 __all__ = [
     "AlignedIds",
@@ -34,6 +34,7 @@ __all__ = [
     "names",
     "read_aligned",
     "read_party",
+    "row_digests",
     "where",
     "write_aligned",
 ]

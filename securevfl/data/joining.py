@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from securevfl.data.aligned import AlignedIds
 from securevfl.data.own_files import FileSource, PartyRows, read_party
-from securevfl.data.tables import PartyTable, VerticalDataset, check, check_labels
+from securevfl.data.tables import PartyTable, VerticalDataset, check, check_labels, row_digests
 from securevfl.errors import ConfigError, DataError
 
 
@@ -60,7 +60,7 @@ def load_files(parties: Sequence[FileSource], *, name: str = "files") -> Vertica
         test_labels=labels.test_labels,
         classes=aligned.classes,
         standardize=True,
-        fingerprint=aligned.fingerprint,
+        row_digests=row_digests(aligned.train),
         label_names=labels.label_names,
         dropped=dropped,
     )

@@ -1,32 +1,39 @@
-"""Which rows make a batch: fixed per data set, so that later rounds show no new sums of labels.
+"""Which rows make a batch: fixed per person, so that later rounds show no new sums of labels.
 
-The order comes from raw PCG64 output and a stable sort, whose streams NumPy guarantees across
-versions and machines, so parties need not agree on more than the fingerprint.
+A row's batch follows from its own digest and the number of batches: a row more or less leaves all
+other batches as they were, unless the number changes. Other draws come from raw PCG64 output and a
+stable sort, whose streams NumPy guarantees across versions and machines, so parties need not agree
+on more than who the rows are.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import ConfigError
 
 KEPT_EPOCHS = 8
 
+Digests = NDArray[np.uint64]
 
-def fixed_partition(rows: int, batch_size: int, fingerprint: str) -> list[NDArray[np.int64]]:
-    """Part rows into floor(rows / batch_size) batches, every row in exactly one.
 
-    The remainder is spread, so sizes differ by at most one and are at least `batch_size`.
-    The job's seed plays no part: two jobs on the same data use the same batches (FedBCD's
-    assumption A2).
+def fixed_partition(row_digests: Digests, batch_size: int) -> list[NDArray[np.int64]]:
+    """Part rows into batches of about S, every row in exactly one.
+
+    A row falls into one of floor(N / S) equal ranges of digests; a range with fewer than S/2 rows
+    joins the next. Sizes therefore vary like draws, by some √S. The job's seed plays no part: two
+    jobs on the same data use the same batches (FedBCD's assumption A2).
 
     Args:
-        rows: N.
+        row_digests: who the rows are, shape (N,).
         batch_size: S, from 1 to N.
-        fingerprint: The data set's.
 
     Returns:
         Read-only index arrays, each sorted.
@@ -34,8 +41,18 @@ def fixed_partition(rows: int, batch_size: int, fingerprint: str) -> list[NDArra
     Raises:
         ConfigError: S < 1 or S > N.
     """
+    rows = len(row_digests)
     _check_sizes(rows, batch_size)
-    return _part(rows, batch_size, f"partition|{fingerprint}|{rows}|{batch_size}")
+    ranges = np.uint64(rows // batch_size)
+    places = ((row_digests >> np.uint64(32)) * ranges) >> np.uint64(32)
+    order = np.argsort(places, kind="stable").astype(np.int64)
+    ends = np.cumsum(np.bincount(places.astype(np.int64), minlength=int(ranges)))
+    cuts = [0]
+    for end in ends.tolist():
+        if 2 * (end - cuts[-1]) >= batch_size:
+            cuts.append(end)
+    cuts[-1] = rows
+    return [_frozen(order[start:end]) for start, end in pairwise(cuts)]
 
 
 @dataclass(eq=False)
@@ -43,9 +60,8 @@ class BatchSchedule:
     """The batch of every round, the same at every party.
 
     Attributes:
-        rows: N.
+        row_digests: who the rows are, shape (N,).
         batch_size: S, from 1 to N.
-        fingerprint: The data set's.
         seed: The job's.
         sampling: "partition" draws uniformly among the fixed batches; "shuffle" parts the rows
             afresh every epoch.
@@ -54,9 +70,8 @@ class BatchSchedule:
         ConfigError: S < 1, S > N, or an unknown sampling.
     """
 
-    rows: int
+    row_digests: Digests
     batch_size: int
-    fingerprint: str
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
     _batches: list[NDArray[np.int64]] = field(init=False, repr=False)
@@ -67,12 +82,31 @@ class BatchSchedule:
     def __post_init__(self) -> None:
         if self.sampling not in ("partition", "shuffle"):
             raise ConfigError(f"sampling: {self.sampling!r}, expected 'partition' or 'shuffle'")
-        self._batches = fixed_partition(self.rows, self.batch_size, self.fingerprint)
+        self._batches = fixed_partition(self.row_digests, self.batch_size)
 
     @property
     def batches(self) -> int:
-        """How many batches there are: floor(N / S)."""
-        return self.rows // self.batch_size
+        """How many batches there are, about floor(N / S)."""
+        if self.sampling == "shuffle":
+            return self.rows // self.batch_size
+        return len(self._batches)
+
+    @property
+    def fixed(self) -> Sequence[NDArray[np.int64]]:
+        """The batches of the fixed partition, by key."""
+        return self._batches
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return len(self.row_digests)
+
+    @property
+    def most_rows(self) -> int:
+        """The largest S of a batch: the remainder of a shuffle is spread."""
+        if self.sampling == "shuffle":
+            return -(-self.rows // self.batches)
+        return max(map(len, self._batches))
 
     @property
     def repeats(self) -> bool:
@@ -92,8 +126,7 @@ class BatchSchedule:
         if epoch not in self._epochs:
             if len(self._epochs) == KEPT_EPOCHS:  # parties need not be in the same one
                 self._epochs.pop(min(self._epochs))
-            seed = f"shuffle|{self.fingerprint}|{self.rows}|{self.batch_size}|{self.seed}|{epoch}"
-            self._epochs[epoch] = _part(self.rows, self.batch_size, seed)
+            self._epochs[epoch] = self._shuffled(epoch)
         return self._epochs[epoch][index]
 
     def batch_key(self, round_number: int) -> int:
@@ -106,16 +139,25 @@ class BatchSchedule:
             raise ConfigError(f"round: {round_number}, expected at least 0")
         if not self.repeats:
             return round_number
-        draw = _generator(f"draw|{self.fingerprint}|{self.seed}|{round_number}").random_raw()
+        draw = _generator(f"draw|{self._fingerprint}|{self.seed}|{round_number}").random_raw()
         return int(draw) % self.batches
 
+    @cached_property
+    def _fingerprint(self) -> str:
+        return rows_fingerprint(self.row_digests)
 
-def _part(rows: int, batch_size: int, seed: str) -> list[NDArray[np.int64]]:
-    order = np.argsort(_generator(seed).random_raw(rows), kind="stable").astype(np.int64)
-    batches = [np.sort(batch) for batch in np.array_split(order, rows // batch_size)]
-    for batch in batches:
-        batch.setflags(write=False)
-    return batches
+    def _shuffled(self, epoch: int) -> list[NDArray[np.int64]]:
+        """All rows, in floor(N / S) batches whose sizes differ by at most one."""
+        seed = f"shuffle|{self._fingerprint}|{self.batch_size}|{self.seed}|{epoch}"
+        order = np.argsort(_generator(seed).random_raw(self.rows), kind="stable")
+        parts = np.array_split(order.astype(np.int64), self.rows // self.batch_size)
+        return [_frozen(part) for part in parts]
+
+
+def _frozen(batch: NDArray[np.int64]) -> NDArray[np.int64]:
+    rows = np.sort(batch)
+    rows.setflags(write=False)
+    return rows
 
 
 def _generator(seed: str) -> np.random.PCG64:

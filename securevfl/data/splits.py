@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.tables import PartyTable, VerticalDataset, check, fingerprint
+from securevfl.data.tables import PartyTable, VerticalDataset, check, row_digests
 from securevfl.errors import ConfigError
 
 
@@ -75,7 +75,7 @@ def part(
         test_labels=table.test_labels,
         classes=len(table.label_names),
         standardize=table.standardize,
-        fingerprint=fingerprint(table.train_ids.tolist()),
+        row_digests=row_digests(table.train_ids.tolist(), name),
         label_names=table.label_names,
     )
     check(dataset)

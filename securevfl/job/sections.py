@@ -61,6 +61,8 @@ class JobSettings(Section):
         target_auc: stop once the held-out AUC reaches it.
         eval_every: rounds between scorings on the held-out rows; 0 scores after the last only, as
             fdml does anyway.
+        label_guard: what the guard counts of a linear model: batches counts the gradients of one
+            batch once, visits every time, as a cheating peer could make use of it.
         allow_label_leak: run although the aggregated gradients carry too much about the labels.
     """
 
@@ -90,6 +92,7 @@ class JobSettings(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     target_auc: Annotated[float, Field(gt=0, le=1)] | None = None
     eval_every: Annotated[int, Field(ge=0)] = 1
+    label_guard: Literal["batches", "visits"] = "batches"
     allow_label_leak: bool = False
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.partition import BatchSchedule
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import OWN_SECTIONS, Job, check_models
 from securevfl.models.local_model import Network
 from securevfl.models.losses import loss_for
@@ -85,6 +85,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
 
     Raises:
         ConfigError: a job that cannot be run, or not on these data.
+        LabelLeakRefused: it starts at zero where gradients are revealed.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
     algorithm, networks = algorithm_of(job), _networks(job, facts, modules)
@@ -99,15 +100,19 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         line=job.network.resolve(),
         networks=networks,
         schedule=BatchSchedule(
-            facts.rows,
+            facts.row_digests,
             facts.rows if size is None or size == "full" else size,
-            facts.fingerprint,
             seed=job.job.seed,
             sampling=job.job.sampling,
         ),
     )
     plan.exchange.check(plan)
     plan.algorithm.check(plan)
+    if plan.learns.gradients and job.job.start == "zero" and not job.job.allow_label_leak:
+        raise LabelLeakRefused(
+            "start = 'zero' tells labels: the first gradient is Xᵀ(½ − y), sums of known numbers "
+            "over the rows of one class; use 'random', or set allow_label_leak = true"
+        )
     if plan.account is not None:
         plan.account.require_budget()
     return plan

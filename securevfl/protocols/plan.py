@@ -1,10 +1,13 @@
 """A job resolved: everything that follows from it and from what all know of the data, once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, sqrt
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
 from securevfl.data.partition import BatchSchedule
@@ -32,7 +35,7 @@ class Facts:
         rows: N.
         test_rows: of the held-out rows; 0 for none.
         classes: number of classes.
-        fingerprint: of the ids of the training rows; it fixes the batches.
+        row_digests: who the training rows are; they fix the batches.
         standardize: whether features are standardized where the job does not say, each party on
             its own.
     """
@@ -42,7 +45,7 @@ class Facts:
     rows: int
     test_rows: int
     classes: int
-    fingerprint: str
+    row_digests: NDArray[np.uint64] = field(compare=False)
     standardize: bool = True
 
     @classmethod
@@ -54,7 +57,7 @@ class Facts:
             rows=len(dataset.train_labels),
             test_rows=len(dataset.test_labels),
             classes=dataset.classes,
-            fingerprint=dataset.fingerprint,
+            row_digests=dataset.row_digests,
             standardize=dataset.standardize,
         )
 
@@ -142,8 +145,8 @@ class Plan:
 
     @property
     def most_batch_rows(self) -> int:
-        """The largest S of a batch: the remainder of a partition is spread."""
-        return -(-self.facts.rows // self.schedule.batches)
+        """The largest S of a batch."""
+        return self.schedule.most_rows
 
     @property
     def learns(self) -> Learns:

@@ -19,6 +19,7 @@ import numpy as np
 from securevfl.data.aligned import AlignedIds, read_aligned
 from securevfl.data.joining import OwnData, load_party
 from securevfl.data.own_files import FileSource
+from securevfl.data.tables import row_digests
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job, read_job
 from securevfl.protocols.catalogue import resolve
@@ -73,7 +74,7 @@ def party_program(
         rows=len(aligned.train),
         test_rows=len(aligned.test),
         classes=aligned.classes,
-        fingerprint=aligned.fingerprint,
+        row_digests=row_digests(aligned.train),
     )
     place = Workplace(
         data=PartyData(own.table, own.train_labels, own.test_labels),

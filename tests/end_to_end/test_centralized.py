@@ -32,9 +32,7 @@ def schedule_of(result: TrainingResult, dataset: VerticalDataset) -> BatchSchedu
     job = result.job.job
     size = result.plan.batch_size
     assert size != "full"
-    return BatchSchedule(
-        len(dataset.train_labels), size, dataset.fingerprint, job.seed, job.sampling
-    )
+    return BatchSchedule(dataset.row_digests, size, job.seed, job.sampling)
 
 
 @pytest.mark.parametrize("parties", [2, 3, 17])

@@ -131,8 +131,7 @@ def test_plain_shows_every_prediction_to_the_label_party_and_residuals_to_the_ot
         assert round_kinds(result.views[feature_party]) == {Residuals: ROUNDS}
     # The table's warning: the sign of every residual is a label.
     dataset = load("breast_cancer")
-    rows = len(dataset.train_labels)
-    schedule = BatchSchedule(rows, 114, dataset.fingerprint, result.job.job.seed)
+    schedule = BatchSchedule(dataset.row_digests, 114, result.job.job.seed)
     for step, residuals in enumerate(arrays(result.views["party2"], Residuals)):
         labels = dataset.train_labels[schedule.batch(step)]
         assert np.array_equal(np.signbit(residuals[:, 0]), labels == 1)

@@ -89,7 +89,7 @@ def test_bulk_synchronous_steps_are_those_of_one_trainer(name: str, parties: int
         ]
     )
     weights = np.zeros((joint.shape[1], loss.outputs))
-    schedule = BatchSchedule(len(joint), 64, dataset.fingerprint, seed=0, sampling="shuffle")
+    schedule = BatchSchedule(dataset.row_digests, 64, seed=0, sampling="shuffle")
     for index in range(FEW["rounds"]):
         rows = schedule.batch(index)
         gradient = joint[rows].T @ loss.residuals(joint[rows] @ weights, dataset.train_labels[rows])
@@ -147,9 +147,7 @@ def test_a_pull_holds_the_newest_predictions_of_the_others(breast_cancer: Vertic
     """Replayed from the server's own view, message by message."""
     result = with_straggler(breast_cancer, 5)
     names = [table.name for table in breast_cancer.parties]
-    schedule = BatchSchedule(
-        len(breast_cancer.train_labels), 64, breast_cancer.fingerprint, seed=0, sampling="shuffle"
-    )
+    schedule = BatchSchedule(breast_cancer.row_digests, 64, seed=0, sampling="shuffle")
     matrix = {name: np.zeros((schedule.rows, 1)) for name in names}
     possible: dict[tuple[str, int], list[bytes]] = {}
     for entry in result.views[SERVER].received(PushedPredictions):

@@ -61,7 +61,7 @@ def test_at_one_local_step_the_parties_are_one_network_of_two_towers(
     names = [table.name for table in dataset.parties]
     towers = nn.ModuleList(tower(begun, name, 64) for name in names)
     optimizer = torch.optim.SGD(towers.parameters(), lr=0.3)
-    schedule = BatchSchedule(len(dataset.train_labels), 256, dataset.fingerprint, 3)
+    schedule = BatchSchedule(dataset.row_digests, 256, 3)
     identity = [Scaling(np.zeros(len(t.columns)), np.ones(len(t.columns))) for t in dataset.parties]
     scalings = [
         Scaling.fit(t.train) if dataset.standardize else same
@@ -274,7 +274,7 @@ def gradient_and_jacobian(
     module.load_state_dict({name: torch.tensor(values) for name, values in states[0].items()})
     names = [name for name, _ in module.named_parameters()]
     gradient = np.concatenate([(states[0][name] - states[1][name]).ravel() for name in names])
-    rows = BatchSchedule(456, 64, dataset.fingerprint, 0).batch(0)
+    rows = BatchSchedule(dataset.row_digests, 64, 0).batch(0)
     table = dataset.parties[1]
     inputs = Scaling.fit(table.train).apply(table.train[rows])
     return gradient * len(rows), NeuralModel(module).tangent(inputs)(), dataset.train_labels[rows]

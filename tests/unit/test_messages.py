@@ -32,7 +32,7 @@ HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 11
 FLOATS = np.array([[0.5, -0.0], [1e-300, -1e300]])
 RING = np.array([[0, 1], [2**63, 2**64 - 1]], np.uint64)
 EXAMPLES: tuple[Message, ...] = (
-    Hello(b"\0" * 32, 7, 3, 5, 2, 14, b"\xff" * 32),
+    Hello(b"\0" * 32, 7, 3, 5, 2, 14, b"\xff" * 32, b"\x01" * 16),
     PublicKey("bfv-µ", b"key"),
     Predictions(0, FLOATS),
     MaskedPredictions(1, RING),

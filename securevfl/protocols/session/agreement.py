@@ -2,9 +2,9 @@
 
 Learns:
     every party: the others' number of columns and a hash of the job; before encrypted products, the
-        power of two that bounds their features and how many fraction bits make these exact (0
-        where all are integers). Of a party with a network its number of parameters in place of
-        these. Nothing else about rows.
+        power of two that bounds their features, how many fraction bits make these exact (0
+        where all are integers), and whether their columns are those of an earlier job. Of a party
+        with a network its number of parameters in place of these. Nothing else about rows.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,6 +22,7 @@ from securevfl.runtime.costs import SETUP
 from securevfl.wire.codec import Message, message_kind
 
 MOST_FRACTION_BITS = 32
+COMMITMENT_BYTES = 16
 _INT64 = 2.0**63
 
 
@@ -31,7 +32,8 @@ class Hello(Message):
 
     `feature_bound_bits` b says that the sender's features stay within ±2^b: products are sized
     by it. With `feature_fraction_bits` behind the point they are exact (32: not with fewer).
-    `mask_key` is a fresh X25519 public key.
+    `mask_key` is a fresh X25519 public key. `commitments` are keyed hashes of the sender's scaled
+    columns of every fixed batch, so that a record of what was revealed knows them again.
     """
 
     job_hash: bytes
@@ -41,6 +43,7 @@ class Hello(Message):
     feature_bound_bits: int
     feature_fraction_bits: int
     mask_key: bytes
+    commitments: bytes
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Agreement:
         feature_bound: no party's features leave ±feature_bound.
         feature_fraction_bits: with so many, all features are exact; 32 if they are not with fewer.
         masks: pairwise one-time masks with the others.
+        commitments: of every other party, 16 bytes for each fixed batch, or none.
     """
 
     own_columns: int
@@ -60,6 +64,7 @@ class Agreement:
     feature_bound: float
     feature_fraction_bits: int
     masks: PairwiseMasks
+    commitments: Mapping[str, bytes]
 
 
 def feature_bound_bits(inputs: NDArray[np.float64]) -> int:
@@ -89,6 +94,7 @@ async def agree(
     *,
     parameters: int | None = None,
     encrypted: bool = True,
+    commitments: bytes = b"",
     observers: Collection[str] = (),
 ) -> Agreement:
     """Introduce this party to all others and check that they run the same job.
@@ -101,6 +107,7 @@ async def agree(
         parameters: p of a network, whose Jacobians are brought within ±1 and rounded; None for a
             linear model. Features then stay unmentioned.
         encrypted: whether products with features are sized by them; else they stay unmentioned.
+        commitments: to its columns, for those who decrypt its gradients.
         observers: who is told without answering: a server checks, and holds no rows.
 
     Raises:
@@ -117,6 +124,7 @@ async def agree(
             feature_bound_bits=feature_bound_bits(inputs) if sizes else 0,
             feature_fraction_bits=(feature_fraction_bits(inputs) if sizes else MOST_FRACTION_BITS),
             mask_key=mask_key.public_bytes,
+            commitments=commitments,
         )
     for name in (*party.others, *observers):
         await party.channel.send(name, hello)
@@ -133,6 +141,7 @@ async def agree(
         feature_bound=2.0 ** max(each.feature_bound_bits for each in everyone),
         feature_fraction_bits=max(each.feature_fraction_bits for each in everyone),
         masks=masks,
+        commitments={name: other.commitments for name, other in hellos.items()},
     )
 
 

@@ -40,7 +40,7 @@ from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
-from securevfl.protocols.vertical.guarding import require_guard
+from securevfl.protocols.vertical.guarding import commitments, require_guard
 from securevfl.protocols.vertical.memory import Memory, go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training, run_party
 from securevfl.runtime.costs import SETUP
@@ -119,10 +119,12 @@ async def take_part(training: Training) -> Trained:
         len(part.held_out),
         parameters=part.parameters,
         encrypted=plan.exchange.encrypts,
+        commitments=commitments(plan, party.name, part.inputs, place.guard_directory),
     )
     if party.name in plan.exchange.key_owners(plan.job.exchange, party):
         resumes = place.resume is not None
-        require_guard(party, plan, agreement, place.guard_directory, resumes=resumes)
+        labels = place.data.train_labels
+        require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
     batches = PartyBatches(plan, place.data, part.inputs)
     leakage = LeakageCount(
         plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(plan.networks)

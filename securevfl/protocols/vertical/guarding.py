@@ -1,39 +1,126 @@
 """The label guard before a job starts: what its rounds would tell, with what earlier ones did."""
 
+import hashlib
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.errors import DataError, PeerViolation
+from securevfl.files import replace_file
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.label_guard import GuardRecord, LeakageCount, planned
+from securevfl.protocols.session.agreement import COMMITMENT_BYTES, Agreement
 from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.person_record import PersonRecord, Told, label_variance
+
+KEY_BYTES = 32
+# Of a value that is no label, as predictions are where both sides are hidden.
+NO_LABELS = 1.0
+
+
+def commitments(plan: Plan, party: str, inputs: FloatArray, directory: Path | None) -> bytes:
+    """Keyed hashes of a party's scaled columns of every fixed batch, 16 bytes each.
+
+    They say to those who decrypt its gradients whether its columns are those of an earlier job. The
+    key is the party's own, kept with its record, so that nobody can try rows; without a directory
+    it is fresh, and nothing counts as seen before. A commitment holds a semi-honest party only.
+
+    Raises:
+        DataError: the key cannot be read or written.
+    """
+    if not (plan.exchange.encrypts and plan.schedule.repeats) or party in plan.networks:
+        return b""
+    key = secrets.token_bytes(KEY_BYTES) if directory is None else _own_key(directory / party)
+    hashes = []
+    for batch in plan.schedule.fixed:
+        people = plan.facts.row_digests[batch]
+        rows = inputs[batch[np.argsort(people)]]
+        digest = hashlib.blake2b(np.sort(people).astype("<u8").tobytes(), key=key, digest_size=16)
+        digest.update(f"{rows.shape}".encode() + rows.astype("<f8").tobytes())
+        hashes.append(digest.digest())
+    return b"".join(hashes)
 
 
 def require_guard(
-    party: Party, plan: Plan, agreement: Agreement, directory: Path | None, *, resumes: bool = False
+    party: Party,
+    plan: Plan,
+    agreement: Agreement,
+    labels: IntArray | None,
+    directory: Path | None,
+    *,
+    resumes: bool = False,
 ) -> None:
     """Refuse a job whose gradients would tell too much, or write it down before it starts.
 
     A job that goes on was written down when it started, and is not counted twice.
 
+    Args:
+        party: who decrypts gradients.
+        plan: of the job.
+        agreement: what the parties told each other.
+        labels: of all training rows, at the label party.
+        directory: where the record is; None counts nothing.
+        resumes: whether the job goes on.
+
     Raises:
         LabelLeakRefused: they would.
+        PeerViolation: commitments of another length than there are batches.
         DataError: the record of earlier jobs cannot be read or written.
     """
     if directory is None:
         return
-    record = GuardRecord(directory / party.name, plan.schedule.fingerprint)
-    earlier = record.load()
-    count = LeakageCount(
-        plan.facts.rows,
-        plan.loss.outputs,
-        agreement.columns,
-        {} if resumes else earlier,
-        frozenset(plan.networks),
-    )
-    batches = (plan.schedule.batch(index) for index in range(plan.rounds))
-    after = planned(count, party.others, batches)
-    if resumes:
-        after.include(earlier)
+    path = directory / party.name / "people.safetensors"
+    record = PersonRecord.load(path)
+    places, before = record.welcome(plan.facts.row_digests), record.history.copy()
+    record.add(_told(party, plan, agreement, labels, resumes=resumes), places)
     if not plan.job.job.allow_label_leak:
-        after.require_below_limit()
-    record.save(after.revealed)
+        columns = sum(agreement.columns.values())
+        variance = NO_LABELS if labels is None else label_variance(labels)
+        record.require_within_limits(places, variance, columns)
+        record.require_company(before, columns, variance)
+    record.save(path)
+
+
+def _told(
+    party: Party, plan: Plan, agreement: Agreement, labels: IntArray | None, *, resumes: bool
+) -> Iterator[Told]:
+    """What all rounds of a job would tell all peers."""
+    every_visit = plan.job.job.label_guard == "visits" or not plan.schedule.repeats
+    keys = sorted({plan.schedule.batch_key(index) for index in range(plan.rounds)})
+    for peer in party.others:
+        values, committed = agreement.columns[peer], agreement.commitments[peer]
+        if len(committed) not in (0, COMMITMENT_BYTES * len(plan.schedule.fixed)):
+            raise PeerViolation(
+                f"{peer} commits to its columns in {len(committed)} bytes, expected "
+                f"{COMMITMENT_BYTES} for each of {len(plan.schedule.fixed)} batches"
+            )
+        model = plan.full_batches and peer not in plan.networks
+        if every_visit or not committed:
+            for index in range(plan.rounds):
+                name, rows = f"{plan.hash.hex()} {index}", plan.schedule.batch(index)
+                yield Told(peer, values, rows, name, model, may_repeat=resumes)
+            continue
+        for key in keys:
+            rows = plan.schedule.fixed[key]
+            what = hashlib.sha256(committed[COMMITMENT_BYTES * key :][:COMMITMENT_BYTES])
+            if labels is not None:
+                people = plan.facts.row_digests[rows]
+                what.update(labels[rows[np.argsort(people)]].astype("<i8").tobytes())
+            yield Told(peer, values, rows, what.hexdigest()[:32], model)
+
+
+def _own_key(directory: Path) -> bytes:
+    """The party's key of commitments, made when first asked for."""
+    path = directory / "commitment.key"
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        key = secrets.token_bytes(KEY_BYTES)
+        replace_file(path, key, "commitment key")
+    except OSError as error:
+        raise DataError(f"commitment key {path} cannot be read: {error.strerror}") from error
+    if len(key) != KEY_BYTES:
+        raise DataError(f"commitment key {path}: {len(key)} bytes, expected {KEY_BYTES}")
+    return key

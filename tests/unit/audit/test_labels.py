@@ -24,7 +24,7 @@ from securevfl.audit.views import residuals_of
 from securevfl.benchmarks.label_guard import label_guard
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.sources import load
-from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint, some_rows
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 
@@ -107,7 +107,7 @@ def strangers(rows: int, columns: int, seed: int) -> VerticalDataset:
         labels[rows:],
         2,
         standardize=True,
-        fingerprint=fingerprint(range(rows)),
+        row_digests=row_digests(range(rows)),
     )
 
 

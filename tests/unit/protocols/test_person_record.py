@@ -1,0 +1,261 @@
+"""What the label guard counts of a person, over jobs, peers and restarts."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from securevfl.data.tables import row_digests
+from securevfl.errors import DataError, LabelLeakRefused
+from securevfl.protocols.session.person_record import (
+    LEAST_ROWS,
+    MODEL_LIMIT,
+    OTHERS_LIMIT,
+    PersonRecord,
+    Told,
+    label_variance,
+)
+
+BALANCED = 0.25
+
+
+def told(
+    rows: np.ndarray, peer: str = "shop", name: str = "a", *, values: int = 10, model: bool = True
+) -> Told:
+    return Told(peer, values, rows, name, model)
+
+
+def people(*numbers: int) -> np.ndarray:
+    return row_digests(range(*numbers))
+
+
+def job(record: PersonRecord, ids: np.ndarray, gradients: Iterable[Told]) -> np.ndarray:
+    places = record.welcome(ids)
+    record.add(gradients, places)
+    return places
+
+
+def everyone(count: int) -> np.ndarray:
+    return np.arange(count)
+
+
+def test_the_first_population_is_what_a_model_tells_and_the_same_again_is_nothing_new() -> None:
+    record = PersonRecord()
+    for _ in range(3):
+        places = job(record, people(1000), [told(everyone(1000))])
+    assert record.told(places, BALANCED) == (pytest.approx(10 / 250), 0)
+
+
+def test_other_columns_of_the_same_rows_are_another_model() -> None:
+    record = PersonRecord()
+    for name in "abc":
+        places = job(record, people(1000), [told(everyone(1000), name=name)])
+    assert record.told(places, BALANCED) == (pytest.approx(30 / 250), 0)
+
+
+def test_peers_may_pool_what_they_see() -> None:
+    record = PersonRecord()
+    both = [told(everyone(1000), "shop"), told(everyone(1000), "lab", values=5)]
+    places = job(record, people(1000), both)
+    assert record.told(places, BALANCED)[0] == pytest.approx(15 / 250)
+    # A peer of an earlier job counts although it takes no part now.
+    places = job(record, people(1000), [told(everyone(1000), "bank", values=5)])
+    assert record.told(places, BALANCED)[0] == pytest.approx(20 / 250)
+
+
+def test_minibatches_tell_more_than_any_model() -> None:
+    record = PersonRecord()
+    halves = [told(half, model=False) for half in np.split(everyone(1000), 2)]
+    places = job(record, people(1000), halves)
+    assert record.told(places, BALANCED) == (0, pytest.approx(10 / 125))
+
+
+def test_one_row_less_is_another_set_for_all_who_stay() -> None:
+    record = PersonRecord()
+    job(record, people(1000), [told(everyone(1000))])
+    places = job(record, people(999), [told(everyone(999))])
+    model, others = record.told(places, BALANCED)
+    assert (model, others) == (pytest.approx(10 / 250), pytest.approx(10 / 999 * 4))
+
+
+def test_the_order_of_rows_and_of_jobs_does_not_matter() -> None:
+    record = PersonRecord()
+    job(record, people(1000), [told(everyone(1000))])
+    places = job(record, people(1000)[::-1].copy(), [told(everyone(1000))])
+    assert record.told(places, BALANCED) == (pytest.approx(10 / 250), 0)
+
+
+def test_other_people_have_a_model_of_their_own() -> None:
+    record = PersonRecord()
+    job(record, people(1000), [told(everyone(1000))])
+    places = job(record, people(1000, 2000), [told(everyone(1000))])
+    assert record.told(places, BALANCED) == (pytest.approx(10 / 250), 0)
+
+
+def test_what_may_not_repeat_counts_every_time() -> None:
+    record = PersonRecord()
+    for _ in range(2):
+        visit = Told("shop", 10, everyone(1000), "visit 0", model=False, may_repeat=False)
+        places = job(record, people(1000), [visit])
+    assert record.told(places, BALANCED)[1] == pytest.approx(2 * 10 / 250)
+
+
+def test_rare_labels_are_told_by_few_equations() -> None:
+    rare = np.repeat([0, 1], [990, 10])
+    assert label_variance(rare) == pytest.approx(0.0099)
+    assert label_variance(np.repeat([0, 1, 2], [500, 400, 100])) == pytest.approx(0.09)
+    record = PersonRecord()
+    places = job(record, people(1000), [told(everyone(1000))])
+    record.require_within_limits(places, BALANCED, 10)
+    with pytest.raises(LabelLeakRefused, match="fewer columns or more rows"):
+        record.require_within_limits(places, label_variance(rare), 10)
+
+
+def within(rows: int, values: int, *, model: bool) -> None:
+    record = PersonRecord()
+    places = job(record, people(rows), [told(everyone(rows), values=values, model=model)])
+    record.require_within_limits(places, BALANCED, values)
+
+
+def test_the_limits_are_allowed_and_what_is_above_is_refused() -> None:
+    within(1000, int(1000 * BALANCED * MODEL_LIMIT), model=True)
+    with pytest.raises(LabelLeakRefused, match="fewer columns or more rows"):
+        within(1000, int(1000 * BALANCED * MODEL_LIMIT) + 1, model=True)
+    rows = round(1 / BALANCED / OTHERS_LIMIT)
+    within(rows, 1, model=False)
+    with pytest.raises(LabelLeakRefused, match="no batch smaller than all rows"):
+        within(rows - 1, 1, model=False)
+
+
+def test_the_refusal_names_the_smallest_batch_that_passes() -> None:
+    record = PersonRecord()
+    parts = [told(part, values=1, model=False) for part in np.split(everyone(20_000), 100)]
+    places = job(record, people(20_000), parts)
+    with pytest.raises(LabelLeakRefused, match="batches of 800 rows or more"):
+        record.require_within_limits(places, BALANCED, 1)
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [((0, 1000), (1, 1000)), ((1, 1000), (0, 1000)), ((0, 1000), (1, 1001))],
+    ids=["one row less", "one row more", "one for another"],
+)
+def test_nobody_is_told_apart_with_few_others(then: tuple[int, int], now: tuple[int, int]) -> None:
+    record = PersonRecord()
+    job(record, people(*then), [told(everyone(then[1] - then[0]))])
+    record.welcome(people(*now))
+    history = record.history.copy()
+    job(record, people(*now), [told(everyone(now[1] - now[0]))])
+    with pytest.raises(LabelLeakRefused, match="1 rows would be trained on in other company"):
+        record.require_company(history, 1, BALANCED)
+
+
+@pytest.mark.parametrize("moved", [799, 800])
+def test_as_many_may_come_and_go_at_once_as_a_batch_must_have(moved: int) -> None:
+    record = PersonRecord()
+    job(record, people(2000), [told(everyone(2000), values=1)])
+    record.welcome(people(2000 - moved))
+    history = record.history.copy()
+    job(record, people(2000 - moved), [told(everyone(2000 - moved), values=1)])
+    if moved < 800:
+        with pytest.raises(LabelLeakRefused, match=f"{moved} rows would"):
+            record.require_company(history, 1, BALANCED)
+    else:
+        record.require_company(history, 1, BALANCED)
+
+
+@pytest.mark.parametrize("rows", [LEAST_ROWS - 1, LEAST_ROWS])
+def test_so_few_rows_are_refused_whatever_the_columns(rows: int) -> None:
+    record = PersonRecord()
+    history = np.zeros(rows, np.uint64)
+    places = job(record, people(rows), [told(everyone(rows), values=1)])
+    record.require_company(history, 1, BALANCED)
+    if rows < LEAST_ROWS:
+        with pytest.raises(LabelLeakRefused, match="fewer than 100"):
+            record.require_within_limits(places, BALANCED, 1)
+    else:
+        record.require_within_limits(places, BALANCED, 1)
+
+
+def test_what_was_split_before_does_not_hold_up_others() -> None:
+    record = PersonRecord()
+    job(record, people(1000), [told(part) for part in np.split(everyone(1000), 100)])
+    record.welcome(people(2000, 3000))
+    history = record.history.copy()
+    job(record, people(2000, 3000), [told(everyone(1000))])
+    record.require_company(history, 1, BALANCED)
+
+
+def filled() -> PersonRecord:
+    record = PersonRecord()
+    job(record, people(50), [told(everyone(50)), told(np.arange(9), "lab", model=False)])
+    job(record, people(20, 90), [told(everyone(70), name="b")])
+    return record
+
+
+def test_a_record_comes_back_after_a_restart(tmp_path: Path) -> None:
+    record = filled()
+    record.save(tmp_path / "new" / "people")
+    again = PersonRecord.load(tmp_path / "new" / "people")
+    assert (again.sets, again.seen) == (record.sets, record.seen)
+    for name in ("people", "history", "population"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(record, name))
+    for ours, theirs in ((record.model, again.model), (record.others, again.others)):
+        assert ours.keys() == theirs.keys()
+        for peer, shares in ours.items():
+            np.testing.assert_array_equal(shares, theirs[peer])
+    assert len(PersonRecord.load(tmp_path / "none").people) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 64, b"\0" * 64])
+def test_a_damaged_record_is_refused_and_never_taken_as_empty(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "people").write_bytes(content)
+    with pytest.raises(DataError, match="damaged"):
+        PersonRecord.load(tmp_path / "people")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("model.shop", np.full(90, np.nan)),
+        ("model.shop", np.full(90, -1.0)),
+        ("others.lab", np.zeros(3)),
+        ("history", np.zeros(90)),
+        ("people", np.zeros(90, np.uint64)),
+    ],
+)
+def test_a_record_with_anything_but_counts_is_refused(
+    tmp_path: Path, name: str, values: np.ndarray
+) -> None:
+    path = tmp_path / "people"
+    filled().save(path)
+    header = '{"sets": [], "seen": {}}'
+    save_file({**load_file(path), name: values}, path, {"seen": header})
+    with pytest.raises(DataError, match="damaged"):
+        PersonRecord.load(path)
+
+
+def test_a_folder_in_the_records_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "people").mkdir()
+    with pytest.raises(DataError, match="cannot be read"):
+        PersonRecord.load(tmp_path / "people")
+
+
+def test_a_failed_write_leaves_the_old_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "people"
+    filled().save(path)
+    old = path.read_bytes()
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(DataError, match="No space left"):
+        PersonRecord().save(path)
+    assert path.read_bytes() == old
