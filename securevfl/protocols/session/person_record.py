@@ -9,7 +9,8 @@ tell much. Two sums are kept for every person, peers together, since peers may p
 - *others*: equations on every other set: minibatches, the same rows without some, other rows.
 
 Sets that differ by few persons single these out: the difference of two gradients is of them alone.
-So those who have been in the same sets must be as many as a batch must have. Nothing counts as seen before unless the peer has committed to the same columns of the same rows. The limits:
+So those who have been in the same sets must be as many as a batch must have. Nothing counts as seen
+before unless the peer has committed to the same columns of the same rows. The limits:
 docs/decisions/0016-label-guard-by-person.md.
 """
 
