@@ -159,11 +159,11 @@ class Objective:
         return spread * (self.rows - batch_size) / max(self.rows - 1, 1)
 
     def noise_at(self, path: FloatArray, batch_size: int) -> FloatArray:
-        """S·max_k E‖∇_kL_S(Θ) − ∇_kL(Θ)‖² over the data set's own batches, for every Θ.
+        """max_k E S·‖∇_kL_S(Θ) − ∇_kL(Θ)‖² over the data set's own batches, for every Θ.
 
         Args:
             path: shape (T, P).
-            batch_size: S, which divides N.
+            batch_size: S on average; every batch counts with its own.
         """
         batches = fixed_partition(self.dataset.row_digests, batch_size)
         ends = np.cumsum([block.shape[1] for block in self.blocks])[:-1]
@@ -173,9 +173,9 @@ class Objective:
             spread = np.zeros_like(mean)
             for batch in batches:
                 gradient = self.joint[batch].T @ residuals[batch] / len(batch)
-                spread += (gradient - mean) ** 2 / len(batches)
+                spread += len(batch) * (gradient - mean) ** 2 / len(batches)
             found.append(np.max([part.sum(axis=0) for part in np.split(spread, ends)], axis=0))
-        return batch_size * np.concatenate(found)
+        return np.concatenate(found)
 
     def follow(self, job: Job) -> FloatArray:
         """Train the job's parties and give every Θ on the way, Θ⁰ first; shape (1 + RQ, P).

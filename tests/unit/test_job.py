@@ -161,6 +161,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "seed": 7,
         "target_auc": 0.7,
         "eval_every": 7,
+        "label_guard": "visits",
         "allow_label_leak": True,
     },
     "exchange": {

@@ -12,7 +12,7 @@ from securevfl.attacks.leverage import exposure
 from securevfl.attacks.row_spaces import RowSpace, stacked
 from securevfl.audit.scoring import score
 from securevfl.data.partition import BatchSchedule
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError
 
 
@@ -69,7 +69,7 @@ def test_a_row_of_leverage_one_is_read_exactly_in_a_batch_of_any_size() -> None:
     columns = np.hstack([columns, np.eye(300)[:, [7]]])  # a category that one person has
     labels = generator.integers(0, 2, 300)
     residuals = generator.uniform(0, 1, 300) - labels
-    shown = exposure(columns, BatchSchedule(300, 300, "0" * 64, seed=0), epochs=1)
+    shown = exposure(columns, BatchSchedule(row_digests(range(300)), 300, seed=0), epochs=1)
     assert shown.exposed_rows == 1
     assert shown.max_leverage == pytest.approx(1)
     space = RowSpace.of(columns)
@@ -104,7 +104,7 @@ def test_exposure_counts_what_reshuffling_adds() -> None:
     columns = np.random.default_rng(0).standard_normal((400, 10))
     shown = {
         (sampling, epochs): exposure(
-            columns, BatchSchedule(400, 100, "0" * 64, seed=0, sampling=sampling), epochs
+            columns, BatchSchedule(row_digests(range(400)), 100, seed=0, sampling=sampling), epochs
         )
         for sampling in ("partition", "shuffle")
         for epochs in (1, 4)

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from securevfl.audit.policy import ATTACKS, violations
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
-from securevfl.protocols.session.label_guard import LIMIT
+from securevfl.training import Environment, train
+from tests.made_data import dataset_of
 
 NAMES = {
     "rotation_twin", "gram", "anchors", "components", "binary_columns", "labels_from_residuals",
@@ -266,17 +268,24 @@ def test_several_processes_give_the_same_rows() -> None:
     assert told == [("plain", 0, 2), ("plain", 1, 2), ("masked", 2, 2)]
 
 
-def test_the_default_batch_is_the_smallest_that_the_guard_allows() -> None:
-    for dataset in (load("breast_cancer"), load("breast_cancer", parties=5), load("digits")):
-        rows = len(dataset.train_labels)
-        widths = [
-            len(table.columns) for table in dataset.parties if table.name != dataset.label_party
-        ]
-        share = 1 if dataset.classes == 2 else (dataset.classes - 1) / dataset.classes
-        size = guarded_batch_size(dataset)
-        assert (rows // size) * sum(widths) / (rows * share) <= LIMIT or size == rows
-        smaller = size - 1
-        assert smaller <= max(widths) or (rows // smaller) * sum(widths) / (rows * share) > LIMIT
+def test_the_default_batch_is_the_smallest_that_the_guard_allows(tmp_path: Path) -> None:
+    small = load("breast_cancer")
+    assert guarded_batch_size(small) == len(small.train_labels)
+    generator = np.random.default_rng(3)
+    blocks = [generator.standard_normal((4000, 1)) for _ in range(2)]
+    large = dataset_of(blocks, (generator.random(4000) < 0.5).astype(np.int64))
+    size = guarded_batch_size(large)
+    assert 800 < size < 1000
+
+    def guarded(batch_size: int) -> None:
+        settings = {"rounds": 40, "batch_size": batch_size, "eval_every": 0}
+        guarded_job = Job.of(job=settings, exchange={"scheme": "bfv"})
+        directory = tmp_path / str(batch_size)
+        train(guarded_job, large, Environment(guard_directory=directory))
+
+    guarded(size)
+    with pytest.raises(LabelLeakRefused, match=r"batches of 80. rows"):
+        guarded(700)
 
 
 def test_a_run_is_made_once_for_the_same_settings() -> None:

@@ -57,10 +57,13 @@ def test_local_steps_in_force_are_the_algorithms(algorithm: str, steps: int) -> 
     assert plan_of(job={"algorithm": algorithm, "local_steps": 7}).local_steps == steps
 
 
-def test_the_largest_batch_takes_its_share_of_the_remainder() -> None:
+def test_the_largest_batch_is_known_before_it_comes() -> None:
     plan = plan_of(rows=100, job={"batch_size": 30})
-    assert plan.most_batch_rows == 34
-    assert max(len(plan.schedule.batch(index)) for index in range(20)) == 34
+    assert max(len(plan.schedule.batch(index)) for index in range(20)) == plan.most_batch_rows
+    shuffled = plan_of(rows=100, job={"batch_size": 30, "sampling": "shuffle"})
+    # The remainder is spread.
+    assert shuffled.most_batch_rows == 34
+    assert max(len(shuffled.schedule.batch(index)) for index in range(20)) == 34
 
 
 def test_networks_are_those_of_the_parties_that_have_one() -> None:
