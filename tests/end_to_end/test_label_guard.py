@@ -71,7 +71,7 @@ def test_other_columns_of_the_same_number_are_other_equations(tmp_path: Path) ->
     whole = load("breast_cancer")
     for first in range(4):
         run(tmp_path, dataset=with_columns(whole, slice(first, first + 12)))
-    with pytest.raises(LabelLeakRefused, match="12 peer columns, and those of earlier jobs"):
+    with pytest.raises(LabelLeakRefused, match=r"those of earlier jobs .* take fewer columns"):
         run(tmp_path, dataset=with_columns(whole, slice(3, 15)), standardize=False)
 
 
@@ -115,7 +115,7 @@ def test_a_row_less_in_a_large_set_tells_its_label(tmp_path: Path) -> None:
 
 def test_every_visit_counts_where_the_job_asks_for_it(tmp_path: Path) -> None:
     run(tmp_path, rounds=3, label_guard="visits")
-    with pytest.raises(LabelLeakRefused, match="fewer columns"):
+    with pytest.raises(LabelLeakRefused, match="at most 3 rounds pass"):
         run(tmp_path, rounds=1, label_guard="visits")
 
 
@@ -194,8 +194,7 @@ def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Pa
         (tmp_path / "label" / "commitment.key").unlink()
         try:
             train(job, lopsided, environment)
-        except LabelLeakRefused as refused:
-            assert "29 peer columns" in str(refused)  # noqa: PT017
+        except LabelLeakRefused:
             return
     pytest.fail("the feature party counts nothing")
 

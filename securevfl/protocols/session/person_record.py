@@ -147,13 +147,13 @@ class PersonRecord:
                 share = shares.setdefault(each.peer, np.zeros(len(self.people)))
                 share[rows[counted]] += each.values / len(rows)
 
-    def require_within_limits(self, places: IntArray, variance: float, columns: int) -> None:
+    def require_within_limits(self, places: IntArray, variance: float, remedy: str) -> None:
         """Check every person of a job.
 
         Args:
             places: of the job's rows.
             variance: v of their labels.
-            columns: P of all peers of the job together.
+            remedy: what would tell less.
 
         Raises:
             LabelLeakRefused: too much would be told of somebody.
@@ -164,26 +164,15 @@ class PersonRecord:
                 "tells their labels; take more rows, or set allow_label_leak = true"
             )
         model, others = self.told(places, variance)
-        rows, least = len(places), ceil(columns / (OTHERS_LIMIT * variance))
-        if others > OTHERS_LIMIT:
-            remedy = (
-                f"batches of {least} rows or more tell less"
-                if 2 * least <= rows
-                else "no batch smaller than all rows tells little enough here: take batch_size = "
-                '"full" and the rows that were trained on before'
-            )
-            raise LabelLeakRefused(
-                f"label guard: gradients of batches, or of other rows than before, would explain "
-                f"{others:.3g} of the labels beyond what a peer's own model does, above "
-                f"{OTHERS_LIMIT:g}; {remedy}, or set allow_label_leak = true"
-            )
-        if model > MODEL_LIMIT:
-            raise LabelLeakRefused(
-                f"label guard: {columns} peer columns, and those of earlier jobs, are too many for "
-                f"{rows} rows with labels of variance {variance:.2g}: their own model would learn "
-                f"labels by heart ({model:.3g} above {MODEL_LIMIT:g}); take fewer columns or more "
-                "rows, or set allow_label_leak = true"
-            )
+        for share, limit, of in (
+            (others, OTHERS_LIMIT, "gradients of batches, networks or other rows than before"),
+            (model, MODEL_LIMIT, "gradients of all rows, those of earlier jobs among them,"),
+        ):
+            if share > limit:
+                raise LabelLeakRefused(
+                    f"label guard: {of} would be {share:.3g} equations for every unit of the "
+                    f"labels' variance, above {limit:g}; {remedy}, or set allow_label_leak = true"
+                )
 
     def require_company(self, before: Digests, columns: int, variance: float) -> None:
         """Check that nobody is told apart with few others by what a job adds.

@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,13 @@ from securevfl.files import replace_file
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import COMMITMENT_BYTES, Agreement
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.person_record import PersonRecord, Told, label_variance
+from securevfl.protocols.session.person_record import (
+    MODEL_LIMIT,
+    OTHERS_LIMIT,
+    PersonRecord,
+    Told,
+    label_variance,
+)
 
 KEY_BYTES = 32
 # Of a value that is no label, as predictions are where both sides are hidden.
@@ -78,7 +85,7 @@ def require_guard(
     if not plan.job.job.allow_label_leak:
         columns = sum(agreement.columns.values())
         variance = NO_LABELS if labels is None else label_variance(labels)
-        record.require_within_limits(places, variance, columns)
+        record.require_within_limits(places, variance, _remedy(plan, columns, variance))
         record.require_company(before, columns, variance)
     record.save(path)
 
@@ -109,6 +116,30 @@ def _told(
                 people = plan.facts.row_digests[rows]
                 what.update(labels[rows[np.argsort(people)]].astype("<i8").tobytes())
             yield Told(peer, values, rows, what.hexdigest()[:32], model)
+
+
+def _remedy(plan: Plan, columns: int, variance: float) -> str:
+    """What would tell less than a job that is refused."""
+    rows = plan.facts.rows
+    least = ceil(columns / (OTHERS_LIMIT * variance))
+    if plan.networks:
+        rounds = int(rows * variance * OTHERS_LIMIT / columns)
+        passes = f"at most {rounds} rounds pass" if rounds else "not even one round passes"
+        return (
+            f"every gradient of a network tells something new, and on these rows {passes}: train "
+            "linear models"
+        )
+    if plan.full_batches and plan.job.job.label_guard == "visits":
+        rounds = int(rows * variance * MODEL_LIMIT / columns)
+        return f"at most {rounds} rounds pass here, of all jobs together"
+    if plan.full_batches:
+        return "take fewer columns or more rows, or the rows and columns of an earlier job"
+    if 2 * least <= rows:
+        return f"batches of {least} rows or more tell little enough, as long as they stay the same"
+    return (
+        f"batches would have to have {least} rows and there are {rows}: take batch_size = "
+        '"full", with local_steps = "exact" for few rounds'
+    )
 
 
 def _own_key(directory: Path) -> bytes:
