@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from securevfl.training import TrainingResult
 
 USELESS = 3
+# Above so many columns for every unit of the labels' variance a peer's own part of the model ranks its
+# training rows by some 0.02 AUC better than it would others (docs/decisions/0016).
+BY_HEART = 1 / 25
 ENDINGS = {
     "rounds": "all rounds are done",
     "target": "ended at the target",
@@ -35,7 +38,7 @@ algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
 rounds = 100                   # at most: training ends once the loss has settled
 model = "linear"               # or mlp, with hidden = [64]
 # target_auc = 0.99            # ends it sooner
-# batch_size = 128             # "full" where not given; smaller ones take more rounds
+# batch_size = 128             # "full" if absent; smaller ones tell labels
 # local_steps = 5              # "exact" where not given; with learning_rate = 0.3, say
 seed = 0
 
@@ -131,6 +134,11 @@ def train(
         )
     if not quiet:
         _show(row, paths)
+        if (share := columns_a_label(result, dataset)) > BY_HEART:
+            sys.stdout.write(
+                f"peers' columns are {share:.2f} of the labels' variance: their own parts of any model "
+                "know training rows' labels partly by heart\n"
+            )
     if not result.learned:
         sys.stderr.write(
             "securevfl: warning: the model has learned nothing that can be told from chance; "
@@ -172,6 +180,17 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
             )
         )
     return load_files(sources)
+
+
+def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> float:
+    """P/(N·v) of all feature parties where they learn gradients, else 0."""
+    from securevfl.protocols.session.person_record import label_variance
+
+    if not result.plan.learns.gradients:
+        return 0.0
+    feature_parties = (each for each in dataset.parties if each.name != dataset.label_party)
+    columns = sum(len(each.columns) for each in feature_parties)
+    return columns / (len(dataset.train_labels) * label_variance(dataset.train_labels))
 
 
 def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainRow:

@@ -283,7 +283,7 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
             notes.append(f"key of {exchange}: {next(iter(keys))}{more}")
     ratios = [row["label_guard_ratio"] for row in rows if row["label_guard_ratio"] is not None]
     if ratios:
-        notes.append(f"label guard ratio {max(ratios):.3f}; train refuses above 0.125")
+        notes.append(f"label guard ratio {max(ratios):.3f}: equations of gradients over labels")
     return notes
 
 
