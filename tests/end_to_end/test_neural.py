@@ -242,13 +242,10 @@ def test_every_visit_of_a_batch_by_a_network_counts(tmp_path: Path) -> None:
     for rounds in (3, 7):
         ratio = guarded(None, rounds=rounds).label_guard_ratio
         assert ratio == pytest.approx(rounds * parameters / 456)
-    guarded(tmp_path, rounds=2)
-    with pytest.raises(LabelLeakRefused, match=r"ratio of 0\.158.*"):
-        guarded(tmp_path, rounds=2)
 
 
 def test_a_network_job_above_the_limit_is_refused_before_its_first_round(tmp_path: Path) -> None:
-    with pytest.raises(LabelLeakRefused, match=r"each visit of a network's, x 18 peer columns"):
+    with pytest.raises(LabelLeakRefused, match="of a network tells .* not even one round passes"):
         guarded(tmp_path, rounds=4)
     assert list(tmp_path.iterdir()) == []
     assert guarded(tmp_path, rounds=4, allow_label_leak=True).rounds == 4

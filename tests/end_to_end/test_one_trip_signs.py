@@ -21,6 +21,7 @@ def scales(run_job: RunJob, dataset: VerticalDataset) -> list[int]:
         batch_size=16,
         learning_rate=0.3,
         start="zero",
+        allow_label_leak=True,
         eval_every=0,
     )
     received = result.views[dataset.label_party].received(EncryptedStep)
