@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray
 from securevfl.attacks.ciphertexts import (
@@ -205,30 +203,33 @@ def approximate_key(subject: Subject) -> Finding:
 )
 def crafted_query(subject: Subject) -> Finding:
     """The BFV key, and every residual, by an evaluator that does not follow the protocol."""
-    run = _run(subject, ROWS, 2)
-    if not isinstance(run.owner, BfvOwner):
+    if subject.scheme != "bfv":
         raise ConfigError("crafted queries are built for bfv")
-    columns = run.matrix.shape[1]
-    queries = list(crafted_replies(run.product_format, columns))
-    secret = secret_from_crafted_queries(
-        queries, partial(_answer, run.owner, columns), run.owner.modulus_bits, DEGREE
-    )
-    opening = BfvOpening(run.product_format, secret)
-    truth = BfvOpening(run.product_format, owner_secret(run.owner))
+    run = _run(subject, subject.plan.most_batch_rows, 2)
+    owner, fmt = run.owner, run.product_format
+    assert isinstance(owner, BfvOwner)  # noqa: S101
+    queries = list(crafted_replies(fmt, [run.matrix.shape[1]]))
+    secret = secret_from_crafted_queries(queries, owner.decrypt, owner.modulus_bits, DEGREE)
+    opening, true_secret = BfvOpening(fmt, secret), owner_secret(owner)
+    truth = BfvOpening(fmt, true_secret)
     pairs = [(opening.decrypted(each), truth.decrypted(each)) for each in run.inputs]
+    first = np.concatenate([places.ravel() for _, places in queries[: fmt.vectors]]) % DEGREE
+    pooled = list(crafted_replies(fmt, subject.peer_columns))
     return Finding(
         RECOVERED,
-        float(np.mean(secret == owner_secret(run.owner))),
+        float(np.mean(secret == true_secret)),
         chance=1 / 3,
         detail={
-            "queries": len(queries),
+            "columns": run.matrix.shape[1],
+            "digits_a_value": queries[0][1].shape[1],
+            "rounds": -(-len(queries) // fmt.vectors),
+            "rounds_of_all_peers_together": -(
+                -len(pooled) // (fmt.vectors * len(subject.peer_columns))
+            ),
+            "key_after_one_round": len(np.unique(first)) / DEGREE,
             "residuals_read": float(np.mean([shared_values(*pair) for pair in pairs])),
         },
     )
-
-
-def _answer(owner: BfvOwner, columns: int, reply: bytes) -> NDArray[np.uint64]:
-    return owner.decrypt(reply, columns)
 
 
 def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
