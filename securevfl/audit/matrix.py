@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.audit.judging import Finding, NotShown, decisive, judge, verdict_of
+from securevfl.audit.measures.cheats import selection_matrix
 from securevfl.audit.measures.ciphertexts import (
     approximate_key,
     crafted_query,
@@ -51,6 +52,7 @@ MEASURES: Mapping[str, Attack] = {
         symbols,
         approximate_key,
         crafted_query,
+        selection_matrix,
         equality_solving,
         empirical_epsilon,
     )

@@ -25,6 +25,7 @@ ATTACKS = (
     "jacobi_symbol",
     "ckks_key",
     "crafted_query",
+    "selection_matrix",
     "equality_solving",
     "epsilon",
 )

@@ -172,7 +172,7 @@ def crafted_replies(
     primes = parameters.primes()[: parameters.reply_primes]
     modulus, side = prod(primes), parameters.columns_per_reply
     half = 1 << (parameters.plain_bits - 1)
-    scales = []
+    scales: list[int] = []
     while 3 ** (len(scales) + 1) < 2 * half:
         scales.append((modulus * 3 ** len(scales) + half) >> parameters.plain_bits)
     unread, target = np.ones(DEGREE, dtype=np.bool_), 0
