@@ -83,7 +83,7 @@ def test_what_it_does_not_take_is_not_shown(
     kind: type[Immune | NotShown],
     reason: str,
 ) -> None:
-    found = outcome(scheme, exchange=exchange, **settings)
+    found = outcome(scheme, 2, exchange, **settings)
     assert isinstance(found, kind)
     assert reason in found.reason
 
