@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from securevfl.audit.seats import Recording, scaled
-from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
+from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
 from securevfl.protocols.catalogue import exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
@@ -99,17 +99,8 @@ class Subject:
     @property
     def feature_party(self) -> str:
         """The feature party with the most columns, the one that attacks labels or is attacked."""
-        return max(self._feature_tables, key=lambda table: len(table.columns)).name
-
-    @property
-    def peer_columns(self) -> list[int]:
-        """P of every feature party."""
-        return [len(table.columns) for table in self._feature_tables]
-
-    @property
-    def _feature_tables(self) -> list[PartyTable]:
-        label_party = self.dataset.label_party
-        return [table for table in self.dataset.parties if table.name != label_party]
+        others = [table for table in self.dataset.parties if table.name != self.dataset.label_party]
+        return max(others, key=lambda table: len(table.columns)).name
 
     def with_rows(self, rows: int) -> "Subject":
         """The same exchange on some training rows alone; itself where there are no more."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class Exchanged:
         product_format: of its products.
         inputs: encrypted vectors that it sent, one a round.
         replies: what came back, one a round.
-        matrix: the feature party's X of the batch as integers, for scores; shape (S, P).
+        party: the feature party.
         recording: the run.
     """
 
@@ -83,8 +84,15 @@ class Exchanged:
     product_format: ProductFormat
     inputs: list[bytes]
     replies: list[bytes]
-    matrix: IntArray
+    party: str
     recording: Recording
+
+    @property
+    def matrix(self) -> IntArray:
+        """The feature party's X of the batch as integers, for scores; shape (S, P)."""
+        inputs = self.recording.seat(self.party).inputs[self.recording.batches[0]]
+        fmt = self.product_format
+        return encode(inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
 
 
 def _immune(**schemes: str) -> Reason:
@@ -208,24 +216,25 @@ def crafted_query(subject: Subject) -> Finding:
     run = _run(subject, subject.plan.most_batch_rows, 2)
     owner, fmt = run.owner, run.product_format
     assert isinstance(owner, BfvOwner)  # noqa: S101
-    queries = list(crafted_replies(fmt, [run.matrix.shape[1]]))
+    names = run.recording.plan.facts.names
+    columns = {each: len(run.recording.seat(each).model.weights) for each in names}
+    del columns[subject.dataset.label_party]
+    queries = list(crafted_replies(fmt, [columns[subject.feature_party]]))
+    pooled = list(crafted_replies(fmt, list(columns.values())))
     secret = secret_from_crafted_queries(queries, owner.decrypt, owner.modulus_bits, DEGREE)
     opening, true_secret = BfvOpening(fmt, secret), owner_secret(owner)
     truth = BfvOpening(fmt, true_secret)
     pairs = [(opening.decrypted(each), truth.decrypted(each)) for each in run.inputs]
     first = np.concatenate([places.ravel() for _, places in queries[: fmt.vectors]]) % DEGREE
-    pooled = list(crafted_replies(fmt, subject.peer_columns))
     return Finding(
         RECOVERED,
         float(np.mean(secret == true_secret)),
         chance=1 / 3,
         detail={
-            "columns": run.matrix.shape[1],
+            "columns": columns[subject.feature_party],
             "digits_a_value": queries[0][1].shape[1],
-            "rounds": -(-len(queries) // fmt.vectors),
-            "rounds_of_all_peers_together": -(
-                -len(pooled) // (fmt.vectors * len(subject.peer_columns))
-            ),
+            "rounds": ceil(len(queries) / fmt.vectors),
+            "rounds_if_all_peers_pool": ceil(len(pooled) / (fmt.vectors * len(columns))),
             "key_after_one_round": len(np.unique(first)) / DEGREE,
             "residuals_read": float(np.mean([shared_values(*pair) for pair in pairs])),
         },
@@ -249,16 +258,11 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
         if entry.sender == label and isinstance(entry.message, PublicKey)
     ]
     made = next(each for each in keys.made if each[0].public_bytes == material)
-    fmt = made[1]
-    seat = recording.seat(subject.feature_party)
-    matrix = encode(
-        seat.inputs[recording.batches[0]], fmt.matrix_fraction_bits, fmt.matrix_bound, "features"
-    )
     return Exchanged(
         *made,
         inputs=_blobs(other, label, EncryptedValues),
         replies=_blobs(own, subject.feature_party, EncryptedProducts),
-        matrix=matrix,
+        party=subject.feature_party,
         recording=recording,
     )
 

@@ -122,7 +122,7 @@ def test_a_crafted_query_reads_the_key_and_residuals() -> None:
     found = finding(crafted_query(subject("bfv")))
     assert found.value == 1
     assert found.detail["residuals_read"] == 1
-    assert found.detail["rounds"] == found.detail["rounds_of_all_peers_together"] == 21
+    assert found.detail["rounds"] == found.detail["rounds_if_all_peers_pool"] == 21
     digits = found.detail["columns"] * found.detail["digits_a_value"]
     assert found.detail["key_after_one_round"] == digits / 8192 == 15 * 29 / 8192
 
@@ -134,7 +134,7 @@ def test_crafted_queries_of_two_outputs_and_of_peers_that_pool_take_fewer_rounds
     assert (one.value, one.detail["rounds"]) == (1, 2)
     job = Job.of(job={"batch_size": 115}, exchange={"scheme": "bfv"})
     detail = finding(crafted_query(Subject(job, load("breast_cancer", parties=3), 0))).detail
-    assert 2 * detail["rounds_of_all_peers_together"] - detail["rounds"] in {0, 1}
+    assert 2 * detail["rounds_if_all_peers_pool"] - detail["rounds"] in {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,24 @@ def test_evaluators_that_pool_read_the_key_in_turns(owner: BfvOwner) -> None:
     assert len(queries) // 2 < len(list(crafted_replies(FORMAT, [COLUMNS])))
 
 
+def test_a_value_has_room_for_two_residuals_of_a_cheats_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A column of 1 and 2^(value bits + 2), past the evaluator's own check of its entries."""
+    monkeypatch.setattr(bfv, "require_matrix", lambda matrix, product_format: None)
+    fmt = replace(FORMAT, value_fraction_bits=20, matrix_fraction_bits=14)
+    owner, place = BfvOwner(fmt), np.arange(COLUMNS)
+    values = np.random.default_rng(13).integers(-(1 << 20), 1 << 20, ROWS)
+    matrix = np.zeros((ROWS, COLUMNS), np.int64)
+    matrix[place, place], matrix[COLUMNS + place, place] = 1, 1 << 22
+    evaluator = BfvEvaluator(owner.public_bytes, fmt)
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
+    seen = unmask(owner.decrypt(reply.ciphertext, COLUMNS), reply.mask, owner.modulus_bits)
+    upper = (seen + (1 << 21)) >> 22
+    assert np.array_equal(seen - (upper << 22), values[:COLUMNS])
+    assert np.array_equal(upper, values[COLUMNS : 2 * COLUMNS])
+
+
 @pytest.mark.parametrize("rows", [600, 12000])
 def test_openings_take_several_inputs_and_replies(rows: int) -> None:
     fmt = replace(FORMAT, rows=rows, columns=40)
