@@ -1,7 +1,8 @@
 """What the first gradient tells of labels where all parties start at zero, as a row of the audit.
 
-Judged against the best logistic model of the attacker's own columns on the same rows, as all that
-is read of labels; labels that follow from counts alone need no bar, as they are certain.
+Judged by how many labels are certain, which no model of the attacker's own columns makes any; and
+where several labelings fit, by what share the likeliest reads right, against the best logistic
+model of the attacker's own columns on the same rows.
 """
 
 from collections.abc import Iterable
@@ -100,16 +101,16 @@ def _decoded(seen: _FirstRound) -> Finding:
     found = labels_by_meeting(seen.gradient, seen.knowledge, own.probabilities[seen.rows, 0])
     truth = seen.labels[seen.rows]
     read = score(LabelEstimate(seen.rows, found[:, None] - 0.5), seen.labels)
-    detail = {"rows": read.rows, "columns": len(seen.gradient)}
-    return Finding(
-        RECOVERED,
-        read.accuracy,
-        read.majority,
-        own.score_on(seen.rows, seen.labels).accuracy,
-        # All labelings agree on these, so that no model can be as good by luck.
-        beside=(Finding(CERTAIN, float(np.count_nonzero(found == truth)), chance=0.0),),
-        detail=detail,
-    )
+    alone = own.score_on(seen.rows, seen.labels).accuracy
+    recovered = Finding(RECOVERED, read.accuracy, read.majority, alone)
+    detail = {
+        "rows": read.rows,
+        "columns": len(seen.gradient),
+        RECOVERED.name: {"value": recovered.value, "chance": read.majority, "model_alone": alone},
+    }
+    # Labels in which all labelings agree: no model can be as good by luck.
+    certain = float(np.count_nonzero(found == truth))
+    return Finding(CERTAIN, certain, chance=0.0, beside=(recovered,), detail=detail)
 
 
 def _categories(subject: Subject) -> Finding:
