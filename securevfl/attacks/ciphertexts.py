@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, RingArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +66,17 @@ def parities_from_symbols(equations: IntArray, knowledge: SymbolKnowledge) -> In
 
 def secret_from_crafted_queries(
     queries: Iterable[tuple[bytes, IntArray]],
-    decrypt: Callable[[bytes], NDArray[np.uint64]],
+    decrypt: Callable[[bytes, int], RingArray],
     modulus_bits: int,
     degree: int,
 ) -> IntArray:
-    """A BFV secret key, coefficient by coefficient, from an owner that decrypts what it is sent.
+    """A BFV secret key from an owner that decrypts what it is sent, many digits a value.
 
     Args:
-        queries: crafted replies, and which coefficients they tell.
-        decrypt: the key owner, as it answers masked products; it returns them to the evaluator.
+        queries: crafted replies, and which coefficients are the balanced ternary digits of each
+            value, the lowest first, shape (P, W).
+        decrypt: the key owner, as it answers masked products of P columns; it returns them to the
+            evaluator.
         modulus_bits: plain_bits of t = 2^plain_bits.
         degree: of the ring.
 
@@ -84,7 +85,10 @@ def secret_from_crafted_queries(
     """
     secret = np.zeros(degree, np.int64)
     unused = np.int64(64 - modulus_bits)
-    for reply, places in queries:
-        values = decrypt(reply)[: len(places)].view(np.int64) >> unused
-        secret[places % degree] = np.where(places >= degree, -values, values)
+    for reply, digits in queries:
+        values = decrypt(reply, len(digits)).view(np.int64) >> unused
+        for places in digits.T:
+            found = (values + 1) % 3 - 1
+            values = (values - found) // 3
+            secret[places % degree] = np.where(places >= degree, -found, found)
     return secret

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.audit.judging import Finding, NotShown, decisive, judge, verdict_of
+from securevfl.audit.measures.cheats import selection_matrix
 from securevfl.audit.measures.ciphertexts import (
     approximate_key,
     crafted_query,
@@ -23,6 +24,7 @@ from securevfl.audit.measures.epsilon import empirical_epsilon
 from securevfl.audit.measures.features import anchors, binary, components, gram
 from securevfl.audit.measures.inference import equality_solving
 from securevfl.audit.measures.labels import gradient_labels, residual_labels
+from securevfl.audit.measures.labels_zero_start import integer_decoding
 from securevfl.audit.measures.rotation import rotation_twins
 from securevfl.audit.measuring import Attack, Measurement
 from securevfl.audit.subject import Subject
@@ -46,11 +48,13 @@ MEASURES: Mapping[str, Attack] = {
         binary,
         residual_labels,
         gradient_labels,
+        integer_decoding,
         ratio,
         noise,
         symbols,
         approximate_key,
         crafted_query,
+        selection_matrix,
         equality_solving,
         empirical_epsilon,
     )

@@ -20,11 +20,13 @@ ATTACKS = (
     "binary_columns",
     "labels_from_residuals",
     "labels_from_gradients",
+    "integer_decoding",
     "ciphertext_ratio",
     "ciphertext_noise",
     "jacobi_symbol",
     "ckks_key",
     "crafted_query",
+    "selection_matrix",
     "equality_solving",
     "epsilon",
 )

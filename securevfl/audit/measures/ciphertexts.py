@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray
 from securevfl.attacks.ciphertexts import (
@@ -77,7 +76,7 @@ class Exchanged:
         product_format: of its products.
         inputs: encrypted vectors that it sent, one a round.
         replies: what came back, one a round.
-        matrix: the feature party's X of the batch as integers, for scores; shape (S, P).
+        party: the feature party.
         recording: the run.
     """
 
@@ -85,8 +84,15 @@ class Exchanged:
     product_format: ProductFormat
     inputs: list[bytes]
     replies: list[bytes]
-    matrix: IntArray
+    party: str
     recording: Recording
+
+    @property
+    def matrix(self) -> IntArray:
+        """The feature party's X of the batch as integers, for scores; shape (S, P)."""
+        inputs = self.recording.seat(self.party).inputs[self.recording.batches[0]]
+        fmt = self.product_format
+        return encode(inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
 
 
 def _immune(**schemes: str) -> Reason:
@@ -205,30 +211,34 @@ def approximate_key(subject: Subject) -> Finding:
 )
 def crafted_query(subject: Subject) -> Finding:
     """The BFV key, and every residual, by an evaluator that does not follow the protocol."""
-    run = _run(subject, ROWS, 2)
-    if not isinstance(run.owner, BfvOwner):
+    if subject.scheme != "bfv":
         raise ConfigError("crafted queries are built for bfv")
-    columns = run.matrix.shape[1]
-    queries = list(crafted_replies(run.product_format, columns))
-    secret = secret_from_crafted_queries(
-        queries, partial(_answer, run.owner, columns), run.owner.modulus_bits, DEGREE
-    )
-    opening = BfvOpening(run.product_format, secret)
-    truth = BfvOpening(run.product_format, owner_secret(run.owner))
+    run = _run(subject, subject.plan.most_batch_rows, 2)
+    owner, fmt = run.owner, run.product_format
+    assert isinstance(owner, BfvOwner)  # noqa: S101
+    names = run.recording.plan.facts.names
+    columns = {each: len(run.recording.seat(each).model.weights) for each in names}
+    del columns[subject.dataset.label_party]
+    queries = list(crafted_replies(fmt, [columns[subject.feature_party]]))
+    pooled = list(crafted_replies(fmt, list(columns.values())))
+    secret = secret_from_crafted_queries(queries, owner.decrypt, owner.modulus_bits, DEGREE)
+    opening, true_secret = BfvOpening(fmt, secret), owner_secret(owner)
+    truth = BfvOpening(fmt, true_secret)
     pairs = [(opening.decrypted(each), truth.decrypted(each)) for each in run.inputs]
+    first = np.concatenate([places.ravel() for _, places in queries[: fmt.vectors]]) % DEGREE
     return Finding(
         RECOVERED,
-        float(np.mean(secret == owner_secret(run.owner))),
+        float(np.mean(secret == true_secret)),
         chance=1 / 3,
         detail={
-            "queries": len(queries),
+            "columns": columns[subject.feature_party],
+            "digits_a_value": queries[0][1].shape[1],
+            "rounds": ceil(len(queries) / fmt.vectors),
+            "rounds_if_all_peers_pool": ceil(len(pooled) / (fmt.vectors * len(columns))),
+            "key_after_one_round": len(np.unique(first)) / DEGREE,
             "residuals_read": float(np.mean([shared_values(*pair) for pair in pairs])),
         },
     )
-
-
-def _answer(owner: BfvOwner, columns: int, reply: bytes) -> NDArray[np.uint64]:
-    return owner.decrypt(reply, columns)
 
 
 def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
@@ -248,16 +258,11 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
         if entry.sender == label and isinstance(entry.message, PublicKey)
     ]
     made = next(each for each in keys.made if each[0].public_bytes == material)
-    fmt = made[1]
-    seat = recording.seat(subject.feature_party)
-    matrix = encode(
-        seat.inputs[recording.batches[0]], fmt.matrix_fraction_bits, fmt.matrix_bound, "features"
-    )
     return Exchanged(
         *made,
         inputs=_blobs(other, label, EncryptedValues),
         replies=_blobs(own, subject.feature_party, EncryptedProducts),
-        matrix=matrix,
+        party=subject.feature_party,
         recording=recording,
     )
 

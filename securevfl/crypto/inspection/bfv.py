@@ -1,6 +1,7 @@
 """BFV: an owner knows its key, so the noise e of its own inputs and that of every reply."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from math import prod
 
 import numpy as np
@@ -152,26 +153,43 @@ def owner_secret(owner: BfvOwner) -> IntArray:
 
 
 def crafted_replies(
-    product_format: ProductFormat, columns: int
+    product_format: ProductFormat, columns: Sequence[int]
 ) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
-    """Replies (0, ⌊q/t⌋·x^shift), of every key: they decrypt to pieces of the secret.
+    """Replies of every key that decrypt to the secret, W of its ternary digits a value.
+
+    c₀ = 0 and c₁ = Σᵢ round(q·3^i/t)·x^shiftᵢ decrypt to Σᵢ 3^i·s·x^shiftᵢ, which stays below t/2
+    for 3^W < t, with less noise than any honest reply: W/2 units of rounding a coefficient of s.
+
+    Args:
+        product_format: of the job.
+        columns: P of every evaluator that takes part, in turns.
 
     Yields:
-        A reply, and which coefficients of s its columns decrypt to, up to the sign that
-        x^DEGREE = −1 gives those of wrapped indices (≥ DEGREE).
+        A reply, and which coefficients of s its values hold, digit by digit, shape (P, W), up to
+        the sign that x^DEGREE = −1 gives those of wrapped indices (≥ DEGREE).
     """
     parameters = BfvParameters.of(product_format)
     primes = parameters.primes()[: parameters.reply_primes]
-    delta = prod(primes) >> parameters.plain_bits
-    positions = parameters.positions(columns)
-    read = positions[: min(columns, parameters.columns_per_reply)]
-    unread = np.ones(DEGREE, dtype=np.bool_)
-    while unread.any():
-        # The reply's factor x^shift moves coefficient i of s to i + shift.
-        shift = int((read[0] - np.flatnonzero(unread)[0]) % DEGREE)
-        polynomials = np.zeros((2, len(primes), DEGREE), np.uint64)
-        polynomials[1, :, shift] = [delta % prime for prime in primes]
-        piece = pack_reply(parameters, polynomials, positions)
-        places = (read - shift) % (2 * DEGREE)
-        unread[places % DEGREE] = False
-        yield piece * parameters.replies(columns), places
+    modulus, side = prod(primes), parameters.columns_per_reply
+    half = 1 << (parameters.plain_bits - 1)
+    scales: list[int] = []
+    while 3 ** (len(scales) + 1) < 2 * half:
+        scales.append((modulus * 3 ** len(scales) + half) >> parameters.plain_bits)
+    unread, target = np.ones(DEGREE, dtype=np.bool_), 0
+    for width in cycle(columns):
+        if not unread.any():
+            return
+        positions = parameters.positions(width)
+        pieces, places = [], np.empty((width, len(scales)), np.int64)
+        for first in range(0, width, side):
+            read = positions[: min(side, width - first)]
+            polynomials = np.zeros((2, len(primes), DEGREE), np.uint64)
+            for digit, scale in enumerate(scales):
+                target = int(unread.argmax()) if unread.any() else target + 1
+                # x^shift moves coefficient i of s to i + shift.
+                shift = int((read[0] - target) % DEGREE)
+                polynomials[1, :, shift] = [scale % prime for prime in primes]
+                places[first : first + side, digit] = (read - shift) % (2 * DEGREE)
+                unread[places[first : first + side, digit] % DEGREE] = False
+            pieces.append(pack_reply(parameters, polynomials, positions))
+        yield b"".join(pieces), places

@@ -28,6 +28,7 @@ from securevfl.crypto.nth_residues import ShortExponentResidues
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.data.sources import load
+from securevfl.data.tables import some_rows
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from tests.weakened import EncryptsNothing, ShortBlinders
@@ -121,6 +122,19 @@ def test_a_crafted_query_reads_the_key_and_residuals() -> None:
     found = finding(crafted_query(subject("bfv")))
     assert found.value == 1
     assert found.detail["residuals_read"] == 1
+    assert found.detail["rounds"] == found.detail["rounds_if_all_peers_pool"] == 21
+    digits = found.detail["columns"] * found.detail["digits_a_value"]
+    assert found.detail["key_after_one_round"] == digits / 8192 == 15 * 29 / 8192
+
+
+def test_crafted_queries_of_two_outputs_and_of_peers_that_pool_take_fewer_rounds() -> None:
+    job = Job.of(job={"loss": "multinomial"}, exchange={"scheme": "bfv"})
+    ten_classes = Subject(job, some_rows(load("digits"), 64), 0)
+    one = finding(crafted_query(ten_classes))
+    assert (one.value, one.detail["rounds"]) == (1, 2)
+    job = Job.of(job={"batch_size": 115}, exchange={"scheme": "bfv"})
+    detail = finding(crafted_query(Subject(job, load("breast_cancer", parties=3), 0))).detail
+    assert 2 * detail["rounds_if_all_peers_pool"] - detail["rounds"] in {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from tests.made_data import dataset_of
 
 NAMES = {
     "rotation_twin", "gram", "anchors", "components", "binary_columns", "labels_from_residuals",
-    "labels_from_gradients", "ciphertext_ratio", "ciphertext_noise", "jacobi_symbol", "ckks_key",
-    "crafted_query", "equality_solving", "epsilon",
+    "labels_from_gradients", "integer_decoding", "ciphertext_ratio", "ciphertext_noise",
+    "jacobi_symbol", "ckks_key", "crafted_query", "selection_matrix", "equality_solving", "epsilon",
 }  # fmt: skip
 KEYS = {
     "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",

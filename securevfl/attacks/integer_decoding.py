@@ -1,0 +1,162 @@
+"""Labels from a gradient that holds exact integers: residuals that are known but for the label.
+
+Where all start at θ⁰ = 0, or predictions are known otherwise, a residual has one of two values, so
+that the first gradient is Xᵀy in disguise: P columns of b bits are P·b bits about S binary labels.
+
+- *meeting in the middle*: the sums of all labelings of either half of the rows, 2^(S/2) each, are
+  sorted and matched, by one random mix of the columns; what matches has to fit every column.
+- *categories*: a column of two values, whatever these are, gives the number of positives among the
+  rows of either, and where that is none or all of them, their labels, which may settle others.
+
+Larger batches are for lattice reduction, which is not tried here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.errors import ConfigError
+
+LARGEST_BATCH = 44
+MOST_MATCHES = 1 << 20
+UNKNOWN = -1
+LEAST = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerKnowledge:
+    """Side knowledge: the attacker's columns, and what predictions make of residuals.
+
+    Attributes:
+        matrix: X of the batch as it was multiplied, rounded to the job's fixed point, shape (S, P).
+        residuals: of a row of class 0 and of one of class 1.
+        tolerance: the most that an entry of Xᵀd may be off.
+    """
+
+    matrix: FloatArray
+    residuals: tuple[float, float]
+    tolerance: float
+
+    def sums(self, gradient: FloatArray) -> tuple[FloatArray, float]:
+        """Xᵀy from Xᵀd/S, shape (P,), and how far it may be off."""
+        negative, positive = self.residuals
+        total = gradient * len(self.matrix) - negative * self.matrix.sum(axis=0)
+        step = positive - negative
+        return total / step, self.tolerance / abs(step)
+
+
+def labels_by_meeting(
+    gradient: FloatArray, knowledge: IntegerKnowledge, own_model: FloatArray
+) -> FloatArray:
+    """Every row's label, on average over the labelings that fit, shape (S,).
+
+    Args:
+        gradient: Xᵀd/S, shape (P,).
+        knowledge: see there.
+        own_model: probabilities of class 1 by the best model of the attacker's columns, shape
+            (S,): what labelings are weighted by, where several fit.
+
+    Raises:
+        ConfigError: a batch of more than `LARGEST_BATCH` rows, no labeling that fits, or columns
+            of so few bits that more than `MOST_MATCHES` could.
+    """
+    matrix, rows = knowledge.matrix, len(knowledge.matrix)
+    if rows > LARGEST_BATCH:
+        raise ConfigError(
+            f"the first batch has {rows} rows, meeting in the middle takes {LARGEST_BATCH}; "
+            "lattices are not tried"
+        )
+    target, tolerance = knowledge.sums(gradient)
+    mix = np.random.default_rng(0).standard_normal(matrix.shape[1])
+    mixed, goal = matrix @ mix, float(target @ mix)
+    near = float(np.abs(mix).sum()) * tolerance
+    half = rows // 2
+    wanted, there = goal - _subset_sums(mixed[:half]), _subset_sums(mixed[half:])
+    # Sorted both, as looking up in order is many times faster.
+    lefts, rights = np.argsort(wanted), np.argsort(there)
+    wanted, there = wanted[lefts], there[rights]
+    first = np.searchsorted(there, wanted - near)
+    count = np.searchsorted(there, wanted + near) - first
+    matches = int(count.sum())
+    if matches > MOST_MATCHES:
+        raise ConfigError(f"{matches} labelings fit: these columns have too few bits to tell")
+    steps = np.arange(matches) - np.repeat(np.cumsum(count) - count, count)
+    found = np.repeat(lefts, count), rights[np.repeat(first, count) + steps]
+    labelings = np.hstack([_bits(found[0], half), _bits(found[1], rows - half)])
+    labelings = labelings[(np.abs(labelings @ matrix - target) <= tolerance).all(axis=1)]
+    if not len(labelings):
+        raise ConfigError("no labeling fits the first gradient: residuals are not what they seem")
+    inside = np.clip(own_model, LEAST, 1 - LEAST)
+    likelihood = labelings @ np.log(inside / (1 - inside))
+    weights = np.exp(likelihood - likelihood.max())
+    mean: FloatArray = weights @ labelings / weights.sum()
+    # Exactly 0 and 1 where all labelings agree.
+    return np.where(np.ptp(labelings, axis=0) == 0, labelings[0], mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Category:
+    """Rows of a batch that share a value, by their places, and how many are of class 1."""
+
+    rows: IntArray
+    positives: int
+
+
+def count_categories(gradient: FloatArray, knowledge: IntegerKnowledge) -> list[Category]:
+    """The positives among the rows of every value of the columns that have two.
+
+    With values a and b it is a·T + (b − a)·n, T the positives of the batch and n those of b: T is
+    what makes every n an integer; columns that are 0 elsewhere tell theirs without it.
+    """
+    target, tolerance = knowledge.sums(gradient)
+    rows = len(knowledge.matrix)
+    totals, possible = np.arange(rows + 1), np.ones(rows + 1, dtype=np.bool_)
+    columns = []
+    for values, total in zip(knowledge.matrix.T, target, strict=True):
+        both = np.unique(values)
+        if len(both) == 2:  # noqa: PLR2004
+            base, other = sorted(both, key=abs)
+            members = values == other
+            counts = (total - base * totals) / (other - base)
+            whole = np.abs(counts - np.rint(counts)) <= tolerance / abs(other - base)
+            counts, size = np.rint(counts), int(members.sum())
+            rest = totals - counts
+            possible &= whole & (counts >= 0) & (counts <= size) & (rest >= 0)
+            possible &= rest <= rows - size
+            columns.append((members, counts))
+    (left,) = np.nonzero(possible)
+    found = []
+    for members, counts in columns:
+        seen = np.unique(counts[left])
+        if len(seen) == 1:
+            found.append(Category(np.flatnonzero(members), int(seen[0])))
+        if len(left) == 1:
+            found.append(Category(np.flatnonzero(~members), int(left[0] - seen[0])))
+    return found
+
+
+def certain_labels(categories: Sequence[Category], rows: int) -> IntArray:
+    """Labels that follow from counts of positives, shape (S,); `UNKNOWN` otherwise."""
+    labels = np.full(rows, UNKNOWN)
+    before = -1
+    while before != (before := int(np.count_nonzero(labels == UNKNOWN))):
+        for each in categories:
+            unknown = each.rows[labels[each.rows] == UNKNOWN]
+            positive = each.positives - int(np.count_nonzero(labels[each.rows] == 1))
+            if positive in {0, len(unknown)}:
+                labels[unknown] = int(positive > 0)
+    return labels
+
+
+def _subset_sums(values: FloatArray) -> FloatArray:
+    """The sums of all subsets, subset by the bits of its number."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums, sums + value])
+    return sums
+
+
+def _bits(numbers: IntArray, count: int) -> FloatArray:
+    return np.asarray(numbers[:, None] >> np.arange(count) & 1, np.float64)
