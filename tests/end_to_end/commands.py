@@ -63,8 +63,6 @@ def two_organizations() -> str:
         """
         [job]
         rounds = 30
-        batch_size = 64
-        learning_rate = 0.5
         [[party]]
         name = "bank"
         role = "label"

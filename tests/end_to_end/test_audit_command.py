@@ -42,8 +42,8 @@ def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> 
     [
         ((), "S = full, Q = exact"),
         (("--batch-size", "64"), "S = 64, Q = exact"),
-        (("--learning-rate", "0.1"), "S = 115, Q = 5"),
-        (("--local-steps", "2"), "S = 115, Q = 2"),
+        (("--learning-rate", "0.1"), "S = full, Q = 5"),
+        (("--local-steps", "2"), "S = full, Q = 2"),
     ],
 )
 def test_without_a_job_file_it_audits_what_jobs_do_that_say_no_more(

@@ -141,10 +141,6 @@ def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
 
 def test_labels_that_follow_from_nothing_end_with_a_status_of_their_own(capsys: Capture) -> None:
     job = two_organizations()
-    settings = Path(job).read_text(encoding="utf-8")
-    for said in ("batch_size = 64", "learning_rate = 0.5"):
-        settings = settings.replace(said, "")
-    Path(job).write_text(settings, encoding="utf-8")
     lines = Path("bank.csv").read_text(encoding="utf-8").splitlines()
     labels = np.random.default_rng(2).permutation([line[-1] for line in lines[1:]])
     mixed = [line[:-1] + label for line, label in zip(lines[1:], labels, strict=True)]

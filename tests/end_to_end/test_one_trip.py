@@ -34,7 +34,7 @@ TWO = {"scheme": "bfv", "round_trips": 2}
         {"local_steps": 4, "l2": 0.1, "proximal": 0.3},
         {"local_rule": "frozen", "schedule": "inverse-sqrt"},
         {"sampling": "shuffle"},
-        {"loss": "taylor-logistic"},
+        {"loss": "taylor-logistic", "learning_rate": 0.1},
     ],
 )
 def test_one_trip_trains_what_two_trips_and_plain_train(

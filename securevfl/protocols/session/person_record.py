@@ -50,8 +50,8 @@ def name_of_set(people: Digests) -> bytes:
 class _Header(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    sets: set[str]
-    seen: dict[str, set[str]]
+    sets: list[str]
+    seen: dict[str, list[str]]
 
 
 def label_variance(labels: IntArray) -> float:
@@ -221,7 +221,8 @@ class PersonRecord:
         }
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
-        header = _Header(sets=self.sets, seen=self.seen).model_dump_json()
+        seen = {peer: sorted(names) for peer, names in self.seen.items()}
+        header = _Header(sets=sorted(self.sets), seen=seen).model_dump_json()
         replace_file(path, save(arrays, {HEADER: header}), "label guard record")
 
     @classmethod
@@ -244,7 +245,8 @@ class PersonRecord:
             ) from error
         except (SafetensorError, ValidationError, KeyError) as error:
             raise DataError(f"label guard record {path} is damaged") from error
-        record.sets, record.seen = header.sets, header.seen
+        record.sets = set(header.sets)
+        record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():
             for start, shares in ((MODEL, record.model), (OTHERS, record.others)):
                 if name.startswith(start):
