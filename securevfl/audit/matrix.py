@@ -23,6 +23,7 @@ from securevfl.audit.measures.epsilon import empirical_epsilon
 from securevfl.audit.measures.features import anchors, binary, components, gram
 from securevfl.audit.measures.inference import equality_solving
 from securevfl.audit.measures.labels import gradient_labels, residual_labels
+from securevfl.audit.measures.labels_across_jobs import labels_of_jobs
 from securevfl.audit.measures.rotation import rotation_twins
 from securevfl.audit.measuring import Attack, Measurement
 from securevfl.audit.subject import Subject
@@ -46,6 +47,7 @@ MEASURES: Mapping[str, Attack] = {
         binary,
         residual_labels,
         gradient_labels,
+        labels_of_jobs,
         ratio,
         noise,
         symbols,

@@ -20,6 +20,7 @@ ATTACKS = (
     "binary_columns",
     "labels_from_residuals",
     "labels_from_gradients",
+    "labels_across_jobs",
     "ciphertext_ratio",
     "ciphertext_noise",
     "jacobi_symbol",

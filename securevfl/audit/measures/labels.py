@@ -33,6 +33,12 @@ ROUNDS = 20
 WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
 
 
+def gradients_hidden(subject: Subject) -> str:
+    """Why feature parties see nothing of d; empty where they see gradients or residuals."""
+    seen = subject.learns.gradients or subject.in_clear
+    return "" if seen else "feature parties see neither gradients nor residuals"
+
+
 @attack(
     "labels_from_residuals",
     "feature party",
@@ -55,6 +61,7 @@ def residual_labels(subject: Subject) -> Finding:
     "labels_from_gradients",
     "feature party",
     "its columns, theta0, the schedule, the plan; the best model of its columns",
+    immune=gradients_hidden,
 )
 def gradient_labels(subject: Subject) -> Iterable[Case]:
     """Aggregated gradients: of the job as it is, and of jobs that the guard would refuse."""
@@ -100,7 +107,9 @@ def read_labels(recording: Recording, party: str) -> Finding:
     seat = recording.seat(party)
     alone = _alone(recording, seat)
     knowledge = training_knowledge(recording, seat, best(alone))
-    return _finding(labels_from_gradients(_gradients(recording, seat), knowledge), recording, alone)
+    return _finding(
+        labels_from_gradients(gradients_seen(recording, seat), knowledge), recording, alone
+    )
 
 
 def training_knowledge(recording: Recording, seat: Seat, alone: OwnModel) -> TrainingKnowledge:
@@ -122,13 +131,13 @@ def _one_round(subject: Subject) -> Finding:
     seat, rows = recording.seat(subject.feature_party), recording.batches[0]
     loss = recording.plan.rule.loss
     predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
-    gradient = _gradients(recording, seat)[0]
+    gradient = gradients_seen(recording, seat)[0]
     found = labels_from_one_round(gradient, OneRoundKnowledge(seat.inputs[rows], predicted))
     estimate = LabelEstimate(rows, found.scores)
     return _finding(estimate, recording, _alone(recording, seat))
 
 
-def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
+def gradients_seen(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
     """What the view holds, or, where residuals are in clear, Xᵀd/S made from them."""
     learned = gradients_of(seat.view)
     if learned:
