@@ -2,7 +2,8 @@
 
 Each job is a real run with one guard directory for all, so that the label guard itself decides
 which of them are permitted: all of those are attacked together, up to the first that it refuses.
-What-ifs have no guard and small batches, in clear: gradients are the same up to rounding.
+A quick homomorphic exchange stands in for a slow one: it reveals the same gradients, which are all
+that the guard counts. What-ifs have no guard and small batches, in clear: gradients are the same up to rounding.
 
 The bar is the best model of all the columns that the attacker used, of all people.
 """
@@ -21,7 +22,6 @@ from securevfl.audit.judging import Finding, NotShown
 from securevfl.audit.label_figures import label_finding
 from securevfl.audit.measures.labels import (
     EPOCHS,
-    ROUNDS,
     gradients_hidden,
     gradients_seen,
     training_knowledge,
@@ -32,9 +32,13 @@ from securevfl.audit.seats import Recording, table_of, with_table
 from securevfl.audit.subject import Subject
 from securevfl.data.tables import VerticalDataset, without_rows
 from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.job import ExchangeSettings
+from securevfl.protocols.catalogue import EXCHANGES
 
 JOBS = 8
-ROWS, SLOW_ROWS = 4096, 512
+ROWS = 4096
+# Of full batches: visits of the same rows add little to what the first few tell.
+ROUNDS = 8
 # What-ifs take batches of so many rows for each of a peer's columns, as 1/8 was once the limit.
 ROWS_A_COLUMN = 8
 
@@ -66,14 +70,32 @@ Vary = Callable[[Subject, Sequence[str], int], Variation]
 )
 def labels_of_jobs(subject: Subject) -> Iterable[Case]:
     """Jobs that the guard permits, and what they would tell without one."""
-    small = subject.with_rows(SLOW_ROWS if subject.is_slow else ROWS)
-    for name, vary, attackers in _variations(small):
-        yield Case(partial(_permitted, small, vary, attackers), f"{name} each job")
-    clear = subject.with_rows(ROWS)
-    clear = Subject(clear.job.without_protection, clear.dataset, clear.seed)
+    small = subject.with_rows(ROWS)
+    quick = _quick(small)
+    for name, vary, attackers in _variations(quick):
+        yield Case(partial(_permitted, quick, vary, attackers), f"{name} each job")
+    clear = Subject(small.job.without_protection, small.dataset, small.seed)
     for name, vary, attackers in _variations(clear):
         measure = partial(_unguarded, clear, vary, attackers)
         yield Case(measure, f"{name}, S = {ROWS_A_COLUMN}P", what_if=True)
+
+
+def _quick(subject: Subject) -> Subject:
+    """The same under an exchange that shows the same and is not slow, where there is one."""
+    if not subject.is_slow:
+        return subject
+    settings = subject.job.exchange
+    for each in EXCHANGES.values():
+        job = subject.job.model_copy(
+            update={
+                "exchange": ExchangeSettings(
+                    scheme=each.name, hide=settings.hide, predictions=settings.predictions
+                )
+            }
+        )
+        if each.encrypts and not each.is_slow and each.learns(job) == subject.learns:
+            return Subject(job, subject.dataset, subject.seed)
+    return subject
 
 
 def _variations(subject: Subject) -> Iterator[tuple[str, Vary, Sequence[str]]]:
@@ -159,7 +181,7 @@ def _unguarded(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Findin
 
 
 def _length(subject: Subject, one: Variation, size: object) -> dict[str, object]:
-    """A job's settings with so many rows a batch, for some epochs or for some rounds."""
+    """A job's settings with so many rows a batch, for some epochs or, of full batches, some rounds."""
     rows = len(one.people)
     size = "full" if size == "full" or int(str(size)) >= rows else int(str(size))
     batches = 1 if isinstance(size, str) else rows // size
@@ -194,6 +216,7 @@ def _finding(
         "batch_size": last.job.job.batch_size,
         "label_guard_ratio": last.result.label_guard_ratio,
         "attackers": list(attackers),
+        "recorded_under": last.job.exchange.scheme,
     }
     return label_finding(estimate, labels, alone, detail)
 
