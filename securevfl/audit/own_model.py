@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import StratifiedKFold
 
 from securevfl.arrays import FloatArray, IntArray
@@ -35,6 +35,7 @@ BOOSTED = {"max_iter": 60, "max_leaf_nodes": 15, "early_stopping": False, "rando
 FOLDS, MOST_FITTED = 3, 50_000
 # A probability of trees may be 0 or 1 to the last bit.
 LEAST = 1e-6
+PENALTIES = np.logspace(-3, 4, 15)
 KEPT = 32
 
 
@@ -126,6 +127,25 @@ def boosted_model(inputs: FloatArray, labels: IntArray) -> OwnModel | None:
     logs = np.log(np.clip(probabilities, LEAST, 1 - LEAST))
     decision = logs[:, 1:] - logs[:, :1] if len(classes) == 2 else logs  # noqa: PLR2004
     return _model(np.arange(len(labels)), decision, probabilities, labels)
+
+
+def features_alone(own: FloatArray, features: FloatArray, known: IntArray) -> FloatArray:
+    """A peer's columns from one's own ones by what goes with what in the known rows.
+
+    Ridge regression, its penalty by leave-one-out; trees need more rows than an attacker knows.
+
+    Args:
+        own: shape (N, Q).
+        features: the peer's, shape (N, P), of which it uses the known rows.
+        known: their numbers, shape (m,); zeros are guessed from fewer than two.
+
+    Returns:
+        Shape (N, P).
+    """
+    if len(known) < 2:  # noqa: PLR2004
+        return np.zeros_like(features)
+    model = RidgeCV(alphas=PENALTIES).fit(own[known], features[known])
+    return np.asarray(model.predict(own)).reshape(features.shape)
 
 
 def _spread(rows: IntArray, labels: IntArray) -> IntArray:

@@ -166,6 +166,11 @@ def recall_and_precision(found: BoolArray, features: FloatArray) -> tuple[float,
     return hits / max(len(true), 1), hits / max(len(ours), 1)
 
 
+def binary_ones(features: FloatArray) -> BoolArray:
+    """Where the 0/1 columns are 1, shape (N, number of them)."""
+    return np.asarray(features[:, [_is_binary(column) for column in features.T]] > 0)
+
+
 def has_binary_columns(features: FloatArray) -> bool:
     """Whether there is anything to find."""
     return any(_is_binary(column) for column in features.T)

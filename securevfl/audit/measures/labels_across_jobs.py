@@ -3,7 +3,8 @@
 Each job is a real run with one guard directory for all, so that the label guard itself decides
 which of them are permitted: all of those are attacked together, up to the first that it refuses.
 A quick homomorphic exchange stands in for a slow one: it reveals the same gradients, which are all
-that the guard counts. What-ifs have no guard and small batches, in clear: gradients are the same up to rounding.
+that the guard counts. What-ifs have no guard and small batches, in clear: gradients are the same up
+to rounding.
 
 The bar is the best model of all the columns that the attacker used, of all people.
 """
@@ -181,7 +182,7 @@ def _unguarded(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Findin
 
 
 def _length(subject: Subject, one: Variation, size: object) -> dict[str, object]:
-    """A job's settings with so many rows a batch, for some epochs or, of full batches, some rounds."""
+    """A job's settings with so many rows a batch, for some epochs, or some rounds of full ones."""
     rows = len(one.people)
     size = "full" if size == "full" or int(str(size)) >= rows else int(str(size))
     batches = 1 if isinstance(size, str) else rows // size
