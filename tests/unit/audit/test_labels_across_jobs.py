@@ -9,15 +9,17 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
+from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.attacks.labels_across_jobs import JobKnowledge, labels_across_jobs
 from securevfl.attacks.labels_from_gradients import labels_from_gradients
+from securevfl.audit import label_figures
 from securevfl.audit.judging import Finding, Immune, NotShown
 from securevfl.audit.measures import labels_across_jobs as measure
 from securevfl.audit.measures.labels import gradients_seen, training_knowledge
 from securevfl.audit.measures.labels_across_jobs import labels_of_jobs
 from securevfl.audit.measuring import Measurement
-from securevfl.audit.own_model import best, own_models
-from securevfl.audit.scoring import score
+from securevfl.audit.own_model import OwnModel, best, own_models
+from securevfl.audit.scoring import LabelScore, score
 from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject
 from securevfl.data.sources import load
@@ -232,3 +234,41 @@ def test_nothing_is_there_where_gradients_are_hidden(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Subject, "learns", hidden)
     (only,) = labels_of_jobs(subject())
     assert isinstance(only.outcome, Immune)
+
+
+def test_labels_that_change_after_the_recordings_change_no_estimate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attacked = subject(scheme="plain", batch_size=48)
+    truth = attacked.dataset.train_labels
+    estimates: list[FloatArray] = []
+
+    def watched(estimate: LabelEstimate, labels: NDArray[np.int64]) -> LabelScore:
+        estimates.append(estimate.scores)
+        return score(estimate, labels)
+
+    def granted(inputs: FloatArray, labels: NDArray[np.int64]) -> tuple[OwnModel, ...]:
+        return own_models(inputs, truth)
+
+    monkeypatch.setattr(label_figures, "score", watched)
+    monkeypatch.setattr(measure, "own_models", granted)
+    found = []
+    for number in range(4):
+        one = measure._fewer_rows(attacked, (), number)
+        recording = Subject(attacked.job, one.dataset, 0).record(rounds=40)
+        found.append((recording, one))
+    others = np.random.default_rng(1).permutation(truth)
+    dataset = replace(attacked.dataset, train_labels=others)
+    changed = [
+        (
+            replace(each, dataset=replace(each.dataset, train_labels=others[one.people])),
+            replace(one, dataset=replace(one.dataset, train_labels=others[one.people])),
+        )
+        for each, one in found
+    ]
+    right = measure._finding(attacked, found, ("party1",), "")
+    wrong = measure._finding(Subject(attacked.job, dataset, 0), changed, ("party1",), "")
+    assert len(estimates) == 2
+    np.testing.assert_allclose(estimates[1], estimates[0], rtol=1e-9, atol=1e-12)
+    assert wrong.value < 0.6
+    assert right.value > 0.75
