@@ -29,6 +29,7 @@ from securevfl.audit.measures.labels import (
 )
 from securevfl.audit.measuring import Case, attack_in_cases
 from securevfl.audit.own_model import best, own_models
+from securevfl.audit.scoring import score
 from securevfl.audit.seats import Recording, table_of, with_table
 from securevfl.audit.subject import Subject
 from securevfl.data.tables import VerticalDataset, without_rows
@@ -108,7 +109,7 @@ def _variations(subject: Subject) -> Iterator[tuple[str, Vary, Sequence[str]]]:
     peers = [table for table in tables if table.name != subject.dataset.label_party]
     if len(peers) > 1:
         widest = sorted(peers, key=lambda table: len(table.columns))[-2:]
-        yield "two peers' columns", _other_columns, [table.name for table in widest]
+        yield "pooled peers", _other_columns, [table.name for table in widest]
 
 
 def _other_columns(subject: Subject, attackers: Sequence[str], number: int) -> Variation:
@@ -200,18 +201,22 @@ def _finding(
     labels = subject.dataset.train_labels
     alone = own_models(_columns_used(subject, found, attackers), labels)
     own = best(alone)
-    gradients, jobs = [], []
-    for recording, one in found:
+    gradients: list[Sequence[FloatArray]] = []
+    jobs: list[JobKnowledge] = []
+    for recording, varied in found:
         for name in attackers:
             seat = recording.seat(name)
             training = training_knowledge(recording, seat, own)
-            training = replace(training, own_model=own.probabilities[one.people])
+            training = replace(training, own_model=own.probabilities[varied.people])
             gradients.append(gradients_seen(recording, seat))
-            jobs.append(JobKnowledge(training, one.people))
+            jobs.append(JobKnowledge(training, varied.people))
     estimate = labels_across_jobs(gradients, jobs, own.probabilities)
+    one = len(attackers)
+    first = labels_across_jobs(gradients[:one], jobs[:one], own.probabilities)
     last = found[-1][0]
     detail = {
         "jobs": len(found),
+        "auc_of_first_job": score(first, labels).auc,
         "refused": refused,
         "rounds": last.result.rounds,
         "batch_size": last.job.job.batch_size,

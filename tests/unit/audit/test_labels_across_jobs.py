@@ -171,6 +171,7 @@ def test_what_ifs_leak_and_say_how_many_jobs_it_took(monkeypatch: pytest.MonkeyP
         assert isinstance(each.outcome, Finding)
         assert each.outcome.detail["jobs"] == 8
         assert each.outcome.model_alone is not None
+        assert each.outcome.detail["auc_of_first_job"] < each.outcome.detail["auc"]["value"]
 
 
 def test_two_peers_pool_columns_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +184,7 @@ def test_two_peers_pool_columns_of_both(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(measure, "own_models", watched)
     attacked = subject(parties=3, scheme="plain")
     names = [case.name for case in labels_of_jobs.cases(attacked)]
-    assert [name for name in names if name.startswith("two peers")]
+    assert [name for name in names if name.startswith("pooled peers")]
     peers = ("party1", "party2")
     found = measure._unguarded(attacked, measure._other_columns, peers)
     assert found.detail["attackers"] == list(peers)
