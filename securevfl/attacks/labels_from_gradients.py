@@ -82,12 +82,38 @@ def labels_from_gradients(
     Raises:
         ConfigError: gradients that do not fit the batches or the features.
     """
+    seen = told_by_gradients(gradients, knowledge)
+    return solve_labels(seen.visits, seen.guesses, knowledge.own_model, GUESSED, seen.signs)
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What the gradients of a job tell, before anything is solved.
+
+    Attributes:
+        visits: what was seen.
+        guesses: s of each visit, shapes (S, C).
+        signs: rows whose d shows as it is, with the labels that its sign tells, shapes (n,) and
+            (n, C).
+    """
+
+    visits: Sequence[Visit]
+    guesses: Sequence[FloatArray]
+    signs: Sequence[tuple[IntArray, FloatArray]]
+
+
+def told_by_gradients(gradients: Sequence[FloatArray], knowledge: TrainingKnowledge) -> Told:
+    """Repeat a party's training, and guess s of every visit.
+
+    Raises:
+        ConfigError: gradients that do not fit the batches or the features.
+    """
     visits, last = replay(gradients, knowledge)
     loss = knowledge.plan.rule.loss
     beyond = _predictions(loss, knowledge.own_model) - last
     guesses = [label_part(loss, visit.predictions + beyond[visit.rows]) for visit in visits]
     signs = _signs_at_leverage_one(visits) if loss.name in SIGN_LOSSES else []
-    return solve_labels(visits, guesses, knowledge.own_model, GUESSED, signs)
+    return Told(visits, guesses, signs)
 
 
 def solve_labels(

@@ -9,9 +9,10 @@ seeds instead. The verdict is
 - `resists` where the whole interval stays within the metric's margin;
 - `leaks` otherwise; `certain` only where the whole interval lies beyond the margin.
 
-An attack may be judged by several figures, as one on labels is by AUC, by the precision of the top
-of its ranking and by accuracy: a leak by any of them is one, and the row shows the figure that the
-verdict rests on.
+An attack may be judged by several figures, as one on labels is by AUC, by what it finds at 1 %
+false positives, by the precision of the top of its ranking and by accuracy: a leak by any of them
+is one, and the row shows the figure that the verdict rests on. A figure that counts few rows says
+so: its margin is no less than what sampling gives.
 
 Where the better bar leaves little room below 1, as a model with 98 % of the labels does, the margin
 is half of that room, so that who reads all labels is not taken for one who reads none. A figure
@@ -36,6 +37,7 @@ from securevfl.errors import ConfigError
 Verdict = Literal["leaks", "resists", "immune", "not_shown"]
 CONFIDENCE = 0.95
 NOTHING = 1e-30
+STANDARD_ERRORS = 2
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Metric:
 ACCURACY = Metric("accuracy", 0.03)
 AUC = Metric("auc", 0.02)
 TOP_PRECISION = Metric("top_precision", 0.5, "proportion")
+TRUE_POSITIVES = Metric("tpr_at_1_percent_fpr", 0.5, "proportion")
 RECOVERED = Metric("recovered_fraction", 0.03)
 RECALL = Metric("recall", 0.03)
 CORRELATION = Metric("correlation", 0.1)
@@ -80,6 +83,8 @@ class Finding:
         chance: what an adversary without the view reaches; None where that has no meaning.
         model_alone: what its part of the trained model gives it anyway, in the same metric.
         allowed: a bar that is neither: rounding, or a claimed ε.
+        error: standard error of the advantage as far as the choice of rows goes; two of them are
+            the least margin.
         beside: other figures of the same attack, each with a bar and a margin of its own.
         detail: more figures and curves, as JSON takes them.
     """
@@ -89,6 +94,7 @@ class Finding:
     chance: float | None = None
     model_alone: float | None = None
     allowed: float | None = None
+    error: float = 0.0
     beside: "tuple[Finding, ...]" = ()
     detail: dict[str, Any] = field(default_factory=dict)
 
@@ -118,11 +124,12 @@ class Finding:
     @property
     def margin(self) -> float:
         """The advantage that still resists."""
+        margin = self.metric.margin
         if self.metric.advantage == "difference" and self.metric.at_most_one:
-            return min(self.metric.margin, (1 - self.bar) / 2)
+            margin = min(margin, (1 - self.bar) / 2)
         if self.metric.advantage == "proportion":
-            return min(self.metric.margin, (1 / self.bar - 1) / 2)
-        return self.metric.margin
+            margin = min(margin, (1 / self.bar - 1) / 2)
+        return max(margin, STANDARD_ERRORS * self.error)
 
     @property
     def keeps(self) -> bool:

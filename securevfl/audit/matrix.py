@@ -24,6 +24,7 @@ from securevfl.audit.measures.epsilon import empirical_epsilon
 from securevfl.audit.measures.features import anchors, binary, components, gram
 from securevfl.audit.measures.inference import equality_solving
 from securevfl.audit.measures.labels import gradient_labels, residual_labels
+from securevfl.audit.measures.labels_across_jobs import labels_of_jobs
 from securevfl.audit.measures.labels_zero_start import integer_decoding
 from securevfl.audit.measures.rotation import rotation_twins
 from securevfl.audit.measuring import Attack, Measurement
@@ -49,6 +50,7 @@ MEASURES: Mapping[str, Attack] = {
         residual_labels,
         gradient_labels,
         integer_decoding,
+        labels_of_jobs,
         ratio,
         noise,
         symbols,

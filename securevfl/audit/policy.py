@@ -21,6 +21,7 @@ ATTACKS = (
     "labels_from_residuals",
     "labels_from_gradients",
     "integer_decoding",
+    "labels_across_jobs",
     "ciphertext_ratio",
     "ciphertext_noise",
     "jacobi_symbol",

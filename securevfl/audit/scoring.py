@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ BoolArray = NDArray[np.bool_]
 TURNS = 5
 # The top of a ranking: a share of the rows, and no fewer than a share can be told from.
 TOP_SHARE, TOP_LEAST = 0.01, 30
+FALSE_POSITIVES = 0.01
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class LabelScore:
         top_precision: share of the rarest class among the 1 % of the rows, 30 at least but no more
             than it has, that the estimate ranks highest for it; where ranks are shared, the mean
             over their orders.
+        true_positives: share of the rarest class that the estimate ranks above all but 1 % of the
+            other rows: what is found where few may be accused wrongly.
         majority: share of the most frequent class, the accuracy of guessing it.
         minority: share of the rarest class, the top precision of guessing.
     """
@@ -37,8 +41,23 @@ class LabelScore:
     accuracy: float
     auc: float
     top_precision: float
+    true_positives: float
     majority: float
     minority: float
+
+    def true_positives_error(self, share: float) -> float:
+        """Standard error of the ratio of two such shares, where both are really this one.
+
+        Either is a count of h = share·n₁ rows of the rarest class beside f = 1 % of the others. The
+        first is binomial, the second Poisson, and the share grows no faster than f does, so that
+        the relative variance of one is at most (1 − share)/h + 1/f.
+
+        Args:
+            share: 0 < share ≤ 1.
+        """
+        rare = self.minority * self.rows
+        found, wrong = share * rare, FALSE_POSITIVES * (self.rows - rare)
+        return sqrt(2 * ((1 - share) / found + 1 / wrong))
 
 
 def score(estimate: LabelEstimate, labels: IntArray) -> LabelScore:
@@ -52,11 +71,13 @@ def score(estimate: LabelEstimate, labels: IntArray) -> LabelScore:
     if len(classes) == 1:
         raise ConfigError(f"labels of {len(truth)} rows: all of class {classes[0]}")
     rarest = int(classes[np.argmin(counts)])
+    ranked_by, is_rare = _score_of_class(estimate.scores, rarest), truth == rarest
     return LabelScore(
         rows=len(truth),
         accuracy=scores.accuracy(estimate.scores, truth),
         auc=scores.auc(estimate.scores, truth),
-        top_precision=_top_precision(_score_of_class(estimate.scores, rarest), truth == rarest),
+        top_precision=_top_precision(ranked_by, is_rare),
+        true_positives=_true_positives(ranked_by, is_rare),
         majority=float(counts.max() / len(truth)),
         minority=float(counts.min() / len(truth)),
     )
@@ -76,6 +97,17 @@ def _top_precision(ranked_by: FloatArray, is_class: BoolArray) -> float:
     above, tied = ranked_by > last, ranked_by == last
     hits = is_class[above].sum() + (count - above.sum()) * is_class[tied].mean()
     return float(hits / count)
+
+
+def _true_positives(ranked_by: FloatArray, is_class: BoolArray) -> float:
+    """On the ROC curve at 1 % false positives, on the chord where ranks are shared."""
+    others = np.sort(ranked_by[~is_class])[::-1]
+    allowed = FALSE_POSITIVES * len(others)
+    last = others[min(int(allowed), len(others) - 1)]
+    own = ranked_by[is_class]
+    tied = np.mean(others == last) * len(others)
+    share = (allowed - np.sum(others > last)) / tied
+    return float(np.mean(own > last) + share * np.mean(own == last))
 
 
 def gram_error(factor: FloatArray, features: FloatArray) -> float:
@@ -132,6 +164,11 @@ def recall_and_precision(found: BoolArray, features: FloatArray) -> tuple[float,
     ours = {_name(column) for column in found.T}
     hits = len(true & ours)
     return hits / max(len(true), 1), hits / max(len(ours), 1)
+
+
+def binary_ones(features: FloatArray) -> BoolArray:
+    """Where the 0/1 columns are 1, shape (N, number of them)."""
+    return np.asarray(features[:, [_is_binary(column) for column in features.T]] > 0)
 
 
 def has_binary_columns(features: FloatArray) -> bool:

@@ -7,6 +7,7 @@ its own θ⁰ and what all parties know, and nothing else of the run. Only score
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, sqrt
+from pathlib import Path
 
 from securevfl.audit.seats import Recording, scaled
 from securevfl.data.tables import VerticalDataset, some_rows
@@ -120,13 +121,30 @@ class Subject:
         job = self.job.with_settings(**changes)
         key = job.model_dump_json()
         if key not in self._recordings:
-            environment = Environment(keys=self.keys, record_views=True)
-            result = train(job, self.dataset, environment)
-            if not self.keeps_ciphertexts:
-                for view in result.views.values():
-                    view.entries = [each for each in view.entries if not _is_ciphertext(each)]
-            self._recordings[key] = Recording(self.dataset, result)
+            self._recordings[key] = self._run(job, self.dataset, None)
         return self._recordings[key]
+
+    def record_guarded(self, guard: Path, dataset: VerticalDataset, **changes: object) -> Recording:
+        """A run that the label guard may refuse, beside the earlier ones that it remembers.
+
+        Args:
+            guard: the directory where it remembers them.
+            dataset: the data of this run, as a variation of the subject's.
+            changes: other settings in `[job]`.
+
+        Raises:
+            LabelLeakRefused: the guard did.
+        """
+        job = self.job.with_settings(**{**changes, "allow_label_leak": False})
+        return self._run(job, dataset, guard)
+
+    def _run(self, job: Job, dataset: VerticalDataset, guard: Path | None) -> Recording:
+        environment = Environment(keys=self.keys, record_views=True, guard_directory=guard)
+        result = train(job, dataset, environment)
+        if not self.keeps_ciphertexts:
+            for view in result.views.values():
+                view.entries = [each for each in view.entries if not _is_ciphertext(each)]
+        return Recording(dataset, result)
 
 
 def _without_budget(job: Job, dataset: VerticalDataset) -> Job:

@@ -109,6 +109,28 @@ def some_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
     )
 
 
+def without_rows(dataset: VerticalDataset, rows: NDArray[np.int64]) -> VerticalDataset:
+    """All training rows but some; the others keep their order.
+
+    Args:
+        dataset: the data.
+        rows: the numbers of those to leave out, shape (n,), each once.
+
+    Raises:
+        ConfigError: rows that are not there, or fewer than two left.
+    """
+    kept = np.setdiff1d(np.arange(len(dataset.train_labels)), rows)
+    if len(kept) != len(dataset.train_labels) - len(rows) or len(kept) < 2:  # noqa: PLR2004
+        raise ConfigError(f"without {len(rows)} rows of {len(dataset.train_labels)}")
+    return replace(
+        dataset,
+        name=f"{dataset.name} without {len(rows)} rows",
+        parties=tuple(replace(party, train=party.train[kept]) for party in dataset.parties),
+        train_labels=dataset.train_labels[kept],
+        row_digests=dataset.row_digests[kept],
+    )
+
+
 def check(dataset: VerticalDataset) -> None:
     """Refuse a data set that no job could train on.
 

@@ -14,6 +14,8 @@ SHORT = {
     "recovered_fraction": "recovered",
     "relative_error": "error",
     "epsilon_lower_bound": "epsilon",
+    "top_precision": "top1%",
+    "tpr_at_1_percent_fpr": "tpr@1%",
 }
 STYLES = {"leaks": "bold red", "resists": "green", "immune": "dim green", "not_shown": "yellow"}
 WITHOUT_FIGURE = {"immune": "·", "not_shown": "n/s"}
@@ -37,9 +39,9 @@ class Line:
 
     @property
     def metric(self) -> str:
-        """What its figures are."""
+        """What its figures are: of each cell the one that its verdict rests on."""
         metrics: list[str] = [row["metric"] for row in self.cells.values() if row and row["metric"]]
-        return SHORT.get(metrics[0], metrics[0]) if metrics else ""
+        return "/".join(SHORT.get(each, each) for each in dict.fromkeys(metrics))
 
 
 def exchanges_of(rows: Sequence[Row]) -> list[str]:
@@ -106,7 +108,7 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
     table.add_column("attack", no_wrap=False)
     for name in exchanges_of(rows):
         table.add_column(name, justify="right", no_wrap=True)
-    last = ""
+    last, metric = "", ""
     for line in lines_of(rows):
         heading = Text.assemble((line.attack, "bold"), (f" {line.metric}", "dim"))
         cells = [
@@ -118,8 +120,11 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
             continue
         if line.attack != last:
             table.add_row(heading)
-            last = line.attack
-        table.add_row(Text("  " + line.case, style="dim" if line.control else ""), *cells)
+            last, metric = line.attack, line.metric
+        case = Text("  " + line.case, style="dim" if line.control else "")
+        if line.metric not in ("", metric):
+            case.append(f" {line.metric}", style="dim")
+        table.add_row(case, *cells)
     return table
 
 

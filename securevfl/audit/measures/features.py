@@ -1,7 +1,8 @@
 """What the label party reads of a feature party's X, as rows of the audit.
 
 First X up to a rotation, from predictions; then the rotation, from side knowledge. Without the view
-the best guess of standardized features is their mean, zero, which has a relative error of 1.
+the best guess of standardized features is their mean, zero, which has a relative error of 1, or
+what the same side knowledge gives with the label party's own columns, which may go with the peer's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,9 @@ from securevfl.attacks.rounds import LabelPartyKnowledge, Round, rounds_of
 from securevfl.audit.curves import curve
 from securevfl.audit.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
 from securevfl.audit.measuring import Case, attack_in_cases
+from securevfl.audit.own_model import features_alone
 from securevfl.audit.scoring import (
+    binary_ones,
     feature_error,
     gram_error,
     has_binary_columns,
@@ -60,12 +63,14 @@ class Recovered:
     Attributes:
         factor: F, shape (N, rank).
         features: the truth, shape (N, P).
+        own: the label party's own columns, which it would guess from without a view, shape (N, Q).
         case: from what.
         rounds: how many.
     """
 
     factor: FloatArray
     features: FloatArray
+    own: FloatArray
     case: str
     rounds: int
 
@@ -146,7 +151,8 @@ def _anchors(subject: Subject, found: Recovered) -> Finding:
         log_y=True,
     )
     detail = {"anchors": len(order), "x_from": found.case, "curves": [shown]}
-    return Finding(RELATIVE_ERROR, errors[-1], chance=1.0, detail=detail)
+    alone = feature_error(features_alone(found.own, found.features, order), found.features, order)
+    return Finding(RELATIVE_ERROR, errors[-1], 1.0, alone, detail=detail)
 
 
 def _components(subject: Subject, found: Recovered) -> Finding:
@@ -155,6 +161,7 @@ def _components(subject: Subject, found: Recovered) -> Finding:
         CORRELATION,
         matched_correlation(independent_components(found.factor, knowledge), found.features),
         chance=rotated_correlation(found.factor, found.features, subject.seed),
+        model_alone=matched_correlation(found.own, found.features),
         detail={"x_from": found.case, "rows": len(found.features)},
     )
 
@@ -165,7 +172,8 @@ def _binary(subject: Subject, found: Recovered) -> Finding:
     columns = binary_columns(found.factor, BinaryKnowledge(seed=subject.seed))
     recall, precision = recall_and_precision(columns, found.features)
     detail = {"precision": precision, "found": columns.shape[1], "x_from": found.case}
-    return Finding(RECALL, recall, chance=0.0, detail=detail)
+    alone = recall_and_precision(binary_ones(found.own), found.features)[0]
+    return Finding(RECALL, recall, chance=0.0, model_alone=alone, detail=detail)
 
 
 def _from_job(subject: Subject) -> Recovered:
@@ -221,7 +229,8 @@ def _full_batches(subject: Subject) -> tuple[Subject, Recording, int]:
 def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> Recovered:
     rounds = label_party_rounds(recording, subject.feature_party)
     features = recording.seat(subject.feature_party).inputs
-    return Recovered(_factor(recording, rounds, size), features, case, len(rounds))
+    own = table_of(recording.dataset, recording.dataset.label_party).train
+    return Recovered(_factor(recording, rounds, size), features, own, case, len(rounds))
 
 
 def label_party_rounds(recording: Recording, party: str) -> list[Round]:

@@ -1,14 +1,7 @@
-"""What a feature party reads of the labels, as rows of the audit.
-
-Judged by AUC, by the precision of the top 1 % of the attack's ranking and by accuracy, which alone
-sees nothing where one class is rare. The bars are guessing, and the best logistic model of the
-attacker's own columns on the same rows: training hands every party about that much anyway.
-"""
+"""What a feature party reads of the labels in one job, as rows of the audit."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -24,21 +17,26 @@ from securevfl.attacks.labels_from_gradients import (
 )
 from securevfl.attacks.labels_from_residuals import ScheduleKnowledge, labels_from_residuals
 from securevfl.audit.advice import advise
-from securevfl.audit.judging import ACCURACY, AUC, TOP_PRECISION, Finding
+from securevfl.audit.judging import Finding
+from securevfl.audit.label_figures import label_finding
 from securevfl.audit.measuring import Case, attack, attack_in_cases
-from securevfl.audit.own_model import OwnModel, own_model
-from securevfl.audit.scoring import score
+from securevfl.audit.own_model import OwnModel, best, own_models
 from securevfl.audit.seats import Recording, Seat, table_of
 from securevfl.audit.subject import Subject
 from securevfl.audit.views import gradients_of, residuals_of
 from securevfl.errors import ConfigError
 
 EPOCHS = 3
-AUC_OF_GUESSING = 0.5
 # A full batch is one round an epoch; exact steps take so many.
 ROUNDS = 20
 # What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
 WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
+
+
+def gradients_hidden(subject: Subject) -> str:
+    """Why feature parties see nothing of d; empty where they see gradients or residuals."""
+    seen = subject.learns.gradients or subject.in_clear
+    return "" if seen else "feature parties see neither gradients nor residuals"
 
 
 @attack(
@@ -63,6 +61,7 @@ def residual_labels(subject: Subject) -> Finding:
     "labels_from_gradients",
     "feature party",
     "its columns, theta0, the schedule, the plan; the best model of its columns",
+    immune=gradients_hidden,
 )
 def gradient_labels(subject: Subject) -> Iterable[Case]:
     """Aggregated gradients: of the job as it is, and of jobs that the guard would refuse."""
@@ -107,8 +106,10 @@ def read_labels(recording: Recording, party: str) -> Finding:
     """Labels from all gradients of a run that a feature party learned."""
     seat = recording.seat(party)
     alone = _alone(recording, seat)
-    knowledge = training_knowledge(recording, seat, alone)
-    return _finding(labels_from_gradients(_gradients(recording, seat), knowledge), recording, alone)
+    knowledge = training_knowledge(recording, seat, best(alone))
+    return _finding(
+        labels_from_gradients(gradients_seen(recording, seat), knowledge), recording, alone
+    )
 
 
 def training_knowledge(recording: Recording, seat: Seat, alone: OwnModel) -> TrainingKnowledge:
@@ -130,13 +131,13 @@ def _one_round(subject: Subject) -> Finding:
     seat, rows = recording.seat(subject.feature_party), recording.batches[0]
     loss = recording.plan.rule.loss
     predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
-    gradient = _gradients(recording, seat)[0]
+    gradient = gradients_seen(recording, seat)[0]
     found = labels_from_one_round(gradient, OneRoundKnowledge(seat.inputs[rows], predicted))
     estimate = LabelEstimate(rows, found.scores)
     return _finding(estimate, recording, _alone(recording, seat))
 
 
-def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
+def gradients_seen(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
     """What the view holds, or, where residuals are in clear, Xᵀd/S made from them."""
     learned = gradients_of(seat.view)
     if learned:
@@ -147,31 +148,14 @@ def _gradients(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
     return [seat.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
 
 
-def _alone(recording: Recording, seat: Seat) -> OwnModel:
-    return own_model(seat.inputs, recording.dataset.train_labels)
+def _alone(recording: Recording, seat: Seat) -> tuple[OwnModel, ...]:
+    return own_models(seat.inputs, recording.dataset.train_labels)
 
 
-def _finding(estimate: LabelEstimate, recording: Recording, alone: OwnModel) -> Finding:
-    truth = recording.dataset.train_labels
-    found, own = score(estimate, truth), alone.score_on(estimate.rows, truth)
-    figures = (
-        Finding(AUC, found.auc, AUC_OF_GUESSING, own.auc),
-        Finding(TOP_PRECISION, found.top_precision, found.minority, own.top_precision),
-        Finding(ACCURACY, found.accuracy, found.majority, own.accuracy),
-    )
-    detail: dict[str, Any] = {
-        each.metric.name: {
-            "value": each.value,
-            "chance": each.chance,
-            "model_alone": each.model_alone,
-            "margin": each.margin,
-        }
-        for each in figures
-    }
-    detail |= {
-        "rows": found.rows,
+def _finding(estimate: LabelEstimate, recording: Recording, alone: Sequence[OwnModel]) -> Finding:
+    detail = {
         "rounds": recording.result.rounds,
         "batch_size": recording.job.job.batch_size,
         "label_guard_ratio": recording.result.label_guard_ratio,
     }
-    return replace(figures[0], beside=figures[1:], detail=detail)
+    return label_finding(estimate, recording.dataset.train_labels, alone, detail)

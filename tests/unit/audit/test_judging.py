@@ -6,6 +6,7 @@ from securevfl.audit.judging import (
     DEVIATION,
     RELATIVE_ERROR,
     TOP_PRECISION,
+    TRUE_POSITIVES,
     Finding,
     Immune,
     NotShown,
@@ -69,6 +70,21 @@ def test_the_top_of_a_ranking_is_judged_in_proportion() -> None:
     assert (top(0.44, own=0.3), top(0.46, own=0.3)) == ("resists", "leaks")
     assert (top(0.89, own=0.8), top(0.91, own=0.8)) == ("resists", "leaks")
     assert top(1.0, own=1.0) == "resists"
+
+
+def test_what_is_found_at_few_false_positives_is_judged_in_proportion_and_by_its_noise() -> None:
+    def found(value: float, own: float, error: float = 0.0) -> str:
+        finding = Finding(TRUE_POSITIVES, value, chance=0.01, model_alone=own, error=error)
+        return judge([finding]).verdict
+
+    assert (found(0.149, own=0.1), found(0.151, own=0.1)) == ("resists", "leaks")
+    assert (found(0.89, own=0.8), found(0.91, own=0.8)) == ("resists", "leaks")
+    # Two standard errors are the least margin, also where little room is left.
+    assert (found(0.19, own=0.1, error=0.5), found(0.21, own=0.1, error=0.5)) == (
+        "resists",
+        "leaks",
+    )
+    assert (found(1.0, own=0.9), found(1.0, own=0.9, error=0.1)) == ("leaks", "resists")
 
 
 def test_a_leak_by_one_figure_is_one_and_the_row_shows_it() -> None:

@@ -22,6 +22,7 @@ NAMES = {
     "rotation_twin", "gram", "anchors", "components", "binary_columns", "labels_from_residuals",
     "labels_from_gradients", "integer_decoding", "ciphertext_ratio", "ciphertext_noise",
     "jacobi_symbol", "ckks_key", "crafted_query", "selection_matrix", "equality_solving", "epsilon",
+    "labels_across_jobs",
 }  # fmt: skip
 KEYS = {
     "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",

@@ -8,13 +8,14 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.audit import label_figures
 from securevfl.audit.judging import Finding
 from securevfl.audit.measures import features as measure_features
 from securevfl.audit.measures import labels as measure_labels
 from securevfl.audit.measures.features import gram
 from securevfl.audit.measures.labels import gradient_labels, residual_labels
 from securevfl.audit.measuring import Measurement
-from securevfl.audit.own_model import OwnModel, own_model
+from securevfl.audit.own_model import OwnModel, own_models
 from securevfl.audit.scoring import LabelScore, gram_error, score
 from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject
@@ -82,12 +83,12 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
     attacked = subject(scheme)
     truth = attacked.dataset.train_labels
 
-    def granted(inputs: FloatArray, labels: IntArray) -> OwnModel:
+    def granted(inputs: FloatArray, labels: IntArray) -> tuple[OwnModel, ...]:
         # The best model of its columns is granted, and follows labels: here the first ones.
-        return own_model(inputs, truth)
+        return own_models(inputs, truth)
 
-    monkeypatch.setattr(measure_labels, "score", watched)
-    monkeypatch.setattr(measure_labels, "own_model", granted)
+    monkeypatch.setattr(label_figures, "score", watched)
+    monkeypatch.setattr(measure_labels, "own_models", granted)
     found = list(measure(attacked))
     honest, record = list(estimates), Subject.record
     estimates.clear()

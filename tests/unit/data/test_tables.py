@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from securevfl.data import PartyTable, VerticalDataset, check, fingerprint, load
+from securevfl.data.tables import without_rows
 from securevfl.errors import ConfigError, DataError
 
 COLUMN = load("breast_cancer").parties[1].columns[2]
@@ -99,3 +100,24 @@ def test_party_tables_are_frozen() -> None:
     party = PartyTable("a", ("x",), np.zeros((1, 1)), np.zeros((1, 1)))
     with pytest.raises(AttributeError):
         party.name = "b"  # type: ignore[misc]
+
+
+def test_rows_left_out_leave_the_others_in_their_order() -> None:
+    whole = load("breast_cancer")
+    gone = np.array([7, 2])
+    left = without_rows(whole, gone)
+    kept = [row for row in range(456) if row not in gone]
+    for one, other in zip(whole.parties, left.parties, strict=True):
+        np.testing.assert_array_equal(other.train, one.train[kept])
+        np.testing.assert_array_equal(other.test, one.test)
+    np.testing.assert_array_equal(left.train_labels, whole.train_labels[kept])
+    assert left.fingerprint == without_rows(whole, gone[::-1]).fingerprint
+    assert (
+        len({whole.fingerprint, left.fingerprint, without_rows(whole, gone[:1]).fingerprint}) == 3
+    )
+
+
+@pytest.mark.parametrize("rows", [[456], [3, 3], list(range(455))])
+def test_rows_that_cannot_be_left_out_are_refused(rows: list[int]) -> None:
+    with pytest.raises(ConfigError, match="without"):
+        without_rows(load("breast_cancer"), np.array(rows))
