@@ -21,8 +21,6 @@ from securevfl.audit.scoring import score
 from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.audit.views import residuals_of
-from securevfl.benchmarks.label_guard import label_guard
-from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint, some_rows
 from securevfl.errors import ConfigError
@@ -281,12 +279,3 @@ def test_advice_recommends_exact_steps_where_they_read_fewer_labels(
 def test_a_job_with_nothing_set_is_compared_with_nothing() -> None:
     subject = Subject(Job.of(job={}), load("breast_cancer"), 0)
     assert exact_steps(subject, lambda each: read_labels(each, "party2"), 456) is None
-
-
-def test_the_guards_benchmark_gives_a_row_for_every_ratio() -> None:
-    settings = LabelGuardSettings(ratios=(1 / 8, 1.0), epochs=3, repeats=1)
-    rows = list(label_guard(settings, load("breast_cancer")))
-    assert [row["batch_size"] for row in rows] == [115, 16]
-    assert rows[0]["ratio"] <= 1 / 8
-    assert rows[1]["accuracy"] > rows[0]["accuracy"]
-    assert rows[1]["auc"] > rows[0]["auc"]
