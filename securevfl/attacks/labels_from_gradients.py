@@ -42,6 +42,8 @@ NEAR = 1e-4
 MIN_PROBABILITY, LEAST = 0.02, 1e-6
 # Logarithms of how far a guess may be off for a column of length 1.
 DEVIATIONS = (-12.0, 2.0)
+# What misses by more deviations than that is off for a reason of its own.
+MOST_DEVIATIONS = 3
 # Variances of what is off in no particular direction.
 EVERYWHERE = (1e-4, 1e-3, 1e-2, 3e-2, 1e-1)
 # Losses for which d < 0 where y = 1 and d > 0 where y = 0, whatever H.
@@ -176,8 +178,11 @@ def _trust(
         minimize_scalar(unlikelihood, bounds=DEVIATIONS, args=(each,), method="bounded")
         for each in EVERYWHERE
     ]
-    deviation = np.exp(min(fits, key=lambda fit: fit.fun).x)
-    trust = np.sqrt(GUESSED / (GUESSED + (deviation * scales[:, 0]) ** 2))
+    best = min(range(len(fits)), key=lambda number: fits[number].fun)
+    off = (np.exp(fits[best].x) * scales[:, 0]) ** 2
+    beyond = missed**2 / (expected + off[:, None] + EVERYWHERE[best])
+    unexplained = np.maximum(beyond.max(axis=1) / MOST_DEVIATIONS**2, 1)
+    trust = np.sqrt(GUESSED / (GUESSED + off) / unexplained)
     ends = np.cumsum([len(target) for target in targets])[:-1]
     return np.split(trust, ends)
 
