@@ -113,10 +113,21 @@ result rounds-optimum 200 bench rounds --dataset a9a --algorithm fedbcd-p \
 
 # docs/results/audit.md
 result audit 600 audit --local-steps 5 --learning-rate 0.1
-result label-guard-a9a 300 bench label-guard --dataset a9a
-result label-guard-a9a-second 300 bench label-guard --dataset a9a --label-party second
-result label-guard-credit 300 bench label-guard --dataset credit
-result label-guard-icu2012 300 bench label-guard --dataset icu2012
+
+# docs/results/label-guard.md
+made() {
+    share=$1
+    shift
+    result "label-guard-planted-$share" 40 bench label-guard --repeats 1 --rows 36000 \
+        --positives "0.$share" "$@"
+}
+made 50 --columns 10 --signal 0
+made 12 --columns 27
+made 05 --columns 40 --kind one-hot
+made 01 --columns 10 --kind heavy
+result label-guard-credit 60 bench label-guard --repeats 1 --dataset credit
+result label-guard-icu2012 60 bench label-guard --repeats 1 --dataset icu2012
+result label-guard-a9a 120 bench label-guard --repeats 1 --dataset a9a
 
 # docs/results/noise.md
 result noise 500 sweep noise --fresh --label-party second --model lr,nn

@@ -9,6 +9,9 @@ equations in the labels of the batch as its rank. The attack solves all of them 
 - *over rounds*: `labels_from_gradients`; s is what the own model says, moved by how far the
   attacker's part of the joint model was from its end. Every visit counts: those of the same batch
   are averaged, others stacked.
+- a guess of s that is off is mostly off by a function of one's own columns, while training is far
+  from its end most of all: that falls on the directions in which the batch's columns are largest,
+  and equations are trusted the less the more they disagree with the own model there.
 - rows of leverage 1 in a batch show their own d, whose sign is the label, whatever s.
 
 One batch's gradient is the sufficient statistic of a logistic regression on that batch alone: what
@@ -22,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.box_least_squares import Box, Prior, box_least_squares
@@ -36,6 +40,12 @@ GUESSED, KNOWN = 1e-2, 1e-3
 NEAR = 1e-4
 # What is nearly certain by the own model may still be otherwise; how certain keeps its rank.
 MIN_PROBABILITY, LEAST = 0.02, 1e-6
+# Logarithms of how far a guess may be off for a column of length 1.
+DEVIATIONS = (-12.0, 2.0)
+# What misses by more deviations than that is off for a reason of its own.
+MOST_DEVIATIONS = 3
+# Variances of what is off in no particular direction.
+EVERYWHERE = (1e-4, 1e-3, 1e-2, 3e-2, 1e-1)
 # Losses for which d < 0 where y = 1 and d > 0 where y = 0, whatever H.
 SIGN_LOSSES = {"logistic", "multinomial"}
 
@@ -145,10 +155,20 @@ def solve_labels(
         target = visit.space.basis.T @ guess - visit.seen
         sums[id(visit.space)] = total + weight * target, weights + weight
     batches = list({id(visit.space): visit for visit in visits}.values())
+    targets = [total / weights for total, weights in sums.values()]
+    trust = [np.ones(len(target)) for target in targets]
+    if variance >= GUESSED:
+        trust = _trust(batches, targets, own)
     count = np.bincount(np.concatenate([batch.rows for batch in batches]), minlength=len(own))
     labels = box_least_squares(
-        stacked(len(own), [(batch.rows, batch.space.basis) for batch in batches]),
-        np.concatenate([total / weights for total, weights in sums.values()]),
+        stacked(
+            len(own),
+            [
+                (batch.rows, batch.space.basis * share)
+                for batch, share in zip(batches, trust, strict=True)
+            ],
+        ),
+        np.concatenate(targets) * np.concatenate(trust)[:, None],
         count.astype(np.float64),
         Box(lower, upper),
         Prior(own, variance / (spread * (1 - spread))),
@@ -157,6 +177,40 @@ def solve_labels(
         labels[rows] = np.where(values > 0, labels.max(), labels.min())
     binary = own.shape[1] == 1
     return LabelEstimate(np.arange(len(own)), labels - 0.5 if binary else labels)
+
+
+def _trust(
+    batches: Sequence[Visit], targets: Sequence[FloatArray], own: FloatArray
+) -> list[FloatArray]:
+    """What each equation is multiplied by, shapes (rank,).
+
+    A guess that is off by X·β in a batch, β of deviation τ, is off by τ·scale in each direction of
+    its row space. Beside the labels' own variance and one that is the same in all directions, that
+    makes how far targets are from what the own model says; the most likely τ is taken.
+    """
+    spread = own * (1 - own)
+    scales = np.concatenate([batch.space.scales for batch in batches])[:, None]
+    expected = np.concatenate([(each.space.basis**2).T @ spread[each.rows] for each in batches])
+    pairs = zip(batches, targets, strict=True)
+    missed = np.concatenate(
+        [target - each.space.basis.T @ own[each.rows] for each, target in pairs]
+    )
+
+    def unlikelihood(log_deviation: float, everywhere: float) -> float:
+        total = expected + (np.exp(log_deviation) * scales) ** 2 + everywhere
+        return float(np.sum(np.log(total) + missed**2 / total))
+
+    fits = [
+        minimize_scalar(unlikelihood, bounds=DEVIATIONS, args=(each,), method="bounded")
+        for each in EVERYWHERE
+    ]
+    best = min(range(len(fits)), key=lambda number: fits[number].fun)
+    off = (np.exp(fits[best].x) * scales[:, 0]) ** 2
+    beyond = missed**2 / (expected + off[:, None] + EVERYWHERE[best])
+    unexplained = np.maximum(beyond.max(axis=1) / MOST_DEVIATIONS**2, 1)
+    trust = np.sqrt(GUESSED / (GUESSED + off) / unexplained)
+    ends = np.cumsum([len(target) for target in targets])[:-1]
+    return np.split(trust, ends)
 
 
 def label_part(loss: Loss, predictions: FloatArray) -> FloatArray:

@@ -1,57 +1,141 @@
-"""How much more than its own model a feature party reads, by the label guard's ratio.
+"""How much more than its own models a feature party reads of the labels, by what it is told.
 
-Fixed partitions, all training rows, runs in clear: what the gradients of a homomorphic exchange
-tell, up to rounding. The guard's limit rests on this (docs/decisions/0010-label-guard.md).
+A batch of S rows tells P numbers of its labels, worth a squared separation of ρ = P/(S·v) to who
+knows nothing else, v = π(1 − π) with π the share of the rarest class; the batches of a person add
+up. The first row is the full batch, which tells what a model of one's own is fitted to. Runs are in
+clear: what the gradients of a homomorphic exchange tell, up to rounding. Beside each stands the
+bound, what they would tell an attacker that knew all predictions (`attacks.labels_from_sums`).
+
+The label guard's limit rests on this (docs/decisions/0016-label-guard-by-person.md).
 """
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
 import numpy as np
 
-from securevfl.attacks.leverage import exposure
-from securevfl.audit.judging import Finding
+from securevfl.arrays import IntArray
+from securevfl.attacks.labels_from_sums import SumsKnowledge, labels_from_sums
+from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, distinct
+from securevfl.audit.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding, Metric
+from securevfl.audit.label_figures import label_finding
 from securevfl.audit.measures.labels import read_labels
-from securevfl.audit.subject import Subject, guarded_batch_size
+from securevfl.audit.own_model import OwnModel, own_models
+from securevfl.audit.seats import Recording, table_of
+from securevfl.audit.subject import Subject
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.reports.rows import LabelGuardRow
 
+LEARNING_RATE = 1.0
+
 
 def label_guard(
     settings: LabelGuardSettings, dataset: VerticalDataset, report: Report = silent
 ) -> Iterator[LabelGuardRow]:
-    """A row for every ratio, on real data: means over seeds."""
-    for done, limit in enumerate(settings.ratios):
-        report(f"ratio {limit:g}", done, len(settings.ratios))
-        size = guarded_batch_size(dataset, limit)
-        job = Job.of(job={"batch_size": size, "learning_rate": 0.1})
-        subjects = [Subject(job, dataset, seed) for seed in settings.seeds]
-        first, party = subjects[0], subjects[0].feature_party
-        schedule = first.plan.schedule
-        rounds = settings.epochs * schedule.batches
-        found = [read_labels(each.record(rounds=rounds), party) for each in subjects]
-        table = next(each for each in first.dataset.parties if each.name == party)
-        shown = exposure(table.train, schedule, settings.epochs)
+    """A row for the full batch and for every ratio that leaves two batches; means over seeds."""
+    party = Subject(Job.of(), dataset, 0).feature_party
+    columns = len(table_of(dataset, party).columns)
+    rows, spread = len(dataset.train_labels), _spread(dataset)
+    visits = settings.epochs if settings.sampling == "shuffle" else 1
+    sizes = [ceil(visits * columns / (ratio * spread)) for ratio in settings.ratios]
+    kept = [rows, *(size for size in sizes if columns < size <= rows // 2)]
+    for done, size in enumerate(kept):
+        report(f"S = {size}", done, len(kept))
+        runs = [_run(settings, dataset, size, seed) for seed in settings.seeds]
+        read = [[read_labels(run, party)] for run in runs]
+        shown = [_shown(run, party) for run in runs]
+        bounds = [_bounds(run, party, each) for run, each in zip(runs, shown, strict=True)]
         yield {
             "dataset": dataset.name,
-            "rows": len(dataset.train_labels),
-            "columns": len(table.columns),
-            "ratio": shown.leakage_ratio,
+            "rows": rows,
+            "columns": columns,
+            "rarest": float(np.bincount(dataset.train_labels).min() / rows),
+            "ratio": (visits if size < rows else 1) * columns / (size * spread),
             "batch_size": size,
-            "epochs": settings.epochs,
-            "auc": float(np.mean([each.value for each in found])),
-            "auc_std": float(np.std([each.value for each in found])),
-            "own_model": found[0].model_alone,
-            "top_precision": _mean(found, "top_precision", "value"),
-            "own_top_precision": _mean(found, "top_precision", "model_alone"),
-            "accuracy": _mean(found, "accuracy", "value"),
-            "own_accuracy": _mean(found, "accuracy", "model_alone"),
-            "rank_share": shown.rank_share,
-            "exposed_rows": shown.exposed_rows,
+            "sampling": settings.sampling,
+            "rounds": runs[0].result.rounds,
+            "auc": _mean(read, AUC),
+            "auc_std": float(np.std([each.value for (each,) in read])),
+            "own_auc": _own(read, AUC),
+            "bound_auc": _mean(bounds, AUC),
+            "top_precision": _mean(read, TOP_PRECISION),
+            "own_top_precision": _own(read, TOP_PRECISION),
+            "bound_top_precision": _mean(bounds, TOP_PRECISION),
+            "true_positives": _mean(read, TRUE_POSITIVES),
+            "own_true_positives": _own(read, TRUE_POSITIVES),
+            "bound_true_positives": _mean(bounds, TRUE_POSITIVES),
+            "accuracy": _mean(read, ACCURACY),
+            "own_accuracy": _own(read, ACCURACY),
+            "exposed_rows": _exposed(shown[0]),
         }
 
 
-def _mean(found: Sequence[Finding], metric: str, figure: str) -> float:
-    return float(np.mean([each.detail[metric][figure] for each in found]))
+def _spread(dataset: VerticalDataset) -> float:
+    """The variance v = π(1 − π) of the rarest class."""
+    labels = dataset.train_labels
+    share = np.bincount(labels, minlength=dataset.classes) / len(labels)
+    return float(np.min(share * (1 - share)))
+
+
+def _run(settings: LabelGuardSettings, dataset: VerticalDataset, size: int, seed: int) -> Recording:
+    """The job as it is with nothing set where the batch is full; gradient steps on others."""
+    rows = len(dataset.train_labels)
+    if size == rows:
+        return Subject(Job.of(), dataset, seed).record()
+    job = Job.of(
+        job={
+            "batch_size": size,
+            "local_steps": 1,
+            "learning_rate": LEARNING_RATE,
+            "sampling": settings.sampling,
+        }
+    )
+    return Subject(job, dataset, seed).record(rounds=settings.epochs * (rows // size))
+
+
+def _shown(run: Recording, party: str) -> list[tuple[IntArray, RowSpace]]:
+    """The distinct batches of a run, and what a party's columns see of each."""
+    inputs = run.seat(party).inputs
+    return [(rows, RowSpace.of(inputs[rows])) for rows in distinct(run.batches)]
+
+
+def _bounds(
+    run: Recording, party: str, shown: Sequence[tuple[IntArray, RowSpace]]
+) -> list[Finding]:
+    """What label sums tell, from each of the attacker's own models."""
+    labels = run.dataset.train_labels
+    alone = own_models(run.seat(party).inputs, labels)
+    truth = (labels[:, None] == _classes(alone[0])).astype(np.float64)
+    sums = [space.basis.T @ truth[rows] for rows, space in shown]
+    return [
+        label_finding(
+            labels_from_sums(sums, SumsKnowledge(shown, model.probabilities)), labels, alone, {}
+        )
+        for model in alone
+    ]
+
+
+def _classes(model: OwnModel) -> IntArray:
+    """Of the columns of its probabilities: class 1 alone, or all."""
+    count = model.probabilities.shape[1]
+    return np.array([1]) if count == 1 else np.arange(count)
+
+
+def _exposed(shown: Sequence[tuple[IntArray, RowSpace]]) -> int:
+    """Rows of leverage 1 in some batch, whose residual shows as it is."""
+    exposed = [rows[space.leverages > LEVERAGE_ONE] for rows, space in shown]
+    return len(np.unique(np.concatenate(exposed)))
+
+
+def _mean(seeds: Sequence[Sequence[Finding]], metric: Metric) -> float:
+    """Over the seeds, the most that any of a seed's attacks reads."""
+    most = [max(each.detail[metric.name]["value"] for each in found) for found in seeds]
+    return float(np.mean(most))
+
+
+def _own(seeds: Sequence[Sequence[Finding]], metric: Metric) -> float:
+    """What the best own model reads: the same for all seeds and attacks."""
+    return float(seeds[0][0].detail[metric.name]["model_alone"])

@@ -235,9 +235,12 @@ def theorem2(settings: Theorem2Settings, data: options.SplitData, output: option
 def label_guard(
     settings: LabelGuardSettings, data: options.SplitData, output: options.Output
 ) -> None:
-    """What a party reads of the labels at each guard ratio."""
-    dataset = data.load()
+    """What a party reads of the labels beyond its own models, by how much it is told."""
     from securevfl.benchmarks.label_guard import label_guard as run
+    from securevfl.benchmarks.planted import planted
+
+    made = settings.planted
+    dataset = data.load() if made is None else planted(made, settings.seed)
 
     rows = _rows(output, lambda report: run(settings, dataset, report))
     _keep(output, "bench label-guard", settings, rows, dataset=dataset.name)

@@ -127,7 +127,9 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "overhead": by_columns(*OVERHEAD),
     "theorem1": by_columns(*THEOREM1),
     "theorem2": by_columns(*THEOREM2),
-    "label-guard": by_columns(*LABEL_GUARD),
+    "label-guard": by_columns(
+        ("data", lambda row: f"{row['dataset']}, P = {row['columns']}"), *LABEL_GUARD
+    ),
 }
 
 

@@ -322,22 +322,32 @@ class Theorem2Row(TypedDict):
 
 
 class LabelGuardRow(TypedDict):
-    """What a feature party reads at one ratio: mean and deviation over seeds."""
+    """What a feature party reads at one ratio: means over seeds.
+
+    `own_` is the best model of its columns, figure by figure; `bound_` an attacker that knows all
+    predictions as well; `rarest` the share of the rarest class.
+    """
 
     dataset: str
     rows: int
     columns: int
+    rarest: float
     ratio: float
     batch_size: int
-    epochs: int
+    sampling: str
+    rounds: int
     auc: float
     auc_std: float
-    own_model: float | None
+    own_auc: float
+    bound_auc: float
     top_precision: float
     own_top_precision: float
+    bound_top_precision: float
+    true_positives: float
+    own_true_positives: float
+    bound_true_positives: float
     accuracy: float
     own_accuracy: float
-    rank_share: float
     exposed_rows: int
 
 

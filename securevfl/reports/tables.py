@@ -202,15 +202,24 @@ THEOREM2: tuple[Column[Theorem2Row], ...] = (
 )
 
 LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
-    ("ratio", lambda row: f"{row['ratio']:.3f}"),
+    ("ratio", lambda row: f"{row['ratio']:.4f}"),
     ("S", lambda row: str(row["batch_size"])),
-    ("AUC", lambda row: f"{row['auc']:.4f} ±{row['auc_std']:.4f}"),
-    ("own model", lambda row: _share(row["own_model"])),
-    ("more", lambda row: _share(row["own_model"] and row["auc"] - row["own_model"], "+")),
-    ("top 1 %", lambda row: f"{row['top_precision']:.3f}/{row['own_top_precision']:.3f}"),
-    ("rank / N", lambda row: f"{row['rank_share']:.3f}"),
+    ("rounds", lambda row: str(row["rounds"])),
+    ("own AUC", lambda row: f"{row['own_auc']:.4f}"),
+    ("more", lambda row: f"{row['auc'] - row['own_auc']:+.4f}"),
+    ("bound", lambda row: f"{row['bound_auc'] - row['own_auc']:+.4f}"),
+    ("top 1 %", lambda row: _times(row, "top_precision")),
+    ("1 % FPR", lambda row: _times(row, "true_positives")),
     ("leverage 1", lambda row: str(row["exposed_rows"])),
 )
+
+
+def _times(row: Row, figure: str) -> str:
+    """The attack's and the bound's over the own model's."""
+    own = row[f"own_{figure}"]
+    if not own:
+        return "-"
+    return f"x{row[figure] / own:.2f} {row[f'bound_{figure}'] / own:.2f}"
 
 
 def _count(value: float | None) -> str:

@@ -49,7 +49,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
     ),
-    "label-guard": (rows.LabelGuardRow, 1, "--ratio 0.5 --epochs 1 --repeats 1"),
+    "label-guard": (rows.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
 }  # fmt: skip
 
 

@@ -21,8 +21,7 @@ from securevfl.audit.scoring import score
 from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject, guarded_batch_size
 from securevfl.audit.views import residuals_of
-from securevfl.benchmarks.label_guard import label_guard
-from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
+from securevfl.benchmarks.planted import FEATURE_PARTY, Planted, planted
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests, some_rows
 from securevfl.errors import ConfigError
@@ -283,10 +282,11 @@ def test_a_job_with_nothing_set_is_compared_with_nothing() -> None:
     assert exact_steps(subject, lambda each: read_labels(each, "party2"), 456) is None
 
 
-def test_the_guards_benchmark_gives_a_row_for_every_ratio() -> None:
-    settings = LabelGuardSettings(ratios=(1 / 8, 1.0), epochs=3, repeats=1)
-    rows = list(label_guard(settings, load("breast_cancer")))
-    assert [row["batch_size"] for row in rows] == [115, 16]
-    assert rows[0]["ratio"] <= 1 / 8
-    assert rows[1]["accuracy"] > rows[0]["accuracy"]
-    assert rows[1]["auc"] > rows[0]["auc"]
+def test_a_guess_of_predictions_that_is_off_costs_little() -> None:
+    # Far from the end of training, and of a rare class: did equations that disagree in the columns'
+    # largest directions count as others do, the attack would end 0.07 below where it starts.
+    dataset = planted(Planted(0.05, rows=8000, columns=30, signal=0.5, kind="one-hot"))
+    job = {"batch_size": 1200, "local_steps": 1, "learning_rate": 1.0, "rounds": 6}
+    found = read_labels(Subject(Job.of(job=job), dataset, 0).record(), FEATURE_PARTY)
+    assert found.model_alone is not None
+    assert found.value > found.model_alone
