@@ -18,6 +18,7 @@ from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
+from securevfl.privacy.streams import NoiseStream
 from securevfl.training import plan_for
 
 DELTA = 1e-5
@@ -71,12 +72,12 @@ def test_clopper_pearson_alone_holds_for_any_mechanism_and_is_weak() -> None:
     gaussian = [audited(1, 1, 20_000, seed).any_mechanism for seed in range(40)]
     assert 0 < np.mean(gaussian) < 3
     assert max(gaussian) < claim(1, 1)
-    generator = np.random.default_rng(0)
+    stream = NoiseStream(bytes(32))
     mechanism = Mechanism("laplace", 1.0, clip=1.0)
     pure = []
     for _ in range(40):
         scores = (
-            laplace_scores(mechanism.release(np.full((1, 10_000), at), generator), mechanism)
+            laplace_scores(mechanism.release(np.full((1, 10_000), at), stream), mechanism)
             for at in (-1.0, 1.0)
         )
         low, high = scores
