@@ -1,23 +1,28 @@
 """Real runs of the `dp` exchange whose releases or messages tell two neighbouring worlds apart."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 
 import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks.two_worlds import (
-    WorldsKnowledge,
+    Round,
+    World,
     gaussian_scores,
     laplace_scores,
     world_score,
 )
 from securevfl.audit.seats import local_part, table_of, with_table
+from securevfl.audit.views import courses_of, predictions_of
 from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.mechanisms import Mechanism
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.local_steps import Course
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
@@ -68,59 +73,98 @@ def released_canaries(
     return scores[signs < 0], scores[signs > 0]
 
 
-def in_situ(job: Job, dataset: VerticalDataset, runs: int) -> tuple[FloatArray, FloatArray]:
-    """Scores of worlds in which one record is as it is, or 10,000 times as large and wrong.
+@dataclass(frozen=True, eq=False)
+class InSitu:
+    """Scores of two neighbouring worlds, one a run, for the first and for the second.
 
-    The adversary knows everything else: θ⁰, all other rows, and the messages that either world
-    sends without noise. It reads the messages of the *other* records only.
+    Attributes:
+        all_messages: by everything that the label party received.
+        others: by the other records' releases alone.
+    """
+
+    all_messages: tuple[FloatArray, FloatArray]
+    others: tuple[FloatArray, FloatArray]
+
+
+def in_situ(job: Job, dataset: VerticalDataset, runs: int, scale: float = SCALED) -> InSitu:
+    """Real training in which one record has either of two extreme values.
+
+    The adversary is the label party, and knows everything else: θ⁰, all other rows, both values.
+    These are the two rows, or their negatives, that are predicted the farthest apart at θ⁰, made
+    so long that predictions and gradients are clipped: predictions stand at β in one world and at
+    −β in the other, gradients of a linear model at β_g and −β_g along one direction.
 
     Args:
         job: a job under `dp`, full batches; its noise is drawn afresh each run.
         dataset: features scaled already.
         runs: of each world.
-
-    Returns:
-        One score a run, of either world.
-
-    Raises:
-        ConfigError: worlds that send the same.
+        scale: how much longer than the rows.
     """
     party = next(t.name for t in dataset.parties if t.name != dataset.label_party)
     start = local_part(plan_for(job, dataset), dataset, party).model.weights
-    worlds = (dataset, _with_large_record(dataset, party, start))
 
-    def others(world_job: Job, world: VerticalDataset) -> FloatArray:
-        """All released predictions of records but the first, shape (rounds, rows − 1)."""
+    def same_start(name: str, model: LocalModel) -> LocalModel:
+        if name == party:
+            model.weights = start
+        return model
 
-        def same_start(name: str, model: LocalModel) -> LocalModel:
-            if name == party:
-                model.weights = start
-            return model
+    environment = Environment(record_views=True, wrap_model=same_start)
+    neighbours = _neighbours(job, dataset, party, scale)
+    worlds = [_world(job, each, party, start) for each in neighbours]
+    scores = np.empty((2, 2, runs))
+    for (truth, neighbour), run in product(enumerate(neighbours), range(runs)):
+        seen = _rounds(train(job, neighbour, environment), party)
+        scores[:, truth, run] = [world_score(seen, *worlds, skipped=each) for each in (0, 1)]
+    return InSitu((scores[0, 0], scores[0, 1]), (scores[1, 0], scores[1, 1]))
 
-        environment = Environment(record_views=True, wrap_model=same_start)
-        result = train(world_job, world, environment)
-        return np.array([seen[1:, 0] for seen in _messages(result, dataset.label_party)])
 
-    silent: dict[str, Any] = {"noise_multiplier": 0.0, "noise_seed": 0}
-    if job.privacy.gradient_clip is not None:
-        silent["gradient_noise_multiplier"] = 0.0
-    quiet = Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **silent}})
-    knowledge = WorldsKnowledge(*(others(quiet, world) for world in worlds))
-    first, second = (
-        np.array([world_score(others(job, world), knowledge) for _ in range(runs)])
-        for world in worlds
-    )
+def _neighbours(
+    job: Job, dataset: VerticalDataset, party: str, scale: float
+) -> tuple[VerticalDataset, VerticalDataset]:
+    part = local_part(plan_for(job, dataset), dataset, party)
+    table = table_of(dataset, party)
+    candidates = scale * np.vstack([table.train, -table.train])
+    predicted = part.model.predict(part.model.inputs(candidates))
+    chosen = predicted.max(axis=1).argmin(), predicted.min(axis=1).argmax()
+
+    def with_first(row: FloatArray) -> VerticalDataset:
+        rows = np.vstack([row, table.train[1:]])
+        return with_table(dataset, replace(table, train=rows))
+
+    first, second = (with_first(candidates[each]) for each in chosen)
     return first, second
 
 
-def _with_large_record(dataset: VerticalDataset, party: str, start: FloatArray) -> VerticalDataset:
-    """The first record 10,000 times as large, on the side of θ⁰ where its label is not."""
-    table = table_of(dataset, party)
-    rows = table.train.copy()
-    predicted = float((rows[0] @ start)[0]) if start.shape[0] == rows.shape[1] else 1.0
-    side = 1.0 if dataset.train_labels[0] == 0 else -1.0
-    rows[0] *= SCALED * np.copysign(1.0, predicted) * side
-    return with_table(dataset, replace(table, train=rows))
+def _world(job: Job, dataset: VerticalDataset, party: str, start: FloatArray) -> World:
+    plan = plan_for(job, dataset)
+    part = local_part(plan, dataset, party)
+    part.model.weights = start
+    assert plan.account is not None  # noqa: S101
+    columns = sum(
+        each.parameters or each.inputs.shape[1]
+        for each in (local_part(plan, dataset, name) for name in plan.facts.names)
+    )
+    return World(
+        part.model,
+        part.inputs,
+        partial(plan.steps, inputs=part.inputs, columns=columns),
+        plan.account.mechanism,
+        plan.account.gradients,
+    )
+
+
+def _rounds(result: TrainingResult, party: str) -> list[Round]:
+    """What the label party received from a party, sent it and told it."""
+    entries = result.views[party].received(Residuals)
+    answered = {
+        e.message.step: e.message.values for e in entries if isinstance(e.message, Residuals)
+    }
+    told = courses_of(result.views[party])
+    released = predictions_of(result.views[result.plan.facts.label_party], party)
+    return [
+        Round(values, answered.get(index), told.get(index, Course(index)))
+        for index, values in enumerate(released)
+    ]
 
 
 def _messages(result: TrainingResult, party: str) -> list[FloatArray]:
