@@ -21,7 +21,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.local_steps import Course, LocalSteps
-from securevfl.protocols.signals import LocalRule, ResidualSignal
+from securevfl.protocols.signals import ResidualSignal
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
 
 
@@ -101,8 +101,9 @@ def log_likelihood(seen: Sequence[Round], world: World, skipped: int = 0) -> flo
         predicted, signal = model.predict(inputs), ResidualSignal(each.residuals)
         steps.take(each.course, inputs, predictions=predicted, signal=signal)
         if noise is not None:
-            step_size = steps.step_size(inputs) / len(inputs)
-            covariance = _moved(covariance, tangent, each.residuals, step_size, steps.rule, noise)
+            # Damping by the steps' own curvature is left out: it takes from noise and signal alike.
+            drawn = steps.step_size(inputs) / len(inputs) * noise.noise_multiplier * 2 * noise.clip
+            covariance = covariance + steps.rule.local_steps * drawn**2 * np.eye(len(covariance))
     return total
 
 
@@ -110,7 +111,7 @@ def _tangent(model: LocalModel, inputs: FloatArray, shape: tuple[int, ...]) -> F
     """∂H/∂θ, shape (N, C, p)."""
     tangent = model.tangent(inputs)()
     if model.is_linear:
-        tangent = np.kron(tangent, np.eye(shape[1]))
+        tangent = np.einsum("sp,ck->scpk", tangent, np.eye(shape[1]))
     return tangent.reshape(*shape, -1)
 
 
@@ -125,30 +126,10 @@ def _reading(
     information = tangent.T @ tangent / variance
     pull = tangent.T @ off / variance
     spread = np.eye(len(covariance)) + covariance @ information
-    covariance = np.linalg.solve(spread, covariance)
-    move = covariance @ pull
+    left = np.linalg.solve(spread, covariance).astype(np.float64)
+    move = left @ pull
     _, log_spread = np.linalg.slogdet(spread)
-    return float(pull @ move - log_spread) / 2, move, covariance
-
-
-def _moved(
-    covariance: FloatArray,
-    tangent: FloatArray,
-    residuals: FloatArray,
-    step_size: float,
-    rule: LocalRule,
-    noise: GradientNoise,
-) -> FloatArray:
-    """The covariance of the weights after a round's noisy steps of η/N."""
-    unit = np.eye(len(covariance))
-    lengths = np.linalg.norm(np.einsum("sc,scp->sp", residuals, tangent), axis=1)
-    # A clipped gradient keeps its length, wherever the weights go.
-    free = tangent[lengths < noise.clip].reshape(-1, len(unit))
-    damped = unit - step_size * rule.curvature * free.T @ free
-    drawn = (step_size * noise.noise_multiplier * 2 * noise.clip) ** 2 * unit
-    for _ in range(rule.local_steps):
-        covariance = damped @ covariance @ damped.T + drawn
-    return covariance
+    return float(pull @ move - log_spread) / 2, move, left
 
 
 def gaussian_scores(releases: FloatArray) -> FloatArray:
