@@ -107,8 +107,8 @@ class _Worlds:
         )
         if not self.worst:
             return extreme_record(job, small)
-        steps = plan_for(job, small).rule.local_steps
-        return worst_case(job.privacy, rounds, steps)
+        # One local step a round: residuals that more steps renew pull back, and tell less.
+        return worst_case(job.privacy, rounds, local_steps=1)
 
     @cached_property
     def _promise(self) -> Promise:

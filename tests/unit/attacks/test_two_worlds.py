@@ -29,9 +29,8 @@ def world(inputs: FloatArray, clip: float = 100.0, gradient_noise: float = 0.3) 
 
 
 def seen(generator: Generator) -> list[Round]:
-    return [
-        Round(*generator.standard_normal((2, ROWS, 1)), Course(index)) for index in range(ROUNDS)
-    ]
+    released, answered = generator.standard_normal((2, ROUNDS, ROWS, 1))
+    return [Round(released[each], answered[each], Course(each)) for each in range(ROUNDS)]
 
 
 @pytest.mark.parametrize("skipped", [0, 2])
