@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def empirical_epsilon(subject: Subject) -> Iterable[Case]:
     if job.job.learning_rate == "auto":
         # Steps that follow from rows exactly are nothing that DP-SGD can promise.
         job = job.with_settings(learning_rate=STEP_SIZE, local_steps=None, acceleration=None)
-    noisy = Job.of(**{**dict(job), "privacy": {**dict(privacy), **LIKE_RELEASES}})
+    noisy = _with_privacy(job, {**dict(privacy), **LIKE_RELEASES})
     for each in _end_to_end(subject, noisy):
         yield replace(each, name=f"DP-SGD, {each.name}", what_if=True)
 
@@ -81,7 +82,7 @@ class _Worlds:
         subject: whose rows.
         job: whose claim.
         worst: whether other rows are the worst that there are, in place of the subject's.
-        noise: what runs have in place of the job's.
+        noise: what runs have in place of the job's, as the adversary knows.
     """
 
     subject: Subject
@@ -105,6 +106,7 @@ class _Worlds:
         job = self.job.with_settings(
             rounds=rounds, batch_size="full", algorithm="fedbcd-p", eval_every=0
         )
+        job = _with_privacy(job, {**dict(job.privacy), **self.noise})
         if not self.worst:
             return extreme_record(job, small)
         # One local step a round: residuals that more steps renew pull back, and tell less.
@@ -113,7 +115,8 @@ class _Worlds:
     @cached_property
     def _promise(self) -> Promise:
         neighbours = self._neighbours
-        account = plan_for(neighbours.job, neighbours.worlds[0]).account
+        job = _with_privacy(neighbours.job, dict(self.job.privacy))
+        account = plan_for(job, neighbours.worlds[0]).account
         assert account is not None  # noqa: S101
         return account.after(account.rounds)
 
@@ -125,16 +128,17 @@ class _Worlds:
 
     @cached_property
     def _told(self) -> Told:
-        neighbours = self._neighbours
-        runs = runs_to_pass(self._claim, neighbours.job.privacy.delta)
+        runs = runs_to_pass(self._claim, self.job.privacy.delta)
         if runs > MOST_RUNS:
             raise ConfigError("so little noise that no number of runs tells")
-        job = neighbours.job
-        run = Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **self.noise}})
-        return told_apart(replace(neighbours, job=run), max(runs, LEAST_RUNS))
+        return told_apart(self._neighbours, max(runs, LEAST_RUNS))
 
     def _finding(self, scores: Scores) -> Finding:
-        return _finding(self._neighbours.job, scores, self._claim, self._promise.releases)
+        return _finding(self.job, scores, self._claim, self._promise.releases)
+
+
+def _with_privacy(job: Job, privacy: dict[str, Any]) -> Job:
+    return Job.of(**{**dict(job), "privacy": privacy})
 
 
 def _canaries(subject: Subject, noise: PrivacySettings) -> Finding:
