@@ -7,7 +7,8 @@ noise tell of them. In each world that is a state that is followed from what was
 filter (Kalman, 1960), through the party's own steps, which the residuals that the label party sent
 determine, and with clipped predictions linear where they are not clipped (its extended form). The
 score is the difference of the two likelihoods; without noise on gradients the weights of either
-world are known, and it compares releases with the predictions of both.
+world are known, and it compares releases with the predictions of both. So it does for networks of
+more weights than a covariance has room for, whose noise is left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.local_steps import Course, LocalSteps
 from securevfl.protocols.signals import ResidualSignal
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
+
+MOST_WEIGHTS = 300
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,30 +83,35 @@ def log_likelihood(seen: Sequence[Round], world: World, skipped: int = 0) -> flo
         moved = PrivateGradients(model, silent, NoiseStream(bytes(KEY_BYTES)))
     steps = world.steps(moved)
     variance = mechanism.scale**2 * (1 if mechanism.name == "gaussian" else 2)
-    covariance = np.zeros((model.weights.size, model.weights.size))
+    size = model.weights.size
+    covariance = None
+    if noise is not None and size <= MOST_WEIGHTS:
+        covariance = np.zeros((size, size))
     total = 0.0
     for index, each in enumerate(seen):
         steps.begin(index, len(inputs))
         predicted = model.predict(inputs)
         clipped = np.clip(predicted, -mechanism.clip, mechanism.clip)
-        tangent = _tangent(model, inputs, predicted.shape)
         off = (each.predictions - clipped)[skipped:]
-        # A prediction beyond the clip does not follow the weights.
-        follows = (predicted == clipped)[skipped:]
-        likelihood, move, covariance = _reading(
-            off[follows], tangent[skipped:][follows], covariance, variance
-        )
-        total += likelihood - 0.5 * float(np.sum(off**2)) / variance
-        model.weights = model.weights + move.reshape(model.weights.shape)
+        total -= 0.5 * float(np.sum(off**2)) / variance
+        if covariance is not None:
+            # A prediction beyond the clip does not follow the weights.
+            follows = (predicted == clipped)[skipped:]
+            tangent = _tangent(model, inputs, predicted.shape)[skipped:]
+            gained, move, covariance = _reading(
+                off[follows], tangent[follows], covariance, variance
+            )
+            total += gained
+            model.weights = model.weights + move.reshape(model.weights.shape)
         if each.residuals is None:
             steps.follow(each.course)
             continue
         predicted, signal = model.predict(inputs), ResidualSignal(each.residuals)
         steps.take(each.course, inputs, predictions=predicted, signal=signal)
-        if noise is not None:
+        if noise is not None and covariance is not None:
             # Damping by the steps' own curvature is left out: it takes from noise and signal alike.
             drawn = steps.step_size(inputs) / len(inputs) * noise.noise_multiplier * 2 * noise.clip
-            covariance = covariance + steps.rule.local_steps * drawn**2 * np.eye(len(covariance))
+            covariance = covariance + steps.rule.local_steps * drawn**2 * np.eye(size)
     return total
 
 

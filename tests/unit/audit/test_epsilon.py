@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import shake_256
 from itertools import count
 from types import SimpleNamespace
@@ -45,8 +46,8 @@ NOISY_GRADIENTS = PrivacySettings(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _known_noise() -> Iterator[None]:
+@contextmanager
+def known_noise() -> Iterator[pytest.MonkeyPatch]:
     """From keys that are always the same: a bound that is right 95 times of 100 fails no test."""
     asked = count()
 
@@ -56,6 +57,12 @@ def _known_noise() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         system = SimpleNamespace(token_bytes=known)
         patch.setattr("securevfl.privacy.streams.secrets", system)
+        yield patch
+
+
+@pytest.fixture(autouse=True)
+def _known_noise() -> Iterator[None]:
+    with known_noise():
         yield
 
 
@@ -260,7 +267,7 @@ def rows() -> list[dict[str, Any]]:
         privacy={"noise_multiplier": 4},
     )
     jobs = {"dp": noisy, "plain": noisy.without_protection}
-    with pytest.MonkeyPatch.context() as patch:
+    with known_noise() as patch:
         few_runs(patch, 50)
         return audit(load("breast_cancer"), AuditSettings(jobs, ("epsilon",), repeats=1))
 
