@@ -1,41 +1,143 @@
-"""Which of two neighbouring data sets was used: scores of what noise left to see.
+"""Which of two neighbouring data sets was used: likelihood ratios of what noise left to see.
 
 Below 0 speaks for the first world, above 0 for the second.
+
+Of a run that trains, nobody sees the weights: noise on gradients moves them, and predictions with
+noise tell of them. In each world that is a state that is followed from what was seen: by Kalman's
+filter (Kalman, 1960), through the party's own steps, which the residuals that the label party sent
+determine, and with clipped predictions linear where they are not clipped (its extended form). The
+score is the difference of the two likelihoods; without noise on gradients the weights of either
+world are known, and it compares releases with the predictions of both. So it does for networks of
+more weights than a covariance has room for, whose noise is left out.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.errors import ConfigError
-from securevfl.privacy.mechanisms import Mechanism
+from securevfl.models.local_model import LocalModel
+from securevfl.privacy.mechanisms import GradientNoise, Mechanism
+from securevfl.privacy.streams import KEY_BYTES, NoiseStream
+from securevfl.protocols.local_steps import Course, LocalSteps
+from securevfl.protocols.signals import ResidualSignal
+from securevfl.protocols.vertical.private_gradients import PrivateGradients
+
+MOST_WEIGHTS = 300
 
 
 @dataclass(frozen=True, eq=False)
-class WorldsKnowledge:
-    """Side knowledge: everything but which world it is.
+class Round:
+    """What the label party has of one round on all rows.
 
     Attributes:
-        first: what is seen of the first world without noise.
-        second: of the second, in the same shape.
+        predictions: as the party released them, shape (N, C).
+        residuals: what it answered, in the same shape; None where it answered nothing.
+        course: what it told of its loss.
     """
 
-    first: FloatArray
-    second: FloatArray
+    predictions: FloatArray
+    residuals: FloatArray | None
+    course: Course
 
 
-def world_score(seen: FloatArray, knowledge: WorldsKnowledge) -> float:
-    """How far what was seen lies from the middle towards the second world.
+@dataclass(frozen=True, eq=False)
+class World:
+    """Side knowledge: everything of a party in one of two worlds but its noise.
 
-    Raises:
-        ConfigError: worlds that send the same.
+    Attributes:
+        model: its model at θ⁰.
+        inputs: X, shape (N, P).
+        steps: makes its steps, of a model at θ⁰.
+        mechanism: noise on predictions.
+        gradients: noise on gradient steps; None where they are exact.
     """
-    direction = knowledge.second - knowledge.first
-    length = float(np.linalg.norm(direction))
-    if length == 0:
-        raise ConfigError("both worlds send the same messages of other records")
-    return float(np.sum((seen - (knowledge.first + knowledge.second) / 2) * direction) / length)
+
+    model: LocalModel
+    inputs: FloatArray
+    steps: Callable[[LocalModel], LocalSteps]
+    mechanism: Mechanism
+    gradients: GradientNoise | None
+
+
+def world_score(seen: Sequence[Round], first: World, second: World, *, skipped: int = 0) -> float:
+    """The logarithm of the likelihood ratio of the second world.
+
+    Args:
+        seen: every round.
+        first: a world.
+        second: the other.
+        skipped: how many rows, from the first one, to leave unread.
+    """
+    return log_likelihood(seen, second, skipped) - log_likelihood(seen, first, skipped)
+
+
+def log_likelihood(seen: Sequence[Round], world: World, skipped: int = 0) -> float:
+    """Of the releases of a run in a world, up to what is the same in all worlds."""
+    model, inputs, mechanism = deepcopy(world.model), world.inputs, world.mechanism
+    noise, moved = world.gradients, model
+    if noise is not None:
+        silent = replace(noise, noise_multiplier=0.0)
+        moved = PrivateGradients(model, silent, NoiseStream(bytes(KEY_BYTES)))
+    steps = world.steps(moved)
+    variance = mechanism.scale**2 * (1 if mechanism.name == "gaussian" else 2)
+    size = model.weights.size
+    covariance = None
+    if noise is not None and size <= MOST_WEIGHTS:
+        covariance = np.zeros((size, size))
+    total = 0.0
+    for index, each in enumerate(seen):
+        steps.begin(index, len(inputs))
+        predicted = model.predict(inputs)
+        clipped = np.clip(predicted, -mechanism.clip, mechanism.clip)
+        off = (each.predictions - clipped)[skipped:]
+        total -= 0.5 * float(np.sum(off**2)) / variance
+        if covariance is not None:
+            # A prediction beyond the clip does not follow the weights.
+            follows = (predicted == clipped)[skipped:]
+            tangent = _tangent(model, inputs, predicted.shape)[skipped:]
+            gained, move, covariance = _reading(
+                off[follows], tangent[follows], covariance, variance
+            )
+            total += gained
+            model.weights = model.weights + move.reshape(model.weights.shape)
+        if each.residuals is None:
+            steps.follow(each.course)
+            continue
+        predicted, signal = model.predict(inputs), ResidualSignal(each.residuals)
+        steps.take(each.course, inputs, predictions=predicted, signal=signal)
+        if noise is not None and covariance is not None:
+            # Damping by the steps' own curvature is left out: it takes from noise and signal alike.
+            drawn = steps.step_size(inputs) / len(inputs) * noise.noise_multiplier * 2 * noise.clip
+            covariance = covariance + steps.rule.local_steps * drawn**2 * np.eye(size)
+    return total
+
+
+def _tangent(model: LocalModel, inputs: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """∂H/∂θ, shape (N, C, p)."""
+    tangent = model.tangent(inputs)()
+    if model.is_linear:
+        tangent = np.einsum("sp,ck->scpk", tangent, np.eye(shape[1]))
+    return tangent.reshape(*shape, -1)
+
+
+def _reading(
+    off: FloatArray, tangent: FloatArray, covariance: FloatArray, variance: float
+) -> tuple[float, FloatArray, FloatArray]:
+    """What releases that are off by so much say of the weights.
+
+    Returns:
+        What they add to the likelihood, how far they move the weights, and their covariance.
+    """
+    information = tangent.T @ tangent / variance
+    pull = tangent.T @ off / variance
+    spread = np.eye(len(covariance)) + covariance @ information
+    left = np.linalg.solve(spread, covariance).astype(np.float64)
+    move = left @ pull
+    _, log_spread = np.linalg.slogdet(spread)
+    return float(pull @ move - log_spread) / 2, move, left
 
 
 def gaussian_scores(releases: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ follow two lower bounds, each wrong with probability 5 % at most:
 """
 
 from dataclasses import dataclass
-from math import ceil, log, log1p
+from math import ceil, log, log1p, sqrt
 
 import dp_accounting
 import numpy as np
@@ -62,6 +62,20 @@ def epsilon_bound(without: FloatArray, present: FloatArray, delta: float) -> Eps
     return EpsilonBound(gaussian, _any_mechanism(without, present, delta), mu)
 
 
+def mu_of(epsilon: float, delta: float) -> float:
+    """The `mu` of Gaussian differential privacy that has this ε at δ."""
+    return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+
+
+def separation(without: FloatArray, present: FloatArray) -> float:
+    """d′ of scores of two worlds: how far their means are apart, in deviations.
+
+    An estimate of `mu` where the noise is Gaussian, and no bound.
+    """
+    deviation = sqrt((np.var(without, ddof=1) + np.var(present, ddof=1)) / 2)
+    return float(np.mean(present) - np.mean(without)) / deviation if deviation > 0 else 0.0
+
+
 def runs_to_pass(claim: float, delta: float) -> int:
     """How many runs of each world, all told apart, show more than a claimed ε; with some to spare.
 
@@ -69,8 +83,7 @@ def runs_to_pass(claim: float, delta: float) -> int:
         claim: ε.
         delta: δ.
     """
-    mu = 1 / float(dp_accounting.get_sigma_gaussian(claim, delta)) + 1
-    most_errors = float(norm.sf(mu / 2))
+    most_errors = float(norm.sf((mu_of(claim, delta) + 1) / 2))
     return ceil(log((1 - CONFIDENCE) / 2) / log1p(-max(most_errors, TINY)))
 
 

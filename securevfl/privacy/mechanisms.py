@@ -9,7 +9,6 @@ claimed 1). Here values and noise are rounded to the grid first, and their sum i
 on the grid, that is continuous noise on grid points, rounded after, and keeps its guarantee.
 """
 
-import secrets
 from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
@@ -18,9 +17,9 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
+from securevfl.privacy.streams import NoiseStream
 
 MechanismName = Literal["gaussian", "laplace"]
-SEED_BYTES = 32
 GRID = 2.0**20
 
 
@@ -59,7 +58,7 @@ class Mechanism:
         length = sqrt(self.outputs) if self.name == "gaussian" else self.outputs
         return self.noise_multiplier * 2 * self.clip * length
 
-    def release(self, values: FloatArray, generator: np.random.Generator) -> FloatArray:
+    def release(self, values: FloatArray, stream: NoiseStream) -> FloatArray:
         """Values clipped to [−β, β], plus fresh noise, in any shape.
 
         Raises:
@@ -68,15 +67,15 @@ class Mechanism:
         if not np.isfinite(values).all():
             count = int(np.sum(~np.isfinite(values)))
             raise DataError(f"predictions: {count} NaN or infinite values, expected finite ones")
-        return self.perturb(np.clip(values, -self.clip, self.clip), generator)
+        return self.perturb(np.clip(values, -self.clip, self.clip), stream)
 
-    def perturb(self, values: FloatArray, generator: np.random.Generator) -> FloatArray:
+    def perturb(self, values: FloatArray, stream: NoiseStream) -> FloatArray:
         """Values as they are, plus fresh noise; their sensitivity has to be 2β."""
         if self.noise_multiplier == 0:
             return values
         unit = self.clip / GRID
-        draw = generator.normal if self.name == "gaussian" else generator.laplace
-        noise = np.rint(draw(0.0, self.scale / unit, values.shape))
+        draw = stream.gaussian if self.name == "gaussian" else stream.laplace
+        noise = np.rint(self.scale / unit * draw(values.shape))
         return (np.rint(values / unit) + noise) * unit
 
 
@@ -103,11 +102,6 @@ class GradientNoise:
         if not (np.isfinite(self.clip) and self.clip > 0):
             raise ConfigError(f"gradient_clip = {self.clip}: expected a positive number")
 
-    def noise(self, shape: tuple[int, ...], generator: np.random.Generator) -> FloatArray:
+    def noise(self, shape: tuple[int, ...], stream: NoiseStream) -> FloatArray:
         """Fresh noise for a sum of clipped gradients."""
-        return generator.normal(0.0, self.noise_multiplier * 2 * self.clip, shape)
-
-
-def secret_generator() -> np.random.Generator:
-    """A generator that starts from the operating system's CSPRNG."""
-    return np.random.default_rng(int.from_bytes(secrets.token_bytes(SEED_BYTES)))
+        return self.noise_multiplier * 2 * self.clip * stream.gaussian(shape)

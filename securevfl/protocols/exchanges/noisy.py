@@ -8,13 +8,13 @@ Source: FDML (Hu et al., KDD 2019) for predictions; docs/decisions/0011-what-a-p
 
 from functools import partial
 
-import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.privacy.mechanisms import Mechanism
+from securevfl.privacy.streams import NoiseKey, Purpose
 from securevfl.protocols.exchange import Established, Learns, Session
 from securevfl.protocols.exchanges.plain import (
     CLEAR_RESIDUALS,
@@ -34,34 +34,35 @@ class NoisyGathering(ClearGathering):
     A message that has to be sent again is the one that was sent: noise drawn twice would average.
     """
 
-    def __init__(self, party: Party, mechanism: Mechanism, generator: np.random.Generator) -> None:
+    def __init__(self, party: Party, mechanism: Mechanism, key: NoiseKey) -> None:
         super().__init__(party)
         self._mechanism = mechanism
-        self._generator = generator
+        self._key = key
         self._last: Predictions | HeldOutPredictions | None = None
 
     @override
     async def give(self, step: Step, predictions: FloatArray) -> None:
         """Send H_k with noise if it is fresh."""
         if self._party.name in step.fresh:
-            await self._send(Predictions, step.index, predictions, "encrypt")
+            await self._send(Predictions, step.index, predictions, "predictions", "encrypt")
 
     @override
     async def give_held_out(self, step: int, predictions: FloatArray) -> None:
         """Send the held-out predictions with noise: one more release of each."""
-        await self._send(HeldOutPredictions, step, predictions, SCORING)
+        await self._send(HeldOutPredictions, step, predictions, "held-out predictions", SCORING)
 
     async def _send(
         self,
         kind: type[Predictions] | type[HeldOutPredictions],
         step: int,
         predictions: FloatArray,
+        purpose: Purpose,
         phase: str,
     ) -> None:
         party, last = self._party, self._last
         if not (type(last) is kind and last.step == step):
             async with party.costs.compute(phase):
-                last = kind(step, self._mechanism.release(predictions, self._generator))
+                last = kind(step, self._mechanism.release(predictions, self._key.stream(purpose)))
             self._last = last
         await party.channel.send(party.label_party, last)
 
@@ -98,10 +99,10 @@ class Noisy(InClear):
         """Noise on what feature parties give, and on d where the job says so."""
         party, noise = session.party, session.noise
         assert noise is not None  # noqa: S101
-        gathering = NoisyGathering(party, noise.predictions, noise.generator)
+        gathering = NoisyGathering(party, noise.predictions, noise.key)
         if not party.holds_labels:
             return Established(PlainFeatureSide(party, gathering), gathering)
         perturb = None
         if noise.residuals is not None:
-            perturb = partial(noise.residuals.perturb, generator=noise.generator)
+            perturb = partial(noise.residuals.perturb, stream=noise.key.stream("residuals"))
         return Established(PlainLabelSide(party, gathering, perturb), gathering)

@@ -33,7 +33,7 @@ from securevfl.files import replace_file
 
 MODEL_LIMIT = 1 / 2
 OTHERS_LIMIT = 1 / 200
-LEAST_ROWS = 100
+LEAST_ROWS = 200
 
 PEOPLE, HISTORY, POPULATION, HEADER = "people", "history", "population", "seen"
 MODEL, OTHERS = "model.", "others."

@@ -23,9 +23,10 @@ from securevfl.privacy.accounting import (
     require_release_budget,
     spent,
 )
-from securevfl.privacy.mechanisms import GradientNoise, Mechanism, secret_generator
+from securevfl.privacy.mechanisms import GradientNoise, Mechanism
+from securevfl.privacy.streams import NoiseKey
 
-FRESH = "fresh noise, seeded by the operating system's generator"
+FRESH = "fresh noise: ChaCha20, keyed by the operating system's generator"
 NO_PROMISE = "noise from a fixed seed: an experiment, which promises nothing"
 NOT_COVERED = "scaling of features, their selection, tuning, and earlier jobs on the same rows"
 EXACT_STEPS = "infinite: no noise on the party's own gradient steps"
@@ -55,13 +56,13 @@ class Noise:
         predictions: on H_k, at feature parties.
         residuals: on d, at the label party; None leaves them exact.
         gradients: on gradient steps, at feature parties; None leaves them exact.
-        generator: draws it.
+        key: draws it, one stream a purpose.
     """
 
     predictions: Mechanism
     residuals: Mechanism | None
     gradients: GradientNoise | None
-    generator: np.random.Generator
+    key: NoiseKey
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,8 @@ class PrivacyAccount:
     def noise_at(self, party: int) -> Noise:
         """What the party of that number adds: secret noise, or an experiment's."""
         seed = self.settings.noise_seed
-        generator = secret_generator() if seed is None else np.random.default_rng([seed, party])
-        return Noise(self.mechanism, self.label_noise, self.gradients, generator)
+        key = NoiseKey.generate() if seed is None else NoiseKey.of_experiment(seed, party)
+        return Noise(self.mechanism, self.label_noise, self.gradients, key)
 
     def after(self, rounds: int) -> Promise:
         """What is promised after so many rounds."""

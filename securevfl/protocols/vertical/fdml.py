@@ -23,6 +23,7 @@ from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.job import FdmlSettings
 from securevfl.models.scores import accuracy, auc
+from securevfl.privacy.streams import Purpose
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
@@ -141,7 +142,7 @@ async def work(training: Training, batches: PartyBatches, steps: LocalSteps) -> 
         assert batch.labels is not None  # noqa: S101
         async with costs.compute("local"):
             predictions, pull_back = model.linearize(batch.inputs)
-        shared = await _released(costs, predictions, training.noise, "encrypt")
+        shared = await _released(costs, predictions, training.noise, "predictions", "encrypt")
         await party.channel.send(SERVER, PushedPredictions(index, shared))
         sender, pulled = await party.channel.receive([SERVER], PulledSums, index)
         expect_shape(sender, pulled.values, predictions.shape)
@@ -168,7 +169,7 @@ async def score(
     noise: Noise | None,
 ) -> Score:
     """Held-out scores, as every party sees them: one more release of each held-out row."""
-    shared = await _released(party.costs, predictions, noise, SCORING)
+    shared = await _released(party.costs, predictions, noise, "held-out predictions", SCORING)
     await party.channel.send(SERVER, HeldOutPredictions(rounds, shared))
     sender, others = await party.channel.receive([SERVER], HeldOutPredictions, rounds)
     expect_shape(sender, others.values, predictions.shape)
@@ -178,9 +179,9 @@ async def score(
 
 
 async def _released(
-    costs: Costs, predictions: FloatArray, noise: Noise | None, phase: str
+    costs: Costs, predictions: FloatArray, noise: Noise | None, purpose: Purpose, phase: str
 ) -> FloatArray:
     if noise is None:
         return predictions
     async with costs.compute(phase):
-        return noise.predictions.release(predictions, noise.generator)
+        return noise.predictions.release(predictions, noise.key.stream(purpose))

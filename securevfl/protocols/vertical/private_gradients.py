@@ -11,6 +11,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel, PullBack, StateDict
 from securevfl.privacy.mechanisms import GradientNoise
+from securevfl.privacy.streams import NoiseStream
 
 
 class PrivateGradients:
@@ -24,12 +25,10 @@ class PrivateGradients:
         intercept: as the model.
     """
 
-    def __init__(
-        self, model: LocalModel, noise: GradientNoise, generator: np.random.Generator
-    ) -> None:
+    def __init__(self, model: LocalModel, noise: GradientNoise, stream: NoiseStream) -> None:
         self._model = model
         self._noise = noise
-        self._generator = generator
+        self._stream = stream
         self.is_linear = model.is_linear
         self.intercept = model.intercept
 
@@ -55,7 +54,7 @@ class PrivateGradients:
 
         def pull_back(residuals: FloatArray) -> FloatArray:
             total = clipped_sum(self._model, inputs, residuals, self._noise.clip)
-            return total + self._noise.noise(total.shape, self._generator)
+            return total + self._noise.noise(total.shape, self._stream)
 
         return self._model.predict(inputs), pull_back
 

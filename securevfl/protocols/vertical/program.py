@@ -91,7 +91,7 @@ async def run_party(
     model = part.model
     with_exact_steps = party.holds_labels and not plan.algorithm.labels_everywhere
     if noise is not None and noise.gradients is not None and not with_exact_steps:
-        model = PrivateGradients(part.model, noise.gradients, noise.generator)
+        model = PrivateGradients(part.model, noise.gradients, noise.key.stream("gradients"))
 
     def after_round(rounds: int) -> None:
         every = job.output.checkpoint_every

@@ -8,6 +8,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic, Multinomial
 from securevfl.models.neural import mlp, neural_start
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
+from securevfl.privacy.streams import NoiseKey, NoiseStream
 from securevfl.protocols.exchanges.noisy import NoisyGathering
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.party import Party, Step
@@ -27,8 +28,8 @@ def released(*calls: tuple[str, int]) -> list[bytes]:
 
     async def feature(channel: Channel, costs: Costs) -> None:
         party = Party(channel, costs, ("bank", "shop"), "bank", Logistic())
-        generator = np.random.default_rng(0)
-        gathering = NoisyGathering(party, Mechanism("gaussian", 1.0, 2.0), generator)
+        key = NoiseKey(bytes(32))
+        gathering = NoisyGathering(party, Mechanism("gaussian", 1.0, 2.0), key)
         for what, index in calls:
             if what == "round":
                 step = Step(index, receivers=party.names, fresh=party.names)
@@ -102,10 +103,10 @@ def test_one_sample_moves_a_clipped_sum_by_at_most_twice_the_clip(
     assert 0 < moved <= 1.0 + 1e-9
 
 
-def test_steps_carry_noise_on_the_summed_gradient(generator: Generator) -> None:
+def test_steps_carry_noise_on_the_summed_gradient() -> None:
     inputs = np.zeros((50, 4000))
     model = LinearModel(np.zeros((4000, 1)))
-    private = PrivateGradients(model, GradientNoise(3.0, 0.5), generator)
+    private = PrivateGradients(model, GradientNoise(3.0, 0.5), NoiseStream(bytes(32)))
     LocalRule(Logistic(), local_steps=1).apply(
         private,
         inputs,
@@ -117,9 +118,9 @@ def test_steps_carry_noise_on_the_summed_gradient(generator: Generator) -> None:
     assert np.std(model.weights) == pytest.approx(10.0 * 3.0 * 2 * 0.5 / 50, rel=0.07)
 
 
-def test_every_local_step_draws_anew(generator: Generator) -> None:
+def test_every_local_step_draws_anew() -> None:
     model = LinearModel(np.zeros((4000, 3)))
-    private = PrivateGradients(model, GradientNoise(3.0, 0.5), generator)
+    private = PrivateGradients(model, GradientNoise(3.0, 0.5), NoiseStream(bytes(32)))
     LocalRule(Multinomial(3), local_steps=4).apply(
         private,
         np.zeros((50, 4000)),

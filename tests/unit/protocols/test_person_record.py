@@ -165,7 +165,7 @@ def test_so_few_rows_are_refused_whatever_the_columns(rows: int) -> None:
     places = job(record, people(rows), [told(everyone(rows), values=1)])
     record.require_company(history, 1, BALANCED)
     if rows < LEAST_ROWS:
-        with pytest.raises(LabelLeakRefused, match="fewer than 100"):
+        with pytest.raises(LabelLeakRefused, match="fewer than 200"):
             record.require_within_limits(places, BALANCED, "take more")
     else:
         record.require_within_limits(places, BALANCED, "take more")
