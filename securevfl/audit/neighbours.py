@@ -17,7 +17,7 @@ from securevfl.arrays import FloatArray
 from securevfl.attacks.two_worlds import Round, World, world_score
 from securevfl.audit.seats import local_part, table_of, with_table
 from securevfl.audit.views import courses_of, predictions_of
-from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
@@ -178,7 +178,7 @@ def worst_case(privacy: PrivacySettings, rounds: int, local_steps: int) -> Neigh
             test_labels=labels[:HELD_OUT],
             classes=2,
             standardize=False,
-            fingerprint=fingerprint(range(ROWS)),
+            row_digests=row_digests(range(ROWS)),
         )
 
     starts = {LABEL: np.array([[HUGE], [HUGE], [0.0]]), FEATURE: np.array([[HUGE], [0.0]])}

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from securevfl.arrays import FloatArray
-from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 
 LABEL_PARTY, FEATURE_PARTY = "label", "feature"
 KINDS = ("gaussian", "one-hot", "heavy")
@@ -60,7 +60,7 @@ def planted(what: Planted, seed: int = 0) -> VerticalDataset:
         test_labels=labels[what.rows :],
         classes=2,
         standardize=what.kind != "one-hot",
-        fingerprint=fingerprint([what, seed]),
+        row_digests=row_digests(range(what.rows), f"{what} {seed}"),
     )
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from securevfl.training import TrainingResult
 
 USELESS = 3
-# Above so many columns for every unit of the labels' variance a peer's own part of the model ranks its
-# training rows by some 0.02 AUC better than it would others (docs/decisions/0016).
+# Where peers' own parts of the model rank training rows by some 0.02 AUC better than others
+# (docs/decisions/0016-label-guard-by-person.md).
 BY_HEART = 1 / 25
 ENDINGS = {
     "rounds": "all rounds are done",
@@ -133,12 +133,7 @@ def train(
             rows=[row],
         )
     if not quiet:
-        _show(row, paths)
-        if (share := columns_a_label(result, dataset)) > BY_HEART:
-            sys.stdout.write(
-                f"peers' columns are {share:.2f} of the labels' variance: their own parts of any model "
-                "know training rows' labels partly by heart\n"
-            )
+        _show(row, paths, columns_a_label(result, dataset))
     if not result.learned:
         sys.stderr.write(
             "securevfl: warning: the model has learned nothing that can be told from chance; "
@@ -227,7 +222,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
     }
 
 
-def _show(row: TrainRow, paths: list[Path]) -> None:
+def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
     from rich.console import Console
 
     Console().print(
@@ -240,4 +235,9 @@ def _show(row: TrainRow, paths: list[Path]) -> None:
         Console().print(note, highlight=False)
     for party, count in row["dropped_rows"].items():
         sys.stdout.write(f"{party}: {count} rows without a partner were left out\n")
+    if columns > BY_HEART:
+        sys.stdout.write(
+            f"columns of peers over what labels vary: {columns:.2f}; above {BY_HEART:g} their "
+            "parts of any model know labels of training rows partly by heart\n"
+        )
     sys.stdout.write("models: " + ", ".join(str(path) for path in paths) + "\n")

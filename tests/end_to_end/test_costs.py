@@ -24,7 +24,7 @@ def operations(result: TrainingResult) -> dict[str, int]:
 def test_homomorphic_operations_a_round_do_not_depend_on_local_steps(
     run_job: RunJob, scheme: str, hide: str
 ) -> None:
-    counts = []
+    counts, rows = [], 0
     for local_steps in (1, 5, 50):
         result = run_job(
             load("breast_cancer"),
@@ -36,8 +36,8 @@ def test_homomorphic_operations_a_round_do_not_depend_on_local_steps(
             loss="taylor-logistic",
         )
         counts.append(operations(result))
+        rows = sum(len(result.plan.schedule.batch(index)) for index in range(3))
     assert counts[0] == counts[1] == counts[2]
-    rows = sum(len(result.plan.schedule.batch(index)) for index in range(3))
     assert counts[0]["encryptions"] == rows * (2 if hide == "both" else 1)
     # 15 columns at the feature party; the label party has 15 and a constant one.
     assert counts[0]["products"] == counts[0]["decryptions"] == 3 * (31 if hide == "both" else 15)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,9 +56,7 @@ def test_full_batches_pass_however_often(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"batch_size": 128}, {"batch_size": 200}])
-def test_minibatches_of_a_small_set_are_refused(
-    tmp_path: Path, settings: dict[str, object]
-) -> None:
+def test_minibatches_of_a_small_set_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(LabelLeakRefused, match='batch_size = "full"'):
         run(tmp_path, **settings)
 

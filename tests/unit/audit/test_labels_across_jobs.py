@@ -23,7 +23,7 @@ from securevfl.audit.scoring import LabelScore, score
 from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject
 from securevfl.data.sources import load
-from securevfl.data.tables import PartyTable, VerticalDataset, fingerprint
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
 
@@ -53,7 +53,7 @@ def people(parties: int = 2) -> VerticalDataset:
         labels[ROWS:],
         2,
         standardize=False,
-        fingerprint=fingerprint(range(ROWS)),
+        row_digests=row_digests(range(ROWS)),
     )
 
 
