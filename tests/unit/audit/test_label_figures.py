@@ -174,13 +174,15 @@ def test_trees_of_more_classes_and_of_too_few_rows() -> None:
 def test_each_figure_has_the_better_bar_of_its_own() -> None:
     inputs, labels = made(0.2)
     models = own_models(inputs, labels)
-    found = by_name(finding(models[0].estimate.scores, inputs, labels))
-    pairs = {
-        "auc": [each.score.auc for each in models],
-        "tpr_at_1_percent_fpr": [each.score.true_positives for each in models],
-        "top_precision": [each.score.top_precision for each in models],
-        "accuracy": [each.score.accuracy for each in models],
+    attributes = {
+        "auc": "auc",
+        "tpr_at_1_percent_fpr": "true_positives",
+        "top_precision": "top_precision",
+        "accuracy": "accuracy",
     }
-    for name, bars in pairs.items():
-        assert found[name].model_alone == max(bars)
-    assert len({bars.index(max(bars)) for bars in pairs.values()}) == 2
+    for order in (models, models[::-1]):
+        found = by_name(label_finding(models[0].estimate, labels, order, {}))
+        for name, attribute in attributes.items():
+            bars = [getattr(model.score, attribute) for model in models]
+            assert len(set(bars)) == 2
+            assert found[name].model_alone == max(bars)
