@@ -30,6 +30,7 @@ class Subject:
         keys: makes homomorphic keys.
         with_curves: measure what only the first seed shows.
         keeps_ciphertexts: keep them in views; many rounds of them are gigabytes.
+        scoring: when the job scores; runs are scored at their end alone where nobody asks.
     """
 
     job: Job
@@ -38,6 +39,7 @@ class Subject:
     keys: KeyMaker = field(default_factory=SchemeKeys)
     with_curves: bool = True
     keeps_ciphertexts: bool = False
+    scoring: dict[str, object] = field(default_factory=dict, init=False)
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
 
@@ -47,6 +49,7 @@ class Subject:
         has_budget = privacy.budget is not None or privacy.release_budget is not None
         if self.exchange.adds_noise and (has_budget or privacy.noise_multiplier is None):
             job = _without_budget(job, self.dataset)
+        self.scoring = {"eval_every": job.job.eval_every, "target_auc": job.job.target_auc}
         self.job = job.with_settings(
             seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True
         )
@@ -108,7 +111,8 @@ class Subject:
             return self
         if rows not in self._smaller:
             smaller = some_rows(self.dataset, rows)
-            self._smaller[rows] = Subject(self.job, smaller, self.seed, self.keys, self.with_curves)
+            job = self.job.with_settings(**self.scoring)
+            self._smaller[rows] = Subject(job, smaller, self.seed, self.keys, self.with_curves)
         return self._smaller[rows]
 
     def record(self, **changes: object) -> Recording:

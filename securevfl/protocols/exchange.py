@@ -26,6 +26,8 @@ from securevfl.protocols.signals import Signal
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
 
+Shown = Literal["singly", "summed", "hidden"]
+"""How somebody sees the others' predictions."""
 Variant = Mapping[str, Mapping[str, Any]]
 """Settings by section of a job."""
 
@@ -49,7 +51,7 @@ class Learns:
     label_party_not: str
     feature_party: str
     feature_party_not: str
-    predictions: Literal["singly", "summed", "hidden"]
+    predictions: Shown
     residuals: Literal["clear", "noisy", "hidden"]
     gradients: bool
 
@@ -215,6 +217,25 @@ class Exchange(ABC):
     @abstractmethod
     def learns(self, job: Job) -> Learns:
         """Who learns what in a round of the job."""
+
+    def held_out(self, job: Job, parties: int) -> Shown:
+        """How the label party sees the others' held-out predictions when it scores.
+
+        Args:
+            job: the settings.
+            parties: K.
+        """
+        del parties
+        return self.learns(job).predictions
+
+    def counts_held_out(self, job: Job) -> bool:
+        """Whether scorings are counted, and as few as can be where the job does not say.
+
+        Not where the label party sees each H_k of a batch and feature parties see d: held-out rows
+        would be the only ones that anything is kept of.
+        """
+        learns = self.learns(job)
+        return learns.residuals == "hidden" or learns.predictions != "singly"
 
     @abstractmethod
     def messages(self, settings: ExchangeSettings, parties: int) -> int:

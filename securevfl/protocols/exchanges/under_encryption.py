@@ -12,7 +12,15 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import quadratic_loss
-from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Side, Variant
+from securevfl.protocols.exchange import (
+    Established,
+    Exchange,
+    Learns,
+    Session,
+    Shown,
+    Side,
+    Variant,
+)
 from securevfl.protocols.exchanges.encrypted import EncryptedFeatureSide, EncryptedLabelSide
 from securevfl.protocols.exchanges.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
@@ -107,6 +115,13 @@ class UnderEncryption(Exchange):
             residuals="hidden",
             gradients=True,
         )
+
+    @override
+    def held_out(self, job: Job, parties: int) -> Shown:
+        """As in rounds; where both sides are hidden, in clear or as sums."""
+        if job.exchange.hide != "both":
+            return super().held_out(job, parties)
+        return "singly" if parties == 2 else "summed"  # noqa: PLR2004
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
