@@ -60,8 +60,11 @@ class JobSettings(Section):
             usual for the data set.
         target_auc: stop once the held-out AUC reaches it.
         eval_every: rounds between scorings on the held-out rows; 0 scores after the last only, as
-            fdml does anyway.
+            fdml does anyway. Where not given, 0 where predictions or residuals are hidden in
+            rounds, for what scorings show of held-out rows is counted there, but 1 with
+            target_auc; else 1.
         allow_label_leak: run although the aggregated gradients carry too much about the labels.
+        allow_feature_leak: run although scorings show too much of held-out rows' features.
     """
 
     name: str = "job"
@@ -89,8 +92,9 @@ class JobSettings(Section):
     standardize: bool | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     target_auc: Annotated[float, Field(gt=0, le=1)] | None = None
-    eval_every: Annotated[int, Field(ge=0)] = 1
+    eval_every: Annotated[int, Field(ge=0)] | None = None
     allow_label_leak: bool = False
+    allow_feature_leak: bool = False
 
 
 class PartySettings(Section):

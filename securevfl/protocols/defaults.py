@@ -5,17 +5,21 @@ from collections.abc import Collection
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import Exchange
 
 LOCAL_STEPS, BATCH_SIZE = 5, 128
 NETWORK_STEPS = 20
 
 
-def settled(job: Job, algorithm: Algorithm, rows: int, networks: Collection[str]) -> Job:
-    """The job with local steps, batch size, acceleration and L2 said.
+def settled(
+    job: Job, algorithm: Algorithm, exchange: Exchange, rows: int, networks: Collection[str]
+) -> Job:
+    """The job with local steps, batch size, acceleration, L2 and when to score said.
 
     Args:
         job: the settings.
         algorithm: the job's.
+        exchange: the job's.
         rows: N.
         networks: the parties that train one.
 
@@ -42,7 +46,12 @@ def settled(job: Job, algorithm: Algorithm, rows: int, networks: Collection[str]
         local_steps = 1
     exact = local_steps == "exact"
     accelerated = exact and not algorithm.in_turns
+    every = settings.eval_every
+    if every is None:
+        counts = exchange.counts_held_out(job) and settings.target_auc is None
+        every = 0 if counts else 1
     return job.with_settings(
+        eval_every=every,
         local_steps=local_steps,
         batch_size=settings.batch_size or ("full" if exact else min(BATCH_SIZE, rows)),
         acceleration=settings.acceleration or ("nesterov" if accelerated else "none"),

@@ -218,7 +218,7 @@ class Plan:
     def timetable(self) -> Timetable:
         """When held-out rows are scored."""
         every = self.job.job.eval_every if self.algorithm.scores_between else 0
-        return Timetable(self.rounds, every, self.facts.test_rows)
+        return Timetable(self.rounds, every or 0, self.facts.test_rows)
 
     @cached_property
     def account(self) -> PrivacyAccount | None:
