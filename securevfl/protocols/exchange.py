@@ -21,6 +21,7 @@ from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Noise
+from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
 from securevfl.protocols.signals import Signal
 
 if TYPE_CHECKING:
@@ -174,7 +175,9 @@ class Established:
 
     Attributes:
         side: its side.
-        gathering: how held-out predictions travel.
+        gathering: how held-out predictions travel, row by row.
+        gives_held_out: a feature party's side of scoring where they do not.
+        scores_held_out: the label party's.
         key: its own homomorphic key, if it has one.
         in_flight: what the side holds from one round for the next, by name: filled as rounds end,
             and beforehand where a session goes on.
@@ -184,6 +187,8 @@ class Established:
     gathering: Gathering
     key: KeyOwner | None = None
     in_flight: dict[str, FloatArray] = field(default_factory=dict)
+    gives_held_out: GivesHeldOut | None = None
+    scores_held_out: ScoresHeldOut | None = None
 
 
 class Exchange(ABC):

@@ -21,6 +21,7 @@ from securevfl.protocols.exchange import (
     Side,
     Variant,
 )
+from securevfl.protocols.exchanges.class_sums import LabelClassSums, establish_class_sums
 from securevfl.protocols.exchanges.encrypted import EncryptedFeatureSide, EncryptedLabelSide
 from securevfl.protocols.exchanges.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
@@ -118,10 +119,9 @@ class UnderEncryption(Exchange):
 
     @override
     def held_out(self, job: Job, parties: int) -> Shown:
-        """As in rounds; where both sides are hidden, in clear or as sums."""
-        if job.exchange.hide != "both":
-            return super().held_out(job, parties)
-        return "singly" if parties == 2 else "summed"  # noqa: PLR2004
+        """As in rounds; where both sides are hidden, as sums among three parties or more."""
+        is_sum = job.exchange.hide == "both" and parties > 2  # noqa: PLR2004
+        return "summed" if is_sum else super().held_out(job, parties)
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
@@ -140,9 +140,8 @@ class UnderEncryption(Exchange):
         """Size the products, make and exchange keys."""
         party, plan, agreement = session.party, session.plan, session.agreement
         settings = plan.job.exchange
-        # Where both sides are hidden, held-out predictions should not show singly either.
-        both_and_more = settings.hide == "both" and len(party.names) > 2  # noqa: PLR2004
-        sums = settings.predictions == "masked" or both_and_more
+        shown = self.held_out(plan.job, len(party.names))
+        sums = shown == "summed"
         gathering = gathering_of(party, agreement.masks, sums=sums)
         fmt, ahead = (product_format(plan, agreement, ahead=each) for each in (False, True))
         one_trip = takes_one_trip(plan, fmt, ahead)
@@ -178,7 +177,17 @@ class UnderEncryption(Exchange):
             return Established(ours, gathering, own, ours.in_flight)
         else:
             side = EncryptedFeatureSide(party, gathering, peers[party.label_party])
-        return Established(side, gathering, own)
+        if shown != "hidden":
+            return Established(side, gathering, own)
+        sums_of_classes = await establish_class_sums(session)
+        is_label = isinstance(sums_of_classes, LabelClassSums)
+        return Established(
+            side,
+            gathering,
+            own,
+            gives_held_out=None if is_label else sums_of_classes,
+            scores_held_out=sums_of_classes if is_label else None,
+        )
 
 
 def _check_networks(plan: Plan, at_feature_parties: Collection[str]) -> None:

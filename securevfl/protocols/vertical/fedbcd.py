@@ -37,7 +37,7 @@ from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Visits
-from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
+from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.guarding import require_guard
@@ -140,13 +140,15 @@ async def take_part(training: Training) -> Trained:
     first_round = 0
     if place.resume is not None:
         first_round = go_on(place.resume, training, leakage, memory)
+    by_row = ByRow(party, ready.gathering)
     scoring: FeatureScoring | LabelScoring
     if place.data.test_labels is None:
-        scoring = FeatureScoring(party, ready.gathering, plan.timetable, part.held_out)
+        gives = ready.gives_held_out or by_row
+        scoring = FeatureScoring(party, gives, plan.timetable, part.held_out)
     else:
         scoring = LabelScoring(
             party,
-            ready.gathering,
+            ready.scores_held_out or by_row,
             plan.timetable,
             inputs=part.held_out,
             labels=place.data.test_labels,
