@@ -195,6 +195,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "auc": score.auc if score else None,
         "auc_exact": result.clear_auc if result.privacy and score else None,
         "accuracy": score.accuracy if score else None,
+        "binormal": score is not None and score.binormal,
         **cost_figures(result.costs()),
         "label_guard_ratio": result.label_guard_ratio,
         "learning_rate": rate,

@@ -21,7 +21,11 @@ from securevfl.protocols.exchange import (
     Side,
     Variant,
 )
-from securevfl.protocols.exchanges.class_sums import LabelClassSums, establish_class_sums
+from securevfl.protocols.exchanges.class_sums import (
+    FeatureClassSums,
+    LabelClassSums,
+    establish_class_sums,
+)
 from securevfl.protocols.exchanges.encrypted import EncryptedFeatureSide, EncryptedLabelSide
 from securevfl.protocols.exchanges.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
@@ -179,14 +183,13 @@ class UnderEncryption(Exchange):
             side = EncryptedFeatureSide(party, gathering, peers[party.label_party])
         if shown != "hidden":
             return Established(side, gathering, own)
-        sums_of_classes = await establish_class_sums(session)
-        is_label = isinstance(sums_of_classes, LabelClassSums)
+        class_sums = await establish_class_sums(session)
         return Established(
             side,
             gathering,
             own,
-            gives_held_out=None if is_label else sums_of_classes,
-            scores_held_out=sums_of_classes if is_label else None,
+            gives_held_out=class_sums if isinstance(class_sums, FeatureClassSums) else None,
+            scores_held_out=class_sums if isinstance(class_sums, LabelClassSums) else None,
         )
 
 

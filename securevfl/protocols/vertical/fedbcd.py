@@ -41,6 +41,7 @@ from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScor
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.guarding import require_guard
+from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
 from securevfl.protocols.vertical.memory import Memory, go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training, run_party
 from securevfl.runtime.costs import SETUP
@@ -109,6 +110,7 @@ async def take_part(training: Training) -> Trained:
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
         LabelLeakRefused: this party owns a key and its gradients would tell too much.
+        HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
     """
     party, plan, part = training.party, training.plan, training.part
     place = training.workplace
@@ -123,6 +125,7 @@ async def take_part(training: Training) -> Trained:
     if party.name in plan.exchange.key_owners(plan.job.exchange, party):
         resumes = place.resume is not None
         require_guard(party, plan, agreement, place.guard_directory, resumes=resumes)
+    require_held_out_guard(training)
     batches = PartyBatches(plan, place.data, part.inputs)
     leakage = LeakageCount(
         plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(plan.networks)
