@@ -60,9 +60,8 @@ class JobSettings(Section):
             usual for the data set.
         target_auc: stop once the held-out AUC reaches it.
         eval_every: rounds between scorings on the held-out rows; 0 scores after the last only, as
-            fdml does anyway. Where not given, 0 where predictions or residuals are hidden in
-            rounds, for what scorings show of held-out rows is counted there, but 1 with
-            target_auc; else 1.
+            fdml does anyway, and "never" not at all. Where not given, 1, but 0 where rounds hide
+            residuals or single predictions, as scorings are counted there; 1 with target_auc.
         allow_label_leak: run although the aggregated gradients carry too much about the labels.
         allow_feature_leak: run although scorings show too much of held-out rows' features.
     """
@@ -92,7 +91,7 @@ class JobSettings(Section):
     standardize: bool | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     target_auc: Annotated[float, Field(gt=0, le=1)] | None = None
-    eval_every: Annotated[int, Field(ge=0)] | None = None
+    eval_every: Annotated[int, Field(ge=0)] | Literal["never"] | None = None
     allow_label_leak: bool = False
     allow_feature_leak: bool = False
 

@@ -24,7 +24,7 @@ def settled(
         networks: the parties that train one.
 
     Raises:
-        ConfigError: steps that the job cannot take.
+        ConfigError: steps that the job cannot take, or a target that it never looks at.
     """
     settings = job.job
     auto = settings.learning_rate == "auto"
@@ -47,6 +47,8 @@ def settled(
     exact = local_steps == "exact"
     accelerated = exact and not algorithm.in_turns
     every = settings.eval_every
+    if every == "never" and settings.target_auc is not None:
+        raise ConfigError("target_auc needs held-out rows scored: eval_every = 'never'")
     if every is None:
         counts = exchange.counts_held_out(job) and settings.target_auc is None
         every = 0 if counts else 1

@@ -15,7 +15,7 @@ from tests.end_to_end.conftest import SmallKeys
 
 
 def run(directory: Path | None, scheme: str = "paillier", **settings: object) -> TrainingResult:
-    common: dict[str, object] = {"rounds": 12, "batch_size": 128, "eval_every": 0}
+    common: dict[str, object] = {"rounds": 12, "batch_size": 128, "eval_every": "never"}
     job = Job(
         job=JobSettings.model_validate(common | settings),
         exchange=ExchangeSettings(scheme=scheme),

@@ -162,6 +162,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "target_auc": 0.7,
         "eval_every": 7,
         "allow_label_leak": True,
+        "allow_feature_leak": True,
     },
     "exchange": {
         "scheme": "ckks",

@@ -114,6 +114,8 @@ async def take_part(training: Training) -> Trained:
     """
     party, plan, part = training.party, training.plan, training.part
     place = training.workplace
+    # Before anybody else writes anything down.
+    write_down_scorings = require_held_out_guard(training)
     agreement = await agree(
         party,
         plan.hash,
@@ -125,7 +127,6 @@ async def take_part(training: Training) -> Trained:
     if party.name in plan.exchange.key_owners(plan.job.exchange, party):
         resumes = place.resume is not None
         require_guard(party, plan, agreement, place.guard_directory, resumes=resumes)
-    require_held_out_guard(training)
     batches = PartyBatches(plan, place.data, part.inputs)
     leakage = LeakageCount(
         plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(plan.networks)
@@ -139,6 +140,7 @@ async def take_part(training: Training) -> Trained:
         party, plan, agreement, leakage, place.keys, lookahead=lookahead, noise=training.noise
     )
     ready = await plan.exchange.establish(session)
+    write_down_scorings()
     memory = Memory(ready, steps, watch)
     first_round = 0
     if place.resume is not None:
