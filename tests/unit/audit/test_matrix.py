@@ -17,9 +17,9 @@ from securevfl.job import Job
 from securevfl.protocols.session.label_guard import LIMIT
 
 NAMES = {
-    "rotation_twin", "gram", "anchors", "components", "binary_columns", "labels_from_residuals",
-    "labels_from_gradients", "ciphertext_ratio", "ciphertext_noise", "jacobi_symbol", "ckks_key",
-    "crafted_query", "equality_solving", "epsilon",
+    "rotation_twin", "gram", "anchors", "components", "binary_columns", "held_out_features",
+    "labels_from_residuals", "labels_from_gradients", "ciphertext_ratio", "ciphertext_noise",
+    "jacobi_symbol", "ckks_key", "crafted_query", "equality_solving", "epsilon",
 }  # fmt: skip
 KEYS = {
     "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",
