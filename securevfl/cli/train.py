@@ -34,7 +34,7 @@ dataset = "breast_cancer"      # embedded; or [[party]] sections with your own f
 algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
 rounds = 100                   # at most: training ends once the loss has settled
 model = "linear"               # or mlp, with hidden = [64]
-# target_auc = 0.99            # ends it sooner
+# target_auc = 0.99            # ends it sooner, by scorings that the held-out guard counts
 # batch_size = 128             # "full" where not given; smaller ones take more rounds
 # local_steps = 5              # "exact" where not given; with learning_rate = 0.3, say
 seed = 0
