@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from securevfl.cli.train import training_row
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import decode, unmask
 from securevfl.data.sources import load
@@ -19,6 +20,7 @@ from securevfl.protocols.exchanges.class_sums import (
     combined,
 )
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
+from securevfl.reports import tables
 from securevfl.runtime.views import Decrypted
 from securevfl.training import TrainingResult
 from tests.end_to_end.conftest import RunJob
@@ -159,3 +161,27 @@ def test_other_exchanges_score_row_by_row(run_job: RunJob) -> None:
         for e in result.views["party1"].entries
         if isinstance(e, Decrypted) and e.values.shape == (4, 2)
     ]
+
+
+def test_whoever_shows_a_score_says_that_it_is_binormal(
+    result: TrainingResult, run_job: RunJob
+) -> None:
+    dataset = load("breast_cancer")
+    row = training_row(result, dataset)
+    shown = dict(tables.TRADEOFF)["AUC"](row)
+    assert row["binormal"]
+    assert row["auc"] == result.scores[-1].auc
+    assert shown == f"≈{row['auc']:.4f}"
+    assert any("binormal" in note for note in tables.tradeoff_notes([row]))
+    exact = training_row(run_job(dataset, rounds=1, batch_size=228), dataset)
+    assert not exact["binormal"]
+    assert not dict(tables.TRADEOFF)["AUC"](exact).startswith("≈")
+    assert not any("binormal" in note for note in tables.tradeoff_notes([exact]))
+
+
+def test_predictions_beyond_their_bound_are_clipped_and_counted(run_job: RunJob) -> None:
+    exchange = {"scheme": "bfv", "hide": "both", "prediction_bound": 0.01}
+    settings = {"rounds": 1, "loss": "squared", "batch_size": "full"}
+    result = run_job(load("breast_cancer"), exchange, **settings)
+    assert all(each.operations["clipped_held_out"] > 0 for each in result.ledgers.values())
+    assert 0 <= result.scores[-1].auc <= 1
