@@ -61,6 +61,10 @@ class LabelLeakRefused(ConfigError):
     """The aggregated gradients of this job would carry too much about the labels."""
 
 
+class HeldOutLeakRefused(ConfigError):
+    """The scorings of this job would show too much of a party's held-out rows."""
+
+
 class TrainingDiverged(SecureVFLError):
     """Weights are no longer finite: the learning rate is too large for the data."""
 

@@ -22,6 +22,7 @@ from securevfl.audit.measures.ciphertexts import (
 )
 from securevfl.audit.measures.epsilon import empirical_epsilon
 from securevfl.audit.measures.features import anchors, binary, components, gram
+from securevfl.audit.measures.held_out import held_out
 from securevfl.audit.measures.inference import equality_solving
 from securevfl.audit.measures.labels import gradient_labels, residual_labels
 from securevfl.audit.measures.labels_across_jobs import labels_of_jobs
@@ -47,6 +48,7 @@ MEASURES: Mapping[str, Attack] = {
         anchors,
         components,
         binary,
+        held_out,
         residual_labels,
         gradient_labels,
         integer_decoding,

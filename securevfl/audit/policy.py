@@ -18,6 +18,7 @@ ATTACKS = (
     "anchors",
     "components",
     "binary_columns",
+    "held_out_features",
     "labels_from_residuals",
     "labels_from_gradients",
     "integer_decoding",

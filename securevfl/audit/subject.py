@@ -6,7 +6,6 @@ its own θ⁰ and what all parties know, and nothing else of the run. Only score
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil, sqrt
 from pathlib import Path
 
 from securevfl.audit.seats import Recording, scaled
@@ -16,12 +15,8 @@ from securevfl.protocols.catalogue import exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
-from securevfl.protocols.session.person_record import OTHERS_LIMIT, label_variance
 from securevfl.runtime.views import Received
 from securevfl.training import Environment, plan_for, train
-
-# A batch of S rows on average has hardly ever fewer than S − 4√S.
-SPREAD = 4
 
 
 @dataclass(eq=False)
@@ -35,6 +30,7 @@ class Subject:
         keys: makes homomorphic keys.
         with_curves: measure what only the first seed shows.
         keeps_ciphertexts: keep them in views; many rounds of them are gigabytes.
+        scoring: when the job scores; runs are scored at their end alone where nobody asks.
     """
 
     job: Job
@@ -43,6 +39,7 @@ class Subject:
     keys: KeyMaker = field(default_factory=SchemeKeys)
     with_curves: bool = True
     keeps_ciphertexts: bool = False
+    scoring: dict[str, object] = field(default_factory=dict, init=False)
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
 
@@ -52,6 +49,7 @@ class Subject:
         has_budget = privacy.budget is not None or privacy.release_budget is not None
         if self.exchange.adds_noise and (has_budget or privacy.noise_multiplier is None):
             job = _without_budget(job, self.dataset)
+        self.scoring = {"eval_every": job.job.eval_every, "target_auc": job.job.target_auc}
         self.job = job.with_settings(
             seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True
         )
@@ -113,7 +111,8 @@ class Subject:
             return self
         if rows not in self._smaller:
             smaller = some_rows(self.dataset, rows)
-            self._smaller[rows] = Subject(self.job, smaller, self.seed, self.keys, self.with_curves)
+            job = self.job.with_settings(**self.scoring)
+            self._smaller[rows] = Subject(job, smaller, self.seed, self.keys, self.with_curves)
         return self._smaller[rows]
 
     def record(self, **changes: object) -> Recording:
@@ -159,18 +158,6 @@ def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
         "release_budget": None,
     }
     return Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **resolved}})
-
-
-def guarded_batch_size(dataset: VerticalDataset, limit: float = OTHERS_LIMIT) -> int:
-    """The smallest S of a fixed partition that the label guard lets train; N where none does.
-
-    Batches of S rows tell ΣP/(S·v) of every label, over all feature parties; they vary by some √S.
-    """
-    rows = len(dataset.train_labels)
-    widths = [len(table.columns) for table in dataset.parties if table.name != dataset.label_party]
-    least = sum(widths) / (limit * label_variance(dataset.train_labels))
-    size = ceil(least + SPREAD * sqrt(least))
-    return size if 2 * size <= rows else rows
 
 
 def _is_ciphertext(entry: object) -> bool:

@@ -11,7 +11,12 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.course import Course
-from securevfl.protocols.session.gathering import FRACTION_BITS, Predictions
+from securevfl.protocols.session.gathering import (
+    FRACTION_BITS,
+    HeldOutPredictions,
+    MaskedHeldOutPredictions,
+    Predictions,
+)
 from securevfl.runtime.views import Learned, Received, View
 from securevfl.wire.codec import Message, StepMessage
 
@@ -49,6 +54,33 @@ def predictions_of(view: View, party: str) -> list[FloatArray]:
         elif isinstance(entry, Learned) and entry.sender == party:
             found[entry.step + 1] = entry.values
     return [found[step] for step in sorted(found)]
+
+
+def held_out_of(view: View, party: str) -> tuple[list[FloatArray], float]:
+    """Held-out predictions in the label party's view: of one party, or sums of several.
+
+    Args:
+        view: the label party's.
+        party: whose predictions are wanted, where they show singly.
+
+    Returns:
+        One a scoring, each of shape (rows, C), and the rounding error of a sum; 0 of a single
+        party's, which travel as they are.
+    """
+    singly = [
+        entry.message.values
+        for entry in view.received(HeldOutPredictions)
+        if isinstance(entry.message, HeldOutPredictions) and entry.sender == party
+    ]
+    sums: dict[int, RingArray] = {}
+    for entry in view.received(MaskedHeldOutPredictions):
+        assert isinstance(entry.message, MaskedHeldOutPredictions)  # noqa: S101
+        share = entry.message.values
+        sums[entry.message.step] = sums.get(entry.message.step, np.uint64(0)) + share
+    if singly or not sums:
+        return singly, 0.0
+    totals = [decode(from_ring(sums[step]), FRACTION_BITS) for step in sorted(sums)]
+    return totals, 2.0**-FRACTION_BITS
 
 
 def residuals_of(view: View) -> list[FloatArray]:

@@ -76,7 +76,13 @@ def score_in_one_place(dataset: VerticalDataset) -> tuple[ScoreName, float]:
 
 def _job(settings: JointSettings, exchange: str) -> Job:
     return Job.of(
-        job={"name": "joint", "rounds": settings.max_rounds, "seed": settings.seed},
+        job={
+            "name": "joint",
+            "rounds": settings.max_rounds,
+            "seed": settings.seed,
+            # Rounds to a score are what is measured.
+            "eval_every": 1,
+        },
         exchange={"scheme": exchange},
         network=settings.network,
     )

@@ -141,6 +141,7 @@ def _row(
         "reached_target": all(run["reached"] for run in runs),
         "rounds": statistics.median(run["rounds"] for run in runs),
         "auc": statistics.median(run["auc"] for run in runs),
+        "binormal": first.scores[-1].binormal,
         "compute_s": statistics.median(run["compute_s"] for run in runs),
         "communication_s": statistics.median(run["communication_s"] for run in runs),
         "total_s": statistics.median(run["total_s"] for run in runs),

@@ -40,10 +40,7 @@ def audit(
     ] = "residuals",
     batch_size: Annotated[
         str | None,
-        typer.Option(
-            help="Rows a batch, or `full`, as with exact steps if absent; else the smallest that "
-            "the label guard allows."
-        ),
+        typer.Option(help="Rows a batch; `full` if absent."),
     ] = None,
     local_steps: Annotated[
         str | None,
@@ -100,7 +97,7 @@ def audit(
         described = Job.of(
             job={
                 "dataset": data.name,
-                "batch_size": _batch_size(batch_size, steps, data),
+                "batch_size": options.batch_size(batch_size or "full"),
                 "loss": "taylor-logistic" if hide == "both" else "logistic",
                 **steps,
             }
@@ -163,18 +160,6 @@ def _read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | No
     described = read_job(path)
     names.check_names(described)
     return described
-
-
-def _batch_size(
-    text: str | None, steps: Mapping[str, object], data: "VerticalDataset"
-) -> int | Literal["full"]:
-    """As typed; else full with exact steps, and the smallest that the label guard allows."""
-    from securevfl.audit.subject import guarded_batch_size
-
-    if text is not None:
-        return options.batch_size(text)
-    exact = steps["learning_rate"] == "auto" and steps.get("local_steps", "exact") == "exact"
-    return "full" if exact else guarded_batch_size(data)
 
 
 def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ...]:

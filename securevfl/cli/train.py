@@ -37,7 +37,7 @@ dataset = "breast_cancer"      # embedded; or [[party]] sections with your own f
 algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
 rounds = 100                   # at most: training ends once the loss has settled
 model = "linear"               # or mlp, with hidden = [64]
-# target_auc = 0.99            # ends it sooner
+# target_auc = 0.99            # ends it sooner, by scorings that a guard counts
 # batch_size = 128             # "full" if absent; smaller ones tell labels
 # local_steps = 5              # "exact" where not given; with learning_rate = 0.3, say
 seed = 0
@@ -209,6 +209,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "auc": score.auc if score else None,
         "auc_exact": result.clear_auc if result.privacy and score else None,
         "accuracy": score.accuracy if score else None,
+        "binormal": score is not None and score.binormal,
         **cost_figures(result.costs()),
         "label_guard_ratio": result.label_guard_ratio,
         "learning_rate": rate,

@@ -174,6 +174,11 @@ class CkksOwner:
         return fingerprint(self._public_bytes)
 
     @property
+    def modulus_bits(self) -> int:
+        """64: integers arrive as they are."""
+        return MODULUS_BITS
+
+    @property
     def key_bits(self) -> None:
         """None: the parameters are at 128 bits."""
         return

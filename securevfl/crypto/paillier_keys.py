@@ -68,6 +68,11 @@ class PaillierKeyOwner:
         return fingerprint(self.public_bytes)
 
     @property
+    def modulus_bits(self) -> int:
+        """64: integers arrive as they are."""
+        return MODULUS_BITS
+
+    @property
     def key_bits(self) -> int:
         """Size of n."""
         return int(self._public_key.n.bit_length())

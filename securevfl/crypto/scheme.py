@@ -117,6 +117,10 @@ class KeyOwner(Protocol):
     def key_bits(self) -> int | None:
         """Modulus size of Paillier; None for lattice schemes, which are at 128 bits."""
 
+    @property
+    def modulus_bits(self) -> int:
+        """Products are integers modulo 2 to this, times 2^(MODULUS_BITS − modulus_bits)."""
+
     def make_blinder(self) -> bool:
         """Make ahead what one ciphertext needs besides values; False where there is enough.
 
@@ -175,15 +179,6 @@ class Evaluator(Protocol):
         Raises:
             CryptoError: bytes that are no encryption of S values under this key.
         """
-
-
-@runtime_checkable
-class OpenOwner(KeyOwner, Protocol):
-    """A key owner that some columns of a product are meant for."""
-
-    @property
-    def modulus_bits(self) -> int:
-        """Products are integers modulo 2 to this, times 2^(MODULUS_BITS − modulus_bits)."""
 
 
 @runtime_checkable

@@ -32,7 +32,8 @@ class JobSettings(Section):
         parties: K for a data set by name; its usual split by default.
         algorithm: by name; what an algorithm alone has is in a section of its own.
         rounds: at most; with learning_rate = "auto" the label party may end training before.
-        batch_size: S, or "full"; where not given, full for exact steps and else 128.
+        batch_size: S, or "full"; where not given, full for exact steps and where gradients are
+            revealed, and else 128.
         local_steps: Q, or "exact": the minimum of the quadratic that they go towards, for linear
             models. Where not given, exact with learning_rate = "auto" where that can be, else 5,
             or 20 where networks train with "auto".
@@ -60,10 +61,12 @@ class JobSettings(Section):
             usual for the data set.
         target_auc: stop once the held-out AUC reaches it.
         eval_every: rounds between scorings on the held-out rows; 0 scores after the last only, as
-            fdml does anyway.
+            fdml does anyway, and "never" not at all. Where not given, 1, but 0 where rounds hide
+            residuals or single predictions, as scorings are counted there; 1 with target_auc.
         label_guard: what the guard counts of a linear model: batches counts the gradients of one
             batch once, visits every time, as a cheating peer could make use of it.
         allow_label_leak: run although the aggregated gradients carry too much about the labels.
+        allow_feature_leak: run although scorings show too much of held-out rows' features.
     """
 
     name: str = "job"
@@ -91,9 +94,10 @@ class JobSettings(Section):
     standardize: bool | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     target_auc: Annotated[float, Field(gt=0, le=1)] | None = None
-    eval_every: Annotated[int, Field(ge=0)] = 1
+    eval_every: Annotated[int, Field(ge=0)] | Literal["never"] | None = None
     label_guard: Literal["batches", "visits"] = "batches"
     allow_label_leak: bool = False
+    allow_feature_leak: bool = False
 
 
 class PartySettings(Section):

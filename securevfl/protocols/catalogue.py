@@ -89,12 +89,13 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         BudgetExhausted: the job would spend more than its privacy budget.
     """
     algorithm, networks = algorithm_of(job), _networks(job, facts, modules)
-    job = settled(job, algorithm, facts.rows, networks)
+    exchange = exchange_of(job)
+    job = settled(job, algorithm, exchange, facts.rows, networks)
     size = job.job.batch_size
     plan = Plan(
         job=job,
         facts=facts,
-        exchange=exchange_of(job),
+        exchange=exchange,
         algorithm=algorithm,
         loss=loss_for(job.job.loss, facts.classes),
         line=job.network.resolve(),

@@ -5,22 +5,26 @@ from collections.abc import Collection
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import Exchange
 
 LOCAL_STEPS, BATCH_SIZE = 5, 128
 NETWORK_STEPS = 20
 
 
-def settled(job: Job, algorithm: Algorithm, rows: int, networks: Collection[str]) -> Job:
-    """The job with local steps, batch size, acceleration and L2 said.
+def settled(
+    job: Job, algorithm: Algorithm, exchange: Exchange, rows: int, networks: Collection[str]
+) -> Job:
+    """The job with local steps, batch size, acceleration, L2 and when to score said.
 
     Args:
         job: the settings.
         algorithm: the job's.
+        exchange: the job's.
         rows: N.
         networks: the parties that train one.
 
     Raises:
-        ConfigError: steps that the job cannot take.
+        ConfigError: steps that the job cannot take, or a target that it never looks at.
     """
     settings = job.job
     auto = settings.learning_rate == "auto"
@@ -41,10 +45,19 @@ def settled(job: Job, algorithm: Algorithm, rows: int, networks: Collection[str]
     elif algorithm.one_step:
         local_steps = 1
     exact = local_steps == "exact"
+    # Gradients of batches tell labels where predictions and residuals are hidden.
+    whole = exact or exchange.learns(job).gradients
     accelerated = exact and not algorithm.in_turns
+    every = settings.eval_every
+    if every == "never" and settings.target_auc is not None:
+        raise ConfigError("target_auc needs held-out rows scored: eval_every = 'never'")
+    if every is None:
+        counts = exchange.counts_held_out(job) and settings.target_auc is None
+        every = 0 if counts else 1
     return job.with_settings(
+        eval_every=every,
         local_steps=local_steps,
-        batch_size=settings.batch_size or ("full" if exact else min(BATCH_SIZE, rows)),
+        batch_size=settings.batch_size or ("full" if whole else min(BATCH_SIZE, rows)),
         acceleration=settings.acceleration or ("nesterov" if accelerated else "none"),
         l2=settings.l2 if settings.l2 is not None else (1 / rows if auto else 0.0),
     )

@@ -21,11 +21,14 @@ from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Noise
+from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
 from securevfl.protocols.signals import Signal
 
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
 
+Shown = Literal["singly", "summed", "hidden"]
+"""How somebody sees the others' predictions."""
 Variant = Mapping[str, Mapping[str, Any]]
 """Settings by section of a job."""
 
@@ -49,7 +52,7 @@ class Learns:
     label_party_not: str
     feature_party: str
     feature_party_not: str
-    predictions: Literal["singly", "summed", "hidden"]
+    predictions: Shown
     residuals: Literal["clear", "noisy", "hidden"]
     gradients: bool
 
@@ -172,7 +175,9 @@ class Established:
 
     Attributes:
         side: its side.
-        gathering: how held-out predictions travel.
+        gathering: how held-out predictions travel, row by row.
+        gives_held_out: a feature party's side of scoring where they do not.
+        scores_held_out: the label party's.
         key: its own homomorphic key, if it has one.
         in_flight: what the side holds from one round for the next, by name: filled as rounds end,
             and beforehand where a session goes on.
@@ -182,6 +187,8 @@ class Established:
     gathering: Gathering
     key: KeyOwner | None = None
     in_flight: dict[str, FloatArray] = field(default_factory=dict)
+    gives_held_out: GivesHeldOut | None = None
+    scores_held_out: ScoresHeldOut | None = None
 
 
 class Exchange(ABC):
@@ -215,6 +222,25 @@ class Exchange(ABC):
     @abstractmethod
     def learns(self, job: Job) -> Learns:
         """Who learns what in a round of the job."""
+
+    def held_out(self, job: Job, parties: int) -> Shown:
+        """How the label party sees the others' held-out predictions when it scores.
+
+        Args:
+            job: the settings.
+            parties: K.
+        """
+        del parties
+        return self.learns(job).predictions
+
+    def counts_held_out(self, job: Job) -> bool:
+        """Whether scorings are counted, and as few as can be where the job does not say.
+
+        Not where the label party sees each H_k of a batch and feature parties see d: held-out rows
+        would be the only ones that anything is kept of.
+        """
+        learns = self.learns(job)
+        return learns.residuals == "hidden" or learns.predictions != "singly"
 
     @abstractmethod
     def messages(self, settings: ExchangeSettings, parties: int) -> int:

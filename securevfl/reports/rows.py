@@ -42,7 +42,11 @@ def cost_figures(costs: "JobCosts") -> CostFigures:
 
 
 class JobRow(CostFigures):
-    """What `train` and `bench tradeoff` say of a job."""
+    """What `train` and `bench tradeoff` say of a job.
+
+    Where scores are `binormal`, AUC and accuracy are those of normal distributions with the
+    classes' means and variances.
+    """
 
     dataset: str
     exchange: str
@@ -54,6 +58,7 @@ class JobRow(CostFigures):
     rounds: float
     reached_target: bool
     auc: float | None
+    binormal: NotRequired[bool]
     label_guard_ratio: float | None
     learning_rate: float | None
     learning_rate_chosen: str

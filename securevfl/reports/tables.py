@@ -88,7 +88,7 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("exchange", _exchange),
     ("Q", lambda row: str(row["local_steps"])),
     ("rounds", _rounds),
-    ("AUC", lambda row: _share(row["auc"])),
+    ("AUC", lambda row: ("≈" if row.get("binormal") else "") + _share(row["auc"])),
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
@@ -290,6 +290,8 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
         if keys:
             more = f" and {len(keys) - 1} more in the JSON" if len(keys) > 1 else ""
             notes.append(f"key of {exchange}: {next(iter(keys))}{more}")
+    if any(row.get("binormal") for row in rows):
+        notes.append("≈ binormal: of normal distributions with the classes' means and variances")
     ratios = [row["label_guard_ratio"] for row in rows if row["label_guard_ratio"] is not None]
     if ratios:
         notes.append(f"label guard ratio {max(ratios):.3f}: equations of gradients over labels")

@@ -160,8 +160,8 @@ class Costs:
         if message.stage == "round":
             self._round_messages += 1
             self._round_bytes += size
-        if message.carries == "ciphertexts":
-            self._ciphertext_bytes += size
+            if message.carries == "ciphertexts":
+                self._ciphertext_bytes += size
 
     def received(self, stage: Stage, hops: int) -> None:
         """Note a message that came, and how many hops its sender was at."""

@@ -23,7 +23,7 @@ def run(
     dataset: VerticalDataset | None = None,
     **settings: object,
 ) -> TrainingResult:
-    common: dict[str, object] = {"rounds": 2, "eval_every": 0}
+    common: dict[str, object] = {"rounds": 2, "eval_every": "never"}
     job = Job(
         job=JobSettings.model_validate(common | settings),
         exchange=ExchangeSettings(scheme=scheme),
@@ -59,6 +59,16 @@ def test_full_batches_pass_however_often(tmp_path: Path) -> None:
 def test_minibatches_of_a_small_set_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(LabelLeakRefused, match='batch_size = "full"'):
         run(tmp_path, **settings)
+
+
+def test_batches_of_200_rows_for_a_column_and_unit_of_variance_pass(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    blocks = [generator.standard_normal((4000, 1)) for _ in range(2)]
+    large = dataset_of(blocks, (generator.random(4000) < 0.5).astype(np.int64))
+    settings: dict[str, Any] = {"rounds": 40, "learning_rate": 0.1}
+    run(tmp_path / "passes", "bfv", large, batch_size=1000, **settings)
+    with pytest.raises(LabelLeakRefused, match=r"batches of 80. rows or more"):
+        run(tmp_path / "not", "bfv", large, batch_size=700, **settings)
 
 
 def test_reshuffled_batches_are_refused(tmp_path: Path) -> None:

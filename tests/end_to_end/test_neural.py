@@ -228,7 +228,7 @@ def test_one_party_may_train_a_network_and_another_a_linear_model(
 
 
 def guarded(directory: Path | None, **settings: object) -> TrainingResult:
-    common = {**NETWORK, "hidden": [1], "batch_size": 228, "rounds": 3, "eval_every": 0}
+    common = {**NETWORK, "hidden": [1], "batch_size": 228, "rounds": 3, "eval_every": "never"}
     job = Job(
         job=JobSettings.model_validate(common | settings),
         exchange=ExchangeSettings(scheme="paillier"),

@@ -187,7 +187,8 @@ def test_a_damaged_state_is_refused(tmp_path: Path, cut: int) -> None:
 
 def test_a_job_that_goes_on_is_not_counted_twice(tmp_path: Path) -> None:
     dataset = load("breast_cancer", parties=2)
-    job = job_of({"scheme": "bfv"}, model="mlp", hidden=[3], allow_label_leak=True)
+    allowed = {"allow_label_leak": True, "allow_feature_leak": True}
+    job = job_of({"scheme": "bfv"}, model="mlp", hidden=[3], **allowed)
     guard = tmp_path / "guard"
     states: dict[str, SessionState] = {}
 
@@ -196,12 +197,14 @@ def test_a_job_that_goes_on_is_not_counted_twice(tmp_path: Path) -> None:
             states[state.party] = state
 
     train(job, dataset, Environment(keep_state=keep, guard_directory=guard))
-    (record,) = guard.rglob("people.safetensors")
-    first = record.read_bytes()
+    # Labels at the one party, held-out rows at the other.
+    records = sorted(path for path in guard.rglob("*") if path.suffix in (".json", ".safetensors"))
+    assert [each.parent.name for each in records] == ["party1", "party2"]
+    first = [each.read_bytes() for each in records]
     train(job, dataset, Environment(resume=states, guard_directory=guard))
-    assert record.read_bytes() == first
+    assert [each.read_bytes() for each in records] == first
     train(job, dataset, Environment(guard_directory=guard))
-    assert record.read_bytes() != first
+    assert all(each.read_bytes() != one for each, one in zip(records, first, strict=True))
 
 
 def test_no_state_is_kept_of_a_round_that_ends_the_job() -> None:

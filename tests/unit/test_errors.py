@@ -7,6 +7,7 @@ from securevfl.errors import (
     ConfigError,
     CryptoError,
     DataError,
+    HeldOutLeakRefused,
     KeyMismatch,
     LabelLeakRefused,
     MalformedMessage,
@@ -29,7 +30,7 @@ def test_one_root_catches_everything(kind: type[Exception]) -> None:
     assert kind.__doc__
 
 
-@pytest.mark.parametrize("kind", [ConfigError, DataError, LabelLeakRefused])
+@pytest.mark.parametrize("kind", [ConfigError, DataError, HeldOutLeakRefused, LabelLeakRefused])
 def test_bad_input_is_also_a_value_error(kind: type[Exception]) -> None:
     assert issubclass(kind, ValueError)
 

@@ -163,6 +163,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "eval_every": 7,
         "label_guard": "visits",
         "allow_label_leak": True,
+        "allow_feature_leak": True,
     },
     "exchange": {
         "scheme": "ckks",

@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 from securevfl.errors import MalformedMessage
+from securevfl.protocols.exchanges.class_sums import (
+    EncryptedHeldOut,
+    EncryptedHeldOutProducts,
+    HeldOutMasks,
+)
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
@@ -47,6 +52,9 @@ EXAMPLES: tuple[Message, ...] = (
     PushedPredictions(9, FLOATS),
     PulledSums(10, FLOATS),
     Course(6, keep=True, back=False, stop=True),
+    EncryptedHeldOut(2, (b"classes", b"")),
+    EncryptedHeldOutProducts(3, (b"products",)),
+    HeldOutMasks(4, RING),
 )
 
 
@@ -122,6 +130,9 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "PushedPredictions": 12,
         "PulledSums": 13,
         "Course": 14,
+        "EncryptedHeldOut": 20,
+        "EncryptedHeldOutProducts": 21,
+        "HeldOutMasks": 22,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
@@ -133,6 +144,8 @@ def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
         EncryptedValues,
         EncryptedProducts,
         EncryptedStep,
+        EncryptedHeldOut,
+        EncryptedHeldOutProducts,
     }
 
 

@@ -12,6 +12,9 @@ Every party j owns a key. Per round:
 Learns:
     every party: only its own gradient G_k = X_kᵀd/S; at K = 2 therefore also X_kᵀv_j of the one
         other party. As key owner it decrypts X_kᵀv_j + r_kj, which is uniform.
+    label party, when it scores: between two parties four sums over classes (`class_sums`). Among
+        more Σ_{k<K} H_k of every held-out row: cross terms of two feature parties under a third
+        one's key are more than one product. These scorings are counted (`held_out_guard`).
 Guarantees: as in `encrypted`. Clipping changes the gradient; clipped values are counted.
 Messages a round of FedBCD-p: 3(K² − K), 2(K² − K) of them with ciphertexts.
 """

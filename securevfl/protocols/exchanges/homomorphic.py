@@ -130,7 +130,7 @@ class OwnKey:
             )
         async with party.costs.compute("decrypt"):
             values = np.stack(
-                [_checked(sender, self.owner.decrypt, p, columns) for p in products], axis=1
+                [checked(sender, self.owner.decrypt, p, columns) for p in products], axis=1
             )
             party.costs.count("decryptions", values.size)
         return values
@@ -222,7 +222,7 @@ class PeerKey:
             async with costs.compute("offline"):
                 self.evaluator.make_blinder()
         async with costs.compute("evaluate"):
-            reply = _checked(self.owner_name, multiply, vector, prepared)
+            reply = checked(self.owner_name, multiply, vector, prepared)
         costs.count("products", reply.mask.size)
         return reply
 
@@ -250,7 +250,12 @@ class PeerKey:
         return prepared
 
 
-def _checked(peer: str, work: Callable[..., T], data: bytes, argument: object) -> T:
+def checked(peer: str, work: Callable[..., T], data: bytes, argument: object) -> T:
+    """What a scheme makes of a peer's bytes.
+
+    Raises:
+        MalformedMessage: it takes them for none.
+    """
     try:
         return work(data, argument)
     except CryptoError as error:

@@ -12,7 +12,20 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import quadratic_loss
-from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Side, Variant
+from securevfl.protocols.exchange import (
+    Established,
+    Exchange,
+    Learns,
+    Session,
+    Shown,
+    Side,
+    Variant,
+)
+from securevfl.protocols.exchanges.class_sums import (
+    FeatureClassSums,
+    LabelClassSums,
+    establish_class_sums,
+)
 from securevfl.protocols.exchanges.encrypted import EncryptedFeatureSide, EncryptedLabelSide
 from securevfl.protocols.exchanges.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
@@ -109,6 +122,12 @@ class UnderEncryption(Exchange):
         )
 
     @override
+    def held_out(self, job: Job, parties: int) -> Shown:
+        """As in rounds; where both sides are hidden, as sums among three parties or more."""
+        is_sum = job.exchange.hide == "both" and parties > 2  # noqa: PLR2004
+        return "summed" if is_sum else super().held_out(job, parties)
+
+    @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
         """4(K − 1), in one round trip 3(K − 1), hiding both sides 3(K² − K); auto counts two."""
         if settings.hide == "both":
@@ -125,9 +144,8 @@ class UnderEncryption(Exchange):
         """Size the products, make and exchange keys."""
         party, plan, agreement = session.party, session.plan, session.agreement
         settings = plan.job.exchange
-        # Where both sides are hidden, held-out predictions should not show singly either.
-        both_and_more = settings.hide == "both" and len(party.names) > 2  # noqa: PLR2004
-        sums = settings.predictions == "masked" or both_and_more
+        shown = self.held_out(plan.job, len(party.names))
+        sums = shown == "summed"
         gathering = gathering_of(party, agreement.masks, sums=sums)
         fmt, ahead = (product_format(plan, agreement, ahead=each) for each in (False, True))
         one_trip = takes_one_trip(plan, fmt, ahead)
@@ -163,7 +181,16 @@ class UnderEncryption(Exchange):
             return Established(ours, gathering, own, ours.in_flight)
         else:
             side = EncryptedFeatureSide(party, gathering, peers[party.label_party])
-        return Established(side, gathering, own)
+        if shown != "hidden":
+            return Established(side, gathering, own)
+        class_sums = await establish_class_sums(session)
+        return Established(
+            side,
+            gathering,
+            own,
+            gives_held_out=class_sums if isinstance(class_sums, FeatureClassSums) else None,
+            scores_held_out=class_sums if isinstance(class_sums, LabelClassSums) else None,
+        )
 
 
 def _check_networks(plan: Plan, at_feature_parties: Collection[str]) -> None:

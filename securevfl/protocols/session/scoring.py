@@ -2,17 +2,17 @@
 
 Learns:
     label party: held-out predictions of every feature party, or only their sum where the
-        exchange's gathering masks them.
+        exchange's gathering masks them: of linear models a column of X_test·θ a scoring, so that
+        as many scorings as X_test has rank span its columns (`held_out_guard` counts them). Where
+        an exchange has sums over classes (`exchanges.class_sums`), only these.
     feature party: whether training stops.
 Scoring is no part of a round: neither its time nor its messages count as training.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from securevfl.arrays import FloatArray
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.session.gathering import Gathering
@@ -30,11 +30,20 @@ class Verdict(StepMessage):
 
 @dataclass(frozen=True)
 class Score:
-    """Held-out scores after `rounds` rounds."""
+    """Held-out scores after `rounds` rounds.
+
+    Attributes:
+        rounds: done.
+        auc: area under the ROC curve.
+        accuracy: share of rows whose most likely class is theirs.
+        binormal: whether both are those of normal distributions with the classes' means and
+            variances, which is all that the label party knows.
+    """
 
     rounds: int
     auc: float
     accuracy: float
+    binormal: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,14 +74,65 @@ class Timetable:
         return (rounds // self.every if self.every else 0) + int(ends_between)
 
 
+class GivesHeldOut(Protocol):
+    """A feature party's way to have its held-out predictions scored."""
+
+    async def give(self, step: int, predictions: FloatArray) -> None:
+        """Take part in the scoring of a step.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+        """
+
+
+class ScoresHeldOut(Protocol):
+    """The label party's way to a score."""
+
+    def check(self, labels: IntArray) -> None:
+        """Check before training that held-out rows can be scored.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+
+    async def score(self, step: int, own: FloatArray, labels: IntArray) -> Score:
+        """The score of a step, from its own predictions and whatever the others give.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+        """
+
+
+class ByRow:
+    """Both sides, where held-out predictions are gathered row by row."""
+
+    def __init__(self, party: Party, gathering: Gathering) -> None:
+        self._party = party
+        self._gathering = gathering
+
+    async def give(self, step: int, predictions: FloatArray) -> None:
+        """Give held-out predictions as in rounds."""
+        await self._gathering.give_held_out(step, predictions)
+
+    def check(self, labels: IntArray) -> None:
+        """Nothing."""
+
+    async def score(self, step: int, own: FloatArray, labels: IntArray) -> Score:
+        """Score the sum of all predictions."""
+        others = await self._gathering.take_held_out_sum(step, own.shape)
+        async with self._party.costs.compute(SCORING):
+            total = own + others
+            return Score(step + 1, auc(total, labels), accuracy(total, labels))
+
+
 class FeatureScoring:
     """A feature party's side."""
 
     def __init__(
-        self, party: Party, gathering: Gathering, timetable: Timetable, inputs: FloatArray
+        self, party: Party, held_out: GivesHeldOut, timetable: Timetable, inputs: FloatArray
     ) -> None:
         self._party = party
-        self._gathering = gathering
+        self._held_out = held_out
         self._timetable = timetable
         self._inputs = inputs
 
@@ -83,7 +143,7 @@ class FeatureScoring:
         party = self._party
         async with party.costs.compute(SCORING):
             predictions = model.predict(self._inputs)
-        await self._gathering.give_held_out(round_index, predictions)
+        await self._held_out.give(round_index, predictions)
         _, verdict = await party.channel.receive([party.label_party], Verdict, round_index)
         return verdict.stop
 
@@ -94,15 +154,16 @@ class LabelScoring:
     def __init__(
         self,
         party: Party,
-        gathering: Gathering,
+        held_out: ScoresHeldOut,
         timetable: Timetable,
         *,
         inputs: FloatArray,
-        labels: NDArray[np.int64],
+        labels: IntArray,
         target_auc: float | None,
     ) -> None:
+        held_out.check(labels)
         self._party = party
-        self._gathering = gathering
+        self._held_out = held_out
         self._timetable = timetable
         self._inputs = inputs
         self._labels = labels
@@ -116,10 +177,7 @@ class LabelScoring:
         party = self._party
         async with party.costs.compute(SCORING):
             own = model.predict(self._inputs)
-        others = await self._gathering.take_held_out_sum(round_index, own.shape)
-        async with party.costs.compute(SCORING):
-            total = own + others
-            score = Score(round_index + 1, auc(total, self._labels), accuracy(total, self._labels))
+        score = await self._held_out.score(round_index, own, self._labels)
         self.scores.append(score)
         stop = self._target is not None and score.auc >= self._target
         for name in party.feature_parties:

@@ -120,7 +120,7 @@ async def take_part(training: Training) -> Trained:
     steps = plan.steps(training.model, part.inputs, columns)
     await work(training, batches, steps)
     scores = []
-    if len(part.held_out) and data.test_labels is not None:
+    if plan.timetable.test_rows and data.test_labels is not None:
         own = training.model.predict(part.held_out)
         scores = [await score(party, own, data.test_labels, plan.rounds, training.noise)]
     leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns)

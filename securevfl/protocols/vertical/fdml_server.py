@@ -101,7 +101,8 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, staleness: Stalen
             await channel.send(name, PulledSums(step, others))
         if ends_round:
             costs.end_round()
-    await _sum_held_out(channel, costs, workers, rounds, (test_rows, shape[1]))
+    scored = plan.timetable.test_rows
+    await _sum_held_out(channel, costs, workers, rounds, (scored, shape[1]))
     return served
 
 

@@ -37,10 +37,11 @@ from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Visits
-from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
+from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.guarding import commitments, require_guard
+from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
 from securevfl.protocols.vertical.memory import Memory, go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training, run_party
 from securevfl.runtime.costs import SETUP
@@ -109,9 +110,12 @@ async def take_part(training: Training) -> Trained:
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
         LabelLeakRefused: this party owns a key and its gradients would tell too much.
+        HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
     """
     party, plan, part = training.party, training.plan, training.part
     place = training.workplace
+    # Before anybody else writes anything down.
+    write_down_scorings = require_held_out_guard(training)
     agreement = await agree(
         party,
         plan.hash,
@@ -138,17 +142,20 @@ async def take_part(training: Training) -> Trained:
         party, plan, agreement, leakage, place.keys, lookahead=lookahead, noise=training.noise
     )
     ready = await plan.exchange.establish(session)
+    write_down_scorings()
     memory = Memory(ready, steps, watch)
     first_round = 0
     if place.resume is not None:
         first_round = go_on(place.resume, training, leakage, memory)
+    by_row = ByRow(party, ready.gathering)
     scoring: FeatureScoring | LabelScoring
     if place.data.test_labels is None:
-        scoring = FeatureScoring(party, ready.gathering, plan.timetable, part.held_out)
+        gives = ready.gives_held_out or by_row
+        scoring = FeatureScoring(party, gives, plan.timetable, part.held_out)
     else:
         scoring = LabelScoring(
             party,
-            ready.gathering,
+            ready.scores_held_out or by_row,
             plan.timetable,
             inputs=part.held_out,
             labels=place.data.test_labels,

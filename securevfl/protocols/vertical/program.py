@@ -77,6 +77,7 @@ async def run_party(
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
         LabelLeakRefused: this party owns a key and its gradients would tell too much.
+        HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
     facts, job = plan.facts, plan.job

@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,17 @@ from securevfl.audit.judging import ACCURACY, Finding
 from securevfl.audit.matrix import MEASURES, AuditSettings, audit
 from securevfl.audit.measuring import attack
 from securevfl.audit.policy import ATTACKS, violations
-from securevfl.audit.subject import Subject, guarded_batch_size
+from securevfl.audit.subject import Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
-from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.training import Environment, train
-from tests.made_data import dataset_of
 
 NAMES = {
-    "rotation_twin", "gram", "anchors", "components", "binary_columns", "labels_from_residuals",
-    "labels_from_gradients", "integer_decoding", "ciphertext_ratio", "ciphertext_noise",
-    "jacobi_symbol", "ckks_key", "crafted_query", "selection_matrix", "equality_solving", "epsilon",
-    "labels_across_jobs",
+    "rotation_twin", "gram", "anchors", "components", "binary_columns", "held_out_features",
+    "labels_from_residuals", "labels_from_gradients", "labels_across_jobs", "integer_decoding",
+    "ciphertext_ratio", "ciphertext_noise", "jacobi_symbol", "ckks_key", "crafted_query",
+    "selection_matrix", "equality_solving", "epsilon",
 }  # fmt: skip
 KEYS = {
     "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",
@@ -267,26 +264,6 @@ def test_several_processes_give_the_same_rows() -> None:
     )
     assert together == alone
     assert told == [("plain", 0, 2), ("plain", 1, 2), ("masked", 2, 2)]
-
-
-def test_the_default_batch_is_the_smallest_that_the_guard_allows(tmp_path: Path) -> None:
-    small = load("breast_cancer")
-    assert guarded_batch_size(small) == len(small.train_labels)
-    generator = np.random.default_rng(3)
-    blocks = [generator.standard_normal((4000, 1)) for _ in range(2)]
-    large = dataset_of(blocks, (generator.random(4000) < 0.5).astype(np.int64))
-    size = guarded_batch_size(large)
-    assert 800 < size < 1000
-
-    def guarded(batch_size: int) -> None:
-        settings = {"rounds": 40, "batch_size": batch_size, "eval_every": 0}
-        guarded_job = Job.of(job=settings, exchange={"scheme": "bfv"})
-        directory = tmp_path / str(batch_size)
-        train(guarded_job, large, Environment(guard_directory=directory))
-
-    guarded(size)
-    with pytest.raises(LabelLeakRefused, match=r"batches of 80. rows"):
-        guarded(700)
 
 
 def test_a_run_is_made_once_for_the_same_settings() -> None:

@@ -188,3 +188,38 @@ def test_feature_parties_start_small_where_steps_are_exact() -> None:
         assert found.start_deviation("bank") == 1.0
         assert found.start_deviation(NAMES[0]) == pytest.approx(0.5 / (parties - 1) ** 0.5)
         assert plan({"local_steps": 5}, parties=parties).start_deviation(NAMES[0]) == 1.0
+
+
+MASKED: dict[str, Any] = {"exchange": {"scheme": "masked"}}
+SUMMED: dict[str, Any] = {"exchange": {"scheme": "plain", "predictions": "masked"}}
+ENCRYPTED: dict[str, Any] = {"exchange": {"scheme": "bfv"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "job", "every"),
+    [
+        ({}, {}, 1),
+        (NOISY, {}, 1),
+        (MASKED, {}, 0),
+        (SUMMED, {}, 0),
+        (ENCRYPTED, {}, 0),
+        (BOTH, {"loss": "squared"}, 0),
+        # A target is looked for as training goes on; the guard counts it.
+        (ENCRYPTED, {"target_auc": 0.9}, 1),
+        (ENCRYPTED, {"eval_every": 3}, 3),
+        ({}, {"eval_every": 0}, 0),
+        ({}, {"eval_every": "never"}, "never"),
+    ],
+)
+def test_how_often_held_out_rows_are_scored(
+    sections: dict[str, Any], job: dict[str, Any], every: object
+) -> None:
+    assert plan(job, parties=3, **sections).job.job.eval_every == every
+
+
+def test_a_job_that_never_scores_has_no_times_to() -> None:
+    timetable = plan({"eval_every": "never"}).timetable
+    assert timetable.times(10) == 0
+    assert not timetable.due(9, last=True)
+    with pytest.raises(ConfigError, match="target_auc needs held-out rows scored"):
+        plan({"eval_every": "never", "target_auc": 0.9})

@@ -1,0 +1,129 @@
+"""How much scoring can tell the label party about a feature party's held-out rows.
+
+A scoring shows it H_test = X_test·θ, by itself or in a sum: C columns of the space that the columns
+of X_test span. As many as X_test has rank span it, and then as many known rows as that give all
+others' features exactly (`attacks.held_out`). With fewer, known rows still tell what goes with the
+predictions: up to `LIMIT` of the rank, four times as many known rows as rank took less than a tenth
+off the error that the label party's own columns leave. One scoring, at the end, is always allowed.
+
+The feature party counts, as it alone knows its rank and its rows are at stake. It counts by row
+and for ever: another θ adds a column, whatever the job. A row is known by its features as they are
+in the party's file, so that rows more or fewer change nothing; a party that chooses other columns
+of its own starts afresh, and has to know that.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import PositiveInt, TypeAdapter, ValidationError
+
+from securevfl.arrays import FloatArray
+from securevfl.errors import DataError, HeldOutLeakRefused
+from securevfl.files import replace_file
+
+LIMIT = 1 / 32
+
+Shown = dict[str, int]
+_SHOWN = TypeAdapter(dict[str, PositiveInt])
+
+
+def row_digests(features: FloatArray) -> list[str]:
+    """Names rows by their features, unscaled, shape (rows, P); equal rows have one name."""
+    rows = np.ascontiguousarray(features + 0.0, dtype="<f8")  # one zero, not two
+    return [hashlib.sha256(row.tobytes()).hexdigest()[:24] for row in rows]
+
+
+@dataclass(frozen=True)
+class HeldOutCount:
+    """What a job's scorings would show.
+
+    Attributes:
+        scorings: at most, of this job.
+        outputs: C, columns a scoring.
+        rank: of the party's held-out columns as they are scored.
+    """
+
+    scorings: int
+    outputs: int
+    rank: int
+
+    @property
+    def allowed(self) -> int:
+        """Columns that may be shown: one scoring's, or `LIMIT` of the rank where that is more."""
+        return max(self.outputs, int(LIMIT * self.rank))
+
+    def planned(self, earlier: Shown, rows: Sequence[str], *, resumes: bool) -> Shown:
+        """What these rows would have shown after the job, by row.
+
+        Args:
+            earlier: what jobs before showed of rows, of these and of others.
+            rows: the job's.
+            resumes: it is in `earlier` already, as one that goes on.
+        """
+        own = self.scorings * self.outputs
+        shown = {row: earlier.get(row, 0) for row in rows}
+        return {row: max(own, n) if resumes else n + own for row, n in shown.items()}
+
+    def require_below_limit(self, columns: int) -> None:
+        """Check how many columns of a row's predictions there would be after the job.
+
+        Raises:
+            HeldOutLeakRefused: more than may be shown.
+        """
+        if columns <= self.allowed:
+            return
+        before = columns - self.scorings * self.outputs
+        earlier = f" after {before} of earlier jobs" if before > 0 else ""
+        raise HeldOutLeakRefused(
+            f"held-out guard: {self.scorings} scorings x {self.outputs} outputs{earlier} show "
+            f"{columns} columns of held-out predictions, at most {self.allowed} expected for "
+            f"features of rank {self.rank}: as many as the rank tell every row to who knows some; "
+            "score less often (eval_every = 0 scores once, 'never' not at all), hold out other "
+            "rows, or set allow_feature_leak = true"
+        )
+
+
+class HeldOutRecord:
+    """Columns of held-out predictions shown by earlier jobs, by row, kept across restarts.
+
+    A job is written down as planned before it starts: a killed job cannot be forgotten.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "held-out.json"
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept."""
+        return self._path
+
+    def load(self) -> Shown:
+        """What was shown so far.
+
+        Raises:
+            DataError: the record is there and cannot be read; it is never taken as empty.
+        """
+        try:
+            return _SHOWN.validate_json(self._path.read_bytes(), strict=True)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise DataError(
+                f"held-out guard record {self._path} cannot be read: {error.strerror}"
+            ) from error
+        except ValidationError as error:
+            raise DataError(
+                f"held-out guard record {self._path} is damaged: {error.errors()[0]['msg']}"
+            ) from error
+
+    def save(self, shown: Mapping[str, int]) -> None:
+        """Replace the record, in one step.
+
+        Raises:
+            DataError: it cannot be written; then the job must not run.
+        """
+        replace_file(self._path, json.dumps(dict(shown)).encode(), "held-out guard record")

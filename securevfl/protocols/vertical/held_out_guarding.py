@@ -1,0 +1,40 @@
+"""The held-out guard before a job starts: what its scorings would show, with earlier ones'."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from securevfl.protocols.session.held_out_guard import HeldOutCount, HeldOutRecord, row_digests
+from securevfl.protocols.vertical.program import Training
+
+
+def require_held_out_guard(training: Training) -> Callable[[], None]:
+    """Refuse a job that would show too much of this party's held-out rows.
+
+    The label party shows nothing, and nothing is counted where scoring shows no row, or where
+    rounds show as much of training rows anyway (`Exchange.counts_held_out`).
+
+    Returns:
+        Writes the job down; to be called before its first round, once no other party can refuse
+        it: a job that never ran would use up what is left.
+
+    Raises:
+        HeldOutLeakRefused: it would.
+        DataError: the record of earlier jobs cannot be read.
+    """
+    party, plan, place = training.party, training.plan, training.workplace
+    scorings = plan.timetable.times(plan.rounds)
+    hidden = plan.exchange.held_out(plan.job, len(party.names)) == "hidden"
+    shows = scorings > 0 and not (party.holds_labels or hidden)
+    if place.guard_directory is None or not (shows and plan.exchange.counts_held_out(plan.job)):
+        return lambda: None
+    rank = int(np.linalg.matrix_rank(training.part.held_out))
+    count = HeldOutCount(scorings, plan.loss.outputs, rank)
+    record = HeldOutRecord(place.guard_directory / party.name)
+    earlier = record.load()
+    rows = row_digests(place.data.table.test)
+    after = count.planned(earlier, rows, resumes=place.resume is not None)
+    if not plan.job.job.allow_feature_leak:
+        count.require_below_limit(max(after.values()))
+    return partial(record.save, earlier | after)

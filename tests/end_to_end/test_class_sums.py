@@ -1,0 +1,187 @@
+"""Scoring by sums over classes: what they make of predictions, and that nothing else shows."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from securevfl.cli.train import training_row
+from securevfl.crypto.bfv_parameters import BfvParameters
+from securevfl.crypto.fixed_point import decode, unmask
+from securevfl.data.sources import load
+from securevfl.errors import ConfigError
+from securevfl.protocols.exchanges.class_sums import (
+    EncryptedHeldOut,
+    HeldOutMasks,
+    class_sum_format,
+    combined,
+)
+from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
+from securevfl.reports import tables
+from securevfl.runtime.views import Decrypted
+from securevfl.training import TrainingResult
+from tests.end_to_end.conftest import RunJob
+
+FloatArray = NDArray[np.float64]
+ROUNDS = 3
+SCHEMES = ["bfv", "paillier", "ckks"]
+
+
+def run(run_job: RunJob, scheme: str = "bfv", **settings: Any) -> TrainingResult:  # noqa: ANN401
+    common = {"rounds": ROUNDS, "loss": "taylor-logistic", "batch_size": 228, "eval_every": 1}
+    exchange = {"scheme": scheme, "hide": "both"}
+    return run_job(load("breast_cancer"), exchange, **{**common, **settings})
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def result(request: pytest.FixtureRequest, run_job: RunJob) -> TrainingResult:
+    return run(run_job, request.param)
+
+
+def last_predictions(result: TrainingResult) -> dict[str, FloatArray]:
+    return {name: each.held_out[:, 0] for name, each in result.outcomes.items()}
+
+
+def test_scores_are_those_of_normal_distributions(result: TrainingResult) -> None:
+    total = np.sum(list(last_predictions(result).values()), axis=0)
+    negative, positive = (total[result.test_labels == number] for number in (0, 1))
+    score = result.scores[-1]
+    assert [each.rounds for each in result.scores] == [1, 2, 3]
+    assert all(each.binormal for each in result.scores)
+    spread = np.sqrt(negative.var() + positive.var())
+    assert score.auc == pytest.approx(ndtr((positive.mean() - negative.mean()) / spread), abs=1e-3)
+    right = [ndtr(-negative.mean() / negative.std()), ndtr(positive.mean() / positive.std())]
+    expected = np.average(right, weights=[len(negative), len(positive)])
+    assert score.accuracy == pytest.approx(expected, abs=1e-3)
+
+
+def decrypted(result: TrainingResult) -> list[NDArray[np.uint64]]:
+    """What the label party decrypted of scorings."""
+    entries = result.views["party1"].decrypted()
+    return [each.values for each in entries if each.values.shape == (4, 2)]
+
+
+def masks(result: TrainingResult) -> list[NDArray[np.uint64]]:
+    received = result.views["party1"].received(HeldOutMasks)
+    return [each.message.values for each in received if isinstance(each.message, HeldOutMasks)]
+
+
+def test_the_label_party_learns_four_sums_and_nothing_by_row(result: TrainingResult) -> None:
+    view = result.views["party1"]
+    assert not view.received(HeldOutPredictions)
+    assert not view.received(MaskedHeldOutPredictions)
+    assert not result.views["party2"].received(HeldOutMasks)
+    products, shown = decrypted(result), masks(result)
+    assert len(products) == len(shown) == ROUNDS
+    fmt = class_sum_format(result.plan)
+    bits = BfvParameters.of(fmt).plain_bits if result.job.exchange.scheme == "bfv" else 64
+    ours, theirs = last_predictions(result).values()
+    bound = result.job.exchange.prediction_bound
+    sums = decode(unmask(combined(products[-1]), shown[-1], bits), fmt.product_fraction_bits)
+    for number, (first, second) in enumerate(sums):
+        rows = result.test_labels == number
+        assert first == pytest.approx(theirs[rows].sum() / bound, abs=1e-2)
+        both = (theirs[rows] ** 2 + 2 * ours[rows] * theirs[rows]).sum() / bound**2
+        assert second == pytest.approx(both, abs=1e-2)
+
+
+def test_no_single_product_shows_without_its_mask(result: TrainingResult) -> None:
+    """A mask of one product alone would open it: what is given is of the class sums only."""
+    fraction_bits = class_sum_format(result.plan).product_fraction_bits
+    words = []
+    for products, shown in zip(decrypted(result), masks(result), strict=True):
+        assert products.shape == (4, 2)
+        assert shown.shape == (2, 2)
+        for mask in shown.ravel():
+            words += [int(each) for each in (products[2:] - mask).ravel()]
+        # Σ_g H_B² by itself, were the mask of its partner left out.
+        words += [int(each) for each in products[:2, 1] - shown[:, 1]]
+    values = np.array(words, np.uint64).view(np.int64).astype(float) * 2.0**-fraction_bits
+    # Of 113 rows no sum is beyond 339; uniform ones nearly all are.
+    assert np.mean(np.abs(values) < 339) < 0.2
+    assert len(set(words)) == len(words)
+
+
+def test_vectors_are_encrypted_afresh_at_every_scoring(result: TrainingResult) -> None:
+    received = result.views["party2"].received(EncryptedHeldOut)
+    vectors = [
+        vector
+        for each in received
+        if isinstance(each.message, EncryptedHeldOut)
+        for vector in each.message.vectors
+    ]
+    assert len(vectors) == len(set(vectors)) == 4 * ROUNDS
+
+
+def test_scoring_is_no_part_of_a_round(run_job: RunJob) -> None:
+    often, once = run(run_job), run(run_job, eval_every=0)
+    for one, other in zip(
+        often.ledgers["party2"].snapshots, once.ledgers["party2"].snapshots, strict=True
+    ):
+        assert one.messages == other.messages
+        assert one.bytes_sent == other.bytes_sent
+        assert one.ciphertext_bytes == other.ciphertext_bytes
+    first, second = (result.outcomes["party2"].model.weights for result in (often, once))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_all_scorings_of_all_held_out_rows_are_sized_for(run_job: RunJob) -> None:
+    plan = run(run_job, rounds=5, eval_every=2).plan
+    fmt = class_sum_format(plan)
+    assert (fmt.rows, fmt.rounds, fmt.vectors, fmt.columns, fmt.summands) == (113, 3, 4, 2, 3)
+
+
+def test_a_class_of_few_rows_is_refused_before_training(run_job: RunJob) -> None:
+    whole = load("breast_cancer")
+    rare = np.flatnonzero(whole.test_labels == 0)
+    for left, refused in ((10, False), (9, True)):
+        kept = np.setdiff1d(np.arange(len(whole.test_labels)), rare[left:])
+        dataset = replace(
+            whole,
+            parties=tuple(replace(each, test=each.test[kept]) for each in whole.parties),
+            test_labels=whole.test_labels[kept],
+        )
+        arguments = {"rounds": 1, "loss": "squared", "batch_size": "full"}
+        exchange: dict[str, object] = {"scheme": "bfv", "hide": "both"}
+        if not refused:
+            assert run_job(dataset, exchange, **arguments).scores[-1].binormal
+            continue
+        with pytest.raises(ConfigError, match="held-out rows: 9 of class 0, at least 10"):
+            run_job(dataset, exchange, **arguments)
+
+
+def test_other_exchanges_score_row_by_row(run_job: RunJob) -> None:
+    result = run_job(load("breast_cancer"), {"scheme": "bfv"}, rounds=1, batch_size=228)
+    assert not any(each.binormal for each in result.scores)
+    assert not [
+        e
+        for e in result.views["party1"].entries
+        if isinstance(e, Decrypted) and e.values.shape == (4, 2)
+    ]
+
+
+def test_whoever_shows_a_score_says_that_it_is_binormal(
+    result: TrainingResult, run_job: RunJob
+) -> None:
+    dataset = load("breast_cancer")
+    row = training_row(result, dataset)
+    shown = dict(tables.TRADEOFF)["AUC"](row)
+    assert row["binormal"]
+    assert row["auc"] == result.scores[-1].auc
+    assert shown == f"≈{row['auc']:.4f}"
+    assert any("binormal" in note for note in tables.tradeoff_notes([row]))
+    exact = training_row(run_job(dataset, rounds=1, batch_size=228), dataset)
+    assert not exact["binormal"]
+    assert not dict(tables.TRADEOFF)["AUC"](exact).startswith("≈")
+    assert not any("binormal" in note for note in tables.tradeoff_notes([exact]))
+
+
+def test_predictions_beyond_their_bound_are_clipped_and_counted(run_job: RunJob) -> None:
+    exchange = {"scheme": "bfv", "hide": "both", "prediction_bound": 0.01}
+    settings = {"rounds": 1, "loss": "squared", "batch_size": "full"}
+    result = run_job(load("breast_cancer"), exchange, **settings)
+    assert all(each.operations["clipped_held_out"] > 0 for each in result.ledgers.values())
+    assert 0 <= result.scores[-1].auc <= 1

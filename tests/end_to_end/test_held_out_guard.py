@@ -1,0 +1,164 @@
+"""A job whose scorings would tell held-out rows is refused by the party whose rows they are."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused
+from securevfl.job import Job
+from securevfl.protocols.session.scoring import FeatureScoring
+from securevfl.training import Environment, TrainingResult, train
+from tests.end_to_end.conftest import SmallKeys
+
+MASKED: dict[str, Any] = {"exchange": {"scheme": "masked"}}
+BOTH: dict[str, Any] = {"exchange": {"scheme": "bfv", "hide": "both"}}
+
+
+def run(
+    directory: Path | None,
+    dataset: VerticalDataset | None = None,
+    *,
+    exchange: dict[str, Any] | None = None,
+    **settings: object,
+) -> TrainingResult:
+    job = Job.of(
+        job={"rounds": 2, "learning_rate": 0.1, "batch_size": "full", **settings},
+        exchange=exchange or {"scheme": "bfv"},
+    )
+    environment = Environment(keys=SmallKeys(), guard_directory=directory)
+    return train(job, dataset or load("breast_cancer"), environment)
+
+
+def record(directory: Path, party: str = "party2") -> dict[str, int]:
+    shown: dict[str, int] = json.loads((directory / party / "held-out.json").read_bytes())
+    return shown
+
+
+def test_one_scoring_at_the_end_passes_and_is_written_down(tmp_path: Path) -> None:
+    assert len(run(tmp_path).scores) == 1
+    assert set(record(tmp_path).values()) == {1}
+    assert len(record(tmp_path)) == 113
+    assert not (tmp_path / "party1" / "held-out.json").exists()
+
+
+def test_a_scoring_every_round_is_refused_before_it_starts(tmp_path: Path) -> None:
+    with pytest.raises(HeldOutLeakRefused, match="2 scorings x 1 outputs show 2 columns"):
+        run(tmp_path, eval_every=1)
+
+
+def test_a_target_asks_for_scorings_and_all_of_them_count(tmp_path: Path) -> None:
+    with pytest.raises(HeldOutLeakRefused, match="9 scorings"):
+        run(tmp_path, target_auc=0.6, rounds=9)
+
+
+def test_a_second_job_adds_up(tmp_path: Path) -> None:
+    run(tmp_path)
+    with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs show 2"):
+        run(tmp_path, seed=1)
+    assert run(tmp_path, eval_every="never").scores == []
+    assert set(record(tmp_path).values()) == {1}
+
+
+def test_a_row_more_or_less_is_no_other_data_set(tmp_path: Path) -> None:
+    whole = load("breast_cancer")
+    fewer = replace(
+        whole,
+        parties=tuple(replace(each, test=each.test[1:]) for each in whole.parties),
+        test_labels=whole.test_labels[1:],
+    )
+    run(tmp_path, fewer)
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, whole)
+    others = replace(
+        whole,
+        parties=tuple(replace(each, test=each.train[:113]) for each in whole.parties),
+        test_labels=whole.train_labels[:113],
+    )
+    assert len(run(tmp_path, others).scores) == 1
+    # What others have shown since is remembered beside it.
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, fewer)
+
+
+def test_a_job_may_say_that_it_allows_the_leak_and_is_remembered(tmp_path: Path) -> None:
+    assert len(run(tmp_path, eval_every=1, allow_feature_leak=True).scores) == 2
+    assert set(record(tmp_path).values()) == {2}
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path)
+
+
+def test_a_job_that_is_killed_has_been_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    async def killed(*_: object, **__: object) -> bool:
+        raise Killed
+
+    monkeypatch.setattr(FeatureScoring, "stops", killed)
+    with pytest.raises(Killed):
+        run(tmp_path)
+    assert set(record(tmp_path).values()) == {1}
+
+
+def test_a_damaged_record_ends_the_job(tmp_path: Path) -> None:
+    (tmp_path / "party2").mkdir()
+    (tmp_path / "party2" / "held-out.json").write_text("{", encoding="utf-8")
+    with pytest.raises(DataError, match="damaged"):
+        run(tmp_path)
+
+
+def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:
+    three = load("breast_cancer", parties=3)
+    run(tmp_path, three, **MASKED)
+    assert record(tmp_path, "party2").keys().isdisjoint(record(tmp_path, "party3"))
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, three, **MASKED)
+
+
+def test_where_scoring_shows_no_row_nothing_is_counted(tmp_path: Path) -> None:
+    for _ in range(2):
+        result = run(tmp_path, eval_every=1, loss="taylor-logistic", **BOTH)
+        assert len(result.scores) == 2
+    assert not (tmp_path / "party2" / "held-out.json").exists()
+
+
+def test_among_three_parties_sums_show_where_both_sides_are_hidden(tmp_path: Path) -> None:
+    three = load("breast_cancer", parties=3)
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, three, eval_every=1, loss="taylor-logistic", **BOTH)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "dp"])
+def test_where_rounds_show_as_much_of_training_rows_nothing_is_counted(
+    tmp_path: Path, scheme: str
+) -> None:
+    privacy = {"noise_multiplier": 5.0} if scheme == "dp" else {}
+    job = Job.of(
+        job={"rounds": 2, "learning_rate": 0.1}, exchange={"scheme": scheme}, privacy=privacy
+    )
+    environment = Environment(guard_directory=tmp_path)
+    assert len(train(job, load("breast_cancer"), environment).scores) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_benchmarks_score_as_often_as_they_say() -> None:
+    assert len(run(None, eval_every=1).scores) == 2
+
+
+def test_a_job_that_another_guard_refuses_uses_nothing_up(tmp_path: Path) -> None:
+    with pytest.raises(LabelLeakRefused):
+        run(tmp_path, batch_size=32, rounds=60)
+    assert not (tmp_path / "party2").exists()
+
+
+def test_a_job_that_is_refused_here_is_written_down_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, eval_every=1)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,96 @@
+"""Features of held-out rows from their predictions, on data made for it."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securevfl.attacks.held_out import (
+    HeldOutKnowledge,
+    column_space,
+    features_beside,
+    held_out_features,
+)
+from securevfl.errors import ConfigError
+
+FloatArray = NDArray[np.float64]
+ROWS, COLUMNS = 80, 6
+
+
+def data(generator: np.random.Generator, rank: int = COLUMNS) -> tuple[FloatArray, FloatArray]:
+    """X of a rank, and the label party's columns, which follow it a little."""
+    features = generator.standard_normal((ROWS, rank)) @ generator.standard_normal((rank, COLUMNS))
+    own = features[:, :2] + 2 * generator.standard_normal((ROWS, 2))
+    return features, own
+
+
+def scored(
+    features: FloatArray, generator: np.random.Generator, scorings: int, outputs: int = 1
+) -> list[FloatArray]:
+    return [features @ generator.standard_normal((COLUMNS, outputs)) for _ in range(scorings)]
+
+
+def error(found: FloatArray, features: FloatArray, known: int) -> float:
+    return float(np.linalg.norm((found - features)[known:]) / np.linalg.norm(features[known:]))
+
+
+def knowledge(features: FloatArray, own: FloatArray, known: int, rank: int) -> HeldOutKnowledge:
+    return HeldOutKnowledge(np.arange(known), features[:known], own, rank)
+
+
+@pytest.mark.parametrize(("rank", "outputs"), [(COLUMNS, 1), (COLUMNS, 3), (4, 1)])
+def test_as_many_columns_as_rank_and_as_many_known_rows_give_all_rows(
+    generator: np.random.Generator, rank: int, outputs: int
+) -> None:
+    features, own = data(generator, rank)
+    space = column_space(scored(features, generator, rank // outputs, outputs))
+    assert space.shape == (ROWS, rank)
+    found = held_out_features(space, knowledge(features, own, rank, rank))
+    assert error(found, features, rank) < 1e-10
+
+
+def test_one_known_row_less_or_one_scoring_less_is_not_enough(
+    generator: np.random.Generator,
+) -> None:
+    features, own = data(generator)
+    space = column_space(scored(features, generator, COLUMNS))
+    for seen, known in ((space, COLUMNS - 1), (space[:, :-1], COLUMNS)):
+        found = held_out_features(seen, knowledge(features, own, known, COLUMNS))
+        assert error(found, features, known) > 0.1
+
+
+def test_the_features_of_rows_that_are_not_known_play_no_part(
+    generator: np.random.Generator,
+) -> None:
+    features, own = data(generator)
+    space = column_space(scored(features, generator, 3))
+    given = knowledge(features, own, 12, COLUMNS)
+    found = held_out_features(space, given)
+    features[12:] = 0
+    np.testing.assert_array_equal(held_out_features(space, given), found)
+
+
+def test_fewer_scorings_still_tell_more_than_the_label_partys_columns(
+    generator: np.random.Generator,
+) -> None:
+    features, own = data(generator)
+    given = knowledge(features, own, 40, COLUMNS)
+    alone = error(features_beside(own, given), features, 40)
+    errors = [
+        error(
+            held_out_features(column_space(scored(features, generator, count)), given), features, 40
+        )
+        for count in (2, 4)
+    ]
+    assert errors[1] < errors[0] < alone < 1
+
+
+def test_what_rounding_hides_spans_nothing(generator: np.random.Generator) -> None:
+    features, _ = data(generator)
+    features[:, -1] *= 1e-9
+    seen = [np.round(each, 6) for each in scored(features, generator, 2 * COLUMNS)]
+    assert column_space(seen, rounding=1e-6).shape[1] == COLUMNS - 1
+
+
+def test_nothing_scored_is_said() -> None:
+    with pytest.raises(ConfigError, match="none in the view"):
+        column_space([])
