@@ -20,6 +20,7 @@ from securevfl.protocols.exchanges.class_sums import (
     combined,
 )
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
+from securevfl.protocols.session.keys import PublicKey
 from securevfl.reports import tables
 from securevfl.runtime.views import Decrypted
 from securevfl.training import TrainingResult
@@ -185,3 +186,11 @@ def test_predictions_beyond_their_bound_are_clipped_and_counted(run_job: RunJob)
     result = run_job(load("breast_cancer"), exchange, **settings)
     assert all(each.operations["clipped_held_out"] > 0 for each in result.ledgers.values())
     assert 0 <= result.scores[-1].auc <= 1
+
+
+def test_a_job_that_never_scores_makes_no_key_for_it(run_job: RunJob) -> None:
+    result = run(run_job, rounds=1, eval_every="never")
+    assert result.scores == []
+    assert result.learned
+    assert len(result.views["party2"].received(PublicKey)) == 1
+    assert len(run(run_job, rounds=1).views["party2"].received(PublicKey)) == 2

@@ -218,7 +218,7 @@ async def establish_class_sums(session: Session) -> FeatureClassSums | LabelClas
         RangeExceeded: sums over so many held-out rows that the scheme has no room for.
     """
     party, plan = session.party, session.plan
-    if not plan.facts.test_rows:
+    if not plan.timetable.test_rows:
         return None
     fmt, settings = class_sum_format(plan), plan.job.exchange
     own, evaluators = await exchange_keys(

@@ -94,3 +94,11 @@ def test_networks_are_not_attacked_and_it_is_said() -> None:
     found = measured({"scheme": "plain"}, model="mlp", hidden=[3])[OWN].outcome
     assert isinstance(found, NotShown)
     assert "networks" in found.reason
+
+
+def test_fewer_rows_are_scored_as_the_job_says() -> None:
+    job = Job.of(job={"eval_every": 3, "target_auc": 0.9}, exchange={"scheme": "paillier"})
+    subject = Subject(job, load("breast_cancer"), 0)
+    for each in (subject, subject.with_rows(100)):
+        assert each.scoring == {"eval_every": 3, "target_auc": 0.9}
+        assert (each.job.job.eval_every, each.job.job.target_auc) == (0, None)
