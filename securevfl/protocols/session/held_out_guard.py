@@ -2,9 +2,11 @@
 
 A scoring shows it H_test = X_test·θ, by itself or in a sum: C columns of the space that the columns
 of X_test span. As many as X_test has rank span it, and then as many known rows as that give all
-others' features exactly (`attacks.held_out`). With fewer, known rows still tell what goes with the
-predictions: up to `LIMIT` of the rank, four times as many known rows as rank took less than a tenth
-off the error that the label party's own columns leave. One scoring, at the end, is always allowed.
+others' features exactly (`attacks.held_out`). Fewer are allowed where rounds show every H_k of
+training rows anyway: held-out rows are then no worse off. Where they do not, known rows still tell
+what goes with the predictions: up to `LIMIT` of the rank, four times as many known rows as rank
+took less than a tenth off the error that the label party's own columns leave. One scoring, at the
+end, is always allowed.
 
 The feature party counts, as it alone knows its rank and its rows are at stake. It counts by row
 and for ever: another θ adds a column, whatever the job. A row is known by its features as they are
@@ -45,16 +47,19 @@ class HeldOutCount:
         scorings: at most, of this job.
         outputs: C, columns a scoring.
         rank: of the party's held-out columns as they are scored.
+        rounds_show: whether rounds show the same of training rows.
     """
 
     scorings: int
     outputs: int
     rank: int
+    rounds_show: bool = False
 
     @property
     def allowed(self) -> int:
-        """Columns that may be shown: one scoring's, or `LIMIT` of the rank where that is more."""
-        return max(self.outputs, int(LIMIT * self.rank))
+        """Columns that may be shown: one scoring's; `LIMIT` of the rank, or all but one of it."""
+        most = self.rank - 1 if self.rounds_show else int(LIMIT * self.rank)
+        return max(self.outputs, most)
 
     def planned(self, earlier: Shown, rows: Sequence[str], *, resumes: bool) -> Shown:
         """What these rows would have shown after the job, by row.

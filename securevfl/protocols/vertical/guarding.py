@@ -37,7 +37,9 @@ def commitments(plan: Plan, party: str, inputs: FloatArray, directory: Path | No
     Raises:
         DataError: the key cannot be read or written.
     """
-    if not (plan.exchange.encrypts and plan.schedule.repeats) or party in plan.networks:
+    decrypted = party != plan.facts.label_party or plan.job.exchange.hide == "both"
+    encrypted = plan.exchange.encrypts and decrypted
+    if not (encrypted and plan.schedule.repeats) or party in plan.networks:
         return b""
     key = secrets.token_bytes(KEY_BYTES) if directory is None else _own_key(directory / party)
     hashes = []

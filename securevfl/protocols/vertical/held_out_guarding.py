@@ -30,7 +30,8 @@ def require_held_out_guard(training: Training) -> Callable[[], None]:
     if place.guard_directory is None or not (shows and plan.exchange.counts_held_out(plan.job)):
         return lambda: None
     rank = int(np.linalg.matrix_rank(training.part.held_out))
-    count = HeldOutCount(scorings, plan.loss.outputs, rank)
+    rounds_show = plan.learns.predictions == "singly"
+    count = HeldOutCount(scorings, plan.loss.outputs, rank, rounds_show)
     record = HeldOutRecord(place.guard_directory / party.name)
     earlier = record.load()
     rows = row_digests(place.data.table.test)

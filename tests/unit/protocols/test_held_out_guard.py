@@ -28,6 +28,13 @@ def test_one_scoring_is_always_allowed_and_a_share_of_the_rank(
         count.require_below_limit(allowed + 1)
 
 
+@pytest.mark.parametrize(("rank", "allowed"), [(1, 1), (2, 1), (15, 14)])
+def test_where_rounds_show_training_rows_fewer_than_the_rank_are_allowed(
+    rank: int, allowed: int
+) -> None:
+    assert HeldOutCount(1, 1, rank, rounds_show=True).allowed == allowed
+
+
 def test_jobs_add_up_by_row() -> None:
     count = HeldOutCount(3, 2, 100)
     assert count.planned({"bob": 5, "eve": 9}, ROWS, resumes=False) == {"ann": 6, "bob": 11}
