@@ -3,40 +3,19 @@
 Real data sets are few, and a limit that was settled on them may be tuned to them.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.special import expit
 
 from securevfl.arrays import FloatArray
+from securevfl.benchmarks.settings.label_guard import Planted
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 
 LABEL_PARTY, FEATURE_PARTY = "label", "feature"
-KINDS = ("gaussian", "one-hot", "heavy")
 # What the label party's own columns explain: log-odds of deviation 1 by ten of them.
 OTHERS, OTHERS_SIGNAL = 10, 1.0
 TEST_SHARE = 0.2
 DEGREES, MOST_CATEGORIES, RAREST = 3, 8, 0.003
 HALVINGS, WIDEST = 60, 30.0
-
-
-@dataclass(frozen=True)
-class Planted:
-    """What to make.
-
-    Attributes:
-        positives: share of class 1.
-        rows: N, training rows.
-        columns: P of the feature party.
-        signal: deviation of the log-odds that its columns explain; 0: they say nothing.
-        kind: its columns: normal, one-hot categories, or Student's t of three degrees.
-    """
-
-    positives: float
-    rows: int = 20_000
-    columns: int = 20
-    signal: float = 0.7
-    kind: str = "gaussian"
 
 
 def planted(what: Planted, seed: int = 0) -> VerticalDataset:

@@ -1,8 +1,10 @@
 """How good predictions are, on held-out rows."""
 
+from math import sqrt
+from statistics import NormalDist
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 
 def auc(predictions: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
@@ -76,4 +78,4 @@ def _share_above(mean: float, variance: float) -> float:
     """How much of a normal distribution is above zero."""
     if variance <= 0:
         return float(np.heaviside(mean, 0.5))
-    return float(ndtr(mean / np.sqrt(variance)))
+    return NormalDist().cdf(mean / sqrt(variance))

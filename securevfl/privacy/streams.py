@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
-from scipy.special import ndtri
 
 from securevfl.arrays import FloatArray, RingArray
 
@@ -50,6 +49,8 @@ class NoiseStream:
 
     def gaussian(self, shape: tuple[int, ...]) -> FloatArray:
         """Draws of mean 0 and deviation 1."""
+        from scipy.special import ndtri  # noqa: PLC0415  # slow to import
+
         signs, tails = signs_and_tails(self.words(prod(shape)))
         draws: FloatArray = signs * -ndtri(tails / 2)
         return draws.reshape(shape)

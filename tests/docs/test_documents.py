@@ -9,6 +9,8 @@ import typer.main
 
 from securevfl.cli.app import app
 from securevfl.protocols.catalogue import EXCHANGES
+from securevfl.protocols.session.held_out_guard import LIMIT
+from securevfl.protocols.session.person_record import MODEL_LIMIT, OTHERS_LIMIT
 from securevfl.reports.documents import page
 from tests.end_to_end.commands import run
 
@@ -153,7 +155,11 @@ def test_no_file_is_longer_than_400_lines() -> None:
 
 
 def test_the_guards_limit_is_the_documented_one() -> None:
-    assert "above ⅛" in SECURITY
+    assert f"may come to 1/{1 / OTHERS_LIMIT:.0f} of the labels' variance" in SECURITY
+    assert MODEL_LIMIT == 1 / 2
+    assert "refuses above ½" in SECURITY
+    assert LIMIT == 1 / 32
+    assert "or 1/32 of it" in SECURITY
 
 
 def imported_by(path: Path) -> set[Path]:

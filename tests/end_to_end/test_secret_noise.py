@@ -31,7 +31,7 @@ def trained(privacy: dict[str, Any], algorithm: str = "fedbcd-p") -> TrainingRes
         job={
             "algorithm": algorithm,
             "rounds": 3,
-            "batch_size": 114,
+            "batch_size": "full",
             "learning_rate": 0.1,
             "local_steps": 1 if algorithm == "fdml" else 2,
         },
@@ -131,7 +131,7 @@ def test_each_purpose_draws_from_its_own_stream(
     trained(NOISY, algorithm)
     served = {(names[each], *sorted(what)) for each, what in by_stream.items()}
     expected = {
-        ("predictions", "predictions of 114"),
+        ("predictions", "predictions of 456"),
         ("held-out predictions", "predictions of 113"),
         ("gradients", "gradients"),
     }

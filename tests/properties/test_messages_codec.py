@@ -10,6 +10,11 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from securevfl.errors import MalformedMessage
+from securevfl.protocols.exchanges.class_sums import (
+    EncryptedHeldOut,
+    EncryptedHeldOutProducts,
+    HeldOutMasks,
+)
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
@@ -49,6 +54,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
         feature_bound_bits=u64,
         feature_fraction_bits=u64,
         mask_key=blob,
+        commitments=blob,
     ),
     PublicKey: st.builds(PublicKey, scheme=st.text(max_size=20), material=blob),
     Predictions: st.builds(Predictions, u64, floats),
@@ -60,6 +66,9 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     DecryptedProducts: st.builds(DecryptedProducts, u64, ring),
     HeldOutPredictions: st.builds(HeldOutPredictions, u64, floats),
     MaskedHeldOutPredictions: st.builds(MaskedHeldOutPredictions, u64, ring),
+    EncryptedHeldOut: st.builds(EncryptedHeldOut, u64, blobs),
+    EncryptedHeldOutProducts: st.builds(EncryptedHeldOutProducts, u64, blobs),
+    HeldOutMasks: st.builds(HeldOutMasks, u64, ring),
     Verdict: st.builds(Verdict, u64, st.booleans()),
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),
     PushedPredictions: st.builds(PushedPredictions, u64, floats),

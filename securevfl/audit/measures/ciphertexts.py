@@ -248,7 +248,9 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
     job = Job.of(**{**dict(subject.job), "exchange": exchange})
     dataset = subject.with_rows(rows).dataset
     small = Subject(job, dataset, subject.seed, keys, keeps_ciphertexts=True)
-    recording = small.record(rounds=rounds, batch_size="full", algorithm="fedsgd")
+    recording = small.record(
+        rounds=rounds, batch_size="full", algorithm="fedsgd", eval_every="never"
+    )
     label = dataset.label_party
     own = recording.result.views[label]
     other = recording.result.views[subject.feature_party]

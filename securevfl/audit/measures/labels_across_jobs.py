@@ -139,12 +139,9 @@ def _fewer_rows(subject: Subject, _: Sequence[str], number: int) -> Variation:
 
 
 def _other_batches(subject: Subject, _: Sequence[str], number: int) -> Variation:
-    """Another seed, and where there are several batches, a row more in each."""
-    dataset, size = subject.dataset, subject.plan.batch_size
-    settings: dict[str, object] = {"seed": subject.seed + number}
-    if size != "full":
-        settings["batch_size"] = size + number
-    return Variation(dataset, np.arange(len(dataset.train_labels)), settings)
+    """Another seed, by which rows are parted afresh; a full batch stays one."""
+    settings = {"seed": subject.seed + number, "sampling": "shuffle"}
+    return Variation(subject.dataset, np.arange(len(subject.dataset.train_labels)), settings)
 
 
 def _permitted(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Finding | NotShown:
@@ -154,8 +151,7 @@ def _permitted(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Findin
     with TemporaryDirectory() as guard:
         for number in range(JOBS):
             one = vary(subject, attackers, number)
-            size = one.settings.get("batch_size", subject.plan.batch_size)
-            settings = _length(subject, one, size)
+            settings = _length(subject, one, subject.plan.batch_size)
             try:
                 recording = subject.record_guarded(Path(guard), one.dataset, **settings)
             except LabelLeakRefused as error:
@@ -173,10 +169,7 @@ def _unguarded(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Findin
     for number in range(JOBS):
         one = vary(subject, attackers, number)
         columns = sum(len(table_of(one.dataset, name).columns) for name in attackers)
-        size = ROWS_A_COLUMN * columns
-        if vary is _other_batches:
-            size += number
-        settings = _length(subject, one, size)
+        settings = _length(subject, one, ROWS_A_COLUMN * columns)
         changed = Subject(subject.job, one.dataset, subject.seed)
         found.append((changed.record(**settings), one))
     return _finding(subject, found, attackers, "")

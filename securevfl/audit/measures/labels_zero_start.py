@@ -34,7 +34,7 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
 
 CERTAIN = Metric("certain_labels", 0.0, at_most_one=False)
-# The what-if: so many real columns, and a partition of ΣP·⌊N/S⌋ = N/8.
+# The what-if: so many real columns, and batches of S = 8·ΣP.
 COLUMNS, ROWS_A_COLUMN = 4, 8
 EXACT, APPROXIMATE = 1e-9, 1e-3
 

@@ -5,11 +5,30 @@ from typing import Annotated
 
 import typer
 
-from securevfl.benchmarks.planted import KINDS, Planted
 from securevfl.benchmarks.settings import shared
 from securevfl.errors import ConfigError
 
 SAMPLINGS = ("partition", "shuffle")
+KINDS = ("gaussian", "one-hot", "heavy")
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What to make.
+
+    Attributes:
+        positives: share of class 1.
+        rows: N, training rows.
+        columns: P of the feature party.
+        signal: deviation of the log-odds that its columns explain; 0: they say nothing.
+        kind: its columns: normal, one-hot categories, or Student's t of three degrees.
+    """
+
+    positives: float
+    rows: int = 20_000
+    columns: int = 20
+    signal: float = 0.7
+    kind: str = "gaussian"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from securevfl.audit.scoring import score
 from securevfl.audit.seats import Recording
 from securevfl.audit.subject import Subject
 from securevfl.audit.views import residuals_of
-from securevfl.benchmarks.planted import FEATURE_PARTY, Planted, planted
+from securevfl.benchmarks.planted import FEATURE_PARTY, planted
+from securevfl.benchmarks.settings.label_guard import Planted
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests, some_rows
 from securevfl.errors import ConfigError

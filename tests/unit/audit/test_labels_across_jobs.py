@@ -92,8 +92,8 @@ def test_jobs_add_up_to_what_none_of_them_tells() -> None:
     own = best(own_models(inputs, labels))
     gradients, jobs = [], []
     for number in range(8):
-        varied = measure._fewer_rows(attacked, (), number)
-        recording = Subject(attacked.job, varied.dataset, 0).record(rounds=60)
+        varied = measure._other_batches(attacked, (), number)
+        recording = Subject(attacked.job, varied.dataset, 0).record(rounds=13, **varied.settings)
         seat = recording.seat("party1")
         training = training_knowledge(recording, seat, own)
         training = replace(training, own_model=own.probabilities[varied.people])
@@ -152,7 +152,7 @@ def test_the_recordings_are_of_guarded_jobs(tmp_path: Path) -> None:
     attacked = subject(batch_size=8)
     with pytest.raises(LabelLeakRefused):
         attacked.record_guarded(tmp_path, attacked.dataset, rounds=40)
-    fine = subject(batch_size=320)
+    fine = subject(batch_size="full")
     recording = fine.record_guarded(tmp_path, fine.dataset, rounds=2)
     assert recording.job.job.allow_label_leak is False
     assert list(tmp_path.iterdir())
@@ -210,7 +210,7 @@ def test_variations_keep_who_is_who() -> None:
         np.testing.assert_array_equal(rows.dataset.parties[1].train, table.train[rows.people])
         assert len(rows.people) == ROWS - number
         batches = measure._other_batches(attacked, (), number)
-        assert batches.settings == {"seed": number, "batch_size": 96 + number}
+        assert batches.settings == {"seed": number, "sampling": "shuffle"}
     assert len(set(chosen)) > 1
 
 
@@ -255,8 +255,8 @@ def test_labels_that_change_after_the_recordings_change_no_estimate(
     monkeypatch.setattr(measure, "own_models", granted)
     found = []
     for number in range(4):
-        one = measure._fewer_rows(attacked, (), number)
-        recording = Subject(attacked.job, one.dataset, 0).record(rounds=40)
+        one = measure._other_batches(attacked, (), number)
+        recording = Subject(attacked.job, one.dataset, 0).record(rounds=40, **one.settings)
         found.append((recording, one))
     others = np.random.default_rng(1).permutation(truth)
     dataset = replace(attacked.dataset, train_labels=others)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from securevfl.benchmarks.label_guard import label_guard
-from securevfl.benchmarks.planted import Planted, planted
-from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
+from securevfl.benchmarks.planted import planted
+from securevfl.benchmarks.settings.label_guard import LabelGuardSettings, Planted
 from securevfl.data.sources import load
 from securevfl.data.tables import check
 from securevfl.errors import ConfigError
