@@ -112,7 +112,12 @@ result rounds-optimum 200 bench rounds --dataset a9a --algorithm fedbcd-p \
     --max-rounds 300 --eval-every 5 --learning-rate 0.3
 
 # docs/results/audit.md
-result audit 600 audit --local-steps 5 --learning-rate 0.1
+for data in credit a9a; do
+    result "audit-$data" 900 audit --dataset "$data" --exchange plain,dp,bfv --repeats 3
+done
+result audit-minibatches 400 audit --dataset credit --exchange bfv --repeats 3 --batch-size 120 \
+    --learning-rate 0.1 --local-steps 1 \
+    --attack labels_from_gradients,labels_across_jobs,selection_matrix
 
 # docs/results/label-guard.md
 made() {
