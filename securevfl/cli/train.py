@@ -238,7 +238,7 @@ def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
         sys.stdout.write(f"{party}: {count} rows without a partner were left out\n")
     if columns > BY_HEART:
         sys.stdout.write(
-            f"columns of peers over what labels vary: {columns:.2f}; above {BY_HEART:g} their "
-            "parts of any model know labels of training rows partly by heart\n"
+            f"peers' columns are {columns:.2f} of what labels vary, above {BY_HEART:g}:\n"
+            "their parts of any model know labels of training rows partly by heart\n"
         )
     sys.stdout.write("models: " + ", ".join(str(path) for path in paths) + "\n")

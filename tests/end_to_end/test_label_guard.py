@@ -208,8 +208,20 @@ def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Pa
     pytest.fail("the feature party counts nothing")
 
 
+def test_another_name_of_the_label_party_is_no_other_record(tmp_path: Path) -> None:
+    whole = load("breast_cancer")
+    run(tmp_path, dataset=whole, batch_size=64, allow_label_leak=True)
+    renamed = replace(
+        whole,
+        parties=(replace(whole.parties[0], name="bank"), whole.parties[1]),
+        label_party="bank",
+    )
+    with pytest.raises(LabelLeakRefused):
+        run(tmp_path, dataset=renamed)
+
+
 def test_every_party_remembers_for_itself(tmp_path: Path) -> None:
     run(tmp_path)
     there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert there == {"party1/people.safetensors", "party2/commitment.key"}
+    assert there == {"labels.safetensors", "party2/commitment.key"}
     assert (tmp_path / "party2" / "commitment.key").stat().st_mode & 0o077 == 0

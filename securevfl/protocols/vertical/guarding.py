@@ -80,7 +80,10 @@ def require_guard(
     """
     if directory is None:
         return
-    path = directory / party.name / "people.safetensors"
+    # Whatever the label party is called in a job, its people are the same.
+    path = directory / "labels.safetensors"
+    if labels is None:
+        path = directory / party.name / "predictions.safetensors"
     record = PersonRecord.load(path)
     places, before = record.welcome(plan.facts.row_digests), record.history.copy()
     record.add(_told(party, plan, agreement, labels, resumes=resumes), places)
