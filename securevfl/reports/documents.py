@@ -65,7 +65,7 @@ def audit_matrix(rows: Sequence[Row]) -> Cells:
         *(
             [
                 f"`{line.attack}`",
-                f"control: {line.case}" if line.control else line.case,
+                line.case,
                 line.metric,
                 *(cell_text(cell) for cell in line.cells.values()),
             ]

@@ -10,8 +10,9 @@ import pytest
 from securevfl.data.partition import fixed_partition
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.errors import LabelLeakRefused
+from securevfl.errors import LabelLeakRefused, PeerViolation
 from securevfl.job import ExchangeSettings, Job, JobSettings
+from securevfl.protocols.vertical import fedbcd
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys
 from tests.made_data import dataset_of
@@ -120,6 +121,14 @@ def test_a_row_less_in_a_large_set_tells_its_label(tmp_path: Path) -> None:
     run(tmp_path, "bfv", large)
     with pytest.raises(LabelLeakRefused, match="1 rows would be trained on in other company"):
         run(tmp_path, "bfv", without_first_row(large))
+
+
+def test_commitments_of_another_length_are_no_commitments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fedbcd, "commitments", lambda *_: b"short")
+    with pytest.raises(PeerViolation, match="commits to its columns in 5 bytes, expected 16"):
+        run(tmp_path)
 
 
 def test_every_visit_counts_where_the_job_asks_for_it(tmp_path: Path) -> None:
