@@ -116,6 +116,8 @@ async def take_part(training: Training) -> Trained:
     place = training.workplace
     # Before anybody else writes anything down.
     write_down_scorings = require_held_out_guard(training)
+    async with party.costs.compute(SETUP):
+        committed = commitments(plan, party.name, part.inputs, place.guard_directory)
     agreement = await agree(
         party,
         plan.hash,
@@ -123,7 +125,7 @@ async def take_part(training: Training) -> Trained:
         len(part.held_out),
         parameters=part.parameters,
         encrypted=plan.exchange.encrypts,
-        commitments=commitments(plan, party.name, part.inputs, place.guard_directory),
+        commitments=committed,
     )
     if party.name in plan.exchange.key_owners(plan.job.exchange, party):
         resumes = place.resume is not None

@@ -31,18 +31,18 @@ def commitments(plan: Plan, party: str, inputs: FloatArray, directory: Path | No
     """Keyed hashes of a party's scaled columns of every fixed batch, 16 bytes each.
 
     They say to those who decrypt its gradients whether its columns are those of an earlier job. The
-    key is the party's own, kept with its record, so that nobody can try rows; without a directory
-    it is fresh, and nothing counts as seen before. A commitment holds a semi-honest party only.
+    key is the party's own, kept in its directory, so that nobody can try rows. Without one there is
+    no commitment, and every visit counts. A commitment holds a semi-honest party only.
 
     Raises:
         DataError: the key cannot be read or written.
     """
     decrypted = party != plan.facts.label_party or plan.job.exchange.hide == "both"
     encrypted = plan.exchange.encrypts and decrypted
-    if not (encrypted and plan.schedule.repeats) or party in plan.networks:
+    repeats = plan.schedule.repeats and party not in plan.networks
+    if directory is None or not (encrypted and repeats):
         return b""
-    key = secrets.token_bytes(KEY_BYTES) if directory is None else _own_key(directory / party)
-    hashes = []
+    key, hashes = _own_key(directory / party), []
     for batch in plan.schedule.fixed:
         people = plan.facts.row_digests[batch]
         rows = inputs[batch[np.argsort(people)]]
