@@ -87,8 +87,9 @@ def _narrow(subject: Subject) -> Finding:
         test=table.test[:, kept],
     )
     narrow = Subject(subject.job, with_table(subject.dataset, cut), subject.seed, subject.keys)
+    # A shuffle's batches are of one size.
     size = ROWS_A_COLUMN * len(kept)
-    return _decoded(_first_round(narrow, cut.name, batch_size=size, sampling="partition"))
+    return _decoded(_first_round(narrow, cut.name, batch_size=size, sampling="shuffle"))
 
 
 def _entropy(column: FloatArray) -> float:
