@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl import files
 from securevfl.data.partition import fixed_partition
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.errors import LabelLeakRefused, PeerViolation
+from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
 from securevfl.job import ExchangeSettings, Job, JobSettings
 from securevfl.protocols.vertical import fedbcd
 from securevfl.training import Environment, TrainingResult, train
@@ -217,6 +218,18 @@ def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Pa
     pytest.fail("the feature party counts nothing")
 
 
+@pytest.mark.parametrize("record", ["labels.safetensors", "party2/held-out.json"])
+def test_a_record_that_another_job_is_writing_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.05)
+    with (
+        files.only_one(tmp_path / record, "record"),
+        pytest.raises(DataError, match="another job holds it"),
+    ):
+        run(tmp_path, eval_every=0)
+
+
 def test_another_name_of_the_label_party_is_no_other_record(tmp_path: Path) -> None:
     whole = load("breast_cancer")
     run(tmp_path, dataset=whole, batch_size=64, allow_label_leak=True)
@@ -231,6 +244,7 @@ def test_another_name_of_the_label_party_is_no_other_record(tmp_path: Path) -> N
 
 def test_every_party_remembers_for_itself(tmp_path: Path) -> None:
     run(tmp_path)
-    there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    everything = (path for path in tmp_path.rglob("*") if path.is_file())
+    there = {str(path.relative_to(tmp_path)) for path in everything if path.suffix != ".lock"}
     assert there == {"labels.safetensors", "party2/commitment.key"}
     assert (tmp_path / "party2" / "commitment.key").stat().st_mode & 0o077 == 0

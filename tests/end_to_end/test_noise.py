@@ -1,7 +1,7 @@
 """The `dp` exchange in whole jobs: what is sent, how often, and what is promised of it."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,35 +10,14 @@ from numpy.typing import NDArray
 
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import BudgetExhausted, ConfigError
-from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
-from securevfl.protocols.session.privacy_account import PrivacyAccount
-from securevfl.training import Environment, TrainingResult, plan_for, train
+from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import all_weights
-
-FEW: dict[str, Any] = {
-    "rounds": 6,
-    "batch_size": 114,
-    "learning_rate": 0.1,
-    "local_steps": 3,
-    "eval_every": 0,
-}
-
-
-def noisy(
-    dataset: VerticalDataset,
-    privacy: Mapping[str, object],
-    environment: Environment | None = None,
-    /,
-    **settings: object,
-) -> TrainingResult:
-    job = Job.of(job={**FEW, **settings}, exchange={"scheme": "dp"}, privacy=privacy)
-    return train(job, dataset, environment or Environment(record_views=True))
+from tests.end_to_end.dp_jobs import noisy
 
 
 def predictions(result: TrainingResult, dataset: VerticalDataset) -> list[NDArray[np.float64]]:
@@ -240,130 +219,6 @@ def test_a_clip_that_nothing_reaches_changes_nothing(
     clipped = noisy(breast_cancer, loose, environment, model=model)
     plain = train(clipped.job.without_protection, breast_cancer, environment)
     np.testing.assert_allclose(all_weights(clipped), all_weights(plain), rtol=1e-9)
-
-
-def sent_nothing() -> tuple[Environment, list[bytes]]:
-    seen: list[bytes] = []
-
-    def watch(sender: str, to: str, data: bytes) -> bytes:
-        seen.append(data)
-        return data
-
-    return Environment(tamper=watch), seen
-
-
-@pytest.mark.parametrize(
-    ("privacy", "settings", "said"),
-    [
-        ({"noise_multiplier": 1, "release_budget": 5}, {}, "releases of a sample would be"),
-        ({"noise_multiplier": 1, "budget": 5}, {}, "would be inf end to end"),
-        (
-            {
-                "noise_multiplier": 9,
-                "gradient_clip": 1,
-                "gradient_noise_multiplier": 1,
-                "budget": 5,
-            },
-            {},
-            "end to end",
-        ),
-        (
-            {"noise_multiplier": 4, "release_budget": 5},
-            {"eval_every": 1, "rounds": 100},
-            "held-out",
-        ),
-    ],
-)
-def test_a_job_that_would_pass_its_budget_never_starts(
-    breast_cancer: VerticalDataset,
-    privacy: dict[str, object],
-    settings: dict[str, Any],
-    said: str,
-) -> None:
-    environment, seen = sent_nothing()
-    with pytest.raises(BudgetExhausted, match=said):
-        noisy(breast_cancer, privacy, environment, **{"rounds": 40, **settings})
-    assert not seen
-
-
-def test_a_budget_is_checked_beforehand_and_by_every_party_itself(
-    breast_cancer: VerticalDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    privacy = {"noise_multiplier": 1, "release_budget": 5}
-    job = Job.of(job={**FEW, "rounds": 40}, exchange={"scheme": "dp"}, privacy=privacy)
-    with pytest.raises(BudgetExhausted):
-        plan_for(job, breast_cancer)
-    # Between real parties nobody checks for the others: let the first check pass.
-    checks, check = [], PrivacyAccount.require_budget
-
-    def after_the_first(account: PrivacyAccount) -> None:
-        checks.append(account)
-        if len(checks) > 1:
-            check(account)
-
-    monkeypatch.setattr(PrivacyAccount, "require_budget", after_the_first)
-    environment, seen = sent_nothing()
-    with pytest.raises(BudgetExhausted):
-        train(job, breast_cancer, environment)
-    assert not seen
-
-
-@pytest.mark.parametrize(
-    ("privacy", "which"),
-    [
-        ({"release_budget": 3.34}, "epsilon_release"),
-        ({"release_budget": 3.34, "mechanism": "laplace"}, "epsilon_release"),
-        ({"budget": 8.0, "gradient_clip": 1.0}, "epsilon_end_to_end"),
-    ],
-)
-def test_noise_that_is_calibrated_spends_the_budget_and_no_more(
-    breast_cancer: VerticalDataset, privacy: dict[str, object], which: str
-) -> None:
-    promise = noisy(breast_cancer, privacy).privacy
-    assert promise is not None
-    budget = privacy.get("budget", privacy.get("release_budget"))
-    assert isinstance(budget, float)
-    assert 0.99 * budget <= getattr(promise, which) <= budget
-
-
-@pytest.mark.parametrize(
-    ("privacy", "exchange", "said"),
-    [
-        ({}, {"scheme": "dp"}, "needs privacy.noise_multiplier, or a budget"),
-        (
-            {"noise_multiplier": 1},
-            {"scheme": "plain"},
-            "is for exchanges that add noise",
-        ),
-        ({"budget": 3}, {"scheme": "dp"}, "infinite end to end without gradient_clip"),
-        ({"noise_multiplier": 1, "gradient_clip": 1}, {"scheme": "dp"}, "needs gradient_noise"),
-        (
-            {"noise_multiplier": 1, "gradient_noise_multiplier": 1},
-            {"scheme": "dp"},
-            "needs gradient_clip",
-        ),
-        (
-            {"noise_multiplier": 9, "noise_seed": 1, "release_budget": 90},
-            {"scheme": "dp"},
-            "noise_seed promises nothing",
-        ),
-        (
-            {"mechanism": "laplace", "budget": 3, "gradient_clip": 1},
-            {"scheme": "dp"},
-            "gaussian only",
-        ),
-        ({"noise_multiplier": 1}, {"scheme": "dp", "predictions": "masked"}, "at each party"),
-        ({"noise_multiplier": 1}, {"scheme": "dp", "hide": "both"}, "homomorphic"),
-    ],
-)
-def test_settings_that_do_not_fit_are_named(
-    breast_cancer: VerticalDataset,
-    privacy: dict[str, object],
-    exchange: dict[str, object],
-    said: str,
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        train(Job.of(job=FEW, exchange=exchange, privacy=privacy), breast_cancer)
 
 
 def test_a_real_job_learns_under_noise(real_data: Callable[..., VerticalDataset]) -> None:

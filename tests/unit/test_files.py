@@ -1,10 +1,13 @@
 import resource
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from securevfl import files
 from securevfl.errors import DataError
-from securevfl.files import replace_file
+from securevfl.files import only_one, replace_file
 
 
 def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:
@@ -57,3 +60,29 @@ def test_an_interrupt_while_writing_leaves_the_old_file_and_no_litter(
         replace_file(path, b"new", "result")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_one_reads_and_replaces_a_record_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "record"
+
+    def add(_: int) -> None:
+        with only_one(path, "record"):
+            count = int(path.read_bytes()) if path.exists() else 0
+            time.sleep(0.001)
+            replace_file(path, str(count + 1).encode(), "record")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(40)))
+    assert path.read_bytes() == b"40"
+
+
+def test_a_record_that_another_job_holds_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.05)
+    with (
+        only_one(tmp_path / "record", "record"),
+        pytest.raises(DataError, match="another job holds it"),
+        only_one(tmp_path / "record", "record"),
+    ):
+        pytest.fail("two hold it")

@@ -33,7 +33,7 @@ Shown = dict[str, int]
 _SHOWN = TypeAdapter(dict[str, PositiveInt])
 
 
-def row_digests(features: FloatArray) -> list[str]:
+def names_of_rows(features: FloatArray) -> list[str]:
     """Names rows by their features, unscaled, shape (rows, P); equal rows have one name."""
     rows = np.ascontiguousarray(features + 0.0, dtype="<f8")  # one zero, not two
     return [hashlib.sha256(row.tobytes()).hexdigest()[:24] for row in rows]

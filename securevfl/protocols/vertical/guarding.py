@@ -10,7 +10,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import DataError, PeerViolation
-from securevfl.files import replace_file
+from securevfl.files import only_one, replace_file
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import COMMITMENT_BYTES, Agreement
 from securevfl.protocols.session.party import Party
@@ -84,15 +84,16 @@ def require_guard(
     path = directory / "labels.safetensors"
     if labels is None:
         path = directory / party.name / "predictions.safetensors"
-    record = PersonRecord.load(path)
-    places, before = record.welcome(plan.facts.row_digests), record.history.copy()
-    record.add(_told(party, plan, agreement, labels, resumes=resumes), places)
-    if not plan.job.job.allow_label_leak:
-        columns = sum(agreement.columns.values())
-        variance = NO_LABELS if labels is None else label_variance(labels)
-        record.require_within_limits(places, variance, _remedy(plan, columns, variance))
-        record.require_company(before, columns, variance)
-    record.save(path)
+    with only_one(path, "label guard record"):
+        record = PersonRecord.load(path)
+        places, before = record.welcome(plan.facts.row_digests), record.history.copy()
+        record.add(_told(party, plan, agreement, labels, resumes=resumes), places)
+        if not plan.job.job.allow_label_leak:
+            columns = sum(agreement.columns.values())
+            variance = NO_LABELS if labels is None else label_variance(labels)
+            record.require_within_limits(places, variance, _remedy(plan, columns, variance))
+            record.require_company(before, columns, variance)
+        record.save(path)
 
 
 def _told(

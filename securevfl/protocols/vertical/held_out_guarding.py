@@ -1,11 +1,15 @@
 """The held-out guard before a job starts: what its scorings would show, with earlier ones'."""
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
-from securevfl.protocols.session.held_out_guard import HeldOutCount, HeldOutRecord, row_digests
+from securevfl.files import only_one
+from securevfl.protocols.session.held_out_guard import (
+    HeldOutCount,
+    HeldOutRecord,
+    names_of_rows,
+)
 from securevfl.protocols.vertical.program import Training
 
 
@@ -16,8 +20,8 @@ def require_held_out_guard(training: Training) -> Callable[[], None]:
     rounds show as much of training rows anyway (`Exchange.counts_held_out`).
 
     Returns:
-        Writes the job down; to be called before its first round, once no other party can refuse
-        it: a job that never ran would use up what is left.
+        Checks again and writes the job down; to be called before its first round, once no other
+        party can refuse it: a job that never ran would use up what is left.
 
     Raises:
         HeldOutLeakRefused: it would.
@@ -33,9 +37,19 @@ def require_held_out_guard(training: Training) -> Callable[[], None]:
     rounds_show = plan.learns.predictions == "singly"
     count = HeldOutCount(scorings, plan.loss.outputs, rank, rounds_show)
     record = HeldOutRecord(place.guard_directory / party.name)
-    earlier = record.load()
-    rows = row_digests(place.data.table.test)
-    after = count.planned(earlier, rows, resumes=place.resume is not None)
-    if not plan.job.job.allow_feature_leak:
-        count.require_below_limit(max(after.values()))
-    return partial(record.save, earlier | after)
+    names = names_of_rows(place.data.table.test)
+
+    def counted() -> dict[str, int]:
+        earlier = record.load()
+        after = count.planned(earlier, names, resumes=place.resume is not None)
+        if not plan.job.job.allow_feature_leak:
+            count.require_below_limit(max(after.values()))
+        return earlier | after
+
+    def write_down() -> None:
+        # Again: another job may have been written down since.
+        with only_one(record.path, "held-out guard record"):
+            record.save(counted())
+
+    counted()
+    return write_down

@@ -8,7 +8,7 @@ from securevfl.protocols.session.held_out_guard import (
     LIMIT,
     HeldOutCount,
     HeldOutRecord,
-    row_digests,
+    names_of_rows,
 )
 
 ROWS = ("ann", "bob")
@@ -55,10 +55,10 @@ def test_the_refusal_says_what_earlier_jobs_showed() -> None:
 
 def test_a_row_has_the_same_name_among_others() -> None:
     features = np.array([[1.0, 0.0], [1.0, 2.0], [1.0, -0.0]])
-    names = row_digests(features)
+    names = names_of_rows(features)
     assert names[0] == names[2] != names[1]
-    assert row_digests(features[1:]) == names[1:]
-    assert row_digests(features[:, :1]) != names
+    assert names_of_rows(features[1:]) == names[1:]
+    assert names_of_rows(features[:, :1]) != names
 
 
 def test_a_record_comes_back_after_a_restart(tmp_path: Path) -> None:
