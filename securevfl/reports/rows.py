@@ -101,8 +101,19 @@ class TradeoffRow(JobRow):
     runs: Sequence[TradeoffRun]
 
 
+class CurvePoint(TypedDict):
+    """Held-out AUC after so many rounds, and the mean training loss since the point before.
+
+    The loss is of the rounds' batches, each as it was exchanged.
+    """
+
+    rounds: int
+    training_loss: float | None
+    auc: float
+
+
 class RoundsRun(TypedDict):
-    """One run."""
+    """One run; `curve` has at most 100 points, evenly over its scorings, the last among them."""
 
     seed: int
     reached: bool
@@ -110,6 +121,7 @@ class RoundsRun(TypedDict):
     auc: float
     best_auc: float
     messages: int
+    curve: Sequence[CurvePoint]
 
 
 class RoundsRow(TypedDict):
