@@ -254,6 +254,28 @@ def quadratic_loss(name: str) -> QuadraticLoss:
     raise ConfigError(f"loss = {name!r}: hide = 'both' takes 'squared' or 'taylor-logistic'")
 
 
+def labels_told(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> IntArray:
+    """The labels that have these residuals at these H, whatever the loss.
+
+    Residuals of two labels at one H are at least 1 apart.
+
+    Args:
+        loss: f.
+        residuals: d, shape (S, C).
+        predictions: H, shape (S, C).
+
+    Returns:
+        Class numbers, shape (S,).
+    """
+    rows = len(predictions)
+    apart = [
+        np.abs(loss.residuals(predictions, np.full(rows, label)) - residuals).max(axis=1)
+        for label in range(max(loss.outputs, 2))
+    ]
+    labels: IntArray = np.argmin(apart, axis=0)
+    return labels
+
+
 def _signs(labels: IntArray) -> FloatArray:
     """The signs t = 2y − 1, shape (S, 1)."""
     return 2.0 * labels[:, None].astype(np.float64) - 1.0
