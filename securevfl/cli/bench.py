@@ -223,13 +223,19 @@ def theorem2(settings: Theorem2Settings, data: options.SplitData, output: option
     rows = [*bounds, *found]
     _keep(output, "bench theorem2", settings, rows, dataset=for_bound.name)
     what = f"means of {settings.repeats} seeds of the average |grad L|^2"
-    _show(output, tables.THEOREM2, bounds, f"{for_bound.name}, T = {settings.steps}: {what}")
-    _show(output, tables.THEOREM2, found, f"{for_rate.name}, eta = 1/Q, S = Q = sqrt T: {what}")
-    if len(found) > 1:
-        _say(
-            output,
-            f"log error over log rounds has slope {slope(found):.2f}; the theorem's rate is -1",
-        )
+    for rule in settings.local_rules:
+        own = [row for row in bounds if row["local_rule"] == rule]
+        title = f"{for_bound.name}, {rule}, T = {settings.steps}: {what}"
+        _show(output, tables.THEOREM2, own, title)
+        own = [row for row in found if row["local_rule"] == rule]
+        title = f"{for_rate.name}, {rule}, eta = 1/Q, S = Q = sqrt T: {what}"
+        _show(output, tables.THEOREM2, own, title)
+        if len(own) > 1:
+            _say(
+                output,
+                f"log error over log rounds has slope {slope(own):.2f}; the theorem's rate is -1",
+            )
+    _say(output, "proof: what its proof has at least 0; below, only the statement covers the step")
 
 
 @command(bench, "label-guard")

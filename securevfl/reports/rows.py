@@ -321,10 +321,15 @@ class Theorem1Row(TypedDict):
 
 
 class Theorem2Row(TypedDict):
-    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound."""
+    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
+
+    `proof_term` is what the theorem's proof has at least 0; where it is, `within` says proof, where
+    only the step size is one that the theorem allows, statement.
+    """
 
     table: Literal["bound", "rate"]
     dataset: str
+    local_rule: str
     parties: int
     local_steps: int
     batch_size: int
@@ -336,6 +341,8 @@ class Theorem2Row(TypedDict):
     bound: float
     holds: bool
     over_limit: float | None
+    proof_term: float
+    within: Literal["proof", "statement", "neither"]
 
 
 class LabelGuardRow(TypedDict):

@@ -46,7 +46,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
     ),
     "theorem1": (rows.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (
-        rows.Theorem2Row, 3,
+        rows.Theorem2Row, 6,
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
     ),
