@@ -104,6 +104,10 @@ Signal = ResidualSignal | GradientSignal | PredictionsSignal
 class LocalRule:
     """What a party does between two exchanges.
 
+    The label party steps with the loss itself wherever it sees H. Feature parties step with a
+    majorizer of it, with the first residual again and again (`frozen`, equation (51) of Liu et
+    al.), or with the loss too (`own_loss`, their equation (7), which Theorem 2 is about).
+
     Attributes:
         loss: f.
         local_steps: Q; of no account for exact steps.

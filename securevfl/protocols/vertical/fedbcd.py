@@ -3,6 +3,9 @@
 In a round of FedBCD-p all parties exchange once and then take Q local steps at the same time.
 In FedBCD-s they take turns on the same batch, the label party first: the party whose turn it is
 gets a signal that holds everyone's newest predictions. FedSGD is FedBCD-p at Q = 1.
+The paper's turns are 1, …, K with the labels last. Ours are the same cycle begun one turn earlier,
+which saves the message that tells the label party of the last feature party's steps: its next
+predictions do (docs/decisions/0023-departures-from-fedbcd.md).
 
 The program is the same at both roles: what differs is the side of the exchange they hold, and
 who scores.
