@@ -67,8 +67,11 @@ def replay(
         Its visits, and its H_k of all rows after the last round, shape (N, C).
 
     Raises:
-        ConfigError: gradients that do not fit the batches or the features.
+        ConfigError: gradients that do not fit the batches or the features, or steps that follow
+            more than them.
     """
+    if knowledge.plan.rule.own_loss:
+        raise ConfigError("steps that follow the loss itself are not repeated from gradients")
     if not gradients or len(gradients) > len(knowledge.batches):
         raise ConfigError(
             f"gradients: {len(gradients)} rounds, expected 1 to {len(knowledge.batches)}"

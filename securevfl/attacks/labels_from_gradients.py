@@ -32,6 +32,7 @@ from securevfl.attacks.box_least_squares import Box, Prior, box_least_squares
 from securevfl.attacks.gradient_visits import TrainingKnowledge, Visit, replay
 from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, stacked
+from securevfl.errors import ConfigError
 from securevfl.models.losses import Loss
 
 # Variance of the guess of s that the equations are held to: 0.1² where s is guessed.
@@ -116,10 +117,13 @@ def told_by_gradients(gradients: Sequence[FloatArray], knowledge: TrainingKnowle
     """Repeat a party's training, and guess s of every visit.
 
     Raises:
-        ConfigError: gradients that do not fit the batches or the features.
+        ConfigError: gradients that do not fit the batches or the features, or a loss whose d is
+            not s(H) − y.
     """
-    visits, last = replay(gradients, knowledge)
     loss = knowledge.plan.rule.loss
+    if loss.label_change != 1:
+        raise ConfigError(f"residuals of {loss.name} loss are not s(H) - y")
+    visits, last = replay(gradients, knowledge)
     beyond = _predictions(loss, knowledge.own_model) - last
     guesses = [label_part(loss, visit.predictions + beyond[visit.rows]) for visit in visits]
     signs = _signs_at_leverage_one(visits) if loss.name in SIGN_LOSSES else []

@@ -2,7 +2,8 @@
 
 For logistic loss d = σ(H) − y is at most 0 where y = 1 and at least 0 where y = 0, whatever the
 model: one look tells the label. A multinomial residual is negative in the column of its class
-alone. With noise on d, several visits of a row average it away.
+alone. With noise on d, several visits of a row average it away. Those of hinges are on their
+label's side too, or 0 beyond the margin: a row within it at one visit is told.
 """
 
 from collections.abc import Sequence
@@ -22,10 +23,12 @@ class ScheduleKnowledge:
     Attributes:
         rows: N.
         batches: the row numbers of every round, in order.
+        zeros_tell: whether a residual of 0 is class 1's, as it is of logistic losses.
     """
 
     rows: int
     batches: Sequence[IntArray]
+    zeros_tell: bool = True
 
 
 def labels_from_residuals(
@@ -41,6 +44,9 @@ def labels_from_residuals(
         ConfigError: residuals that do not fit the batches.
     """
     rows, means = _row_means(residuals, knowledge)
+    if not knowledge.zeros_tell:
+        told = means.any(axis=1)
+        return LabelEstimate(rows[told], -means[told])
     # σ(H) − 1 is exactly 0 from H = 37 on, σ(H) only below H = −745: a zero means y = 1.
     return LabelEstimate(rows, np.where(means == 0, np.finfo(np.float64).tiny, -means))
 

@@ -49,6 +49,13 @@ class Smoothness:
         """
         return min(sqrt(2) / (2 * local_steps * self.drift), 1 / self.whole)
 
+    def proof_term(self, eta: float, local_steps: int) -> float:
+        """Min over k of 1 − ℓη − 2η²Q²(Σ_j ℓ_j² + 3ℓ_k²), which Theorem 2's proof has at least 0.
+
+        At the theorem's own largest step it is −ℓη: the last summand is 1 there.
+        """
+        return 1 - self.whole * eta - 2 * (eta * local_steps * self.drift) ** 2
+
 
 class Trail(LinearModel):
     """A linear model that keeps every θ_k it had, each local step's and the first."""

@@ -4,7 +4,7 @@ Under `plain`: how many rounds a job takes does not depend on how its exchanges 
 """
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from securevfl.benchmarks.progress import Report, silent
@@ -14,8 +14,11 @@ from securevfl.benchmarks.tuning import Tuned, chosen, different_steps, step_set
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.plan import Plan
-from securevfl.reports.rows import RoundsRow, RoundsRun
+from securevfl.protocols.session.scoring import Score
+from securevfl.reports.rows import CurvePoint, RoundsRow, RoundsRun
 from securevfl.training import plan_for, train
+
+MOST_POINTS = 100
 
 
 def rounds(
@@ -65,6 +68,24 @@ def rounds(
         yield _row(settings, dataset, plan, tuned)
 
 
+def curve_of(scores: Sequence[Score]) -> list[CurvePoint]:
+    """Loss and AUC of a run by rounds, thinned to `MOST_POINTS` or fewer."""
+    apart = max(1, -(-len(scores) // MOST_POINTS))
+    last = range(len(scores) - 1, -1, -apart)
+    groups = [scores[max(0, end - apart + 1) : end + 1] for end in reversed(last)]
+    points: list[CurvePoint] = []
+    for group in groups:
+        seen = [score.training_loss for score in group if score.training_loss is not None]
+        points.append(
+            {
+                "rounds": group[-1].rounds,
+                "training_loss": statistics.fmean(seen) if seen else None,
+                "auc": group[-1].auc,
+            }
+        )
+    return points
+
+
 def _row(settings: RoundsSettings, dataset: VerticalDataset, plan: Plan, tuned: Tuned) -> RoundsRow:
     job = plan.job
     runs: list[RoundsRun] = []
@@ -81,6 +102,7 @@ def _row(settings: RoundsSettings, dataset: VerticalDataset, plan: Plan, tuned: 
                 "auc": result.scores[-1].auc,
                 "best_auc": max(score.auc for score in result.scores),
                 "messages": result.costs().messages,
+                "curve": curve_of(result.scores),
             }
         )
     return {

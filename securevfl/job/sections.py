@@ -13,6 +13,7 @@ Hide = Literal["residuals", "both"]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Loss = Literal["logistic", "multinomial", "squared", "taylor-logistic", "squared-hinge", "hinge"]
 Model = Literal["linear", "mlp", "custom"]
 Activation = Literal["relu", "tanh", "gelu", "silu"]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -47,8 +48,11 @@ class JobSettings(Section):
         schedule: constant η0, or inverse-sqrt: η0/√(i+1) at round i; where not given, constant,
             and inverse-sqrt under fdml.
         divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
-        loss: logistic (multinomial beyond two classes), squared or taylor-logistic.
-        local_rule: curvature follows the party's own changes, frozen repeats the residual;
+        loss: logistic (multinomial beyond two classes), squared, taylor-logistic, squared-hinge or
+            hinge, which bends without bound: it takes a learning_rate and a rule without curvature.
+        local_rule: curvature follows the party's own changes within a bound on what the loss bends,
+            frozen repeats the residual, and exact follows the loss itself, for which feature
+            parties are told labels and the sum of the others' predictions, under plain alone;
             gauss-newton is curvature on a network's linearization, as encryption has it.
         sampling: partition draws from fixed batches of the data set, shuffle reshuffles.
         model: the local model of parties that name none: linear, mlp, or custom, a module from
@@ -81,10 +85,10 @@ class JobSettings(Section):
     tolerance: NonNegative = 1e-4
     schedule: Literal["constant", "inverse-sqrt"] | None = None
     divide_by_sqrt_parties: bool = False
-    loss: Literal["logistic", "multinomial", "squared", "taylor-logistic"] = "logistic"
+    loss: Loss = "logistic"
     l2: NonNegative | None = None
     proximal: NonNegative = 0.0
-    local_rule: Literal["curvature", "gauss-newton", "frozen"] = "curvature"
+    local_rule: Literal["curvature", "gauss-newton", "frozen", "exact"] = "curvature"
     sampling: Literal["partition", "shuffle"] = "partition"
     model: Model = "linear"
     hidden: Hidden | None = None

@@ -5,6 +5,7 @@ A new exchange or algorithm is a file of its own, an entry here and its name; `a
 """
 
 from collections.abc import Collection, Mapping
+from math import isinf
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -107,6 +108,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
             sampling=job.job.sampling,
         ),
     )
+    _check_rule(plan)
     plan.exchange.check(plan)
     plan.algorithm.check(plan)
     if plan.learns.gradients and job.job.start == "zero" and not job.job.allow_label_leak:
@@ -117,6 +119,25 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     if plan.account is not None:
         plan.account.require_budget()
     return plan
+
+
+def _check_rule(plan: Plan) -> None:
+    """Check that parties can step as the job says.
+
+    Raises:
+        ConfigError: they are not told what that takes, or the loss has no curvature for it.
+    """
+    rule, loss = plan.rule, plan.loss
+    if rule.own_loss and not plan.exchange.tells_sum:
+        raise ConfigError(
+            "local_rule = 'exact' tells feature parties labels and ΣH: with exchange 'plain' "
+            f"alone, not {plan.exchange.name!r}"
+        )
+    if isinf(loss.curvature) and (plan.derives_steps or not (rule.frozen or rule.own_loss)):
+        raise ConfigError(
+            f"loss = {loss.name!r} bends without bound: give a learning_rate, and local_rule = "
+            "'frozen', or 'exact' under plain"
+        )
 
 
 def _networks(job: Job, facts: Facts, modules: Collection[str]) -> dict[str, Network]:

@@ -35,9 +35,9 @@ def settled(
         )
     local_steps = settings.local_steps
     if local_steps is None:
-        frozen = settings.local_rule == "frozen"
+        no_majorizer = settings.local_rule in ("frozen", "exact")
         scheduled = settings.schedule or settings.divide_by_sqrt_parties
-        needs_numbers = algorithm.one_step or networks or frozen or scheduled
+        needs_numbers = algorithm.one_step or networks or no_majorizer or scheduled
         inexact = NETWORK_STEPS if auto and networks else LOCAL_STEPS
         local_steps = "exact" if auto and not needs_numbers else inexact
     if local_steps == "exact":
@@ -73,8 +73,10 @@ def _check_exact(job: Job, algorithm: Algorithm, networks: Collection[str]) -> N
         )
     if settings.schedule or settings.divide_by_sqrt_parties:
         raise ConfigError(f"{what} has no step size: drop schedule and divide_by_sqrt_parties")
-    if settings.local_rule == "frozen":
-        raise ConfigError(f"{what} needs curvature: local_rule = 'frozen' leaves it out")
+    if settings.local_rule in ("frozen", "exact"):
+        raise ConfigError(
+            f"{what} is the minimum of a majorizer: local_rule = {settings.local_rule!r} has none"
+        )
     if algorithm.one_step:
         raise ConfigError(f"{what}: {algorithm.name} takes one gradient step; use fedbcd-p")
     for name in sorted(networks):

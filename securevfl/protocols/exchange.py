@@ -199,6 +199,7 @@ class Exchange(ABC):
         encrypts: whether it needs homomorphic keys.
         adds_noise: whether `[privacy]` belongs to it.
         is_slow: whether a round takes so long that audits make fewer and smaller ones.
+        tells_sum: whether it has feature parties told ΣH, as `local_rule = "exact"` asks.
         fewest_parties: K must not be less.
         variants: settings beside the name that change who learns what; documents and tests show
             one row for each.
@@ -208,6 +209,7 @@ class Exchange(ABC):
     encrypts: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
     is_slow: bool = False
+    tells_sum: ClassVar[bool] = False
     fewest_parties: ClassVar[int] = 2
     variants: tuple[Variant, ...] = ({},)
 

@@ -178,6 +178,7 @@ class Plan:
             proximal=settings.proximal,
             frozen=settings.local_rule == "frozen",
             gauss_newton=settings.local_rule == "gauss-newton",
+            own_loss=settings.local_rule == "exact",
             exact=steps == "exact",
             accelerated=settings.acceleration == "nesterov",
         )
@@ -249,4 +250,5 @@ class Plan:
             self.timetable.times,
             self.loss.outputs,
             labels_are_known=self.algorithm.labels_everywhere,
+            label_change=self.loss.label_change,
         )

@@ -4,13 +4,16 @@ For loss f with f″ ≤ c (`curvature`), a party at θ⁰ with predictions H⁰
 
 - `ResidualSignal` d⁰: d(θ) = d⁰ + c·(H(θ) − H⁰), gradient J(θ)ᵀd(θ)/S;
 - `GradientSignal` G⁰ = J⁰ᵀd⁰/S: G(θ) = G⁰ + (c/S)·J⁰ᵀJ⁰(θ − θ⁰);
-- `PredictionsSignal` (label party): its exact loss at ΣH of the others plus its own fresh H(θ).
+- `PredictionsSignal`: the exact loss at ΣH of the others plus its own fresh H(θ), at the label
+  party, and at all parties under `local_rule = "exact"`.
 
 J is ∂H/∂θ: X of a linear model, for which the first two are the same; of a network they are at
 θ⁰, and again everywhere under `local_rule = "gauss-newton"`, which takes H(θ) = H⁰ + J⁰(θ − θ⁰).
 c = 0 freezes the residual, as common implementations do (`local_rule = "frozen"`).
-Source: the FedBCD-p update of Liu et al. 2019, Algorithm 1; for
-networks docs/decisions/0007-local-steps-of-networks.md.
+Source: of Liu et al. 2019, equation (7) and Theorem 2 mean the exact rule, and equation (51) the
+frozen one. The default is neither at feature parties, who are told less: a majorizer of (7) that
+agrees with it in the first step (docs/decisions/0023-departures-from-fedbcd.md). For networks
+docs/decisions/0007-local-steps-of-networks.md.
 """
 
 from collections.abc import Callable
@@ -101,6 +104,10 @@ Signal = ResidualSignal | GradientSignal | PredictionsSignal
 class LocalRule:
     """What a party does between two exchanges.
 
+    The label party steps with the loss itself wherever it sees H. Feature parties step with a
+    majorizer of it, with the first residual again and again (`frozen`, equation (51) of Liu et
+    al.), or with the loss too (`own_loss`, their equation (7), which Theorem 2 is about).
+
     Attributes:
         loss: f.
         local_steps: Q; of no account for exact steps.
@@ -108,6 +115,7 @@ class LocalRule:
         proximal: μ of ½μ‖θ − θ⁰‖² (FedPBCD; 0 is off).
         frozen: leave the residual as it was exchanged (c = 0).
         gauss_newton: step on a network's linearization from residuals too.
+        own_loss: step with the loss itself at every party, which are told what it takes (plain).
         exact: take the minimum that local steps go towards (`local_steps`).
         accelerated: exchange at points extrapolated from the last two rounds.
     """
@@ -118,6 +126,7 @@ class LocalRule:
     proximal: float = 0.0
     frozen: bool = False
     gauss_newton: bool = False
+    own_loss: bool = False
     exact: bool = False
     accelerated: bool = False
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "osD^vP"
+MOST_MARKERS = 30
 WIDTH, HEIGHT = 4.6, 3.0
 
 
@@ -34,7 +35,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
         for index, (name, values) in enumerate(curve["series"].items()):
             points = [(x, y) for x, y in zip(curve["x"], values, strict=True) if _shown(curve, y)]
             if points:
-                marker = MARKERS[index % len(MARKERS)]
+                marker = MARKERS[index % len(MARKERS)] if len(points) <= MOST_MARKERS else ""
                 axes.plot(*zip(*points, strict=True), marker=marker, markersize=3, label=name)
                 _band(axes, curve, name, values)
         for index, (name, level) in enumerate(curve["lines"].items()):

@@ -101,8 +101,19 @@ class TradeoffRow(JobRow):
     runs: Sequence[TradeoffRun]
 
 
+class CurvePoint(TypedDict):
+    """Held-out AUC after so many rounds, and the mean training loss since the point before.
+
+    The loss is of the rounds' batches, each as it was exchanged.
+    """
+
+    rounds: int
+    training_loss: float | None
+    auc: float
+
+
 class RoundsRun(TypedDict):
-    """One run."""
+    """One run; `curve` has at most 100 points, evenly over its scorings, the last among them."""
 
     seed: int
     reached: bool
@@ -110,6 +121,7 @@ class RoundsRun(TypedDict):
     auc: float
     best_auc: float
     messages: int
+    curve: Sequence[CurvePoint]
 
 
 class RoundsRow(TypedDict):
@@ -309,10 +321,15 @@ class Theorem1Row(TypedDict):
 
 
 class Theorem2Row(TypedDict):
-    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound."""
+    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
+
+    `proof_term` is what the theorem's proof has at least 0; where it is, `within` says proof, where
+    only the step size is one that the theorem allows, statement.
+    """
 
     table: Literal["bound", "rate"]
     dataset: str
+    local_rule: str
     parties: int
     local_steps: int
     batch_size: int
@@ -324,6 +341,8 @@ class Theorem2Row(TypedDict):
     bound: float
     holds: bool
     over_limit: float | None
+    proof_term: float
+    within: Literal["proof", "statement", "neither"]
 
 
 class LabelGuardRow(TypedDict):

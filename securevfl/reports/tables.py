@@ -195,6 +195,7 @@ THEOREM2: tuple[Column[Theorem2Row], ...] = (
     ("S", lambda row: str(row["batch_size"])),
     ("eta", lambda row: f"{row['eta']:.3g}"),
     ("of largest", lambda row: "-" if row["over_limit"] is None else f"{row['over_limit']:g}"),
+    ("proof", lambda row: f"{row['proof_term']:.2f}"),
     ("measured", lambda row: f"{row['measured']:.4g}"),
     ("bound", lambda row: f"{row['bound']:.4g}"),
     ("bound/measured", lambda row: f"{row['bound'] / row['measured']:.1f}"),

@@ -1,6 +1,7 @@
 """Every `securevfl bench` command, run small: its rows are what `reports.rows` says they are."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
     ),
     "theorem1": (rows.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (
-        rows.Theorem2Row, 3,
+        rows.Theorem2Row, 6,
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
     ),
@@ -103,6 +104,24 @@ def test_rounds_has_exact_steps_of_every_algorithm_but_fedsgd(capsys: Capture) -
         ("fedbcd-s", "exact"),
     ]  # fmt: skip
     assert "all rows every round" in capsys.readouterr().out
+
+
+def test_rounds_draws_loss_and_auc_of_every_setting() -> None:
+    options = "--algorithm fedsgd,fedbcd-p --local-steps 5 --parties 2,3 --max-rounds 5"
+    written = ("--json", "out.json", "--html", "out.html", "--quiet")
+    arguments = (*options.split(), "--learning-rate", "0.1", "--repeats", "2")
+    assert run("bench", "rounds", *arguments, *written) == 0
+    for row in rows_of("out.json", "bench rounds"):
+        for each in row["runs"]:
+            assert [point["rounds"] for point in each["curve"]] == [1, 2, 3, 4, 5]
+            losses = [point["training_loss"] for point in each["curve"]]
+            assert losses[-1] < losses[0] == pytest.approx(math.log(2))
+            assert each["curve"][-1]["auc"] == each["auc"]
+    page = Path("out.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 4
+    for text in ("training loss", "held-out AUC", "fedbcd-p, Q = 5", "K = 3"):
+        assert text in page
+    assert "<script" not in page
 
 
 def test_joint_takes_the_files_of_a_job(capsys: Capture) -> None:

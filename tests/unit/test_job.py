@@ -82,7 +82,7 @@ def test_an_unknown_key_names_the_nearest_known_one(text: str, told: str) -> Non
         "seed = -1",
         "target_auc = 1.01",
         "eval_every = -1",
-        'loss = "hinge"',
+        'loss = "huber"',
         'sampling = "bootstrap"',
     ],
 )

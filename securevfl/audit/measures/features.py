@@ -256,13 +256,15 @@ def label_party_rounds(recording: Recording, party: str) -> list[Round]:
 
 def _factor(recording: Recording, rounds: Sequence[Round], size: int) -> FloatArray:
     job, plan = recording.job.job, recording.plan
+    if plan.rule.own_loss:
+        raise ConfigError("steps that follow the loss itself: this attack undoes a quadratic's")
     if plan.derives_steps:
         return factor_from_exact_steps(rounds, exact_knowledge(recording, size))
     knowledge = GramKnowledge(
         dimension=size,
         step_sizes=[plan.step_size.at(index) for index in range(len(rounds))],
         local_steps=plan.rule.local_steps,
-        curvature=0.0 if plan.rule.frozen else plan.rule.loss.curvature,
+        curvature=plan.rule.curvature,
         l2=plan.rule.l2,
         proximal=plan.rule.proximal,
     )

@@ -27,6 +27,7 @@ from securevfl.audit.views import gradients_of, residuals_of
 from securevfl.errors import ConfigError
 
 EPOCHS = 3
+HINGES = {"hinge", "squared-hinge"}
 # A full batch is one round an epoch; exact steps take so many.
 ROUNDS = 20
 # What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
@@ -47,12 +48,14 @@ def gradients_hidden(subject: Subject) -> str:
 )
 def residual_labels(subject: Subject) -> Finding:
     """Signs of residuals in clear."""
-    if subject.job.job.loss not in SIGN_LOSSES:
-        loss = subject.job.job.loss
+    loss = subject.job.job.loss
+    if loss not in SIGN_LOSSES | HINGES:
         raise ConfigError(f"residuals of {loss} loss do not tell classes by sign")
     recording = _epochs(subject, EPOCHS)
     seat = recording.seat(subject.feature_party)
-    knowledge = ScheduleKnowledge(len(seat.inputs), recording.batches)
+    knowledge = ScheduleKnowledge(
+        len(seat.inputs), recording.batches, zeros_tell=loss in SIGN_LOSSES
+    )
     estimate = labels_from_residuals(residuals_of(seat.view), knowledge)
     return _finding(estimate, recording, _alone(recording, seat))
 

@@ -1,7 +1,7 @@
 """What `bench theorem2` is told."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,7 +11,12 @@ from securevfl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Theorem2Settings:
-    """The bound at every Q, S and η; the rate at every T."""
+    """The bound at every rule, Q, S and η; the rate at every rule and T."""
+
+    local_rules: Annotated[
+        tuple[Literal["exact", "curvature", "frozen"], ...],
+        typer.Option("--local-rule", help="By commas; the theorem's is exact."),
+    ] = ("exact", "curvature")
 
     local_steps: Annotated[
         tuple[int, ...], typer.Option(min=1, help="Bound: values of Q, which divide --steps.")
@@ -23,7 +28,7 @@ class Theorem2Settings:
     over_limit: Annotated[
         tuple[float, ...],
         typer.Option(help="Bound: step sizes over the largest that the theorem allows."),
-    ] = (0.25, 1.0, 4.0, 16.0)
+    ] = (0.25, 0.75, 1.0, 4.0, 16.0)
     steps: Annotated[int, typer.Option(min=1, help="Bound: T, local steps in all.")] = 400
     roots: Annotated[
         tuple[int, ...], typer.Option(min=1, help="Rate: values of √T, which divide the rows.")

@@ -3,6 +3,10 @@
 With `ClearGathering` this is `plain`, with `MaskedGathering` `masked`, with `NoisyGathering` `dp`.
 Who learns what: the descriptions at the end of this file, and of `noisy`. For logistic loss d tells
 every label and ΣH (d = σ(H) − y inverts).
+
+Under `local_rule = "exact"` the label party sends ΣH beside d, for any loss: with d that is every
+label, and without its own H_k the sum of all others'. Messages a round: 3(K − 1) in place of
+2(K − 1).
 """
 
 from collections.abc import Callable
@@ -12,9 +16,15 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
+from securevfl.models.losses import labels_told
 from securevfl.protocols.exchange import Batch, Established, Exchange, Learns, Session
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.gathering import Gathering, gathering_of, require_summands
+from securevfl.protocols.session.gathering import (
+    Gathering,
+    Predictions,
+    gathering_of,
+    require_summands,
+)
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import PredictionsSignal, ResidualSignal, Signal
 from securevfl.runtime.channel import expect_shape
@@ -31,11 +41,18 @@ class Residuals(StepMessage):
 
 
 class PlainFeatureSide:
-    """A feature party's side."""
+    """A feature party's side.
 
-    def __init__(self, party: Party, gathering: Gathering) -> None:
+    Args:
+        party: who it is.
+        gathering: how it gives its predictions.
+        told_sum: whether ΣH comes with residuals.
+    """
+
+    def __init__(self, party: Party, gathering: Gathering, *, told_sum: bool = False) -> None:
         self._party = party
         self._gathering = gathering
+        self._told_sum = told_sum
 
     async def gather(self, step: Step, predictions: FloatArray) -> None:
         """Give predictions."""
@@ -44,14 +61,20 @@ class PlainFeatureSide:
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
-        """Take residuals."""
+        """Take residuals, and with ΣH what the label party steps from."""
         del batch, others
         party = self._party
         if party.name not in step.receivers:
             return None
         sender, message = await party.channel.receive([party.label_party], Residuals, step.index)
         expect_shape(sender, message.values, predictions.shape)
-        return ResidualSignal(message.values)
+        if not self._told_sum:
+            return ResidualSignal(message.values)
+        _, total = await party.channel.receive([party.label_party], Predictions, step.index)
+        expect_shape(sender, total.values, predictions.shape)
+        async with party.costs.compute("local"):
+            labels = labels_told(party.loss, message.values, total.values)
+        return PredictionsSignal(total.values - predictions, labels)
 
 
 class PlainLabelSide:
@@ -62,12 +85,21 @@ class PlainLabelSide:
         gathering: how it comes to the others' predictions.
         perturb: adds noise to residuals; then its own steps start from the same noisy d, so that a
             label touches nothing else that others ever see.
+        tells_sum: whether ΣH goes with residuals.
     """
 
-    def __init__(self, party: Party, gathering: Gathering, perturb: Perturb | None = None) -> None:
+    def __init__(
+        self,
+        party: Party,
+        gathering: Gathering,
+        perturb: Perturb | None = None,
+        *,
+        tells_sum: bool = False,
+    ) -> None:
         self._party = party
         self._gathering = gathering
         self._perturb = perturb
+        self._tells_sum = tells_sum
 
     async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
         """Take predictions."""
@@ -91,6 +123,8 @@ class PlainLabelSide:
                 residuals = self._perturb(residuals)
         for name in receivers:
             await party.channel.send(name, Residuals(step.index, residuals))
+            if self._tells_sum:
+                await party.channel.send(name, Predictions(step.index, others + predictions))
         if not steps:
             return None
         return exact if self._perturb is None else ResidualSignal(residuals)
@@ -130,24 +164,35 @@ class InClear(Exchange):
         party = session.party
         sums = self.sums(session.plan.job.exchange)
         gathering = gathering_of(party, session.agreement.masks, sums=sums)
-        side = PlainLabelSide if party.holds_labels else PlainFeatureSide
-        return Established(side(party, gathering), gathering)
+        told = session.plan.rule.own_loss
+        if party.holds_labels:
+            return Established(PlainLabelSide(party, gathering, tells_sum=told), gathering)
+        return Established(PlainFeatureSide(party, gathering, told_sum=told), gathering)
 
 
 class Plain(InClear):
     """Predictions and residuals in clear: the baseline."""
 
     name = "plain"
+    tells_sum = True
+
+    @override
+    def check(self, plan: Plan) -> None:
+        """Refuse also to tell the sum that masks are there to hide."""
+        super().check(plan)
+        if plan.rule.own_loss and self.sums(plan.job.exchange):
+            raise ConfigError("local_rule = 'exact' tells ΣH: not with predictions = 'masked'")
 
     @override
     def learns(self, job: Job) -> Learns:
         """Everything but features."""
         if self.sums(job.exchange):
             return MASKED_LEARNS
+        told = job.job.local_rule == "exact"
         return Learns(
             label_party="every H_k",
             label_party_not="features",
-            feature_party=CLEAR_RESIDUALS,
+            feature_party=f"{CLEAR_RESIDUALS}, told beside it" if told else CLEAR_RESIDUALS,
             feature_party_not="others' features",
             predictions="singly",
             residuals="clear",

@@ -3,7 +3,6 @@
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import SCHEMES, with_fraction_bits
 from securevfl.errors import RangeExceeded
-from securevfl.models.losses import quadratic_loss
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 
@@ -15,8 +14,8 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
     """Fixed point and bounds of a job's encrypted products.
 
     Fixed point is the job's, or else the scheme's; features that are exact with fewer fraction
-    bits take fewer. Residuals of logistic losses stay within ±1. Affine ones follow the
-    predictions: of one party where each encrypts its own, of all where the label party encrypts
+    bits take fewer. Residuals of logistic losses and of the hinge stay within ±1. Others follow
+    the predictions: of one party where each encrypts its own, of all where the label party encrypts
     their sum. Layouts are for the widest party, and flooding lasts for all rounds.
 
     Args:
@@ -27,18 +26,14 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
     """
     settings, loss = plan.job.exchange, plan.loss
     both, parties = settings.hide == "both", len(plan.facts.names)
-    value_bound = 1.0
-    if loss.name not in {"logistic", "multinomial"}:
-        affine = quadratic_loss(loss.name)
-        largest = settings.prediction_bound * (1 if both else parties)
-        value_bound = affine.curvature * largest + affine.label_bound
+    largest = settings.prediction_bound * (1 if both else parties)
     summands = parties - 1 if both else 1
     columns = max(agreement.own_columns, *agreement.columns.values())
     return with_fraction_bits(
         settings.scheme,
         ProductFormat(
             rows=plan.most_batch_rows,
-            value_bound=value_bound,
+            value_bound=loss.residual_bound(largest),
             matrix_bound=agreement.feature_bound,
             summands=summands + int(ahead),
             columns=columns + (plan.most_batch_rows if ahead else 0),

@@ -7,7 +7,7 @@ looks at a message.
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from math import inf, isfinite, sqrt
+from math import inf, isfinite, isinf, sqrt
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,7 @@ class PrivacyAccount:
         scorings: from rounds done to how often held-out rows were scored.
         outputs: C, the predictions of one sample.
         labels_are_known: whether all parties hold the labels, which then are no secret.
+        label_change: the most that one label moves d of one output at fixed H.
     """
 
     settings: PrivacySettings
@@ -135,6 +136,7 @@ class PrivacyAccount:
     scorings: Callable[[int], int]
     outputs: int = 1
     labels_are_known: bool = False
+    label_change: float = 1.0
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -170,14 +172,23 @@ class PrivacyAccount:
 
     @property
     def label_noise(self) -> Mechanism | None:
-        """The noise on residuals; one label moves d by at most 1 in an output at fixed H."""
+        """The noise on residuals, in units of what one label moves d by at fixed H.
+
+        Raises:
+            ConfigError: one label may move d without bound.
+        """
         multiplier = self.settings.label_noise_multiplier
         if multiplier == 0:
             return None
+        if isinf(self.label_change):
+            raise ConfigError(
+                "label_noise_multiplier: a label moves this loss's residuals without bound, so "
+                "that no noise hides it; use loss = 'logistic', 'squared' or 'hinge'"
+            )
         name = self.settings.mechanism
         # A class more and one less: √2 in Euclidean length, 2 in the sum of absolute values.
         length = 1.0 if self.outputs == 1 else sqrt(2) if name == "gaussian" else 2.0
-        return Mechanism(name, multiplier, clip=length / 2)
+        return Mechanism(name, multiplier, clip=self.label_change * length / 2)
 
     def noise_at(self, party: int) -> Noise:
         """What the party of that number adds: secret noise, or an experiment's."""

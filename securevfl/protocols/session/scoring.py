@@ -9,7 +9,8 @@ Learns:
 Scoring is no part of a round: neither its time nor its messages count as training.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Protocol
 
 from securevfl.arrays import FloatArray, IntArray
@@ -38,12 +39,15 @@ class Score:
         accuracy: share of rows whose most likely class is theirs.
         binormal: whether both are those of normal distributions with the classes' means and
             variances, which is all that the label party knows.
+        training_loss: mean over the rounds since the last scoring of the loss of a round's batch,
+            as it was exchanged; None where the label party does not see H without noise.
     """
 
     rounds: int
     auc: float
     accuracy: float
     binormal: bool = False
+    training_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,8 +140,11 @@ class FeatureScoring:
         self._timetable = timetable
         self._inputs = inputs
 
-    async def stops(self, round_index: int, model: LocalModel, *, last: bool = False) -> bool:
+    async def stops(
+        self, round_index: int, model: LocalModel, *, loss: float | None, last: bool = False
+    ) -> bool:
         """Give held-out predictions, take the verdict."""
+        del loss
         if not self._timetable.due(round_index, last=last):
             return False
         party = self._party
@@ -168,17 +175,30 @@ class LabelScoring:
         self._inputs = inputs
         self._labels = labels
         self._target = target_auc
+        self._losses: list[float] = []
         self.scores: list[Score] = []
 
-    async def stops(self, round_index: int, model: LocalModel, *, last: bool = False) -> bool:
-        """Score the sum of all predictions and tell the others whether to stop."""
+    async def stops(
+        self, round_index: int, model: LocalModel, *, loss: float | None, last: bool = False
+    ) -> bool:
+        """Score the sum of all predictions and tell the others whether to stop.
+
+        Args:
+            round_index: the round's.
+            model: after the round.
+            loss: of the round's batch, as it was exchanged, if this party saw it.
+            last: whether training ends here.
+        """
+        if loss is not None:
+            self._losses.append(loss)
         if not self._timetable.due(round_index, last=last):
             return False
         party = self._party
         async with party.costs.compute(SCORING):
             own = model.predict(self._inputs)
         score = await self._held_out.score(round_index, own, self._labels)
-        self.scores.append(score)
+        seen, self._losses = self._losses, []
+        self.scores.append(replace(score, training_loss=fmean(seen) if seen else None))
         stop = self._target is not None and score.auc >= self._target
         for name in party.feature_parties:
             await party.channel.send(name, Verdict(round_index, stop))

@@ -3,6 +3,9 @@
 In a round of FedBCD-p all parties exchange once and then take Q local steps at the same time.
 In FedBCD-s they take turns on the same batch, the label party first: the party whose turn it is
 gets a signal that holds everyone's newest predictions. FedSGD is FedBCD-p at Q = 1.
+The paper's turns are 1, …, K with the labels last. Ours are the same cycle begun one turn earlier,
+which saves the message that tells the label party of the last feature party's steps: its next
+predictions do (docs/decisions/0023-departures-from-fedbcd.md).
 
 The program is the same at both roles: what differs is the side of the exchange they hold, and
 who scores.
@@ -99,7 +102,9 @@ class Batches(Protocol):
 class Scoring(Protocol):
     """Scoring on held-out rows after a round."""
 
-    async def stops(self, round_index: int, model: LocalModel, *, last: bool = False) -> bool:
+    async def stops(
+        self, round_index: int, model: LocalModel, *, loss: float | None, last: bool = False
+    ) -> bool:
         """Take part in scoring if it is due or training ends; whether it ends here."""
 
 
@@ -192,8 +197,8 @@ class Rounds:
     steps: LocalSteps
     watch: Watch
 
-    async def take(self, round_index: int, batch: Batch) -> Course:
-        """One round; what the label party said of it.
+    async def take(self, round_index: int, batch: Batch) -> tuple[Course, float | None]:
+        """One round; what the label party said of it, and the batch's loss, if this party saw it.
 
         Raises:
             PeerError: a peer failed; the model is as after the last whole round or turn.
@@ -201,7 +206,7 @@ class Rounds:
         party, model, steps = self.training.party, self.training.model, self.steps
         async with party.costs.compute("local"):
             steps.begin(round_index, len(batch.rows))
-        course = Course(round_index)
+        course, loss = Course(round_index), None
         for turn, step in enumerate(steps_of(self.training.plan, round_index)):
             async with party.costs.compute("local"):
                 predictions = model.predict(batch.inputs)
@@ -209,7 +214,9 @@ class Rounds:
             others = await self.side.gather(step, predictions)
             if turn == 0:
                 loss = await self._loss(batch, predictions, others)
-                course = await self.watch.course(round_index, loss, majorizes=steps.majorizes)
+                # Where nobody sees the sum of predictions: what its own steps promise to gain.
+                heading = -steps.gained if loss is None else loss
+                course = await self.watch.course(round_index, heading, majorizes=steps.majorizes)
                 if course.back or course.stop:
                     break
                 if course.keep:
@@ -222,19 +229,14 @@ class Rounds:
                     )
         async with party.costs.compute("local"):
             steps.follow(course)
-        return course
+        return course, loss
 
     async def _loss(
         self, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> float | None:
-        """The training loss at the label party, or as much of it as it can tell.
-
-        Where nobody sees the sum of predictions it counts what its own steps promise to gain.
-        """
-        if batch.labels is None:
+        """The training loss where this party has labels and sees the sum of predictions."""
+        if batch.labels is None or others is None:
             return None
-        if others is None:
-            return -self.steps.gained
         async with self.training.party.costs.compute("local"):
             return self.training.plan.loss.value(others + predictions, batch.labels)
 
@@ -265,10 +267,11 @@ async def train(
     training, plan = rounds.training, rounds.training.plan
     for round_index in range(first_round, plan.rounds):
         batch = batches.at(round_index)
-        course = await rounds.take(round_index, batch)
+        course, loss = await rounds.take(round_index, batch)
         training.party.costs.end_round()
         training.after_round(round_index + 1)
-        ended = await scoring.stops(round_index, training.model, last=course.stop)
+        seen = None if plan.exchange.adds_noise else loss
+        ended = await scoring.stops(round_index, training.model, loss=seen, last=course.stop)
         if course.stop:
             return round_index + 1, "no way down" if course.back else "settled"
         if ended:

@@ -195,6 +195,33 @@ def test_settings_that_an_attack_cannot_take_are_a_reason() -> None:
     assert any("squared" in reason for reason in reasons)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"loss": "squared-hinge", "learning_rate": 0.01}, {"loss": "hinge", "local_rule": "frozen"}],
+    ids=["squared hinge", "hinge"],
+)
+def test_residuals_of_hinges_tell_every_row_that_was_within_the_margin(
+    settings: dict[str, object],
+) -> None:
+    attacks = ("labels_from_residuals", "labels_from_gradients")
+    jobs = {"plain": job("plain", **settings)}
+    first, *others = audit(with_columns(5), AuditSettings(jobs, attacks, repeats=1))
+    assert (first["verdict"], first["value"]) == ("leaks", 1.0)
+    assert {row["verdict"] for row in others} == {"not_shown"}
+    assert all("loss are not s(H) - y" in row["detail"]["reason"] for row in others)
+
+
+def test_steps_that_follow_the_loss_itself_are_not_shown_where_attacks_repeat_others() -> None:
+    exact = job("plain", local_rule="exact")
+    attacks = ("labels_from_residuals", "labels_from_gradients", "gram")
+    rows = audit(with_columns(5), AuditSettings({"plain": exact}, attacks, repeats=1))
+    leaks = [row for row in rows if row["attack"] == "labels_from_residuals"]
+    assert [row["verdict"] for row in leaks] == ["leaks"]
+    unshown = [row for row in rows if row["verdict"] == "not_shown"]
+    assert {row["attack"] for row in unshown} == {"labels_from_gradients", "gram"}
+    assert all("steps that follow the loss itself" in row["detail"]["reason"] for row in unshown)
+
+
 def test_reshuffled_single_steps_leave_x_up_to_a_rotation_too() -> None:
     settings = {"sampling": "shuffle", "local_steps": 1, "batch_size": 20}
     few = some_rows(load("breast_cancer"), 40)

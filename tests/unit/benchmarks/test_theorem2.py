@@ -81,13 +81,19 @@ def test_the_bound_holds_within_the_condition_and_can_fail_beyond_it() -> None:
     rows = list(
         bounded_gradients(
             Theorem2Settings(
-                local_steps=(1, 5), batch_sizes=(57, 456), over_limit=(1.0, 16.0), repeats=1
+                local_rules=("exact",),
+                local_steps=(1, 5),
+                batch_sizes=(57, 456),
+                over_limit=(0.5, 1.0, 16.0),
+                repeats=1,
             ),
             load("breast_cancer"),
         )
     )
-    assert len(rows) == 8
-    assert all(row["holds"] for row in rows if row["over_limit"] == 1)
+    assert len(rows) == 12
+    assert all(row["holds"] for row in rows if row["over_limit"] in (0.5, 1))
+    by_limit = {0.5: "proof", 1.0: "statement", 16.0: "neither"}
+    assert all(row["within"] == by_limit[row["over_limit"] or 0] for row in rows)
     beyond = [row for row in rows if row["over_limit"] == 16 and row["batch_size"] == 456]
     assert not all(row["holds"] for row in beyond)
 
@@ -102,12 +108,53 @@ def test_the_bound_is_the_papers(objective: Objective) -> None:
     assert smooth.largest_step(5) == pytest.approx(min(largest, 1 / smooth.whole))
 
 
+def test_the_proof_s_term_is_negative_at_the_largest_step_of_the_theorem(
+    objective: Objective,
+) -> None:
+    smooth = objective.smoothness
+    squares = sum(each**2 for each in smooth.blocks)
+    least = min(
+        1 - smooth.whole * 0.01 - 2 * 0.01**2 * 5**2 * (squares + 3 * each**2)
+        for each in smooth.blocks
+    )
+    assert smooth.proof_term(0.01, 5) == pytest.approx(least)
+    for count in (1, 5, 20):
+        largest = smooth.largest_step(count)
+        assert smooth.proof_term(largest, count) == pytest.approx(-smooth.whole * largest)
+        assert smooth.proof_term(largest / 2, count) > 0
+    assert smooth.proof_term(smooth.largest_step(1), 1) == pytest.approx(-0.43, abs=0.005)
+
+
+def test_rules_are_rows_of_their_own_that_differ_beyond_one_step() -> None:
+    rows = list(
+        bounded_gradients(
+            Theorem2Settings(
+                local_rules=("exact", "curvature", "frozen"),
+                local_steps=(1, 5),
+                batch_sizes=(57,),
+                over_limit=(1.0,),
+                repeats=1,
+                steps=50,
+            ),
+            load("breast_cancer"),
+        )
+    )
+    found = {(row["local_rule"], row["local_steps"]): row["measured"] for row in rows}
+    ones = [found[rule, 1] for rule in ("exact", "curvature", "frozen")]
+    assert ones == pytest.approx([ones[0]] * 3, rel=1e-9)
+    fives = [found[rule, 5] for rule in ("exact", "curvature", "frozen")]
+    assert abs(fives[0] - fives[1]) > 1e-6 * fives[0]
+    assert abs(fives[0] - fives[2]) > 1e-6 * fives[0]
+
+
 def test_error_falls_with_rounds_as_the_theorem_says() -> None:
     dataset = with_drift(some_rows(load("breast_cancer"), 256))
-    assert Objective.of(dataset).smoothness.drift == pytest.approx(0.7, abs=1e-3)
-    rows = list(rates(Theorem2Settings(roots=(4, 8, 16), repeats=2), dataset))
+    assert Objective.of(dataset).smoothness.drift == pytest.approx(0.55, abs=1e-3)
+    settings = Theorem2Settings(local_rules=("exact",), roots=(4, 8, 16), repeats=2)
+    rows = list(rates(settings, dataset))
     assert [row["rounds"] for row in rows] == [4, 8, 16]
     assert all(row["holds"] for row in rows)
+    assert {row["within"] for row in rows} == {"proof"}
     assert -1.5 < slope(rows) < -0.5
 
 

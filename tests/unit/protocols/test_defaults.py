@@ -80,7 +80,7 @@ def test_few_rows_are_one_batch() -> None:
         ),
         (
             {"job": {"local_rule": "frozen", "local_steps": "exact"}},
-            "needs curvature: local_rule = 'frozen' leaves it out",
+            "the minimum of a majorizer: local_rule = 'frozen' has none",
         ),
         (
             {"job": {"algorithm": "fedsgd", "local_steps": "exact"}},

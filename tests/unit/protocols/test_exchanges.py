@@ -62,7 +62,9 @@ def test_an_exchange_that_fits_is_let_through(
         ({"scheme": "plain", "hide": "both"}, "squared", 2, 2, "needs a homomorphic scheme"),
         ({"scheme": "plain", "round_trips": 1}, "logistic", 2, 2, "needs a homomorphic scheme"),
         ({"scheme": "ckks", "hide": "both"}, "logistic", 2, 2, "'squared' or 'taylor-logistic'"),
-        ({"scheme": "ckks", "hide": "both"}, "logistic", 2, 3, "'squared' or"),
+        ({"scheme": "ckks", "hide": "both"}, "logistic", 2, 3, "'multinomial': hide = 'both'"),
+        ({"scheme": "bfv", "hide": "both"}, "multinomial", 2, 3, "'squared' or 'taylor-logistic'"),
+        ({"scheme": "bfv", "hide": "both"}, "squared-hinge", 2, 2, "takes 'squared' or"),
         (
             {"scheme": "ckks", "hide": "both", "predictions": "masked"},
             "squared",
@@ -136,6 +138,7 @@ def test_affine_residuals_follow_all_predictions_or_ones_own() -> None:
     assert format_of(ckks, "squared").value_bound == 8 * 3 + 1
     assert format_of(ckks, "taylor-logistic").value_bound == 0.25 * 8 * 3 + 0.5
     assert format_of(both, "taylor-logistic").value_bound == 0.25 * 8 + 0.5
+    assert format_of(ckks, "squared-hinge").value_bound == 2 * (1 + 8 * 3)
 
 
 def test_room_covers_the_sum_over_all_senders() -> None:

@@ -1,0 +1,65 @@
+"""`bench rounds` as a page: training loss and AUC against rounds, beside the table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from markupsafe import Markup
+
+from securevfl.audit.curves import curve
+from securevfl.reports.page import render
+from securevfl.reports.plots import curve_svg
+from securevfl.reports.rows import RoundsRow
+from securevfl.reports.tables import ROUNDS, target_notes
+
+Figure = Literal["training_loss", "auc"]
+LABELS: Mapping[Figure, str] = {"training_loss": "training loss", "auc": "held-out AUC"}
+
+
+def rounds_curve(rows: Sequence[RoundsRow], figure: Figure) -> dict[str, Any]:
+    """One figure of the first run of every row, by rounds."""
+    runs = {_name(row, rows): row["runs"][0]["curve"] for row in rows}
+    rounds = sorted({point["rounds"] for points in runs.values() for point in points})
+    values = {
+        name: {point["rounds"]: point[figure] for point in points} for name, points in runs.items()
+    }
+    first = rows[0]
+    return curve(
+        f"{first['dataset']}, K = {first['parties']}",
+        "rounds",
+        LABELS[figure],
+        rounds,
+        {name: [found.get(each) for each in rounds] for name, found in values.items()},
+        lines={"target": first["target_auc"]} if figure == "auc" else None,
+    )
+
+
+def rounds_page(result: Mapping[str, Any]) -> str:
+    """The page of a run of `bench rounds`, from what its JSON holds."""
+    rows: Sequence[RoundsRow] = result["rows"]
+    by_parties = [
+        [row for row in rows if row["parties"] == parties]
+        for parties in dict.fromkeys(row["parties"] for row in rows)
+    ]
+    return render(
+        "rounds.html",
+        result=result,
+        headings=[heading for heading, _ in ROUNDS],
+        lines=[[show(row) for _, show in ROUNDS] for row in rows],
+        notes=target_notes(rows),
+        figures=[
+            {
+                "title": f"K = {own[0]['parties']}: {LABELS[figure]}",
+                # Made by matplotlib from numbers.
+                "svg": Markup(curve_svg(rounds_curve(own, figure))),  # noqa: S704
+            }
+            for own in by_parties
+            for figure in LABELS
+        ],
+    )
+
+
+def _name(row: RoundsRow, rows: Sequence[RoundsRow]) -> str:
+    name = f"{row['algorithm']}, Q = {row['local_steps']}"
+    if len({other["proximal"] for other in rows}) > 1:
+        name += f", μ = {row['proximal']:g}"
+    return name

@@ -1,0 +1,139 @@
+"""Squared hinge and hinge through the exchanges: exact, bounded, or refused."""
+
+import numpy as np
+import pytest
+from sklearn.svm import LinearSVC
+
+from securevfl.arrays import FloatArray
+from securevfl.data.sources import load
+from securevfl.errors import ConfigError, RangeExceeded
+from securevfl.job import Job
+from securevfl.models.losses import SquaredHinge
+from securevfl.protocols.plan import Facts
+from securevfl.training import plan_for, train
+from tests.end_to_end.conftest import RunJob, all_weights, relative_difference
+from tests.end_to_end.dp_jobs import noisy
+from tests.end_to_end.test_centralized import joint
+
+FEW: dict[str, object] = {"rounds": 6, "batch_size": 152, "learning_rate": 0.02}
+SQUARED = {**FEW, "loss": "squared-hinge"}
+HINGE = {**FEW, "loss": "hinge", "local_rule": "frozen"}
+ENCRYPTED: dict[str, dict[str, object]] = {
+    "paillier": {"scheme": "paillier", "prediction_bound": 12.0},
+    "ckks": {"scheme": "ckks", "prediction_bound": 12.0},
+    "bfv": {"scheme": "bfv", "prediction_bound": 12.0},
+    "bfv, one trip": {"scheme": "bfv", "round_trips": 1, "prediction_bound": 12.0},
+}
+
+
+@pytest.mark.parametrize("l2", [1e-3, 1e-1])
+def test_exact_steps_reach_the_optimum_of_a_linear_support_vector_machine(
+    run_job: RunJob, l2: float
+) -> None:
+    dataset = load("breast_cancer", parties=3)
+    inputs, labels = joint(dataset), dataset.train_labels
+    # Both penalize every weight: no intercept, which LIBLINEAR would penalize and we do not.
+    inputs = inputs[:, ~np.isclose(inputs.std(axis=0), 0)]
+    reference = LinearSVC(
+        C=1 / (len(labels) * l2), dual=False, fit_intercept=False, tol=1e-10, max_iter=10**5
+    ).fit(inputs, labels)
+    result = run_job(
+        dataset,
+        loss="squared-hinge",
+        learning_rate="auto",
+        l2=l2,
+        tolerance=0.0,
+        rounds=400,
+        intercept=False,
+        eval_every=0,
+    )
+    assert result.plan.rule.exact
+
+    def objective(weights: FloatArray) -> float:
+        value = SquaredHinge().value(inputs @ weights[:, None], labels)
+        return value + l2 / 2 * float(weights @ weights)
+
+    best = objective(reference.coef_[0])
+    assert objective(all_weights(result)) == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("exchange", ENCRYPTED.values(), ids=ENCRYPTED)
+@pytest.mark.parametrize("settings", [SQUARED, HINGE], ids=["squared hinge", "hinge"])
+def test_encryption_changes_nothing(
+    run_job: RunJob, exchange: dict[str, object], settings: dict[str, object]
+) -> None:
+    dataset = load("breast_cancer")
+    twin = run_job(dataset, **settings)
+    assert relative_difference(run_job(dataset, exchange, **settings), twin) <= 1e-4
+
+
+@pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
+@pytest.mark.parametrize("settings", [SQUARED, HINGE], ids=["squared hinge", "hinge"])
+def test_masks_and_no_noise_change_nothing(
+    run_job: RunJob, algorithm: str, settings: dict[str, object]
+) -> None:
+    settings = {**settings, "algorithm": algorithm, "eval_every": 0}
+    dataset = load("breast_cancer", parties=3)
+    twin = run_job(dataset, **settings)
+    assert relative_difference(run_job(dataset, {"scheme": "masked"}, **settings), twin) <= 1e-8
+    unclipped = noisy(dataset, {"noise_multiplier": 0.0, "clip": 1e6}, **settings, local_steps=5)
+    assert relative_difference(unclipped, twin) <= 1e-12
+
+
+def test_unbounded_residuals_beyond_the_agreed_bound_are_refused(run_job: RunJob) -> None:
+    exchange: dict[str, object] = {"scheme": "bfv", "prediction_bound": 0.05}
+    with pytest.raises(RangeExceeded, match="residuals"):
+        run_job(load("breast_cancer"), exchange, **SQUARED)
+    run_job(load("breast_cancer"), exchange, **HINGE)
+
+
+def test_a_hinge_learns_by_falling_steps_of_the_frozen_rule(run_job: RunJob) -> None:
+    settings = {**HINGE, "rounds": 60, "schedule": "inverse-sqrt", "learning_rate": 0.1}
+    result = run_job(load("breast_cancer"), **settings)
+    assert result.learned
+    assert result.scores[-1].auc > 0.98
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"learning_rate": 0.1},
+        {"learning_rate": 0.1, "local_rule": "gauss-newton"},
+        {"local_rule": "frozen"},
+        {"algorithm": "fedsgd", "learning_rate": 0.1},
+    ],
+    ids=["exact steps", "curvature", "gauss-newton", "auto", "one step"],
+)
+def test_a_hinge_without_what_it_takes_is_refused_in_one_line(settings: dict[str, object]) -> None:
+    job = Job.of(job={"loss": "hinge", **settings})
+    with pytest.raises(ConfigError, match="'hinge' bends without bound: give a learning_rate, and"):
+        plan_for(job, load("breast_cancer"))
+    plan_for(Job.of(job={**settings, "loss": "squared-hinge"}), load("breast_cancer"))
+
+
+def test_no_noise_hides_a_label_that_moves_residuals_without_bound() -> None:
+    dataset = load("breast_cancer")
+    told = {"noise_multiplier": 1.0, "label_noise_multiplier": 1.0}
+    with pytest.raises(ConfigError, match="a label moves this loss's residuals without bound"):
+        noisy(dataset, told, loss="squared-hinge")
+    plans = [
+        plan_for(Job.of(job=job, exchange={"scheme": "dp"}, privacy=told), dataset)
+        for job in ({"learning_rate": 0.1}, {**HINGE, "batch_size": 114})
+    ]
+    scales = [plan.account.label_noise.scale for plan in plans if plan.account]  # type: ignore[union-attr]
+    assert scales[1] == pytest.approx(2 * scales[0])
+
+
+def test_networks_take_both(run_job: RunJob) -> None:
+    for settings in (SQUARED, HINGE):
+        network = {**settings, "model": "mlp", "hidden": [4], "rounds": 60, "learning_rate": 0.02}
+        assert run_job(load("breast_cancer"), **network).scores[-1].auc > 0.95
+
+
+def test_more_classes_are_refused() -> None:
+    facts = Facts.of(load("digits"))
+    assert facts.classes == 10
+    job = Job.of(job={"loss": "squared-hinge"})
+    with pytest.raises(ConfigError, match="'squared-hinge' takes two classes, the data have 10"):
+        train(job, load("digits"))
