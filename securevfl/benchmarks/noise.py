@@ -2,8 +2,9 @@
 
 Noise is drawn from the seed of its run, so that sweeps repeat: a job draws its own afresh. All
 levels take one η0, tuned without noise. Seeds differ in their noise, batches and, of networks,
-starts. Two AUCs: of exact held-out predictions, which tells what noise in training costs, and of
-noisy ones, which is what parties see who score as they train.
+starts. Of fdml two curves: parties that step with their own exact prediction, and with the noisy
+one that they pushed, as the paper has it. Two AUCs: of exact held-out predictions, which tells
+what noise in training costs, and of noisy ones, which is what parties see who score as they train.
 """
 
 import os
@@ -23,11 +24,12 @@ from securevfl.benchmarks.settings.noise import Model, NoiseSettings
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.job import OwnPrediction
 from securevfl.processes import in_processes
 from securevfl.reports.rows import NoiseRow
 from securevfl.training import plan_for, train
 
-ONE_PLACE = "one place"
+ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class _Task:
     model: str
     seed: int
     noise: float | None
+    own_prediction: OwnPrediction | None = None
     alone: str | None = None
     learning_rate: float = 1.0
 
@@ -76,7 +79,8 @@ def sweep(
                 journal.add(task.key, result)
             report("runs", len(tasks) - len(left) + finished, len(tasks))
     found = [
-        _row(settings, dataset, model, noise, [(task, done[task.key]) for task in tasks])
+        _row(settings, dataset, model, (noise, own), [(task, done[task.key]) for task in tasks])
+        for own in settings.own_predictions
         for model in settings.models
         for noise in settings.noise
     ]
@@ -118,18 +122,24 @@ def _tasks(
             rate = float(done[key])
         for index in range(settings.repeats):
             seed = settings.seed + index
-            alone = [ONE_PLACE, *(table.name for table in dataset.parties)]
-            tasks += [_Task(model, seed, None, name, rate) for name in alone]
-            tasks += [_Task(model, seed, noise, None, rate) for noise in settings.noise]
+            alone = [ONE_PLACE, SUM_IN_ONE_PLACE, *(table.name for table in dataset.parties)]
+            tasks += [_Task(model, seed, None, None, name, rate) for name in alone]
+            tasks += [
+                _Task(model, seed, noise, own, None, rate)
+                for own in settings.own_predictions
+                for noise in settings.noise
+            ]
     return tasks
 
 
 def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> dict[str, float]:
-    job = settings.job(task.model, len(dataset.train_labels), task.seed, task.noise)
+    rows = len(dataset.train_labels)
+    job = settings.job(task.model, rows, task.seed, task.noise, task.own_prediction)
     job = job.with_settings(learning_rate=task.learning_rate)
     if task.alone is not None:
-        parties = None if task.alone == ONE_PLACE else [task.alone]
-        return {"auc": train_in_one_place(job, dataset, parties).auc}
+        together = task.alone in (ONE_PLACE, SUM_IN_ONE_PLACE)
+        parties, one_model = None if together else [task.alone], task.alone == ONE_PLACE
+        return {"auc": train_in_one_place(job, dataset, parties, one_model=one_model).auc}
     result = train(job, dataset)
     return {"auc": result.clear_auc, "auc_noisy": result.scores[-1].auc}
 
@@ -138,18 +148,20 @@ def _row(
     settings: NoiseSettings,
     dataset: VerticalDataset,
     model: str,
-    noise: float,
+    level: tuple[float, OwnPrediction | None],
     runs: Sequence[tuple[_Task, dict[str, float]]],
 ) -> NoiseRow:
     own = [(task, run) for task, run in runs if task.model == model]
-    at_level = [run for task, run in own if task.noise == noise]
+    noise, own_prediction = level
+    at_level = [run for task, run in own if (task.noise, task.own_prediction) == level]
     lines = {
         name: statistics.mean(run["auc"] for task, run in own if task.alone == name)
-        for name in (ONE_PLACE, *(table.name for table in dataset.parties))
+        for name in (ONE_PLACE, SUM_IN_ONE_PLACE, *(table.name for table in dataset.parties))
     }
     best = max((table.name for table in dataset.parties), key=lambda name: lines[name])
     account = plan_for(
-        settings.job(model, len(dataset.train_labels), settings.seed, noise), dataset
+        settings.job(model, len(dataset.train_labels), settings.seed, noise, own_prediction),
+        dataset,
     ).account
     assert account is not None  # noqa: S101
     promise = account.after(account.rounds)
@@ -159,6 +171,7 @@ def _row(
         "model": model,
         "algorithm": settings.algorithm,
         "mechanism": settings.mechanism,
+        "own_prediction": own_prediction,
         "noise_multiplier": noise,
         "clip": settings.clip,
         "releases": promise.releases,
@@ -175,6 +188,7 @@ def _row(
         "auc_local_only": lines[best],
         "local_only_party": best,
         "auc_centralized": lines[ONE_PLACE],
+        "auc_sum_in_one_place": lines[SUM_IN_ONE_PLACE],
         "learning_rate": own[0][0].learning_rate,
         "repeats": settings.repeats,
         "aucs": exact,

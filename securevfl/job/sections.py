@@ -15,6 +15,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Model = Literal["linear", "mlp", "custom"]
 Activation = Literal["relu", "tanh", "gelu", "silu"]
+OwnPrediction = Literal["exact", "noisy"]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
@@ -234,6 +235,10 @@ class FdmlSettings(Section):
     Attributes:
         staleness: τ: how many iterations a party may be ahead of the slowest; unbounded lets it
             run.
+        own_prediction: what a party adds to the sum of the others' that it pulls: its exact
+            prediction, or the noisy one that it pushed, as the paper has it; without noise they
+            are the same.
     """
 
     staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
+    own_prediction: OwnPrediction = "exact"

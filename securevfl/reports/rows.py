@@ -257,6 +257,8 @@ class FdmlRow(TypedDict):
     repeats: int
     auc: float
     aucs: Sequence[float]
+    log_loss: float
+    log_losses: Sequence[float]
     wall_s_per_epoch: float
     virtual_s_per_epoch: float | None
     machinery_s: float | None
@@ -357,12 +359,17 @@ class LabelGuardRow(TypedDict):
 
 
 class NoiseRow(TypedDict):
-    """One model at one noise multiplier: means and deviations over seeds, and the promise."""
+    """One model at one noise multiplier: means and deviations over seeds, and the promise.
+
+    `own_prediction` is fdml's, null of other algorithms. `auc_centralized` is of one model over all
+    columns, `auc_sum_in_one_place` of the sum of the parties' models; the same of linear ones.
+    """
 
     dataset: str
     model: str
     algorithm: str
     mechanism: str
+    own_prediction: str | None
     noise_multiplier: float
     clip: float
     releases: int
@@ -379,6 +386,7 @@ class NoiseRow(TypedDict):
     auc_local_only: float
     local_only_party: str
     auc_centralized: float
+    auc_sum_in_one_place: float
     learning_rate: float
     repeats: int
     aucs: Sequence[float]

@@ -35,7 +35,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--dataset breast_cancer --staleness 0,unbounded --straggler none --rounds 20",
     ),
     "fdml": (
-        rows.FdmlRow, 8, "--dataset breast_cancer --epochs 1 --hidden 2 --repeats 1",
+        rows.FdmlRow, 9, "--dataset breast_cancer --epochs 1 --hidden 2 --repeats 1",
     ),
     "cost-law": (
         rows.CostLawRow, 2, "--exchange bfv --local-steps 1,5 --rounds 1 --repeats 1",
