@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securevfl.benchmarks.tuning import GRID, validation_split
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import Job
 from securevfl.models.scores import auc
@@ -45,6 +46,17 @@ def one_table(dataset: VerticalDataset) -> PartyTable:
     )
 
 
+def tuned_in_one_place(job: Job, dataset: VerticalDataset) -> float:
+    """The η0 of the grid with which one model is best on the validation rows."""
+    held_out = validation_split(dataset)
+
+    def score(rate: float) -> float:
+        tried = job.with_settings(learning_rate=rate)
+        return train_in_one_place(tried, held_out, one_model=True).auc
+
+    return max(GRID, key=score)
+
+
 def train_in_one_place(
     job: Job,
     dataset: VerticalDataset,
@@ -59,9 +71,12 @@ def train_in_one_place(
         dataset: the data.
         parties: whose columns; all by default. The constant column is the label party's, and of
             whoever trains alone.
-        one_model: train one model, the label party's, over all columns in place of the sum of the
-            parties' own.
+        one_model: train one model over all columns in place of the sum of the parties' own; a
+            network with as many hidden units a layer as theirs have together.
     """
+    if one_model and job.job.model == "mlp":
+        units = job.model_of(dataset.label_party).hidden
+        job = job.with_settings(hidden=[len(dataset.parties) * each for each in units])
     settings, plan = job.job, plan_for(job, dataset)
     loss, schedule = plan.loss, plan.schedule
     tables = dataset.parties

@@ -9,7 +9,7 @@ what noise in training costs, and of noisy ones, which is what parties see who s
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, get_args
@@ -17,14 +17,14 @@ from typing import Any, get_args
 import numpy as np
 
 from securevfl import __version__
-from securevfl.benchmarks.in_one_place import train_in_one_place
+from securevfl.benchmarks.in_one_place import train_in_one_place, tuned_in_one_place
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.noise import Model, NoiseSettings
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
-from securevfl.job import OwnPrediction
+from securevfl.job import Job, OwnPrediction
 from securevfl.processes import in_processes
 from securevfl.reports.rows import NoiseRow
 from securevfl.training import plan_for, train
@@ -109,27 +109,39 @@ def _tasks(
     journal: Journal | None,
     report: Report,
 ) -> list[_Task]:
+    def rate(what: str, tuned: Callable[[], float | None]) -> float:
+        if settings.learning_rate is not None:
+            return settings.learning_rate
+        key = f"learning rate|{what}"
+        if key not in done:
+            done[key] = tuned()
+            if journal is not None:
+                journal.add(key, done[key])
+        return float(done[key])
+
     tasks = []
     for model in settings.models:
-        rate = settings.learning_rate
-        if rate is None:
-            key = f"learning rate|{model}"
-            if key not in done:
-                job = settings.job(model, len(dataset.train_labels), settings.seed, None)
-                done[key] = tune(job, dataset, report=report).learning_rate
-                if journal is not None:
-                    journal.add(key, done[key])
-            rate = float(done[key])
+        job = settings.job(model, len(dataset.train_labels), settings.seed, None)
+        own_rate = rate(model, partial(_tuned, job, dataset, report))
+        rate_of = dict.fromkeys([table.name for table in dataset.parties], own_rate)
+        rate_of[ONE_PLACE] = rate_of[SUM_IN_ONE_PLACE] = own_rate
+        if model == "nn":  # another model than the parties'
+            report("tuning the learning rate of one network")
+            what = f"{model}|{ONE_PLACE}"
+            rate_of[ONE_PLACE] = rate(what, partial(tuned_in_one_place, job, dataset))
         for index in range(settings.repeats):
             seed = settings.seed + index
-            alone = [ONE_PLACE, SUM_IN_ONE_PLACE, *(table.name for table in dataset.parties)]
-            tasks += [_Task(model, seed, None, None, name, rate) for name in alone]
+            tasks += [_Task(model, seed, None, None, name, eta) for name, eta in rate_of.items()]
             tasks += [
-                _Task(model, seed, noise, own, None, rate)
+                _Task(model, seed, noise, own, None, own_rate)
                 for own in settings.own_predictions
                 for noise in settings.noise
             ]
     return tasks
+
+
+def _tuned(job: Job, dataset: VerticalDataset, report: Report) -> float | None:
+    return tune(job, dataset, report=report).learning_rate
 
 
 def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> dict[str, float]:
@@ -189,9 +201,14 @@ def _row(
         "local_only_party": best,
         "auc_centralized": lines[ONE_PLACE],
         "auc_sum_in_one_place": lines[SUM_IN_ONE_PLACE],
-        "learning_rate": own[0][0].learning_rate,
+        "learning_rate": _rate_of(own, None),
+        "learning_rate_centralized": _rate_of(own, ONE_PLACE),
         "repeats": settings.repeats,
         "aucs": exact,
         "aucs_noisy": noisy,
         "noise": promise.noise,
     }
+
+
+def _rate_of(runs: Sequence[tuple[_Task, dict[str, float]]], alone: str | None) -> float:
+    return next(task.learning_rate for task, _ in runs if task.alone == alone)

@@ -144,6 +144,8 @@ class ExchangeSettings(Section):
             are exact with fewer, as 0/1 columns are, take fewer.
         round_trips: two a round as a rule; one where the scheme can compute the next predictions
             under encryption, at the price of larger replies; auto takes what is faster.
+        he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
+            systems do, in place of one a round; Q times the work for the same model.
         workers: processes for a party's own homomorphic products; each party's own affair.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
@@ -157,6 +159,7 @@ class ExchangeSettings(Section):
     value_fraction_bits: Annotated[int, Field(ge=8, le=40)] | None = None
     feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] | None = None
     round_trips: Literal["auto", 1, 2] = "auto"
+    he_per_step: bool = False
     workers: PositiveInt = 1
     prediction_bound: PositiveFloat = 6.0
 

@@ -45,7 +45,7 @@ class JobRow(CostFigures):
     """What `train` and `bench tradeoff` say of a job.
 
     Where scores are `binormal`, AUC and accuracy are those of normal distributions with the
-    classes' means and variances.
+    classes' means and variances. `he_per_step`: homomorphic work is repeated in every local step.
     """
 
     dataset: str
@@ -53,6 +53,7 @@ class JobRow(CostFigures):
     hide: str | None
     algorithm: str
     local_steps: int | str
+    he_per_step: bool
     parties: int
     batch_size: int | str
     rounds: float
@@ -362,7 +363,8 @@ class NoiseRow(TypedDict):
     """One model at one noise multiplier: means and deviations over seeds, and the promise.
 
     `own_prediction` is fdml's, null of other algorithms. `auc_centralized` is of one model over all
-    columns, `auc_sum_in_one_place` of the sum of the parties' models; the same of linear ones.
+    columns with a step size of its own, `auc_sum_in_one_place` of the sum of the parties' models;
+    the same of linear ones.
     """
 
     dataset: str
@@ -388,6 +390,7 @@ class NoiseRow(TypedDict):
     auc_centralized: float
     auc_sum_in_one_place: float
     learning_rate: float
+    learning_rate_centralized: float
     repeats: int
     aucs: Sequence[float]
     aucs_noisy: Sequence[float]

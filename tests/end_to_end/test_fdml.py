@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.benchmarks import in_one_place
 from securevfl.benchmarks.in_one_place import one_table, train_in_one_place
 from securevfl.benchmarks.objective import LOSS, Objective, Trail
 from securevfl.data.partition import BatchSchedule
@@ -26,6 +27,7 @@ from securevfl.models.losses import loss_for
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions
+from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.pace import Pausing, Slower
 from securevfl.training import Environment, TrainingResult, train
@@ -111,12 +113,20 @@ def test_networks_are_trained_as_in_one_place(breast_cancer: VerticalDataset) ->
 
 
 def test_one_model_over_all_columns_is_the_sum_of_linear_ones_and_of_no_networks(
-    breast_cancer: VerticalDataset,
+    breast_cancer: VerticalDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = one_table(breast_cancer)
     assert table.train.shape[1] == sum(len(each.columns) for each in breast_cancer.parties)
     assert len(set(table.columns)) == len(table.columns)
     linear = Job.of(job=FEW)
+    sizes: list[int] = []
+
+    class Counted(LocalPart):
+        def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401
+            super().__init__(*arguments, **more)
+            sizes.append(self.model.weights.size)
+
+    monkeypatch.setattr(in_one_place, "LocalPart", Counted)
     summed, one = (
         train_in_one_place(linear, breast_cancer, one_model=one) for one in (False, True)
     )
@@ -127,6 +137,8 @@ def test_one_model_over_all_columns_is_the_sum_of_linear_ones_and_of_no_networks
         train_in_one_place(networks, breast_cancer, one_model=one) for one in (False, True)
     )
     assert abs(one.loss - summed.loss) > 1e-3
+    # Together as many hidden units in each, 12, and in one network all 30 columns at every unit.
+    assert sizes[3:] == [15 * 6 + 6 + 6 + 1, 15 * 6 + 6 + 6 + 1, 30 * 12 + 12 + 12 + 1]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5])

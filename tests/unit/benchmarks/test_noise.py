@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from securevfl.benchmarks.in_one_place import train_in_one_place
+from securevfl.benchmarks.in_one_place import train_in_one_place, tuned_in_one_place
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.noise import sweep, work_of
 from securevfl.benchmarks.settings.noise import NoiseSettings
+from securevfl.benchmarks.tuning import tune
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
@@ -93,11 +94,18 @@ def test_both_own_predictions_are_swept_and_named(
 
 
 def test_networks_are_compared_with_one_network_over_all_columns(data: VerticalDataset) -> None:
-    settings = replace(SMALL, models=("nn",), hidden=4, noise=(0.0,), repeats=1)
+    settings = replace(
+        SMALL, models=("nn",), hidden=2, noise=(0.0,), repeats=1, learning_rate=None, epochs=1
+    )
     (row,) = sweep(settings, data)
     job = settings.job("nn", len(data.train_labels), 0, None)
-    assert row["auc_centralized"] == train_in_one_place(job, data, one_model=True).auc
+    own, centralized = (row[key] for key in ("learning_rate", "learning_rate_centralized"))
+    assert own == tune(job, data).learning_rate
+    assert centralized == tuned_in_one_place(job, data)
+    job = job.with_settings(learning_rate=own)
     assert row["auc_sum_in_one_place"] == train_in_one_place(job, data).auc
+    job = job.with_settings(learning_rate=centralized)
+    assert row["auc_centralized"] == train_in_one_place(job, data, one_model=True).auc
     assert "sum of the parties' networks" in "\n".join(sweep_notes([row]))
 
 
