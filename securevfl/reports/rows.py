@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Staleness = int | Literal["unbounded"]
 
+HOMOMORPHIC = ("encrypt", "evaluate", "decrypt")
+"""The phases of computation that homomorphic work is."""
 DERIVED = "from each party's own curvature"
 """How step sizes were chosen that nobody chose."""
 

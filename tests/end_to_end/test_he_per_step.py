@@ -6,15 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from securevfl.audit.subject import Subject
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.job import Job
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
     EncryptedValues,
 )
 from securevfl.protocols.session.gathering import Predictions
-from securevfl.training import Environment, TrainingResult
+from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import RunJob, SmallKeys, relative_difference
 from tests.end_to_end.test_product_formats import FormatsSeen
 
@@ -83,6 +85,21 @@ def test_what_crosses_grows_with_the_local_steps(run_job: RunJob, predictions: s
         assert mine["encryptions"] == ours["encryptions"]
         assert mine["products"] == q * ours["products"]
         assert mine["decryptions"] == q * ours["decryptions"]
+
+
+def test_a_long_line_does_not_turn_it_into_one_round_trip() -> None:
+    job = {**FEW, "local_steps": 2}
+    for he_per_step, messages in ((True, 2 * 3), (False, 3)):
+        exchange = {"scheme": "bfv", "he_per_step": he_per_step}
+        described = Job.of(job=job, exchange=exchange, network={"preset": "intercontinental"})
+        result = train(described, load("breast_cancer"))
+        assert result.costs(2).messages - result.costs(1).messages == messages
+
+
+def test_an_audit_is_of_rounds_with_one_product() -> None:
+    job = Job.of(job=FEW, exchange=per_step("bfv"))
+    with pytest.raises(ConfigError, match="he_per_step is for benchmarks"):
+        Subject(job, load("breast_cancer"), seed=0)
 
 
 def test_ciphertexts_come_once_a_round_and_masks_are_fresh(run_job: RunJob) -> None:
