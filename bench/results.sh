@@ -88,6 +88,11 @@ result credit-one-rate 30 bench tradeoff --dataset credit --exchange plain,bfv -
     --target-auc 0.69,0.70,0.71 --max-rounds 600 --learning-rate 0.1 --repeats 3
 result credit-own-rates 40 bench tradeoff --dataset credit --exchange plain,bfv --batch-size 256 \
     --target-auc 0.69,0.70,0.71 --max-rounds 600 --tuning per-q --repeats 3
+result he-per-step-breast_cancer 100 bench tradeoff --exchange paillier,bfv --key-bits 2048 \
+    --local-steps 1,5,10 --he-per-step --repeats 3
+result he-per-step-credit 300 bench tradeoff --dataset credit --exchange paillier,bfv \
+    --key-bits 2048 --local-steps 1,5,10 --batch-size 256 --target-auc 0.69,0.70,0.71 \
+    --max-rounds 600 --learning-rate 0.1 --he-per-step --repeats 3
 
 # docs/results/rounds.md
 for rate in 0.1 0.3 0.5 1; do
@@ -135,8 +140,9 @@ result label-guard-icu2012 60 bench label-guard --repeats 1 --dataset icu2012
 result label-guard-a9a 120 bench label-guard --repeats 1 --dataset a9a
 
 # docs/results/noise.md
-result noise 500 sweep noise --fresh --label-party second --model lr,nn
+result noise 900 sweep noise --fresh --label-party second --model lr,nn \
+    --noise 0,0.5,1,1.5,2,3,6,10,20 --repeats 3
 
 # docs/results/fdml.md
 result fdml 300 bench fdml
-result staleness 300 bench staleness --label-party second
+result staleness 900 bench staleness --label-party second --repeats 3

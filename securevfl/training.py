@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
@@ -120,8 +121,12 @@ class TrainingResult:
 
         No party can compute it: under noise they score noisy predictions.
         """
-        predictions = np.sum([each.held_out for each in self.outcomes.values()], axis=0)
-        return auc(predictions, self.test_labels)
+        return auc(self._predictions, self.test_labels)
+
+    @property
+    def clear_loss(self) -> float:
+        """The mean held-out loss of exact predictions, which no party can compute either."""
+        return self.plan.loss.value(self._predictions, self.test_labels)
 
     @property
     def ended(self) -> Ending:
@@ -138,6 +143,11 @@ class TrainingResult:
         by_chance = 0.5 + 2 * auc_error(self.test_labels) if self.scores else 0.0
         useful = not self.scores or self.scores[-1].auc > by_chance
         return useful and self.outcomes[self.plan.facts.label_party].learned
+
+    @property
+    def _predictions(self) -> FloatArray:
+        summed: FloatArray = np.sum([each.held_out for each in self.outcomes.values()], axis=0)
+        return summed
 
     @property
     def key_fingerprints(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from securevfl.audit.seats import Recording, scaled
 from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols.catalogue import exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
@@ -44,6 +45,8 @@ class Subject:
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        if self.job.exchange.he_per_step:
+            raise ConfigError("he_per_step is for benchmarks: audits look at one product a round")
         job, self.dataset = scaled(self.job, self.dataset)
         privacy = job.privacy
         has_budget = privacy.budget is not None or privacy.release_budget is not None

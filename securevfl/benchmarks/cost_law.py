@@ -12,10 +12,8 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.reports.rows import CostLawRow
+from securevfl.reports.rows import HOMOMORPHIC, CostLawRow
 from securevfl.training import TrainingResult, plan_for, train
-
-HOMOMORPHIC = ("encrypt", "evaluate", "decrypt")
 
 
 def cost_law(

@@ -19,11 +19,17 @@ from securevfl.reports.rows import FdmlRow
 from securevfl.runtime.costs import SCORING, SETUP
 from securevfl.training import TrainingResult, plan_for, train
 
+ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
+
 
 def fdml(
     settings: FdmlSettings, dataset: VerticalDataset, report: Report = silent
 ) -> Iterator[FdmlRow]:
-    """For each model a row a party's own columns, one for all in one place, one for fdml."""
+    """For each model a row a party's own columns, one for all in one place, one for fdml.
+
+    Of networks one place trains one network over all columns, as the paper does, and in a row of
+    its own the sum of the parties' networks, which fdml at τ = 0 equals by construction.
+    """
     chosen = zip(settings.models, settings.learning_rate, settings.l2, strict=True)
     for model, learning_rate, l2 in chosen:
         yield from _rows(
@@ -55,11 +61,12 @@ def _rows(
 
     def row(
         training: str,
-        aucs: Sequence[float],
+        scores: Sequence[tuple[float, float]],
         wall: float,
         virtual: float | None = None,
         machinery: float | None = None,
     ) -> FdmlRow:
+        aucs, losses = map(list, zip(*scores, strict=True))
         return {
             "dataset": dataset.name,
             "model": model,
@@ -71,24 +78,28 @@ def _rows(
             "repeats": settings.repeats,
             "auc": statistics.median(aucs),
             "aucs": aucs,
+            "log_loss": statistics.median(losses),
+            "log_losses": losses,
             "wall_s_per_epoch": wall / settings.epochs,
             "virtual_s_per_epoch": None if virtual is None else virtual / settings.epochs,
             "machinery_s": machinery,
         }
 
-    alone: list[tuple[str, list[str] | None]] = [
-        (f"{table.name} alone", [table.name]) for table in dataset.parties
-    ]
-    for name, parties in [*alone, ("one place", None)]:
+    places: dict[str, dict[str, Any]] = {
+        **{f"{table.name} alone": {"parties": [table.name]} for table in dataset.parties},
+        ONE_PLACE: {"one_model": True},
+        **({SUM_IN_ONE_PLACE: {}} if model == "nn" else {}),
+    }
+    for name, place in places.items():
         report(f"{model}, {name}")
-        found = [train_in_one_place(job, dataset, parties) for job in jobs]
+        found = [train_in_one_place(job, dataset, **place) for job in jobs]
         wall = statistics.median(each.training_s for each in found)
-        yield row(name, [each.auc for each in found], wall)
+        yield row(name, [(each.auc, each.loss) for each in found], wall)
     report(f"{model}, fdml")
     runs = [train(job, dataset) for job in jobs]
     yield row(
         "fdml",
-        [run.clear_auc for run in runs],
+        [(run.clear_auc, run.clear_loss) for run in runs],
         statistics.median(run.wall_s for run in runs),
         statistics.median(run.costs().total_s for run in runs),
         statistics.median(_machinery(run, len(dataset.parties)) for run in runs),

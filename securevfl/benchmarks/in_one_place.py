@@ -1,7 +1,10 @@
-"""The same model trained in one place, on all columns or on one party's: what to compare with.
+"""What to compare fdml with: training in one place, on all columns or on one party's.
 
-The steps are those of fdml with τ = 0, from the same θ⁰ over the same batches, without channel,
-codec, server or ledger. A benchmark may put the parties' columns side by side; no party does.
+Without channel, codec, server or ledger, over the same batches. Two things can be trained in one
+place: the *sum* of the parties' local models, whose steps are those of fdml with τ = 0 from the
+same θ⁰, so that it reaches the same model by construction; and *one model* over all columns, the
+papers' centralized training. Linear ones are the same; networks are not, as units of one network
+see all parties' columns. A benchmark may put the parties' columns side by side; no party does.
 """
 
 import time
@@ -10,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.data.tables import VerticalDataset
+from securevfl.benchmarks.tuning import GRID, validation_split
+from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import Job
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.local_part import LocalPart
@@ -23,26 +27,61 @@ class InOnePlace:
 
     Attributes:
         auc: of the held-out rows.
+        loss: the mean over them.
         training_s: seconds of all steps on this machine's clock.
     """
 
     auc: float
+    loss: float
     training_s: float
 
 
+def one_table(dataset: VerticalDataset) -> PartyTable:
+    """The columns of all parties side by side, under the label party's name."""
+    return PartyTable(
+        dataset.label_party,
+        tuple(f"{table.name} {column}" for table in dataset.parties for column in table.columns),
+        np.hstack([table.train for table in dataset.parties]),
+        np.hstack([table.test for table in dataset.parties]),
+    )
+
+
+def tuned_in_one_place(job: Job, dataset: VerticalDataset) -> float:
+    """The η0 of the grid with which one model is best on the validation rows."""
+    held_out = validation_split(dataset)
+
+    def score(rate: float) -> float:
+        tried = job.with_settings(learning_rate=rate)
+        return train_in_one_place(tried, held_out, one_model=True).auc
+
+    return max(GRID, key=score)
+
+
 def train_in_one_place(
-    job: Job, dataset: VerticalDataset, parties: Collection[str] | None = None
+    job: Job,
+    dataset: VerticalDataset,
+    parties: Collection[str] | None = None,
+    *,
+    one_model: bool = False,
 ) -> InOnePlace:
-    """Train the sum of local models by minibatch SGD.
+    """Train by minibatch SGD.
 
     Args:
         job: rounds, batches, step sizes, local models and seed.
         dataset: the data.
         parties: whose columns; all by default. The constant column is the label party's, and of
             whoever trains alone.
+        one_model: train one model over all columns in place of the sum of the parties' own; a
+            network with as many hidden units a layer as theirs have together.
     """
+    if one_model and job.job.model == "mlp":
+        units = job.model_of(dataset.label_party).hidden
+        job = job.with_settings(hidden=[len(dataset.parties) * each for each in units])
     settings, plan = job.job, plan_for(job, dataset)
     loss, schedule = plan.loss, plan.schedule
+    tables = dataset.parties
+    if one_model:
+        tables = (one_table(dataset),)
     parts = [
         LocalPart(
             plan,
@@ -50,7 +89,7 @@ def train_in_one_place(
             np.random.default_rng([settings.seed, number]),
             with_intercept=table.name == dataset.label_party or parties == [table.name],
         )
-        for number, table in enumerate(dataset.parties)
+        for number, table in enumerate(tables)
         if parties is None or table.name in parties
     ]
     started = time.perf_counter()
@@ -64,4 +103,5 @@ def train_in_one_place(
             part.model.weights = part.model.weights - plan.step_size.at(index) * gradient
     seconds = time.perf_counter() - started
     held_out = np.sum([part.model.predict(part.held_out) for part in parts], axis=0)
-    return InOnePlace(auc(held_out, dataset.test_labels), seconds)
+    labels = dataset.test_labels
+    return InOnePlace(auc(held_out, labels), loss.value(held_out, labels), seconds)

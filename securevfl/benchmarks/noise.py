@@ -2,13 +2,14 @@
 
 Noise is drawn from the seed of its run, so that sweeps repeat: a job draws its own afresh. All
 levels take one η0, tuned without noise. Seeds differ in their noise, batches and, of networks,
-starts. Two AUCs: of exact held-out predictions, which tells what noise in training costs, and of
-noisy ones, which is what parties see who score as they train.
+starts. Of fdml two curves: parties that step with their own exact prediction, and with the noisy
+one that they pushed, as the paper has it. Two AUCs: of exact held-out predictions, which tells
+what noise in training costs, and of noisy ones, which is what parties see who score as they train.
 """
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, get_args
@@ -16,18 +17,19 @@ from typing import Any, get_args
 import numpy as np
 
 from securevfl import __version__
-from securevfl.benchmarks.in_one_place import train_in_one_place
+from securevfl.benchmarks.in_one_place import train_in_one_place, tuned_in_one_place
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.noise import Model, NoiseSettings
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.job import Job, OwnPrediction
 from securevfl.processes import in_processes
 from securevfl.reports.rows import NoiseRow
 from securevfl.training import plan_for, train
 
-ONE_PLACE = "one place"
+ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class _Task:
     model: str
     seed: int
     noise: float | None
+    own_prediction: OwnPrediction | None = None
     alone: str | None = None
     learning_rate: float = 1.0
 
@@ -76,7 +79,8 @@ def sweep(
                 journal.add(task.key, result)
             report("runs", len(tasks) - len(left) + finished, len(tasks))
     found = [
-        _row(settings, dataset, model, noise, [(task, done[task.key]) for task in tasks])
+        _row(settings, dataset, model, (noise, own), [(task, done[task.key]) for task in tasks])
+        for own in settings.own_predictions
         for model in settings.models
         for noise in settings.noise
     ]
@@ -105,31 +109,49 @@ def _tasks(
     journal: Journal | None,
     report: Report,
 ) -> list[_Task]:
+    def rate(what: str, tuned: Callable[[], float | None]) -> float:
+        if settings.learning_rate is not None:
+            return settings.learning_rate
+        key = f"learning rate|{what}"
+        if key not in done:
+            done[key] = tuned()
+            if journal is not None:
+                journal.add(key, done[key])
+        return float(done[key])
+
     tasks = []
     for model in settings.models:
-        rate = settings.learning_rate
-        if rate is None:
-            key = f"learning rate|{model}"
-            if key not in done:
-                job = settings.job(model, len(dataset.train_labels), settings.seed, None)
-                done[key] = tune(job, dataset, report=report).learning_rate
-                if journal is not None:
-                    journal.add(key, done[key])
-            rate = float(done[key])
+        job = settings.job(model, len(dataset.train_labels), settings.seed, None)
+        own_rate = rate(model, partial(_tuned, job, dataset, report))
+        rate_of = dict.fromkeys([table.name for table in dataset.parties], own_rate)
+        rate_of[ONE_PLACE] = rate_of[SUM_IN_ONE_PLACE] = own_rate
+        if model == "nn":  # another model than the parties'
+            report("tuning the learning rate of one network")
+            what = f"{model}|{ONE_PLACE}"
+            rate_of[ONE_PLACE] = rate(what, partial(tuned_in_one_place, job, dataset))
         for index in range(settings.repeats):
             seed = settings.seed + index
-            alone = [ONE_PLACE, *(table.name for table in dataset.parties)]
-            tasks += [_Task(model, seed, None, name, rate) for name in alone]
-            tasks += [_Task(model, seed, noise, None, rate) for noise in settings.noise]
+            tasks += [_Task(model, seed, None, None, name, eta) for name, eta in rate_of.items()]
+            tasks += [
+                _Task(model, seed, noise, own, None, own_rate)
+                for own in settings.own_predictions
+                for noise in settings.noise
+            ]
     return tasks
 
 
+def _tuned(job: Job, dataset: VerticalDataset, report: Report) -> float | None:
+    return tune(job, dataset, report=report).learning_rate
+
+
 def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> dict[str, float]:
-    job = settings.job(task.model, len(dataset.train_labels), task.seed, task.noise)
+    rows = len(dataset.train_labels)
+    job = settings.job(task.model, rows, task.seed, task.noise, task.own_prediction)
     job = job.with_settings(learning_rate=task.learning_rate)
     if task.alone is not None:
-        parties = None if task.alone == ONE_PLACE else [task.alone]
-        return {"auc": train_in_one_place(job, dataset, parties).auc}
+        together = task.alone in (ONE_PLACE, SUM_IN_ONE_PLACE)
+        parties, one_model = None if together else [task.alone], task.alone == ONE_PLACE
+        return {"auc": train_in_one_place(job, dataset, parties, one_model=one_model).auc}
     result = train(job, dataset)
     return {"auc": result.clear_auc, "auc_noisy": result.scores[-1].auc}
 
@@ -138,18 +160,20 @@ def _row(
     settings: NoiseSettings,
     dataset: VerticalDataset,
     model: str,
-    noise: float,
+    level: tuple[float, OwnPrediction | None],
     runs: Sequence[tuple[_Task, dict[str, float]]],
 ) -> NoiseRow:
     own = [(task, run) for task, run in runs if task.model == model]
-    at_level = [run for task, run in own if task.noise == noise]
+    noise, own_prediction = level
+    at_level = [run for task, run in own if (task.noise, task.own_prediction) == level]
     lines = {
         name: statistics.mean(run["auc"] for task, run in own if task.alone == name)
-        for name in (ONE_PLACE, *(table.name for table in dataset.parties))
+        for name in (ONE_PLACE, SUM_IN_ONE_PLACE, *(table.name for table in dataset.parties))
     }
     best = max((table.name for table in dataset.parties), key=lambda name: lines[name])
     account = plan_for(
-        settings.job(model, len(dataset.train_labels), settings.seed, noise), dataset
+        settings.job(model, len(dataset.train_labels), settings.seed, noise, own_prediction),
+        dataset,
     ).account
     assert account is not None  # noqa: S101
     promise = account.after(account.rounds)
@@ -159,6 +183,7 @@ def _row(
         "model": model,
         "algorithm": settings.algorithm,
         "mechanism": settings.mechanism,
+        "own_prediction": own_prediction,
         "noise_multiplier": noise,
         "clip": settings.clip,
         "releases": promise.releases,
@@ -175,9 +200,15 @@ def _row(
         "auc_local_only": lines[best],
         "local_only_party": best,
         "auc_centralized": lines[ONE_PLACE],
-        "learning_rate": own[0][0].learning_rate,
+        "auc_sum_in_one_place": lines[SUM_IN_ONE_PLACE],
+        "learning_rate": _rate_of(own, None),
+        "learning_rate_centralized": _rate_of(own, ONE_PLACE),
         "repeats": settings.repeats,
         "aucs": exact,
         "aucs_noisy": noisy,
         "noise": promise.noise,
     }
+
+
+def _rate_of(runs: Sequence[tuple[_Task, dict[str, float]]], alone: str | None) -> float:
+    return next(task.learning_rate for task, _ in runs if task.alone == alone)

@@ -182,7 +182,9 @@ def regret_of(
 
     That is the mean over the rounds i so far of F_i(what the party saw) − F_i(Θ*), F_i the loss of
     batch i; a party sees the newest pushed predictions of the others beside its own. Θ* minimizes
-    the loss over all rows. Theorem 1 of FDML: it falls with the root of rounds.
+    the loss over all rows. FDML's Proposition 1 has it O(1/√T) at η = η0/√t where no prediction is
+    older than τ iterations; here, as in the paper's own algorithm, one may be an epoch old at any
+    τ > 0 (decision 12).
     """
     dataset = objective.dataset
     schedule = result.plan.schedule
@@ -207,7 +209,10 @@ def regret_of(
 
 
 def _slope(rounds: list[int], regret: list[float]) -> float | None:
-    """Of log regret over log T, by least squares; theory: −½ at worst. None without a trend."""
+    """Of log regret over log T, by least squares; None without a trend.
+
+    Proposition 1: −½ at worst.
+    """
     points = [(np.log(t), np.log(r)) for t, r in zip(rounds, regret, strict=True) if r > 0]
     if len(points) < 2:  # noqa: PLR2004
         return None

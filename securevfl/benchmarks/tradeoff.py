@@ -1,20 +1,26 @@
 """The main job: encrypted training to a target AUC, computation and communication apart.
 
-One row per exchange, number of local steps Q and target AUC, as Table 2 of Liu et al. 2019;
-figures are medians over repeats with seeds of their own.
+One row per exchange, number of local steps Q and target AUC, with the columns of Table 2 of Liu et
+al. 2019. That table is of another task, federated transfer learning with networks, and of a system
+that repeats homomorphic work in every local step: `he_per_step` adds rows of that cost. Figures are
+medians over repeats with seeds of their own.
 """
 
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Literal
+
+from typing_extensions import override
 
 from securevfl.benchmarks.progress import Report, rounds_done, silent
 from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.benchmarks.tuning import LocalSteps, Tuned, chosen, different_steps, step_settings
 from securevfl.crypto.schemes import SCHEMES, default_engine
 from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.reports.rows import TradeoffRow, TradeoffRun, cost_figures
 from securevfl.training import Environment, TrainingResult, plan_for, train
@@ -34,21 +40,49 @@ def tradeoff(
         dataset: the data.
         report: told what runs now.
 
+    Raises:
+        ConfigError: a job that does not fit, or work to be repeated where there is none.
     """
+    if settings.he_per_step and not any(each in SCHEMES for each in settings.exchanges):
+        raise ConfigError("--he-per-step: no homomorphic exchange among --exchange")
     all_steps = different_steps(settings.algorithm, settings.local_steps)
-    for exchange, local_steps in product(settings.exchanges, all_steps):
-        plan_for(_job(settings, exchange, local_steps), dataset)
+    variants = _variants(settings, all_steps)
+    for variant in variants:
+        plan_for(_job(settings, variant), dataset)
     rates = _learning_rates(settings, all_steps, dataset, report)
-    for exchange, local_steps in product(settings.exchanges, all_steps):
-        results = []
+    for variant in variants:
+        results, tuned = [], rates[variant.local_steps]
+        job = _job(settings, variant, tuned.learning_rate)
         for repeat in range(settings.repeats):
-            what = f"{exchange}, Q = {local_steps}, run {repeat + 1} of {settings.repeats}"
-            job = _job(settings, exchange, local_steps, rates[local_steps].learning_rate)
+            what = f"{variant}, run {repeat + 1} of {settings.repeats}"
             seeded = job.with_settings(seed=settings.seed + repeat)
             progress = partial(rounds_done, report, what, job.job.rounds)
             results.append(train(seeded, dataset, Environment(progress=progress)))
         for target in settings.target_aucs:
-            yield _row(dataset, results, target, rates[local_steps])
+            yield _row(dataset, results, target, tuned)
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """What rows differ in."""
+
+    exchange: str
+    local_steps: LocalSteps
+    he_per_step: bool = False
+
+    @override
+    def __str__(self) -> str:
+        each = ", homomorphic work in every step" if self.he_per_step else ""
+        return f"{self.exchange}, Q = {self.local_steps}{each}"
+
+
+def _variants(settings: TradeoffSettings, all_steps: Sequence[LocalSteps]) -> list[_Variant]:
+    ways = (False, True) if settings.he_per_step else (False,)
+    return [
+        _Variant(exchange, local_steps, he_per_step)
+        for exchange, he_per_step, local_steps in product(settings.exchanges, ways, all_steps)
+        if not he_per_step or (exchange in SCHEMES and local_steps != "exact")
+    ]
 
 
 def _learning_rates(
@@ -63,19 +97,15 @@ def _learning_rates(
         own = local_steps == "exact" or settings.tuning == "per-q"
         at = local_steps if own else most
         if at not in rates:
-            job = _job(settings, "plain", at)
+            job = _job(settings, _Variant("plain", at))
             rates[at] = chosen(job, dataset, settings.learning_rate, report)
         rates[local_steps] = rates[at]
     return rates
 
 
-def _job(
-    settings: TradeoffSettings,
-    exchange: str,
-    local_steps: LocalSteps,
-    learning_rate: float | None = None,
-) -> Job:
-    on_phe = exchange == "paillier" and settings.engine == "phe"
+def _job(settings: TradeoffSettings, variant: _Variant, learning_rate: float | None = None) -> Job:
+    local_steps = variant.local_steps
+    on_phe = variant.exchange == "paillier" and settings.engine == "phe"
     limit = settings.phe_rounds if on_phe else None
     return Job.of(
         job={
@@ -83,17 +113,21 @@ def _job(
             "algorithm": settings.algorithm,
             "rounds": limit or settings.max_rounds,
             **step_settings(local_steps, settings.batch_size, learning_rate),
+            "schedule": None if local_steps == "exact" else settings.schedule,
+            "model": settings.model,
+            "hidden": settings.hidden or None,
             "loss": settings.loss,
             "seed": settings.seed,
             "target_auc": max(settings.target_aucs),
             "eval_every": settings.eval_every,
         },
-        exchange=_exchange(settings, exchange),
+        exchange=_exchange(settings, variant),
         network=settings.network,
     )
 
 
-def _exchange(settings: TradeoffSettings, name: str) -> dict[str, object]:
+def _exchange(settings: TradeoffSettings, variant: _Variant) -> dict[str, object]:
+    name = variant.exchange
     if name not in SCHEMES:
         return {"scheme": name}
     scheme = SCHEMES[name]
@@ -111,6 +145,7 @@ def _exchange(settings: TradeoffSettings, name: str) -> dict[str, object]:
         "key_bits": settings.key_bits if scheme.key_sizes else None,
         "engine": engine,
         "round_trips": round_trips,
+        "he_per_step": variant.he_per_step,
         "value_fraction_bits": settings.value_fraction_bits,
         "feature_fraction_bits": settings.feature_fraction_bits,
     }
@@ -135,6 +170,7 @@ def _row(
         "hide": exchange.hide if encrypted else None,
         "algorithm": job.algorithm,
         "local_steps": first.plan.local_steps,
+        "he_per_step": exchange.he_per_step,
         "parties": len(dataset.parties),
         "batch_size": first.plan.batch_size,
         "target_auc": target,

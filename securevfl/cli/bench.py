@@ -49,7 +49,7 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitData, output: option
     for target in settings.target_aucs:
         chosen = [row for row in rows if row["target_auc"] == target]
         title = (
-            f"{dataset.name}, {parties} parties, S = {settings.batch_size}, "
+            f"{dataset.name}, {parties} parties, {settings.model}, S = {settings.batch_size}, "
             f"{typed(settings.network)}, to AUC {target:g}"
         )
         _show(output, tables.TRADEOFF, chosen, title)

@@ -200,6 +200,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "hide": exchange.hide if result.key_fingerprints else None,
         "algorithm": job.algorithm,
         "local_steps": result.plan.local_steps,
+        "he_per_step": exchange.he_per_step,
         "parties": len(dataset.parties),
         "batch_size": result.plan.batch_size,
         "rounds": result.rounds,

@@ -16,6 +16,7 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Loss = Literal["logistic", "multinomial", "squared", "taylor-logistic", "squared-hinge", "hinge"]
 Model = Literal["linear", "mlp", "custom"]
 Activation = Literal["relu", "tanh", "gelu", "silu"]
+OwnPrediction = Literal["exact", "noisy"]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
@@ -147,6 +148,8 @@ class ExchangeSettings(Section):
             are exact with fewer, as 0/1 columns are, take fewer.
         round_trips: two a round as a rule; one where the scheme can compute the next predictions
             under encryption, at the price of larger replies; auto takes what is faster.
+        he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
+            systems do, in place of one a round; Q times the work for the same model.
         workers: processes for a party's own homomorphic products; each party's own affair.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
@@ -160,6 +163,7 @@ class ExchangeSettings(Section):
     value_fraction_bits: Annotated[int, Field(ge=8, le=40)] | None = None
     feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] | None = None
     round_trips: Literal["auto", 1, 2] = "auto"
+    he_per_step: bool = False
     workers: PositiveInt = 1
     prediction_bound: PositiveFloat = 6.0
 
@@ -238,6 +242,10 @@ class FdmlSettings(Section):
     Attributes:
         staleness: τ: how many iterations a party may be ahead of the slowest; unbounded lets it
             run.
+        own_prediction: what a party adds to the sum of the others' that it pulls: its exact
+            prediction, or the noisy one that it pushed, as the paper has it; without noise they
+            are the same.
     """
 
     staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
+    own_prediction: OwnPrediction = "exact"

@@ -1,7 +1,7 @@
 """A job resolved: everything that follows from it and from what all know of the data, once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, sqrt
 from typing import Literal
@@ -113,6 +113,11 @@ class Plan:
         return steps
 
     @property
+    def products(self) -> int:
+        """Encrypted products that one signal of a batch takes: Q under `he_per_step`, else 1."""
+        return self.rule.local_steps if self.job.exchange.he_per_step else 1
+
+    @property
     def batch_size(self) -> int | Literal["full"]:
         """S in force."""
         size = self.job.job.batch_size
@@ -216,7 +221,9 @@ class Plan:
             step_size=self.step_size.at,
             derived=self.derives_steps,
         )
-        return LocalSteps(model, inputs, self.rule, pace)
+        # Where every step has a product of its own, it is an exchange of its own too.
+        rule = replace(self.rule, local_steps=self.rule.local_steps // self.products)
+        return LocalSteps(model, inputs, rule, pace)
 
     @cached_property
     def timetable(self) -> Timetable:

@@ -22,6 +22,7 @@ from typing import Any
 from securevfl.errors import ConfigError, DataError
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
+from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import (
     COST_LAW,
@@ -39,6 +40,7 @@ from securevfl.reports.tables import (
     Column,
     Row,
     rate,
+    seconds,
 )
 
 WIDTH = 100
@@ -77,6 +79,10 @@ def audit_matrix(rows: Sequence[Row]) -> Cells:
 def _network(row: Row) -> str:
     chosen = row["settings"]["network"]
     return chosen["preset"] or f"{chosen['latency_ms']:g} ms, {chosen['bandwidth_mbit']:g} Mbit/s"
+
+
+def _homomorphic(row: Row) -> float:
+    return float(sum(row["compute_by_phase_s"][phase] for phase in HOMOMORPHIC))
 
 
 def _scheme(row: Row) -> str:
@@ -122,6 +128,17 @@ _TARGETS = by_columns(
     ("η0", lambda row: rate(row["learning_rate"])),
     *((name, _SHOWN[name]) for name in ("rounds", "compute", "network", "total", "a round")),
 )
+_COST_SHAPE = by_columns(
+    ("exchange", _SHOWN["exchange"]),
+    ("products", lambda row: "every step" if row["he_per_step"] else "once a round"),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("rounds", _SHOWN["rounds"]),
+    ("R x Q", lambda row: f"{row['rounds'] * row['local_steps']:g}"),
+    ("homomorphic", lambda row: seconds(_homomorphic(row))),
+    ("a round", lambda row: seconds(_homomorphic(row) / row["rounds"])),
+    *((name, _SHOWN[name]) for name in ("compute", "network", "total")),
+    ("messages", lambda row: f"{row['messages']:g}"),
+)
 _OPENING = by_columns(
     ("data", lambda row: str(row["dataset"])),
     ("to AUC", lambda row: f"{row['target_auc']:.2f}"),
@@ -131,6 +148,7 @@ _OPENING = by_columns(
 TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "tradeoff": by_columns(*TRADEOFF),
     "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
+    "cost-shape": _COST_SHAPE,
     "opening": lambda rows: _OPENING(
         [row for row in rows if row["exchange"] != "plain" or row["local_steps"] == 1]
     ),

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Staleness = int | Literal["unbounded"]
 
+HOMOMORPHIC = ("encrypt", "evaluate", "decrypt")
+"""The phases of computation that homomorphic work is."""
 DERIVED = "from each party's own curvature"
 """How step sizes were chosen that nobody chose."""
 
@@ -45,7 +47,7 @@ class JobRow(CostFigures):
     """What `train` and `bench tradeoff` say of a job.
 
     Where scores are `binormal`, AUC and accuracy are those of normal distributions with the
-    classes' means and variances.
+    classes' means and variances. `he_per_step`: homomorphic work is repeated in every local step.
     """
 
     dataset: str
@@ -53,6 +55,7 @@ class JobRow(CostFigures):
     hide: str | None
     algorithm: str
     local_steps: int | str
+    he_per_step: bool
     parties: int
     batch_size: int | str
     rounds: float
@@ -269,6 +272,8 @@ class FdmlRow(TypedDict):
     repeats: int
     auc: float
     aucs: Sequence[float]
+    log_loss: float
+    log_losses: Sequence[float]
     wall_s_per_epoch: float
     virtual_s_per_epoch: float | None
     machinery_s: float | None
@@ -376,12 +381,18 @@ class LabelGuardRow(TypedDict):
 
 
 class NoiseRow(TypedDict):
-    """One model at one noise multiplier: means and deviations over seeds, and the promise."""
+    """One model at one noise multiplier: means and deviations over seeds, and the promise.
+
+    `own_prediction` is fdml's, null of other algorithms. `auc_centralized` is of one model over all
+    columns with a step size of its own, `auc_sum_in_one_place` of the sum of the parties' models;
+    the same of linear ones.
+    """
 
     dataset: str
     model: str
     algorithm: str
     mechanism: str
+    own_prediction: str | None
     noise_multiplier: float
     clip: float
     releases: int
@@ -398,7 +409,9 @@ class NoiseRow(TypedDict):
     auc_local_only: float
     local_only_party: str
     auc_centralized: float
+    auc_sum_in_one_place: float
     learning_rate: float
+    learning_rate_centralized: float
     repeats: int
     aucs: Sequence[float]
     aucs_noisy: Sequence[float]

@@ -19,6 +19,7 @@ def _spread(mean: float, deviation: float | None) -> str:
 
 NOISE: tuple[Column[NoiseRow], ...] = (
     ("model", lambda row: str(row["model"])),
+    ("own", lambda row: row["own_prediction"] or "-"),
     ("z", lambda row: f"{row['noise_multiplier']:g}"),
     ("eps release", lambda row: epsilon_text(row["epsilon_release"])),
     ("end to end", lambda row: epsilon_text(row["epsilon_end_to_end"])),
@@ -34,13 +35,26 @@ def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == model]
         first = own[0]
+        summed = (
+            f" (sum of the parties' networks {first['auc_sum_in_one_place']:.4f})"
+            if model == "nn"
+            else ""
+        )
         notes.append(
             f"{model}: best party alone ({first['local_only_party']}) "
             f"{first['auc_local_only']:.4f}, all columns in one place "
-            f"{first['auc_centralized']:.4f}; learning rate {first['learning_rate']:g}; "
-            f"{highest_gain(own)}"
+            f"{first['auc_centralized']:.4f}{summed}; learning rate {first['learning_rate']:g}"
         )
+        notes += [
+            f"{model}{'' if name is None else f', own {name}'}: {highest_gain(curve_rows)}"
+            for name, curve_rows in by_own_prediction(own).items()
+        ]
     first = rows[0]
+    if first["own_prediction"] is not None:
+        notes.append(
+            "own: what a party adds to the others' noisy sum: its exact prediction, or the noisy "
+            "one that it pushed (the paper's)"
+        )
     spread = "deviation" if first["mechanism"] == "gaussian" else "scale"
     notes += [
         f"{first['mechanism']} noise, z = {spread} over twice the clip, clip = {first['clip']:g}, "
@@ -60,6 +74,13 @@ def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
     return notes
 
 
+def by_own_prediction(rows: Sequence[NoiseRow]) -> dict[str | None, list[NoiseRow]]:
+    """One model's rows, a list for each curve, by rising noise."""
+    levels = sorted(rows, key=lambda row: row["noise_multiplier"])
+    names = dict.fromkeys(row["own_prediction"] for row in rows)
+    return {name: [row for row in levels if row["own_prediction"] == name] for name in names}
+
+
 def highest_gain(rows: Sequence[NoiseRow]) -> str:
     """Up to which level training together is better than the best party alone, in words."""
     levels = sorted(rows, key=lambda row: row["noise_multiplier"])
@@ -76,26 +97,46 @@ def highest_gain(rows: Sequence[NoiseRow]) -> str:
 
 
 def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
-    """One model's AUC over noise, with bands of one deviation, ε to the right, and the lines."""
-    levels = sorted(rows, key=lambda row: row["noise_multiplier"])
+    """One model's AUC over noise, with bands of one deviation, ε to the right, and the lines.
+
+    Of fdml one curve for each `own_prediction`.
+    """
+    curves = {
+        "exact rows" if name is None else f"own prediction {name}": levels
+        for name, levels in by_own_prediction(rows).items()
+    }
+    levels = next(iter(curves.values()))
     first = levels[0]
+    one_place = {"one place": first["auc_centralized"]}
+    if first["model"] == "nn":
+        one_place["sum in one place"] = first["auc_sum_in_one_place"]
     found = curve(
         f"{first['dataset']}, {first['model']}",
         "noise multiplier z",
         "held-out AUC",
         [row["noise_multiplier"] for row in levels],
-        {"exact rows": [row["auc_mean"] for row in levels]},
+        {name: [row["auc_mean"] for row in each] for name, each in curves.items()},
         lines={
             f"{first['local_only_party']} alone": first["auc_local_only"],
-            "one place": first["auc_centralized"],
+            **one_place,
         },
     )
-    found["bands"] = {"exact rows": [row["auc_std"] or 0.0 for row in levels]}
+    found["bands"] = {
+        name: [row["auc_std"] or 0.0 for row in each] for name, each in curves.items()
+    }
     found["right"] = {
         "label": "epsilon of releases (log)",
         "values": [row["epsilon_release"] for row in levels],
     }
     return found
+
+
+def _title(rows: Sequence[NoiseRow]) -> str:
+    told = "; ".join(
+        f"{'' if name is None else f'own {name}: '}{highest_gain(levels)}"
+        for name, levels in by_own_prediction(rows).items()
+    )
+    return f"{rows[0]['model']}: {told}"
 
 
 def sweep_page(result: Mapping[str, Any]) -> str:
@@ -115,5 +156,5 @@ def sweep_page(result: Mapping[str, Any]) -> str:
             Markup(curve_svg(sweep_curve(own)))  # noqa: S704  # made by matplotlib from numbers
             for own in by_model
         ],
-        titles=[f"{own[0]['model']}: {highest_gain(own)}" for own in by_model],
+        titles=[_title(own) for own in by_model],
     )

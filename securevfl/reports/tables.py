@@ -86,7 +86,7 @@ def _ahead(value: float) -> str:
 
 TRADEOFF: tuple[Column[JobRow], ...] = (
     ("exchange", _exchange),
-    ("Q", lambda row: str(row["local_steps"])),
+    ("Q", lambda row: f"{row['local_steps']}{' HE' if row.get('he_per_step') else ''}"),
     ("rounds", _rounds),
     ("AUC", lambda row: ("≈" if row.get("binormal") else "") + _share(row["auc"])),
     ("compute", lambda row: seconds(row["compute_s"])),
@@ -157,6 +157,7 @@ STALENESS: tuple[Column[StalenessRow], ...] = (
 FDML: tuple[Column[FdmlRow], ...] = (
     ("training", lambda row: f"{row['model']}, {row['training']}"),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("log loss", lambda row: f"{row['log_loss']:.4f}"),
     ("wall, an epoch", lambda row: seconds(row["wall_s_per_epoch"])),
     ("virtual, an epoch", lambda row: _seconds_or_dash(row["virtual_s_per_epoch"])),
     ("machinery", lambda row: _seconds_or_dash(row["machinery_s"])),
@@ -269,6 +270,8 @@ def target_notes(rows: Sequence[JobRow | RoundsRow]) -> list[str]:
         notes.append("* target not reached in so many rounds")
     if any(row["local_steps"] == "exact" and row["batch_size"] == "full" for row in rows):
         notes.append("Q = exact: the minimum that local steps go towards, all rows every round")
+    if any(row.get("he_per_step") for row in rows):
+        notes.append("HE: homomorphic work repeated in every local step, for benchmarks only")
     return notes
 
 

@@ -17,8 +17,9 @@ Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
 SMALL: dict[str, tuple[type, int, str]] = {
     "tradeoff": (
-        rows.TradeoffRow, 4,
-        "--exchange plain,ckks --local-steps 5,exact --max-rounds 2 --learning-rate 0.3",
+        rows.TradeoffRow, 5,
+        "--exchange plain,ckks --local-steps 5,exact --max-rounds 2 --learning-rate 0.3 "
+        "--he-per-step --schedule inverse-sqrt",
     ),
     "rounds": (
         rows.RoundsRow, 3,
@@ -36,7 +37,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--dataset breast_cancer --staleness 0,unbounded --straggler none --rounds 20",
     ),
     "fdml": (
-        rows.FdmlRow, 8, "--dataset breast_cancer --epochs 1 --hidden 2 --repeats 1",
+        rows.FdmlRow, 9, "--dataset breast_cancer --epochs 1 --hidden 2 --repeats 1",
     ),
     "cost-law": (
         rows.CostLawRow, 2, "--exchange bfv --local-steps 1,5 --rounds 1 --repeats 1",
@@ -93,6 +94,41 @@ def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_s
     assert exact["learning_rate_chosen"] == "from each party's own curvature"
     assert exact["reached_target"]
     assert "all rows every round" in capsys.readouterr().out
+
+
+def test_rows_that_repeat_homomorphic_work_stand_beside_those_that_do_not(
+    capsys: Capture,
+) -> None:
+    arguments = "--exchange plain,bfv --local-steps 1,5 --max-rounds 2 --learning-rate 0.3"
+    more = "--he-per-step --model mlp --hidden 2,2 --schedule inverse-sqrt --round-trips 2"
+    words = [*arguments.split(), *more.split(), "--json", "out.json"]
+    assert run("bench", "tradeoff", *words) == 0
+    found = rows_of("out.json", "bench tradeoff")
+    named = [(row["exchange"], row["local_steps"], row["he_per_step"]) for row in found]
+    assert named == [
+        ("plain", 1, False), ("plain", 5, False),
+        ("bfv", 1, False), ("bfv", 5, False), ("bfv", 1, True), ("bfv", 5, True),
+    ]  # fmt: skip
+    assert [row["messages"] for row in found[2:]] == [8, 8, 8, 2 * 2 * 6]
+    shown = capsys.readouterr().out
+    assert "5 HE" in shown
+    assert "for benchmarks only" in shown
+    told = json.loads(Path("out.json").read_text(encoding="utf-8"))["settings"]
+    assert (told["model"], told["hidden"], told["schedule"]) == ("mlp", [2, 2], "inverse-sqrt")
+    assert run("bench", "tradeoff", "--exchange", "plain", "--he-per-step") == 2
+    assert "no homomorphic exchange" in capsys.readouterr().err
+    assert run("bench", "tradeoff", "--hidden", "3") == 2
+    assert "belongs to model = 'mlp'" in capsys.readouterr().err
+
+
+def test_a_step_size_may_fall_with_the_root_of_rounds() -> None:
+    def aucs(schedule: str) -> list[float]:
+        arguments = "--exchange plain --local-steps 1 --max-rounds 9 --target-auc 1"
+        words = (*arguments.split(), "--learning-rate", "0.02", "--schedule", schedule)
+        assert run("bench", "tradeoff", *words, "--json", "out.json") == 0
+        return [row["auc"] for row in rows_of("out.json", "bench tradeoff")]
+
+    assert aucs("constant") > aucs("inverse-sqrt")
 
 
 def test_rounds_has_exact_steps_of_every_algorithm_but_fedsgd(capsys: Capture) -> None:

@@ -27,9 +27,9 @@ def test_a_sweep_shows_a_table_and_writes_json_and_a_page(capsys: Capture) -> No
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert "best party alone" in shown
     rows = rows_of("out.json", "sweep noise")
-    assert [(row["model"], row["noise_multiplier"]) for row in rows] == [
-        ("lr", 0), ("lr", 2), ("nn", 0), ("nn", 2),
-    ]  # fmt: skip
+    assert [(row["own_prediction"], row["model"], row["noise_multiplier"]) for row in rows] == [
+        (own, model, z) for own in ("exact", "noisy") for model in ("lr", "nn") for z in (0, 2)
+    ]
     page = Path("out.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 2
     assert "What is not promised" in page

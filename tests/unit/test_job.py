@@ -174,6 +174,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "value_fraction_bits": 20,
         "feature_fraction_bits": 12,
         "round_trips": 1,
+        "he_per_step": True,
         "prediction_bound": 7.0,
     },
     "privacy": {

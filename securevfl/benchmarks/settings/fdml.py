@@ -26,7 +26,7 @@ class FdmlSettings:
     learning_rate: Annotated[
         tuple[float, ...],
         typer.Option(help="Step size of each model; falls with the root of rounds."),
-    ] = (3.0, 6.0)
+    ] = (3.0, 3.0)
     l2: Annotated[
         tuple[float, ...], typer.Option(min=0, help="L2 regularization of each model.")
     ] = (0.0, 1e-4)

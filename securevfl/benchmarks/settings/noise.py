@@ -1,19 +1,25 @@
 """What `sweep noise` is told."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
 from securevfl.benchmarks.settings import shared
-from securevfl.job import Job
+from securevfl.errors import ConfigError
+from securevfl.job import Job, OwnPrediction
 
 Model = Literal["lr", "nn"]
+FDML = "fdml"
 
 
 @dataclass(frozen=True)
 class NoiseSettings:
-    """Every model at every noise multiplier with every seed."""
+    """Every model at every noise multiplier with every seed.
+
+    Raises:
+        ConfigError: `own_prediction` of an algorithm that has none.
+    """
 
     noise: Annotated[
         tuple[float, ...], typer.Option(help="Noise multipliers z, by commas; 0 clips only.")
@@ -23,6 +29,13 @@ class NoiseSettings:
         typer.Option("--model", help="lr, nn (a network at each party), by commas."),
     ] = ("lr",)
     algorithm: shared.Algorithm = "fdml"
+    own_prediction: Annotated[
+        tuple[OwnPrediction, ...],
+        typer.Option(
+            help="What a party of fdml adds to the others' noisy sum, by commas: its exact "
+            "prediction, or its noisy one as in the paper; both if absent."
+        ),
+    ] = ()
     mechanism: Annotated[
         Literal["gaussian", "laplace"], typer.Option(help="Which noise on predictions.")
     ] = "gaussian"
@@ -47,7 +60,25 @@ class NoiseSettings:
         None
     )
 
-    def job(self, model: str, rows: int, seed: int, noise: float | None) -> Job:
+    def __post_init__(self) -> None:
+        if self.own_prediction and self.algorithm != FDML:
+            raise ConfigError(f"--own-prediction is fdml's, not {self.algorithm!r}'s")
+
+    @property
+    def own_predictions(self) -> tuple[OwnPrediction | None, ...]:
+        """The curves to draw; None where there is no choice."""
+        if self.algorithm != FDML:
+            return (None,)
+        return self.own_prediction or get_args(OwnPrediction)
+
+    def job(
+        self,
+        model: str,
+        rows: int,
+        seed: int,
+        noise: float | None,
+        own_prediction: OwnPrediction | None = None,
+    ) -> Job:
         """The job of one run on so many training rows; without the exchange at noise None."""
         settings: dict[str, Any] = {
             "name": "noise",
@@ -76,4 +107,5 @@ class NoiseSettings:
             "gradient_clip": self.gradient_clip,
             "gradient_noise_multiplier": self.gradient_noise,
         }
-        return Job.of(job=settings, exchange={"scheme": "dp"}, privacy=privacy)
+        own = {} if own_prediction is None else {FDML: {"own_prediction": own_prediction}}
+        return Job.of(job=settings, exchange={"scheme": "dp"}, privacy=privacy, own=own)

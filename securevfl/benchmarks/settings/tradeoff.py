@@ -20,6 +20,17 @@ class TradeoffSettings:
     ] = ("plain", "paillier", "ckks", "bfv")
     algorithm: shared.Algorithm = "fedbcd-p"
     local_steps: shared.LocalSteps = (1, 5, 10, "exact")
+    model: Annotated[
+        Literal["linear", "mlp"],
+        typer.Option(
+            help="Local models; encrypted rounds of an mlp step on its linearization, unless "
+            "each step has its own product."
+        ),
+    ] = "linear"
+    hidden: Annotated[
+        tuple[int, ...],
+        typer.Option(min=1, help="Units of each hidden layer of an mlp, by commas; 64 if absent."),
+    ] = ()
     batch_size: shared.FullOrSize = 64
     target_aucs: Annotated[
         tuple[float, ...],
@@ -35,6 +46,9 @@ class TradeoffSettings:
         Literal["shared", "per-q"],
         typer.Option(help="Tune one step size at the largest Q for all, or one for each Q."),
     ] = "shared"
+    schedule: Annotated[
+        Literal["constant", "inverse-sqrt"], typer.Option(help="Step sizes over rounds.")
+    ] = "constant"
     loss: Annotated[
         Literal["logistic", "squared", "taylor-logistic"],
         typer.Option(help="Loss; hiding both sides takes squared or taylor-logistic."),
@@ -42,6 +56,14 @@ class TradeoffSettings:
     repeats: shared.Repeats = 1
     network: shared.Network = shared.LAN
     hide: Annotated[Hide, typer.Option(help="What homomorphic exchanges hide.")] = "residuals"
+    he_per_step: Annotated[
+        bool,
+        typer.Option(
+            "--he-per-step",
+            help="Also rows that repeat homomorphic work in every local step, as the paper's "
+            "system does.",
+        ),
+    ] = False
     key_bits: Annotated[int | None, typer.Option(help="Paillier modulus: 3072 or 2048.")] = None
     engine: Annotated[
         str | None, typer.Option(help="Implementation, of the schemes that have it: phe, fast.")

@@ -43,7 +43,7 @@ class EncryptedFeatureSide:
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
-    ) -> Signal | None:
+    ) -> GradientSignal | None:
         """Multiply encrypted residuals, take the gradient."""
         del others
         party = self._party
@@ -53,7 +53,8 @@ class EncryptedFeatureSide:
         if batch.jacobian is not None:
             async with party.costs.compute("local"):
                 batch, exponents = self._key.within_bound(batch)
-        mask = await self._key.multiply(step, batch, predictions.shape[1])
+        again = not step.fresh
+        mask = await self._key.multiply(step, batch, predictions.shape[1], again=again)
         masked = await self._key.take_decrypted(step, mask.shape)
         async with party.costs.compute("local"):
             gradient = self._key.unmasked(masked, mask) / len(batch.inputs)
@@ -83,9 +84,10 @@ class EncryptedLabelSide:
         assert batch.labels is not None and others is not None  # noqa: S101, PT018
         receivers = [name for name in party.feature_parties if name in step.receivers]
         if receivers:
-            async with party.costs.compute("local"):
-                residuals = party.loss.residuals(others + predictions, batch.labels)
-            await self._key.send_encrypted(step, residuals, receivers, "residuals")
+            if step.fresh:
+                async with party.costs.compute("local"):
+                    residuals = party.loss.residuals(others + predictions, batch.labels)
+                await self._key.send_encrypted(step, residuals, receivers, "residuals")
             await self._key.decrypt_products(step, batch, receivers)
         if party.name not in step.receivers:
             return None

@@ -162,6 +162,7 @@ class PeerKey:
         self.evaluator = evaluator
         self.product_format = product_format
         self._prepared: dict[int, object] = {}
+        self._vectors: tuple[bytes, ...] = ()
         party.costs.ahead.append(evaluator.make_blinder)
 
     def within_bound(self, batch: Batch) -> tuple[Batch, IntArray]:
@@ -180,8 +181,16 @@ class PeerKey:
         scaled = np.ldexp(matrix, exponents)
         return replace(batch, jacobian=lambda: scaled), exponents
 
-    async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
+    async def multiply(
+        self, step: Step, batch: Batch, outputs: int, *, again: bool = False
+    ) -> RingArray:
         """Receive Enc(v), send Enc(Xᵀv + r), keep r.
+
+        Args:
+            step: the exchange.
+            batch: X, or a Jacobian.
+            outputs: C.
+            again: take the Enc(v) of the last time, which is not sent again; r is fresh.
 
         Returns:
             r modulo 2^64, shape (P, C).
@@ -192,9 +201,10 @@ class PeerKey:
         # X is known before Enc(v) is here.
         async with self._party.costs.compute("evaluate"):
             prepared = self._prepare(batch)
-        vectors = await self.take_encrypted(step, outputs)
+        if not again:
+            self._vectors = await self.take_encrypted(step, outputs)
         multiply = self.evaluator.masked_product
-        replies = [await self.product(vector, prepared, multiply) for vector in vectors]
+        replies = [await self.product(vector, prepared, multiply) for vector in self._vectors]
         products = tuple(reply.ciphertext for reply in replies)
         await self._party.channel.send(self.owner_name, EncryptedProducts(step.index, products))
         return np.stack([reply.mask for reply in replies], axis=1)

@@ -146,6 +146,8 @@ class InClear(Exchange):
             raise ConfigError(f"hide = 'both' needs a homomorphic scheme, not {self.name!r}")
         if settings.round_trips == 1:
             raise ConfigError(f"round_trips = 1 needs a homomorphic scheme, not {self.name!r}")
+        if settings.he_per_step:
+            raise ConfigError(f"he_per_step needs a homomorphic scheme, not {self.name!r}")
         if settings.key_bits or settings.engine:
             raise ConfigError(f"exchange {self.name!r} has no keys: drop key_bits and engine")
 

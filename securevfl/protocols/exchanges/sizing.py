@@ -16,7 +16,8 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
     Fixed point is the job's, or else the scheme's; features that are exact with fewer fraction
     bits take fewer. Residuals of logistic losses and of the hinge stay within ±1. Others follow
     the predictions: of one party where each encrypts its own, of all where the label party encrypts
-    their sum. Layouts are for the widest party, and flooding lasts for all rounds.
+    their sum. Layouts are for the widest party, and flooding lasts for all products of all
+    rounds.
 
     Args:
         plan: of the job.
@@ -38,7 +39,7 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
             summands=summands + int(ahead),
             columns=columns + (plan.most_batch_rows if ahead else 0),
             vectors=loss.outputs,
-            rounds=plan.job.job.rounds,
+            rounds=plan.rounds * plan.products,
             bandwidth_mbit=plan.line.bandwidth_mbit,
             latency_ms=plan.line.latency_ms,
             evaluators=parties - 1,
@@ -71,6 +72,8 @@ def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
     if plan.most_batch_rows > MOST_ROWS_AHEAD:
         return False
     if seconds is None or settings.hide != "residuals" or settings.predictions != "clear":
+        return False
+    if settings.he_per_step:
         return False
     try:
         extra = seconds(ahead) - seconds(fmt)

@@ -26,10 +26,11 @@ from securevfl.protocols.exchanges.class_sums import (
     LabelClassSums,
     establish_class_sums,
 )
-from securevfl.protocols.exchanges.encrypted import EncryptedFeatureSide, EncryptedLabelSide
+from securevfl.protocols.exchanges.encrypted import EncryptedLabelSide
 from securevfl.protocols.exchanges.encrypted_both import EncryptedBothSide
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.exchanges.one_trip import OneTripFeatureSide, OneTripLabelSide
+from securevfl.protocols.exchanges.per_step import check_per_step, feature_side
 from securevfl.protocols.exchanges.sizing import MOST_ROWS_AHEAD, product_format, takes_one_trip
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import gathering_of, require_summands
@@ -71,6 +72,8 @@ class UnderEncryption(Exchange):
             quadratic_loss(plan.loss.name)
         if settings.round_trips == 1:
             self._check_one_trip(plan)
+        if settings.he_per_step:
+            check_per_step(plan)
         if plan.networks:
             _check_networks(plan, plan.networks.keys() - {plan.facts.label_party})
 
@@ -129,7 +132,10 @@ class UnderEncryption(Exchange):
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
-        """4(K − 1), in one round trip 3(K − 1), hiding both sides 3(K² − K); auto counts two."""
+        """4(K − 1), in one round trip 3(K − 1), hiding both sides 3(K² − K); auto counts two.
+
+        Under `he_per_step` 2(Q + 1)(K − 1), which is told for Q = 1.
+        """
         if settings.hide == "both":
             return 3 * (parties**2 - parties)
         return (3 if settings.round_trips == 1 else 4) * (parties - 1)
@@ -180,7 +186,7 @@ class UnderEncryption(Exchange):
             ours = OneTripFeatureSide(party, gathering, key, session.lookahead)
             return Established(ours, gathering, own, ours.in_flight)
         else:
-            side = EncryptedFeatureSide(party, gathering, peers[party.label_party])
+            side = feature_side(plan, party, gathering, peers[party.label_party])
         if shown != "hidden":
             return Established(side, gathering, own)
         class_sums = await establish_class_sums(session)

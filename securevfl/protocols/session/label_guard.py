@@ -3,7 +3,8 @@
 Every distinct batch whose gradient a peer learns is P·C linear equations in the N·C residuals.
 The *leakage ratio* is their number over the number of unknowns, all peers together, since peers
 may collude. A network's Jacobian changes with θ, so that for its party every *visit* of a batch
-brings new equations. What the guard allows is not this ratio, see `person_record`.
+brings new equations; and where local steps repeat products (`he_per_step`), every product counts,
+of whatever model. What the guard allows is not this ratio, see `person_record`.
 """
 
 import hashlib
@@ -30,19 +31,19 @@ class LeakageCount:
         outputs: C.
         columns: P of every peer.
         revealed: by peer and batch: how many values the peer learned.
-        nonlinear: the peers for which every visit of a batch counts.
+        every_product: the peers for which every product of a batch counts.
     """
 
     rows: int
     outputs: int
     columns: Mapping[str, int]
     revealed: Revealed = field(default_factory=dict)
-    nonlinear: frozenset[str] = frozenset()
+    every_product: frozenset[str] = frozenset()
 
     def add(self, peer: str, rows: NDArray[np.int64]) -> None:
-        """Count the batch of these rows for a peer: once, and every visit of a network."""
+        """Count a product of the batch of these rows for a peer: once, or every one."""
         seen, batch = self.revealed.setdefault(peer, {}), batch_digest(rows)
-        before = seen.get(batch, 0) if peer in self.nonlinear else 0
+        before = seen.get(batch, 0) if peer in self.every_product else 0
         seen[batch] = before + self.columns[peer] * self.outputs
 
     @property

@@ -50,10 +50,13 @@ class Party:
 class Step:
     """One exchange: in FedBCD-p there is one a round, in FedBCD-s one a party and round.
 
+    Where every local step repeats homomorphic work (`he_per_step`), each is an exchange.
+
     Attributes:
         index: counts the exchanges of a job.
         receivers: who gets a signal.
-        fresh: whose predictions of this batch the label party has not seen yet.
+        fresh: whose predictions of this batch the label party has not seen yet; nobody's where the
+            step repeats the product of the one before, on the same ciphertexts.
     """
 
     index: int

@@ -6,6 +6,13 @@ others' for the same batch; the server refuses the pull, and answers as soon as 
 party is more than τ iterations ahead of the slowest (stale-synchronous parallel). τ = 0 is bulk
 synchronous: every sum is fresh, and the steps are those of one trainer with all columns.
 
+Departures from the paper's Algorithm 1 (docs/decisions/0024-departures-from-fdml.md):
+
+- Noise: there a party steps on the row sum with its own noisy push in it, here on the others'
+  noisy sum and its own exact prediction; `own_prediction = "noisy"` is the paper's.
+- Refusal: there from a lead of τ on, here beyond it; our τ is the paper's τ + 1.
+- Step: there the sum of a batch's gradients, here their mean; our η0 is S times the paper's.
+
 Learns:
     server: every party's predictions per sample, clipped and noisy under `dp`; no label.
     every party: all labels, given to it in advance, and Σ_{j≠k} of the others' predictions per
@@ -135,7 +142,7 @@ async def work(training: Training, batches: PartyBatches, steps: LocalSteps) -> 
         TrainingDiverged: the new weights are not finite.
     """
     party, model, plan = training.party, training.model, training.plan
-    costs = party.costs
+    costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
     for index in range(plan.rounds):
         batch = batches.at(index)
         steps.begin(index, len(batch.rows))
@@ -147,7 +154,8 @@ async def work(training: Training, batches: PartyBatches, steps: LocalSteps) -> 
         sender, pulled = await party.channel.receive([SERVER], PulledSums, index)
         expect_shape(sender, pulled.values, predictions.shape)
         async with costs.compute("local"):
-            residuals = party.loss.residuals(pulled.values + predictions, batch.labels)
+            own = shared if settings.own_prediction == "noisy" else predictions
+            residuals = party.loss.residuals(pulled.values + own, batch.labels)
             gradient = pull_back(residuals) / len(batch.inputs) + model.penalty_gradient(
                 plan.rule.l2
             )

@@ -137,8 +137,10 @@ async def take_part(training: Training) -> Trained:
         labels = place.data.train_labels
         require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
     batches = PartyBatches(plan, place.data, part.inputs)
+    # Products that local steps repeat tell nothing new, but a peer that cheats could make them.
+    repeated = plan.facts.names if plan.products > 1 else plan.networks
     leakage = LeakageCount(
-        plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(plan.networks)
+        plan.facts.rows, plan.loss.outputs, agreement.columns, every_product=frozenset(repeated)
     )
     columns = sum((agreement.own_columns, *agreement.columns.values()))
     async with party.costs.compute(SETUP):
@@ -301,12 +303,12 @@ def watch_of(party: Party, plan: Plan, labels: IntArray | None) -> Watch:
 def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
     """The exchanges of a round."""
     names, label_party = plan.facts.names, plan.facts.label_party
-    if not plan.algorithm.in_turns:
-        yield Step(round_index, receivers=names, fresh=names)
-        return
-    turns = (label_party, *(name for name in names if name != label_party))
-    first = round_index * len(turns)
-    fresh = names
-    for turn, name in enumerate(turns):
-        yield Step(first + turn, receivers=(name,), fresh=fresh)
-        fresh = (name,)
+    turns = [names]
+    if plan.algorithm.in_turns:
+        turns = [(label_party,), *((name,) for name in names if name != label_party)]
+    index, fresh = round_index * len(turns) * plan.products, names
+    for receivers in turns:
+        for _ in range(plan.products):
+            yield Step(index, receivers, fresh)
+            index, fresh = index + 1, ()
+        fresh = receivers

@@ -101,6 +101,7 @@ def _told(
 ) -> Iterator[Told]:
     """What all rounds of a job would tell all peers."""
     every_visit = plan.job.job.label_guard == "visits" or not plan.schedule.repeats
+    every_visit = every_visit or plan.products > 1
     keys = sorted({plan.schedule.batch_key(index) for index in range(plan.rounds)})
     for peer in party.others:
         values, committed = agreement.columns[peer], agreement.commitments[peer]
@@ -113,7 +114,9 @@ def _told(
         if every_visit or not committed:
             for index in range(plan.rounds):
                 name, rows = f"{plan.hash.hex()} {index}", plan.schedule.batch(index)
-                yield Told(peer, values, rows, name, model, may_repeat=resumes)
+                for product in range(plan.products):
+                    once = f"{name} {product}" if product else name
+                    yield Told(peer, values, rows, once, model, may_repeat=resumes)
             continue
         for key in keys:
             rows = plan.schedule.fixed[key]
@@ -127,6 +130,11 @@ def _told(
 def _remedy(plan: Plan, columns: int, variance: float) -> str:
     """What would tell less than a job that is refused."""
     rows = plan.facts.rows
+    if plan.products > 1:
+        return (
+            f"he_per_step makes {plan.products} products a visit and all count: drop it, as one "
+            "serves all local steps"
+        )
     least = ceil(columns / (OTHERS_LIMIT * variance))
     if plan.networks:
         rounds = int(rows * variance * OTHERS_LIMIT / columns)

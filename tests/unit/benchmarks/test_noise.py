@@ -5,16 +5,25 @@ from typing import Any
 
 import pytest
 
+from securevfl.benchmarks.in_one_place import train_in_one_place, tuned_in_one_place
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.noise import sweep, work_of
 from securevfl.benchmarks.settings.noise import NoiseSettings
+from securevfl.benchmarks.tuning import tune
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
 from securevfl.reports.rows import NoiseRow
+from securevfl.reports.sweep import sweep_curve, sweep_notes
 
 SMALL = NoiseSettings(
-    noise=(0.0, 2.0), epochs=2, batch_size=64, repeats=2, learning_rate=0.3, workers=1
+    noise=(0.0, 2.0),
+    own_prediction=("exact",),
+    epochs=2,
+    batch_size=64,
+    repeats=2,
+    learning_rate=0.3,
+    workers=1,
 )
 KEYS = {
     "dataset", "model", "mechanism", "noise_multiplier", "clip", "releases", "delta",
@@ -57,9 +66,47 @@ def test_levels_share_everything_but_their_noise(rows: list[NoiseRow]) -> None:
 
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
 def test_every_algorithm_carries_noise(data: VerticalDataset, algorithm: Any) -> None:  # noqa: ANN401
-    found = sweep(replace(SMALL, algorithm=algorithm, repeats=1, noise=(0.0, 20.0)), data)
+    changed = {"algorithm": algorithm, "own_prediction": (), "noise": (0.0, 20.0)}
+    found = sweep(replace(SMALL, **changed, repeats=1), data)
     assert found[0]["auc_std"] is None
+    assert [row["own_prediction"] for row in found] == [None, None]
     assert found[0]["auc_mean"] > found[1]["auc_mean"]
+
+
+def test_both_own_predictions_are_swept_and_named(
+    data: VerticalDataset, rows: list[NoiseRow]
+) -> None:
+    found = sweep(replace(SMALL, own_prediction=()), data)
+    assert [(row["own_prediction"], row["noise_multiplier"]) for row in found] == [
+        ("exact", 0.0), ("exact", 2.0), ("noisy", 0.0), ("noisy", 2.0),
+    ]  # fmt: skip
+    assert found[:2] == rows
+    exact, noisy = found[1], found[3]
+    assert exact["aucs"] != noisy["aucs"]
+    promised = ("releases", "epsilon_release", "epsilon_end_to_end", "auc_centralized")
+    assert [exact[key] for key in promised] == [noisy[key] for key in promised]
+    drawn = sweep_curve(found)
+    assert list(drawn["series"]) == ["own prediction exact", "own prediction noisy"]
+    assert drawn["series"]["own prediction noisy"] == [row["auc_mean"] for row in found[2:]]
+    notes = "\n".join(sweep_notes(found))
+    assert "lr, own exact: together" in notes
+    assert "lr, own noisy: together" in notes
+
+
+def test_networks_are_compared_with_one_network_over_all_columns(data: VerticalDataset) -> None:
+    settings = replace(
+        SMALL, models=("nn",), hidden=2, noise=(0.0,), repeats=1, learning_rate=None, epochs=1
+    )
+    (row,) = sweep(settings, data)
+    job = settings.job("nn", len(data.train_labels), 0, None)
+    own, centralized = (row[key] for key in ("learning_rate", "learning_rate_centralized"))
+    assert own == tune(job, data).learning_rate
+    assert centralized == tuned_in_one_place(job, data)
+    job = job.with_settings(learning_rate=own)
+    assert row["auc_sum_in_one_place"] == train_in_one_place(job, data).auc
+    job = job.with_settings(learning_rate=centralized)
+    assert row["auc_centralized"] == train_in_one_place(job, data, one_model=True).auc
+    assert "sum of the parties' networks" in "\n".join(sweep_notes([row]))
 
 
 def test_gradient_noise_makes_the_promise_finite(data: VerticalDataset) -> None:
@@ -134,6 +181,7 @@ def test_a_journal_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
     [
         ({"models": ("svm",)}, "svm"),
         ({"noise": ()}, "at least one"),
+        ({"algorithm": "fedsgd"}, "own-prediction"),
         ({"noise": (-1.0,)}, "noise_multiplier"),
         ({"clip": 0.0}, "clip"),
         ({"gradient_clip": 1.0}, "gradient_noise_multiplier"),
@@ -152,5 +200,7 @@ def test_the_curve_of_the_paper(real_data: Callable[..., VerticalDataset]) -> No
     settings = NoiseSettings(
         noise=(0.0, 4.0, 20.0), epochs=4, repeats=1, learning_rate=10.0, workers=1
     )
-    quiet, some, much = sweep(settings, a9a)
+    quiet, some, much, *paper = sweep(settings, a9a)
     assert quiet["auc_mean"] > some["auc_mean"] > some["auc_local_only"] > much["auc_mean"]
+    # As the paper has it, with one's own noise in the sum, they cross between 1 and 2.
+    assert paper[0]["auc_mean"] > paper[1]["auc_local_only"] > paper[1]["auc_mean"]
