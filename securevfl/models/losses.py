@@ -1,10 +1,11 @@
 """Losses f(H, y) of the summed predictions H = Σ_k H_k, through their residuals d = ∂f/∂H.
 
 Predictions have shape (S, C): C = 1 output for two classes, one output a class beyond.
-Labels y are class numbers, shape (S,). `curvature` is the bound c on f″ that makes
-d⁰ + c·(H − H⁰) a majorizer for one party's block.
+Labels y are class numbers, shape (S,); hinges take t = 2y − 1. `curvature` is the bound c on f″
+that makes d⁰ + c·(H − H⁰) a majorizer for one party's block.
 """
 
+from math import inf
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +28,14 @@ class Loss(Protocol):
 
     @property
     def curvature(self) -> float:
-        """Bound on f″."""
+        """Bound on f″; infinite where there is none."""
+
+    @property
+    def label_change(self) -> float:
+        """The most that another label moves a d of one output at the same H."""
+
+    def residual_bound(self, largest: float) -> float:
+        """Bound on |d| while |H| ≤ `largest`."""
 
     def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
         """∂f/∂H per sample, shape (S, C)."""
@@ -53,7 +61,12 @@ class QuadraticLoss(Loss, Protocol):
 class Logistic:
     """f = log(1 + e^H) − yH for y ∈ {0, 1}; d = σ(H) − y, f″ ≤ ¼."""
 
-    name, outputs, curvature = "logistic", 1, 0.25
+    name, outputs, curvature, label_change = "logistic", 1, 0.25, 1.0
+
+    def residual_bound(self, largest: float) -> float:
+        """1, whatever H is."""
+        del largest
+        return 1.0
 
     def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
         """σ(H) − y, through exponentials that cannot overflow."""
@@ -76,8 +89,12 @@ class Logistic:
 class Squared:
     """f = ½(H − y)² for y ∈ {0, 1}; d = H − y, f″ = 1."""
 
-    name, outputs, curvature = "squared", 1, 1.0
+    name, outputs, curvature, label_change = "squared", 1, 1.0, 1.0
     label_bound = 1.0
+
+    def residual_bound(self, largest: float) -> float:
+        """c·|H| + the label's part."""
+        return self.curvature * largest + self.label_bound
 
     def label_part(self, labels: IntArray) -> FloatArray:
         """−y."""
@@ -113,9 +130,64 @@ class TaylorLogistic(Squared):
     @override
     def value(self, predictions: FloatArray, labels: IntArray) -> float:
         """Mean of log 2 − ½tH + ⅛H²."""
-        sign = 2.0 * labels[:, None] - 1.0
-        losses = np.log(2.0) - 0.5 * sign * predictions + 0.125 * predictions**2
+        losses = np.log(2.0) - 0.5 * _signs(labels) * predictions + 0.125 * predictions**2
         return float(losses.mean())
+
+
+class SquaredHinge:
+    """f = max(0, 1 − tH)² for t = 2y − 1; d = −2t·max(0, 1 − tH), f″ ≤ 2.
+
+    That of a linear support vector machine as LIBLINEAR has it, and of the second note on FedBCD,
+    which takes it for L1 block descent.
+    """
+
+    name, outputs, curvature, label_change = "squared-hinge", 1, 2.0, inf
+
+    def residual_bound(self, largest: float) -> float:
+        """2(1 + |H|)."""
+        return 2.0 * (1.0 + largest)
+
+    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+        """−2t·max(0, 1 − tH)."""
+        signs = _signs(labels)
+        return -2.0 * signs * np.maximum(0.0, 1.0 - signs * predictions)
+
+    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+        """Mean of max(0, 1 − tH)²."""
+        return float(np.mean(np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2))
+
+    def constant(self, labels: IntArray) -> FloatArray:
+        """The mean of t, where residuals sum to zero."""
+        mean: FloatArray = _signs(labels).mean(axis=0)
+        return mean
+
+
+class Hinge:
+    """f = max(0, 1 − tH) for t = 2y − 1; d = −t where tH < 1, else 0: a subgradient.
+
+    f bends at tH = 1 alone, and there without bound: no quadratic of finite curvature majorizes it.
+    """
+
+    name, outputs, curvature, label_change = "hinge", 1, inf, 2.0
+
+    def residual_bound(self, largest: float) -> float:
+        """1, whatever H is."""
+        del largest
+        return 1.0
+
+    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+        """−t where tH < 1, else 0."""
+        signs = _signs(labels)
+        residuals: FloatArray = np.where(signs * predictions < 1, -signs, 0.0)
+        return residuals
+
+    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+        """Mean of max(0, 1 − tH)."""
+        return float(np.mean(np.maximum(0.0, 1.0 - _signs(labels) * predictions)))
+
+    def constant(self, labels: IntArray) -> FloatArray:
+        """The t of most rows."""
+        return np.where(_signs(labels).mean(axis=0) >= 0, 1.0, -1.0)
 
 
 class Multinomial:
@@ -124,10 +196,15 @@ class Multinomial:
     f″ = diag(p) − ppᵀ has no eigenvalue above ½ (Böhning 1992).
     """
 
-    name, curvature = "multinomial", 0.5
+    name, curvature, label_change = "multinomial", 0.5, 1.0
 
     def __init__(self, classes: int) -> None:
         self.outputs = classes
+
+    def residual_bound(self, largest: float) -> float:
+        """1, whatever H is."""
+        del largest
+        return 1.0
 
     def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
         """softmax(H) − onehot(y)."""
@@ -159,6 +236,9 @@ def loss_for(name: str, classes: int) -> Loss:
         return Logistic() if classes == 2 else Multinomial(classes)  # noqa: PLR2004
     if classes != 2:  # noqa: PLR2004
         raise ConfigError(f"loss = {name!r} takes two classes, the data have {classes}")
+    for loss in (SquaredHinge(), Hinge()):
+        if loss.name == name:
+            return loss
     return quadratic_loss(name)
 
 
@@ -172,3 +252,8 @@ def quadratic_loss(name: str) -> QuadraticLoss:
         if loss.name == name:
             return loss
     raise ConfigError(f"loss = {name!r}: hide = 'both' takes 'squared' or 'taylor-logistic'")
+
+
+def _signs(labels: IntArray) -> FloatArray:
+    """The signs t = 2y − 1, shape (S, 1)."""
+    return 2.0 * labels[:, None].astype(np.float64) - 1.0

@@ -5,16 +5,25 @@ from numpy.typing import NDArray
 
 from securevfl.errors import ConfigError
 from securevfl.models.losses import (
+    Hinge,
     Logistic,
     Loss,
     Multinomial,
     Squared,
+    SquaredHinge,
     TaylorLogistic,
     loss_for,
     quadratic_loss,
 )
 
-ALL: list[Loss] = [Logistic(), Squared(), TaylorLogistic(), Multinomial(4)]
+ALL: list[Loss] = [
+    Logistic(),
+    Squared(),
+    TaylorLogistic(),
+    Multinomial(4),
+    SquaredHinge(),
+    Hinge(),
+]
 
 
 def named(loss: Loss) -> str:
@@ -37,6 +46,9 @@ def torch_value(name: str, predictions: torch.Tensor, labels: torch.Tensor) -> t
         return functional.binary_cross_entropy_with_logits(single, targets)
     if name == "squared":
         return functional.mse_loss(single, targets) / 2
+    if name.endswith("hinge"):
+        margins = functional.relu(1 - (2 * targets - 1) * single)
+        return (margins**2 if name.startswith("squared") else margins).mean()
     at_zero = torch.zeros_like(single, requires_grad=True)
     sign = 2 * targets - 1
     loss = functional.softplus(-sign * at_zero)
@@ -122,3 +134,52 @@ def test_quadratic_losses_take_two_classes() -> None:
 def test_hiding_both_sides_asks_for_a_quadratic_loss() -> None:
     with pytest.raises(ConfigError, match="'squared' or 'taylor-logistic'"):
         quadratic_loss("logistic")
+
+
+@pytest.mark.parametrize("loss", ALL, ids=named)
+def test_residuals_keep_within_their_bound_and_reach_it(loss: Loss) -> None:
+    largest = 3.0
+    corners = np.array([[1.0], [-1.0]]) * np.linspace(-largest, largest, loss.outputs)
+    predictions, labels = np.vstack([corners, corners]), np.array([0, 0, 1, 1])
+    if loss.outputs == 1:
+        predictions = largest * np.array([[1.0], [-1.0], [1.0], [-1.0]])
+    most = np.abs(loss.residuals(predictions, labels)).max()
+    assert 0.9 * loss.residual_bound(largest) < most <= loss.residual_bound(largest)
+
+
+@pytest.mark.parametrize("loss", [each for each in ALL if each.outputs == 1], ids=named)
+def test_a_label_moves_a_residual_by_no_more_than_it_says(loss: Loss) -> None:
+    predictions = np.linspace(-50, 50, 101)[:, None]
+    zeros = np.zeros(len(predictions), dtype=np.int64)
+    moved = np.abs(loss.residuals(predictions, zeros) - loss.residuals(predictions, zeros + 1))
+    if np.isinf(loss.label_change):
+        assert moved.max() > 100
+    else:
+        assert moved.max() == pytest.approx(loss.label_change)
+
+
+@pytest.mark.parametrize("loss", ALL, ids=named)
+def test_no_other_constant_is_better(loss: Loss) -> None:
+    labels = np.random.default_rng(3).integers(0, max(loss.outputs, 2), 200)
+    labels[:20] = 0
+    best = np.broadcast_to(loss.constant(labels), (200, loss.outputs))
+    for moved in (-0.01, 0.01):
+        other = best.copy()
+        other[:, 0] += moved
+        assert loss.value(best, labels) <= loss.value(other, labels)
+
+
+@pytest.mark.parametrize("name", ["squared-hinge", "hinge"])
+def test_hinges_take_two_classes_and_are_not_quadratic(name: str) -> None:
+    assert loss_for(name, 2).name == name
+    with pytest.raises(ConfigError, match="takes two classes, the data have 3"):
+        loss_for(name, 3)
+    with pytest.raises(ConfigError, match="'squared' or 'taylor-logistic'"):
+        quadratic_loss(name)
+
+
+def test_a_hinge_bends_without_bound_at_a_margin_of_one() -> None:
+    near = np.array([[1 - 1e-9], [1 + 1e-9]])
+    low, high = Hinge().residuals(near, np.array([1, 1]))[:, 0]
+    assert (high - low) / 2e-9 > 1e8
+    assert np.isinf(Hinge().curvature)
