@@ -111,6 +111,7 @@ def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
     )
     yield plan.networks, "algorithm = 'dbcd' trains linear models only"
     yield plan.batch_size != "full", "algorithm = 'dbcd' takes all rows: batch_size = 'full'"
+    yield privacy.gradient_clip, "gradient_clip: dbcd takes no gradient steps"
     yield (
         settings.learning_rate != "auto" or settings.schedule or settings.divide_by_sqrt_parties,
         "algorithm = 'dbcd' searches for its steps: drop learning_rate, schedule and "
@@ -124,7 +125,6 @@ def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
         settings.local_rule != "curvature",
         f"local_rule = {settings.local_rule!r}: dbcd follows curvature",
     )
-    yield privacy.gradient_clip, "gradient_clip: dbcd takes no gradient steps"
     yield (
         privacy.label_noise_multiplier,
         "label_noise_multiplier: dbcd's line search tells of exact labels",

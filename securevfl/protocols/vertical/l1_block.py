@@ -71,13 +71,17 @@ class L1Block:
         with np.errstate(over="ignore", invalid="ignore"):
             slopes = (inputs.T @ residuals)[:, 0] / rows
             self._gradient = slopes + self._l2 * self._penalized * weights
-        if not np.isfinite(self._gradient).all():
-            raise TrainingDiverged("training diverged: slopes are not finite; standardize columns")
         penalties = self.l1 * self._penalized
         chosen = self._working_set(violations(self._gradient, weights, penalties))
         some = inputs[:, chosen]
         bends = np.maximum(self._loss.bends(residuals), LEAST_BEND * self._loss.curvature)
-        matrix = some.T @ (bends * some) / rows
+        with np.errstate(over="ignore", invalid="ignore"):
+            matrix = some.T @ (bends * some) / rows
+        if not (np.isfinite(self._gradient).all() and np.isfinite(matrix).all()):
+            raise TrainingDiverged(
+                "training diverged: columns so large that their slopes or squares leave float64: "
+                "standardize them"
+            )
         matrix[np.diag_indices_from(matrix)] += self._proximal + self._l2 * self._penalized[chosen]
         self._target = weights.copy()
         self._target[chosen] = minimized(
