@@ -20,7 +20,7 @@ from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.scores import auc, auc_error
-from securevfl.models.storage import save_model
+from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
@@ -230,13 +230,19 @@ def plan_for(job: Job, dataset: VerticalDataset, modules: Collection[str] = ()) 
 def save_models(result: TrainingResult, directory: Path) -> list[Path]:
     """Write every party's model to `directory/<party>.safetensors`.
 
+    Those of an L1 path of more than one λ also each to `<party>-l1-<λ>.safetensors`.
+
     Raises:
         DataError: a file cannot be written.
     """
-    paths = {name: directory / f"{name}.safetensors" for name in result.outcomes}
-    for name, path in paths.items():
-        save_model(path, result.outcomes[name].model)
-    return list(paths.values())
+    models: dict[Path, SavedModel] = {}
+    for name, outcome in result.outcomes.items():
+        models[directory / f"{name}.safetensors"] = outcome.model
+        for point in outcome.path if len(outcome.path) > 1 else ():
+            models[directory / f"{name}-l1-{point.l1}.safetensors"] = point.model
+    for path, model in models.items():
+        save_model(path, model)
+    return list(models)
 
 
 def _workplace(

@@ -20,6 +20,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.job.sections import (
     Activation,
     AuditSection,
+    DbcdSettings,
     ExchangeSettings,
     FdmlSettings,
     Hide,
@@ -35,6 +36,7 @@ from securevfl.job.sections import (
 
 __all__ = [
     "Activation",
+    "DbcdSettings",
     "ExchangeSettings",
     "FdmlSettings",
     "Hide",
@@ -55,7 +57,7 @@ __all__ = [
 
 S = TypeVar("S", bound=Section)
 
-OWN_SECTIONS: dict[str, type[Section]] = {"fdml": FdmlSettings}
+OWN_SECTIONS: dict[str, type[Section]] = {"fdml": FdmlSettings, "dbcd": DbcdSettings}
 """What algorithms have of their own; those of other packages say so when they are made known."""
 
 

@@ -45,7 +45,10 @@ class JobSettings(Section):
             the label party watches its loss.
         tolerance: with "auto", training ends once three rounds together gain less, as a part of
             the loss of the best constant; 0 never ends it.
-        l2: λ; where not given 1/N with learning_rate = "auto", as scikit-learn's C = 1, else 0.
+        l1: λ of λ‖θ‖₁ without the intercept, for linear models in clear; scikit-learn's C is
+            1/(λN).
+        l2: λ; where not given 1/N with learning_rate = "auto" and no l1, as scikit-learn's C = 1,
+            else 0.
         schedule: constant η0, or inverse-sqrt: η0/√(i+1) at round i; where not given, constant,
             and inverse-sqrt under fdml.
         divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
@@ -87,6 +90,7 @@ class JobSettings(Section):
     schedule: Literal["constant", "inverse-sqrt"] | None = None
     divide_by_sqrt_parties: bool = False
     loss: Loss = "logistic"
+    l1: NonNegative = 0.0
     l2: NonNegative | None = None
     proximal: NonNegative = 0.0
     local_rule: Literal["curvature", "gauss-newton", "frozen", "exact"] = "curvature"
@@ -249,3 +253,22 @@ class FdmlSettings(Section):
 
     staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
     own_prediction: OwnPrediction = "exact"
+
+
+class DbcdSettings(Section):
+    """`[dbcd]`.
+
+    Attributes:
+        working_set: the columns that a party moves in a round: all, or greedily those that break
+            the conditions of optimality most.
+        size: how many of them, where it is greedy; 10 where not given.
+        path: λ one after another, falling, each from where the last one ended, in place of
+            job.l1; rounds are those of the whole path.
+        momentum: search along the last step too, which takes fewer rounds than the paper's
+            search along the new direction alone.
+    """
+
+    working_set: Literal["all", "greedy"] = "all"
+    size: PositiveInt | None = None
+    path: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
+    momentum: bool = True

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.models.local_model import PullBack
+from securevfl.models.local_model import LocalModel, PullBack
 
 LEAST_SPREAD = 1e-9
 
@@ -57,6 +57,20 @@ class LinearModel:
         if self.intercept:
             gradient[-1] = 0.0
         return gradient
+
+
+def soft_threshold(model: LocalModel, weights: FloatArray, amount: float) -> FloatArray:
+    """The proximal step of amount·‖θ‖₁, which leaves the intercept alone.
+
+    Args:
+        model: says whether there is one.
+        weights: θ before, shape (P, C).
+        amount: λ times the length of the gradient step before.
+    """
+    shrunk: FloatArray = np.sign(weights) * np.maximum(np.abs(weights) - amount, 0.0)
+    if model.intercept:
+        shrunk[-1] = weights[-1]
+    return shrunk
 
 
 def random_start(

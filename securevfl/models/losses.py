@@ -6,7 +6,7 @@ that makes d⁰ + c·(H − H⁰) a majorizer for one party's block.
 """
 
 from math import inf
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from typing_extensions import override
@@ -58,6 +58,14 @@ class QuadraticLoss(Loss, Protocol):
         """What the labels add to d, shape (S, 1)."""
 
 
+@runtime_checkable
+class BendingLoss(Loss, Protocol):
+    """A loss of one output with an f″ that its residual alone tells."""
+
+    def bends(self, residuals: FloatArray) -> FloatArray:
+        """f″ of every sample where its residual is d, shape (S, 1)."""
+
+
 class Logistic:
     """f = log(1 + e^H) − yH for y ∈ {0, 1}; d = σ(H) − y, f″ ≤ ¼."""
 
@@ -74,6 +82,11 @@ class Logistic:
         sigmoid = np.where(predictions >= 0, 1.0, decay) / (1.0 + decay)
         residuals: FloatArray = sigmoid - labels[:, None]
         return residuals
+
+    def bends(self, residuals: FloatArray) -> FloatArray:
+        """σ(1 − σ) = |d|(1 − |d|)."""
+        distances: FloatArray = np.abs(residuals)
+        return distances * (1.0 - distances)
 
     def value(self, predictions: FloatArray, labels: IntArray) -> float:
         """Mean of log(1 + e^H) − yH."""
@@ -103,6 +116,10 @@ class Squared:
     def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
         """H − y."""
         return self.curvature * predictions + self.label_part(labels)
+
+    def bends(self, residuals: FloatArray) -> FloatArray:
+        """C everywhere."""
+        return np.full_like(residuals, self.curvature)
 
     def value(self, predictions: FloatArray, labels: IntArray) -> float:
         """Mean of ½(H − y)²."""
@@ -151,6 +168,10 @@ class SquaredHinge:
         """−2t·max(0, 1 − tH)."""
         signs = _signs(labels)
         return -2.0 * signs * np.maximum(0.0, 1.0 - signs * predictions)
+
+    def bends(self, residuals: FloatArray) -> FloatArray:
+        """2 within the margin and 0 beyond it, where d is 0."""
+        return np.where(residuals != 0, self.curvature, 0.0)
 
     def value(self, predictions: FloatArray, labels: IntArray) -> float:
         """Mean of max(0, 1 − tH)²."""

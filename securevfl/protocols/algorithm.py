@@ -27,6 +27,7 @@ class Algorithm(ABC):
         labels_everywhere: whether all parties hold the labels.
         scores_between: whether held-out rows are scored as training goes on.
         default_schedule: of η, where the job does not say.
+        defaults: other keys of `[job]`, where the job does not say.
         roles: who learns what beside what the exchange says.
     """
 
@@ -37,6 +38,7 @@ class Algorithm(ABC):
     labels_everywhere: ClassVar[bool] = False
     scores_between: ClassVar[bool] = True
     default_schedule: ClassVar[Literal["constant", "inverse-sqrt"]] = "constant"
+    defaults: ClassVar[Mapping[str, object]] = {}
     roles: ClassVar[tuple[Role, ...]] = ()
 
     @abstractmethod

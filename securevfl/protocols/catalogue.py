@@ -23,6 +23,7 @@ from securevfl.protocols.exchanges.noisy import Noisy
 from securevfl.protocols.exchanges.plain import Masked, Plain
 from securevfl.protocols.exchanges.under_encryption import UnderEncryption
 from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.vertical.dbcd import Dbcd
 from securevfl.protocols.vertical.fdml import Fdml
 from securevfl.protocols.vertical.fedbcd import FEDBCD_P, FEDBCD_S, FEDSGD
 
@@ -176,5 +177,5 @@ def _add(known: dict[str, D], names: list[str], description: D, what: str) -> No
 
 for _exchange in (Plain(), Masked(), Noisy(), *map(UnderEncryption, SCHEMES)):
     add_exchange(_exchange)
-for _algorithm in (FEDSGD, FEDBCD_P, FEDBCD_S, Fdml()):
+for _algorithm in (FEDSGD, FEDBCD_P, FEDBCD_S, Fdml(), Dbcd()):
     add_algorithm(_algorithm)

@@ -26,6 +26,8 @@ def settled(
     Raises:
         ConfigError: steps that the job cannot take, or a target that it never looks at.
     """
+    left_open = {n: v for n, v in algorithm.defaults.items() if getattr(job.job, n) is None}
+    job = job.with_settings(**left_open)
     settings = job.job
     auto = settings.learning_rate == "auto"
     if auto and job.privacy.gradient_clip is not None:
@@ -37,7 +39,7 @@ def settled(
     if local_steps is None:
         no_majorizer = settings.local_rule in ("frozen", "exact")
         scheduled = settings.schedule or settings.divide_by_sqrt_parties
-        needs_numbers = algorithm.one_step or networks or no_majorizer or scheduled
+        needs_numbers = algorithm.one_step or networks or no_majorizer or scheduled or settings.l1
         inexact = NETWORK_STEPS if auto and networks else LOCAL_STEPS
         local_steps = "exact" if auto and not needs_numbers else inexact
     if local_steps == "exact":
@@ -48,6 +50,7 @@ def settled(
     # Gradients of batches tell labels where predictions and residuals are hidden.
     whole = exact or exchange.learns(job).gradients
     accelerated = exact and not algorithm.in_turns
+    l2 = 1 / rows if auto and not settings.l1 else 0.0
     every = settings.eval_every
     if every == "never" and settings.target_auc is not None:
         raise ConfigError("target_auc needs held-out rows scored: eval_every = 'never'")
@@ -59,7 +62,7 @@ def settled(
         local_steps=local_steps,
         batch_size=settings.batch_size or ("full" if whole else min(BATCH_SIZE, rows)),
         acceleration=settings.acceleration or ("nesterov" if accelerated else "none"),
-        l2=settings.l2 if settings.l2 is not None else (1 / rows if auto else 0.0),
+        l2=l2 if settings.l2 is None else settings.l2,
     )
 
 

@@ -156,7 +156,7 @@ class Session:
         agreement: what the parties told each other.
         leakage: counts what the gradients of this party's key reveal.
         keys: makes homomorphic keys.
-        lookahead: what this party knows of coming rounds.
+        lookahead: what this party knows of coming rounds, where its steps are local ones.
         noise: what it adds, where the exchange adds noise.
     """
 
@@ -165,7 +165,7 @@ class Session:
     agreement: Agreement
     leakage: LeakageCount
     keys: KeyMaker
-    lookahead: Lookahead
+    lookahead: Lookahead | None = None
     noise: Noise | None = None
 
 

@@ -143,10 +143,11 @@ class Plan:
     def is_watched(self) -> bool:
         """Whether the label party says every round where training is heading.
 
-        Not where noise on residuals is all that others may see of labels.
+        Not where noise on residuals is all that others may see of labels, nor with L1, which may
+        raise the loss that it watches.
         """
-        between = self.algorithm.scores_between
-        return self.derives_steps and between and self.learns.residuals != "noisy"
+        watches = self.algorithm.scores_between and not self.job.job.l1
+        return self.derives_steps and watches and self.learns.residuals != "noisy"
 
     @property
     def most_batch_rows(self) -> int:
@@ -180,6 +181,7 @@ class Plan:
             self.loss,
             local_steps=1 if steps == "exact" else steps,
             l2=self.l2,
+            l1=settings.l1,
             proximal=settings.proximal,
             frozen=settings.local_rule == "frozen",
             gauss_newton=settings.local_rule == "gauss-newton",

@@ -23,6 +23,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import TrainingDiverged
+from securevfl.models.linear import soft_threshold
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Loss
 
@@ -112,6 +113,7 @@ class LocalRule:
         loss: f.
         local_steps: Q; of no account for exact steps.
         l2: λ of ½λ‖θ‖².
+        l1: λ of λ‖θ‖₁: a soft threshold after every gradient step, for linear models.
         proximal: μ of ½μ‖θ − θ⁰‖² (FedPBCD; 0 is off).
         frozen: leave the residual as it was exchanged (c = 0).
         gauss_newton: step on a network's linearization from residuals too.
@@ -123,6 +125,7 @@ class LocalRule:
     loss: Loss
     local_steps: int
     l2: float = 0.0
+    l1: float = 0.0
     proximal: float = 0.0
     frozen: bool = False
     gauss_newton: bool = False
@@ -186,7 +189,10 @@ class LocalRule:
             for _ in range(self.local_steps):
                 step = signal.gradient(bent) + model.penalty_gradient(self.l2)
                 step += self.proximal * (model.weights - start)
-                model.weights = model.weights - step_size * step
+                stepped = model.weights - step_size * step
+                if self.l1:
+                    stepped = soft_threshold(model, stepped, step_size * self.l1)
+                model.weights = stepped
         if not np.isfinite(model.weights).all():
             raise TrainingDiverged(
                 f"training diverged at learning rate {step_size:g}: use a smaller one"

@@ -32,7 +32,9 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.vertical.dbcd_rounds import StepTaken
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
+from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
 from securevfl.wire.codec import Message, decode, encode, kinds
 
 u64 = st.integers(0, 2**64 - 1)
@@ -73,6 +75,9 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),
     PushedPredictions: st.builds(PushedPredictions, u64, floats),
     PulledSums: st.builds(PulledSums, u64, floats),
+    Penalties: st.builds(Penalties, u64, floats, floats),
+    MaskedPenalties: st.builds(MaskedPenalties, u64, ring, ring),
+    StepTaken: st.builds(StepTaken, u64, floats, st.booleans()),
 }
 messages = st.one_of([BY_KIND[kind] for kind in kinds() if kind.number < 128])
 

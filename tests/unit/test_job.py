@@ -148,6 +148,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "schedule": "inverse-sqrt",
         "divide_by_sqrt_parties": True,
         "loss": "squared",
+        "l1": 0.7,
         "l2": 0.7,
         "proximal": 0.7,
         "local_rule": "frozen",

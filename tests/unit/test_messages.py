@@ -30,9 +30,12 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.vertical.dbcd_rounds import StepTaken
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
+from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
 from securevfl.wire.codec import Message, decode, encode, kinds, message_kind
 
+UNKNOWN = max(kind.number for kind in kinds() if kind.number < 128) + 1
 HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 11
 FLOATS = np.array([[0.5, -0.0], [1e-300, -1e300]])
 RING = np.array([[0, 1], [2**63, 2**64 - 1]], np.uint64)
@@ -55,6 +58,9 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedHeldOut(2, (b"classes", b"")),
     EncryptedHeldOutProducts(3, (b"products",)),
     HeldOutMasks(4, RING),
+    Penalties(5, FLOATS, FLOATS[0]),
+    MaskedPenalties(6, RING, RING[0]),
+    StepTaken(7, FLOATS[0], settled=True),
 )
 
 
@@ -133,6 +139,9 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedHeldOut": 20,
         "EncryptedHeldOutProducts": 21,
         "HeldOutMasks": 22,
+        "Penalties": 45,
+        "MaskedPenalties": 46,
+        "StepTaken": 47,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
@@ -162,7 +171,7 @@ REFUSED = {
     "another magic": (b"SVFX" + wire(VERDICT, u64(0), b"\0")[4:], "not a securevfl message"),
     "a newer version": (b"SVFL\2" + wire(VERDICT, u64(0), b"\0")[5:], "protocol version 2"),
     "version 0": (b"SVFL\0" + wire(VERDICT, u64(0), b"\0")[5:], "protocol version 0"),
-    "the first unknown kind": (wire(len(kinds()), u64(0), b"\0"), f"unknown kind {len(kinds())}"),
+    "the first unknown kind": (wire(UNKNOWN, u64(0), b"\0"), f"unknown kind {UNKNOWN}"),
     "the last unknown kind": (wire(255), "unknown kind 255"),
     "no fields": (wire(VERDICT), "8 bytes expected"),
     "half an integer": (wire(VERDICT, b"\0\0\0"), "8 bytes expected"),

@@ -177,12 +177,14 @@ class UnderEncryption(Exchange):
                 masks=agreement.masks,
             )
         elif own_key is not None and one_trip:
+            assert session.lookahead is not None  # noqa: S101
             one = OneTripLabelSide(party, gathering, own_key, session.lookahead)
             return Established(one, gathering, own, one.in_flight)
         elif own_key is not None:
             side = EncryptedLabelSide(party, gathering, own_key)
         elif one_trip:
             key = peers[party.label_party]
+            assert session.lookahead is not None  # noqa: S101
             ours = OneTripFeatureSide(party, gathering, key, session.lookahead)
             return Established(ours, gathering, own, ours.in_flight)
         else:

@@ -15,6 +15,27 @@ loss has settled, or rises whichever way it is tried."""
 
 
 @dataclass(frozen=True, eq=False)
+class PathPoint:
+    """One λ of a regularization path.
+
+    Attributes:
+        l1: λ.
+        rounds: done when training at it ended.
+        settled: whether it ended because it was good enough.
+        model: this party's part of the model at its end.
+        objective: of all parties' models, at the label party.
+        gap: bound on how far that was above the least one, as a part of it, at the label party.
+    """
+
+    l1: float
+    rounds: int
+    settled: bool
+    model: SavedModel
+    objective: float | None = None
+    gap: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class PartyOutcome:
     """What one party's program returns.
 
@@ -30,6 +51,7 @@ class PartyOutcome:
         learned: at the label party, whether the training loss has ended below that of the best
             constant, as far as it could see.
         privacy: what the job's noise promises; None where there is none.
+        path: by λ, of algorithms that have an L1 path.
     """
 
     model: SavedModel
@@ -42,3 +64,4 @@ class PartyOutcome:
     ended: Ending
     learned: bool
     privacy: Promise | None
+    path: tuple[PathPoint, ...] = ()

@@ -84,6 +84,8 @@ class Fdml(Algorithm):
             raise ConfigError("target_auc: fdml's parties run to the last round without scoring")
         if settings.acceleration == "nesterov":
             raise ConfigError("acceleration: fdml's parties have no rounds in common")
+        if settings.l1:
+            raise ConfigError("l1: fdml has no proximal step; use fedbcd-p or dbcd")
         if settings.proximal:
             raise ConfigError("proximal: fdml takes no local steps that it could pull back")
 

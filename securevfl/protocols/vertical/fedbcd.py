@@ -20,6 +20,7 @@ import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Batch, Lookahead, Session, Side
@@ -66,7 +67,18 @@ class FedBcd(Algorithm):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Nothing beside what exchanges ask for."""
+        """Refuse L1 where no proximal step would follow it."""
+        if not plan.job.job.l1:
+            return
+        if plan.networks:
+            raise ConfigError("l1 takes linear models: a soft threshold follows every step")
+        if plan.exchange.encrypts:
+            raise ConfigError(f"l1 takes exchanges in clear, not {plan.exchange.name!r}")
+        if plan.rule.exact or plan.rule.accelerated:
+            raise ConfigError(
+                "l1 takes local_steps as a number and no acceleration: a quadratic's minimum and "
+                "its extrapolation know no threshold; algorithm = 'dbcd' does"
+            )
 
     @override
     def visits(self, plan: Plan) -> Visits:

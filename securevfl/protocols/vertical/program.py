@@ -12,7 +12,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import save_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.label_guard import LeakageCount
-from securevfl.protocols.session.outcome import Ending, PartyOutcome
+from securevfl.protocols.session.outcome import Ending, PartyOutcome, PathPoint
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import Score
@@ -56,6 +56,7 @@ class Trained:
     key: KeyOwner | None = None
     ended: Ending = "rounds"
     learned: bool = True
+    path: tuple[PathPoint, ...] = ()
 
 
 Train = Callable[[Training], Awaitable[Trained]]
@@ -115,4 +116,5 @@ async def run_party(
         learned=trained.learned,
         # Of all rounds, also where training ended before: when it does follows from the data.
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
+        path=trained.path,
     )

@@ -1,6 +1,6 @@
 import numpy as np
 
-from securevfl.models.linear import LinearModel, random_start, zero_start
+from securevfl.models.linear import LinearModel, random_start, soft_threshold, zero_start
 
 
 def inputs(model: LinearModel | None = None) -> np.ndarray:
@@ -44,3 +44,11 @@ def test_without_an_intercept_inputs_are_the_features() -> None:
     row = np.array([[10.0, 100.0]])
     assert model.inputs(row) is row
     assert np.array_equal(model.penalty_gradient(0.5), [[0.0], [0.0]])
+
+
+def test_a_soft_threshold_leaves_the_intercept() -> None:
+    weights = np.array([[2.0], [-0.5], [0.3], [0.4]])
+    without, with_one = (LinearModel(weights, each) for each in (False, True))
+    assert np.allclose(soft_threshold(without, weights, 0.5), [[1.5], [0], [0], [0]])
+    assert np.allclose(soft_threshold(with_one, weights, 0.5), [[1.5], [0], [0], [0.4]])
+    assert np.allclose(weights[:, 0], [2, -0.5, 0.3, 0.4])

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from securevfl.errors import ConfigError
 from securevfl.models.losses import (
+    BendingLoss,
     Hinge,
     Logistic,
     Loss,
@@ -183,3 +184,21 @@ def test_a_hinge_bends_without_bound_at_a_margin_of_one() -> None:
     low, high = Hinge().residuals(near, np.array([1, 1]))[:, 0]
     assert (high - low) / 2e-9 > 1e8
     assert np.isinf(Hinge().curvature)
+
+
+@pytest.mark.parametrize("name", ["logistic", "squared", "taylor-logistic", "squared-hinge"])
+def test_residuals_tell_how_a_loss_bends(name: str) -> None:
+    loss = loss_for(name, 2)
+    assert isinstance(loss, BendingLoss)
+    predictions, labels = sample(loss)
+    step = 1e-6
+    ahead, behind = (loss.residuals(predictions + move, labels) for move in (step, -step))
+    bends = loss.bends(loss.residuals(predictions, labels))
+    np.testing.assert_allclose(bends, (ahead - behind) / (2 * step), atol=1e-8)
+    assert (bends >= 0).all()
+    assert (bends <= loss.curvature).all()
+
+
+@pytest.mark.parametrize("loss", [Hinge(), Multinomial(4)], ids=named)
+def test_other_losses_do_not_say(loss: Loss) -> None:
+    assert not isinstance(loss, BendingLoss)
