@@ -120,8 +120,9 @@ class TrainingResult:
 
         No party can compute it: under noise they score noisy predictions.
         """
-        predictions = np.sum([each.held_out for each in self.outcomes.values()], axis=0)
-        return auc(predictions, self.test_labels)
+        label_model = self.outcomes[self.plan.facts.label_party].model
+        parts = {name: each.held_out for name, each in self.outcomes.items()}
+        return auc(label_model.together(parts), self.test_labels)
 
     @property
     def ended(self) -> Ending:

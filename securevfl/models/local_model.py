@@ -17,6 +17,9 @@ MakeModule = Callable[[int, int], "torch.nn.Module"]
 """Makes a network from its numbers of features F and of outputs C."""
 StateDict = Mapping[str, NDArray[Any]]
 Activation = Literal["relu", "tanh", "gelu", "silu"]
+Precision = Literal["double", "single"]
+KERNEL = 3
+"""Side of a cnn's convolutions."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +27,24 @@ class Network:
     """Which network a party trains.
 
     Attributes:
-        kind: mlp, or custom for a module that somebody wrote.
-        hidden: units of each hidden layer of an mlp.
-        activation: between the layers of an mlp.
+        kind: mlp, cnn, or custom for a module that somebody wrote.
+        hidden: units of each hidden layer of an mlp, or dense one of a cnn.
+        activation: between the layers of an mlp or cnn.
+        channels: of each 3 x 3 convolution of a cnn, without padding.
+        image_line: pixels in a line of a cnn's image; its columns are line after line.
+        precision: that it computes in.
+        represents: whether what it gives goes to a head, so that an activation ends it too.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    kind: Literal["mlp", "custom"]
+    kind: Literal["mlp", "cnn", "custom"]
     hidden: tuple[int, ...] = ()
     activation: Activation = "relu"
+    channels: tuple[int, ...] = ()
+    image_line: int = 0
+    precision: Precision = "double"
+    represents: bool = False
 
 
 class LocalModel(Protocol):

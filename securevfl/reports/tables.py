@@ -10,6 +10,7 @@ from securevfl.reports.rows import (
     JobRow,
     JointRow,
     LabelGuardRow,
+    NetworksRow,
     OverheadRow,
     RoundsRow,
     StalenessRow,
@@ -51,7 +52,7 @@ def rate(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def _rounds(row: JobRow | RoundsRow) -> str:
+def _rounds(row: JobRow | RoundsRow | NetworksRow) -> str:
     mark = "" if row["reached_target"] else " *"
     return f"{row['rounds']:g}{mark}"
 
@@ -104,6 +105,17 @@ ROUNDS: tuple[Column[RoundsRow], ...] = (
     ("learning rate", lambda row: rate(row["learning_rate"])),
     ("rounds", _rounds),
     ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+)
+
+NETWORKS: tuple[Column[NetworksRow], ...] = (
+    ("algorithm", lambda row: row["algorithm"]),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("η0", lambda row: rate(row["learning_rate"])),
+    ("rounds", _rounds),
+    ("most", lambda row: str(row["most_rounds"])),
+    ("paper", lambda row: _count(row["paper_rounds"])),
+    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+    ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
 )
 
 JOINT: tuple[Column[JointRow], ...] = (

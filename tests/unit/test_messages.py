@@ -13,6 +13,7 @@ from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOutProducts,
     HeldOutMasks,
 )
+from securevfl.protocols.exchanges.headed import HeadResiduals
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
@@ -55,6 +56,7 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedHeldOut(2, (b"classes", b"")),
     EncryptedHeldOutProducts(3, (b"products",)),
     HeldOutMasks(4, RING),
+    HeadResiduals(5, FLOATS, FLOATS[:1]),
 )
 
 
@@ -133,6 +135,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedHeldOut": 20,
         "EncryptedHeldOutProducts": 21,
         "HeldOutMasks": 22,
+        "HeadResiduals": 40,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

@@ -13,8 +13,14 @@ from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols.exchange import Batch, Established, Exchange, Learns, Session
+from securevfl.protocols.exchanges.headed import HEAD_LEARNS, established_with_head
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.gathering import Gathering, gathering_of, require_summands
+from securevfl.protocols.session.gathering import (
+    ClearGathering,
+    Gathering,
+    gathering_of,
+    require_summands,
+)
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import PredictionsSignal, ResidualSignal, Signal
 from securevfl.runtime.channel import expect_shape
@@ -128,6 +134,8 @@ class InClear(Exchange):
     async def establish(self, session: Session) -> Established:
         """Gather as the settings say, residuals in clear."""
         party = session.party
+        if session.plan.representation is not None:
+            return established_with_head(session, ClearGathering(party, session.head))
         sums = self.sums(session.plan.job.exchange)
         gathering = gathering_of(party, session.agreement.masks, sums=sums)
         side = PlainLabelSide if party.holds_labels else PlainFeatureSide
@@ -138,12 +146,15 @@ class Plain(InClear):
     """Predictions and residuals in clear: the baseline."""
 
     name = "plain"
+    takes_head = True
 
     @override
     def learns(self, job: Job) -> Learns:
         """Everything but features."""
         if self.sums(job.exchange):
             return MASKED_LEARNS
+        if job.job.head != "sum":
+            return HEAD_LEARNS
         return Learns(
             label_party="every H_k",
             label_party_not="features",
