@@ -17,15 +17,15 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols import names
 from securevfl.reports.rows import NetworksRow, NetworksRun
-from securevfl.training import train
+from securevfl.training import TrainingResult, train
 
 PAPER = {
-    ("fedsgd", 1): 46,
-    ("fedbcd-p", 3): 16,
-    ("fedbcd-p", 5): 8,
-    ("fedbcd-s", 1): 48,
-    ("fedbcd-s", 3): 15,
-    ("fedbcd-s", 5): 9,
+    ("fedsgd", 1, 0.997): 46,
+    ("fedbcd-p", 3, 0.997): 16,
+    ("fedbcd-p", 5, 0.997): 8,
+    ("fedbcd-s", 1, 0.997): 48,
+    ("fedbcd-s", 3, 0.997): 15,
+    ("fedbcd-s", 5, 0.997): 9,
 }
 """Rounds to an AUC of 99.7 % on a binary task of MNIST halves that the paper does not name."""
 
@@ -48,7 +48,7 @@ def networks(
         else:
             grid, rows = settings.learning_rate, settings.scored_rows
             tuned = tune(job, dataset, grid, report, scored_rows=rows)
-        yield _row(settings, dataset, job, tuned, linear_auc)
+        yield from _rows(settings, dataset, job, tuned, linear_auc)
 
 
 def _algorithm(text: str) -> tuple[str, int]:
@@ -75,50 +75,56 @@ def _job(settings: NetworksSettings, algorithm: str, local_steps: int) -> Job:
             "batch_size": settings.batch_size,
             "learning_rate": settings.learning_rate[0],
             "schedule": "inverse-sqrt",
-            "target_auc": settings.target_auc,
+            "target_auc": max(settings.target_aucs),
             "eval_every": 1,
             "seed": settings.seed,
         }
     )
 
 
-def _row(
+def _rows(
     settings: NetworksSettings, dataset: VerticalDataset, job: Job, tuned: Tuned, linear_auc: float
-) -> NetworksRow:
+) -> Iterator[NetworksRow]:
+    """One a target, from the same runs."""
     scored = some_test_rows(dataset, settings.scored_rows)
-    runs: list[NetworksRun] = []
-    for seed in range(settings.seed, settings.seed + settings.repeats):
-        result = train(job.with_settings(learning_rate=tuned.learning_rate, seed=seed), scored)
-        reached = rounds_to(result, settings.target_auc)
-        runs.append(
-            {
-                "seed": seed,
-                "reached": reached is not None,
-                "rounds": reached or result.rounds,
-                "best_auc": max(score.auc for score in result.scores),
-                "messages": result.costs().messages,
-                "wall_s": result.wall_s,
-            }
-        )
+    seeds = range(settings.seed, settings.seed + settings.repeats)
+    results = [
+        train(job.with_settings(learning_rate=tuned.learning_rate, seed=seed), scored)
+        for seed in seeds
+    ]
     algorithm, local_steps = job.job.algorithm, job.job.local_steps
     assert isinstance(local_steps, int)  # noqa: S101
+    for target in settings.target_aucs:
+        runs = [_run(result, seed, target) for result, seed in zip(results, seeds, strict=True)]
+        yield {
+            "dataset": dataset.name,
+            "model": settings.model,
+            "algorithm": algorithm,
+            "local_steps": local_steps,
+            "parties": len(dataset.parties),
+            "target_auc": target,
+            "reached_target": all(run["reached"] for run in runs),
+            "rounds": statistics.median(run["rounds"] for run in runs),
+            "most_rounds": max(run["rounds"] for run in runs),
+            "paper_rounds": PAPER.get((algorithm, local_steps, target)),
+            "best_auc": statistics.median(max(run["aucs"]) for run in runs),
+            "linear_auc": linear_auc,
+            "scored_rows": len(scored.test_labels),
+            "learning_rate": tuned.learning_rate,
+            "learning_rate_chosen": tuned.how,
+            "wall_s_per_round": statistics.median(each.wall_s / each.rounds for each in results),
+            "repeats": len(runs),
+            "runs": runs,
+        }
+
+
+def _run(result: TrainingResult, seed: int, target: float) -> NetworksRun:
+    reached = rounds_to(result, target)
+    rounds = reached or result.rounds
     return {
-        "dataset": dataset.name,
-        "model": settings.model,
-        "algorithm": algorithm,
-        "local_steps": local_steps,
-        "parties": len(dataset.parties),
-        "target_auc": settings.target_auc,
-        "reached_target": all(run["reached"] for run in runs),
-        "rounds": statistics.median(run["rounds"] for run in runs),
-        "most_rounds": max(run["rounds"] for run in runs),
-        "paper_rounds": PAPER.get((algorithm, local_steps)),
-        "best_auc": statistics.median(run["best_auc"] for run in runs),
-        "linear_auc": linear_auc,
-        "scored_rows": len(scored.test_labels),
-        "learning_rate": tuned.learning_rate,
-        "learning_rate_chosen": tuned.how,
-        "wall_s_per_round": statistics.median(run["wall_s"] / run["rounds"] for run in runs),
-        "repeats": len(runs),
-        "runs": runs,
+        "seed": seed,
+        "reached": reached is not None,
+        "rounds": rounds,
+        "aucs": [score.auc for score in result.scores[:rounds]],
+        "messages": result.costs(rounds).messages,
     }

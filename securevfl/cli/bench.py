@@ -89,7 +89,7 @@ def networks(settings: NetworksSettings, data: NetworksData, output: options.Out
     _keep(output, "bench networks", settings, rows, dataset=dataset.name)
     title = (
         f"{dataset.name}, {settings.model} + head, S = {settings.batch_size}, plain, "
-        f"rounds to AUC {settings.target_auc:g}"
+        f"{rows[0]['scored_rows']} held-out rows"
     )
     _show(output, tables.NETWORKS, rows, title)
     _say(output, f"a linear model on all columns in one place: AUC {rows[0]['linear_auc']:.4f}")

@@ -134,14 +134,13 @@ class RoundsRow(TypedDict):
 
 
 class NetworksRun(TypedDict):
-    """One run."""
+    """One run to a target; `aucs` are those after each of its rounds."""
 
     seed: int
     reached: bool
     rounds: int
-    best_auc: float
+    aucs: Sequence[float]
     messages: int
-    wall_s: float
 
 
 class NetworksRow(TypedDict):

@@ -108,6 +108,7 @@ ROUNDS: tuple[Column[RoundsRow], ...] = (
 )
 
 NETWORKS: tuple[Column[NetworksRow], ...] = (
+    ("AUC", lambda row: f"{row['target_auc']:g}"),
     ("algorithm", lambda row: row["algorithm"]),
     ("Q", lambda row: str(row["local_steps"])),
     ("η0", lambda row: rate(row["learning_rate"])),
