@@ -16,7 +16,7 @@ from securevfl.data.tables import VerticalDataset, some_test_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols import names
-from securevfl.reports.rows import NetworksRow, NetworksRun
+from securevfl.reports.network_rows import NetworksRow, NetworksRun
 from securevfl.training import TrainingResult, train
 
 PAPER = {

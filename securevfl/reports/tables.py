@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from securevfl.reports.network_rows import NetworksRow
 from securevfl.reports.rows import (
     CostLawRow,
     CryptoRow,
@@ -10,7 +11,6 @@ from securevfl.reports.rows import (
     JobRow,
     JointRow,
     LabelGuardRow,
-    NetworksRow,
     OverheadRow,
     RoundsRow,
     StalenessRow,

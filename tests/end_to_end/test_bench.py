@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import rows
+from securevfl.reports import network_rows, rows
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
@@ -50,7 +50,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
     ),
     "networks": (
-        rows.NetworksRow, 6,
+        network_rows.NetworksRow, 6,
         "--dataset breast_cancer --steps fedsgd,fedbcd-p:2,fedbcd-s:2 --model mlp "
         "--representation 4 --batch-size 64 --max-rounds 2 --learning-rate 0.1,0.3 --repeats 2 "
         "--scored-rows 60",

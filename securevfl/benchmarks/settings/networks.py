@@ -36,7 +36,7 @@ class NetworksSettings:
     learning_rate: Annotated[
         tuple[float, ...],
         typer.Option(
-            help="η0 of steps η0/√(t+1); of several, by commas, the best on a validation fifth."
+            help="η0 of steps η0/√(i+1); of several, by commas, the best on a validation fifth."
         ),
     ] = (0.2, 0.3)
     scored_rows: Annotated[
