@@ -47,6 +47,15 @@ class Network:
     represents: bool = False
 
 
+def pixels_left(columns: int, image_line: int, convolutions: int) -> int:
+    """The pixels of a map after so many convolutions; 0 where columns are no such image."""
+    if image_line < 1 or columns % image_line:
+        return 0
+    lost = (KERNEL - 1) * convolutions
+    sides = columns // image_line - lost, image_line - lost
+    return sides[0] * sides[1] if min(sides) > 0 else 0
+
+
 class LocalModel(Protocol):
     """One party's part of a model.
 

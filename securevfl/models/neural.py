@@ -26,6 +26,7 @@ from securevfl.models.local_model import (
     Precision,
     PullBack,
     StateDict,
+    pixels_left,
 )
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
@@ -67,9 +68,8 @@ def cnn(
     """
 
     def make(features: int, outputs: int) -> nn.Module:
-        lost = (KERNEL - 1) * len(channels)
-        sides = [side - lost for side in (features // image_line, image_line)]
-        if features % image_line or min(sides) < 1:
+        pixels = pixels_left(features, image_line, len(channels))
+        if not pixels:
             raise ConfigError(
                 f"model = 'cnn': {features} columns are no image of lines of {image_line} pixels "
                 f"that {len(channels)} convolutions of {KERNEL} x {KERNEL} fit into"
@@ -77,8 +77,7 @@ def cnn(
         layers: list[nn.Module] = [nn.Unflatten(1, (1, features // image_line, image_line))]
         for before, after in pairwise([1, *channels]):
             layers += [nn.Conv2d(before, after, KERNEL), ACTIVATIONS[activation]()]
-        flat = channels[-1] * sides[0] * sides[1]
-        dense = _dense([flat, *hidden, outputs], activation, represents)
+        dense = _dense([channels[-1] * pixels, *hidden, outputs], activation, represents)
         return nn.Sequential(*layers, nn.Flatten(), *dense)
 
     return make

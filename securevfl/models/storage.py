@@ -21,7 +21,14 @@ from safetensors.numpy import save
 from securevfl.errors import DataError
 from securevfl.files import replace_file
 from securevfl.models.head import HeadedModel, part_of, together
-from securevfl.models.local_model import KERNEL, LocalModel, MakeModule, Network, StateDict
+from securevfl.models.local_model import (
+    KERNEL,
+    LocalModel,
+    MakeModule,
+    Network,
+    StateDict,
+    pixels_left,
+)
 
 FORMAT = 1
 _HEADER = "securevfl"
@@ -194,6 +201,8 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
+    if header.head is not None and header.head[:1] != (header.party,):
+        raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
     shapes = _shapes(header)
     custom = header.network is not None and header.network.kind == "custom"
     if custom:
@@ -258,8 +267,7 @@ def _layer_shapes(network: Network, columns: int, outputs: int) -> dict[str, tup
     if network.kind == "cnn":
         # After the one that makes an image of a row.
         layers, first = [(b, a, KERNEL, KERNEL) for a, b in pairwise((1, *network.channels))], 1
-        lost, line = (KERNEL - 1) * len(layers), max(network.image_line, 1)
-        flat = (1, *network.channels)[-1] * (columns // line - lost) * (line - lost)
+        flat = (1, *network.channels)[-1] * pixels_left(columns, network.image_line, len(layers))
     places = [first + 2 * index for index in range(len(layers))]
     dense = [(b, a) for a, b in pairwise((flat, *network.hidden, outputs))]
     # One that makes a row of maps comes between.
