@@ -86,10 +86,12 @@ class HeadedModel:
         def jacobian() -> FloatArray:
             now = self.model.weights, self.head
             self.model.weights, self.head = weights
-            predictions, pull_back = self.linearize(inputs)
+            shape = len(inputs), self.head.shape[1]
+            units = np.eye(shape[0] * shape[1]).reshape(-1, *shape)
+            # Whoever pulls back does it once.
+            rows = [self.linearize(inputs)[1](unit) for unit in units]
             self.model.weights, self.head = now
-            units = np.eye(predictions.size).reshape(-1, *predictions.shape)
-            return np.hstack([pull_back(unit) for unit in units]).T
+            return np.hstack(rows).T
 
         return jacobian
 

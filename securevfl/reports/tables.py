@@ -114,7 +114,7 @@ NETWORKS: tuple[Column[NetworksRow], ...] = (
     ("η0", lambda row: rate(row["learning_rate"])),
     ("rounds", _rounds),
     ("most", lambda row: str(row["most_rounds"])),
-    ("paper", lambda row: _count(row["paper_rounds"])),
+    ("paper", lambda row: str(row["paper_rounds"] or "-")),
     ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
     ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
 )
