@@ -146,8 +146,8 @@ class TrainingResult:
 
     @property
     def _predictions(self) -> FloatArray:
-        summed: FloatArray = np.sum([each.held_out for each in self.outcomes.values()], axis=0)
-        return summed
+        label_model = self.outcomes[self.plan.facts.label_party].model
+        return label_model.together({n: each.held_out for n, each in self.outcomes.items()})
 
     @property
     def key_fingerprints(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from securevfl.audit.subject import Subject
 from securevfl.errors import BudgetExhausted, ConfigError, RangeExceeded, TrainingDiverged
 
 CANNOT_RUN = (BudgetExhausted, ConfigError, RangeExceeded, TrainingDiverged)
+UNDER_A_HEAD = "the attack is on summed predictions, and this job has a head over representations"
 Reason = Callable[[Subject], str]
 """Why the exchange leaves an attack nothing to work on; empty where it does not."""
 
@@ -70,6 +71,7 @@ class Attack:
         side_knowledge: what it is given beside its view.
         cases: its settings for a subject.
         immune: by structure.
+        takes_head: whether it has something to read where the label party has a head.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Attack:
     side_knowledge: str
     cases: Callable[[Subject], Iterable[Case]]
     immune: Reason
+    takes_head: bool = False
 
     def __call__(self, subject: Subject) -> Iterator[Measurement]:
         """A measurement for every case; one alone where the exchange is immune."""
@@ -84,6 +87,8 @@ class Attack:
             yield self.without_figure(Immune(reason))
             return
         try:
+            if subject.plan.representation is not None and not self.takes_head:
+                raise ConfigError(UNDER_A_HEAD)
             for case in self.cases(subject):
                 knowledge = case.side_knowledge or self.side_knowledge
                 yield Measurement(
@@ -108,7 +113,12 @@ def _never(_: Subject) -> str:
 
 
 def attack(
-    name: str, adversary: str, side_knowledge: str, *, immune: Reason = _never
+    name: str,
+    adversary: str,
+    side_knowledge: str,
+    *,
+    immune: Reason = _never,
+    takes_head: bool = False,
 ) -> Callable[[Callable[[Subject], Finding]], Attack]:
     """Make an attack from what measures its only case."""
 
@@ -116,16 +126,21 @@ def attack(
         def cases(subject: Subject) -> Iterable[Case]:
             return [Case(partial(measure, subject))]
 
-        return Attack(name, adversary, side_knowledge, cases, immune)
+        return Attack(name, adversary, side_knowledge, cases, immune, takes_head)
 
     return declared
 
 
 def attack_in_cases(
-    name: str, adversary: str, side_knowledge: str, *, immune: Reason = _never
+    name: str,
+    adversary: str,
+    side_knowledge: str,
+    *,
+    immune: Reason = _never,
+    takes_head: bool = False,
 ) -> Callable[[Callable[[Subject], Iterable[Case]]], Attack]:
     """Make an attack from what lists its cases."""
-    return lambda cases: Attack(name, adversary, side_knowledge, cases, immune)
+    return lambda cases: Attack(name, adversary, side_knowledge, cases, immune, takes_head)
 
 
 def _tried(case: Case) -> Outcome:

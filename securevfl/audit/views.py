@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
+from securevfl.protocols.exchanges.headed import HeadResiduals
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import (
@@ -85,8 +86,9 @@ def held_out_of(view: View, party: str) -> tuple[list[FloatArray], float]:
 
 def residuals_of(view: View) -> list[FloatArray]:
     """The residuals that a party received, each of shape (S, C), one a round."""
-    messages = (entry.message for entry in view.received(Residuals))
-    return [message.values for message in messages if isinstance(message, Residuals)]
+    messages = (entry.message for entry in view.received())
+    kinds = (Residuals, HeadResiduals)
+    return [message.values for message in messages if isinstance(message, kinds)]
 
 
 def courses_of(view: View) -> dict[int, Course]:

@@ -14,6 +14,7 @@ from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.fdml import FdmlSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
+from securevfl.benchmarks.settings.networks import NetworksSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.benchmarks.settings.rounds import RoundsSettings
 from securevfl.benchmarks.settings.staleness import StalenessSettings
@@ -70,6 +71,31 @@ def rounds(settings: RoundsSettings, data: options.Data, output: options.Page) -
     )
     _show(output, tables.ROUNDS, rows, title)
     _say(output, *tables.target_notes(rows))
+
+
+@dataclass(frozen=True)
+class NetworksData(options.SplitData):
+    """The same, two digits of mnist in halves if nothing is said."""
+
+    dataset: options.Dataset = "mnist-1v7"
+
+
+@command(bench)
+def networks(settings: NetworksSettings, data: NetworksData, output: options.Output) -> None:
+    """Rounds to a target AUC of networks with a common head."""
+    dataset = data.load()
+    from securevfl.benchmarks.networks import networks as run
+
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    _keep(output, "bench networks", settings, rows, dataset=dataset.name)
+    title = (
+        f"{dataset.name}, {settings.model} + head, S = {settings.batch_size}, plain, "
+        f"{rows[0]['scored_rows']} held-out rows"
+    )
+    _show(output, tables.NETWORKS, rows, title)
+    _say(output, f"a linear model on all columns in one place: AUC {rows[0]['linear_auc']:.4f}")
+    if not all(row["reached_target"] for row in rows):
+        _say(output, "* target not reached in so many rounds")
 
 
 @dataclass(frozen=True)

@@ -96,10 +96,7 @@ def some_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
         ConfigError: more rows than there are, or fewer than two.
     """
     labels = dataset.train_labels
-    if not 2 <= rows <= len(labels):  # noqa: PLR2004
-        raise ConfigError(f"rows = {rows}: expected 2 to {len(labels)}")
-    by_label = np.argsort(labels, kind="stable")
-    kept = np.sort(by_label[np.linspace(0, len(labels) - 1, rows).astype(np.int64)])
+    kept = _spread(labels, rows)
     return replace(
         dataset,
         name=f"{dataset.name}, {rows} rows",
@@ -107,6 +104,28 @@ def some_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
         train_labels=labels[kept],
         row_digests=dataset.row_digests[kept],
     )
+
+
+def some_test_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
+    """The same training rows, and so many held-out rows, spread evenly over the classes, or all.
+
+    Raises:
+        ConfigError: fewer than two.
+    """
+    labels = dataset.test_labels
+    kept = _spread(labels, min(rows, len(labels)))
+    return replace(
+        dataset,
+        parties=tuple(replace(party, test=party.test[kept]) for party in dataset.parties),
+        test_labels=labels[kept],
+    )
+
+
+def _spread(labels: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    if not 2 <= rows <= len(labels):  # noqa: PLR2004
+        raise ConfigError(f"rows = {rows}: expected 2 to {len(labels)}")
+    by_label = np.argsort(labels, kind="stable")
+    return np.sort(by_label[np.linspace(0, len(labels) - 1, rows).astype(np.int64)])
 
 
 def without_rows(dataset: VerticalDataset, rows: NDArray[np.int64]) -> VerticalDataset:

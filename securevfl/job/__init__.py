@@ -57,6 +57,13 @@ __all__ = [
 
 S = TypeVar("S", bound=Section)
 
+MODEL_KEYS = {
+    "hidden": ("mlp", "cnn"),
+    "activation": ("mlp", "cnn"),
+    "channels": ("cnn",),
+    "image_line": ("cnn",),
+}
+
 OWN_SECTIONS: dict[str, type[Section]] = {"fdml": FdmlSettings, "dbcd": DbcdSettings}
 """What algorithms have of their own; those of other packages say so when they are made known."""
 
@@ -120,10 +127,13 @@ class Job(Section):
         """The local model of a party."""
         job = self.job
         own = next((each for each in self.party if each.name == party), None)
+        model = (own and own.model) or job.model
         return LocalModelSettings(
-            (own and own.model) or job.model,
-            (own and own.hidden) or job.hidden or (64,),
+            model,
+            (own and own.hidden) or job.hidden or (() if model == "cnn" else (64,)),
             (own and own.activation) or job.activation or "relu",
+            (own and own.channels) or job.channels or (64, 64),
+            (own and own.image_line) or job.image_line,
         )
 
     def hash(self) -> bytes:
@@ -206,21 +216,21 @@ def _check_parties(parties: tuple[PartySettings, ...]) -> None:
 
 
 def check_models(job: Job) -> None:
-    """Check that hidden layers and activations belong to an mlp.
+    """Check that what belongs to networks of a kind stands beside one.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: it does not.
     """
-    sections: list[tuple[str, JobSettings | PartySettings, bool]] = [
-        (f"party {each.name!r}: ", each, job.model_of(each.name).model == "mlp")
-        for each in job.party
+    sections: list[tuple[str, JobSettings | PartySettings, set[str]]] = [
+        (f"party {each.name!r}: ", each, {job.model_of(each.name).model}) for each in job.party
     ]
-    anywhere = job.job.model == "mlp" or any(is_mlp for _, _, is_mlp in sections)
-    for where, section, is_mlp in (*sections, ("job.", job.job, anywhere)):
-        for key in ("hidden", "activation"):
-            if getattr(section, key) is not None and not is_mlp:
+    anywhere = {job.job.model}.union(*(models for _, _, models in sections))
+    for where, section, models in (*sections, ("job.", job.job, anywhere)):
+        for key, homes in MODEL_KEYS.items():
+            if getattr(section, key) is not None and not models & set(homes):
+                home = " or ".join(map(repr, homes))
                 raise ConfigError(
-                    f"{where}{key} = {getattr(section, key)!r} belongs to model = 'mlp'"
+                    f"{where}{key} = {getattr(section, key)!r} belongs to model = {home}"
                 )
 
 

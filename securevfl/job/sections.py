@@ -14,9 +14,10 @@ PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Loss = Literal["logistic", "multinomial", "squared", "taylor-logistic", "squared-hinge", "hinge"]
-Model = Literal["linear", "mlp", "custom"]
+Model = Literal["linear", "mlp", "cnn", "custom"]
 Activation = Literal["relu", "tanh", "gelu", "silu"]
 OwnPrediction = Literal["exact", "noisy"]
+Precision = Literal["double", "single"]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
@@ -59,10 +60,19 @@ class JobSettings(Section):
             parties are told labels and the sum of the others' predictions, under plain alone;
             gauss-newton is curvature on a network's linearization, as encryption has it.
         sampling: partition draws from fixed batches of the data set, shuffle reshuffles.
-        model: the local model of parties that name none: linear, mlp, or custom, a module from
-            Python.
-        hidden: units of each hidden layer of an mlp; one of 64 where not given.
-        activation: between the layers of an mlp; relu where not given.
+        head: what the label party makes of the others' numbers: their sum, or logistic: a layer of
+            its own over vectors u_k that local models give in place of predictions.
+        representation: w, the numbers in each u_k; 64 where not given.
+        model: the local model of parties that name none: linear, mlp, cnn, or custom, a module
+            from Python.
+        hidden: units of each hidden layer of an mlp, one of 64 where not given; dense layers after
+            the convolutions of a cnn, none where not given.
+        activation: between the layers of a network; relu where not given.
+        channels: of each 3 x 3 convolution of a cnn; two of 64 where not given.
+        image_line: a cnn's columns are an image, line by line, of so many pixels each (28 for
+            mnist, whose lines are columns of the image).
+        precision: networks compute in float64, or in float32 at half the time and memory or less;
+            what they hand on is float64 either way.
         start: random θ⁰ with std(H⁰) = 1 at each party, or zero.
         intercept: a constant column at the label party.
         standardize: features to mean 0 and deviation 1 at each party; where not given, as is
@@ -95,9 +105,14 @@ class JobSettings(Section):
     proximal: NonNegative = 0.0
     local_rule: Literal["curvature", "gauss-newton", "frozen", "exact"] = "curvature"
     sampling: Literal["partition", "shuffle"] = "partition"
+    head: Literal["sum", "logistic"] = "sum"
+    representation: PositiveInt | None = None
     model: Model = "linear"
     hidden: Hidden | None = None
     activation: Activation | None = None
+    channels: Hidden | None = None
+    image_line: PositiveInt | None = None
+    precision: Precision = "double"
     start: Literal["random", "zero"] = "random"
     intercept: bool = True
     standardize: bool | None = None
@@ -112,7 +127,7 @@ class JobSettings(Section):
 class PartySettings(Section):
     """`[[party]]`: one organization, its local model, and where it keeps its own files.
 
-    `model`, `hidden` and `activation` are the job's where not given.
+    `model`, `hidden`, `activation`, `channels` and `image_line` are the job's where not given.
     """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
@@ -126,15 +141,19 @@ class PartySettings(Section):
     model: Model | None = None
     hidden: Hidden | None = None
     activation: Activation | None = None
+    channels: Hidden | None = None
+    image_line: PositiveInt | None = None
 
 
 @dataclass(frozen=True)
 class LocalModelSettings:
-    """One party's local model; hidden and activation are an mlp's."""
+    """One party's local model; hidden and activation are a network's, the rest a cnn's."""
 
     model: Model
     hidden: tuple[int, ...] = (64,)
     activation: Activation = "relu"
+    channels: tuple[int, ...] = (64, 64)
+    image_line: int | None = None
 
 
 class ExchangeSettings(Section):

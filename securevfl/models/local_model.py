@@ -17,6 +17,9 @@ MakeModule = Callable[[int, int], "torch.nn.Module"]
 """Makes a network from its numbers of features F and of outputs C."""
 StateDict = Mapping[str, NDArray[Any]]
 Activation = Literal["relu", "tanh", "gelu", "silu"]
+Precision = Literal["double", "single"]
+KERNEL = 3
+"""Side of a cnn's convolutions."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +27,33 @@ class Network:
     """Which network a party trains.
 
     Attributes:
-        kind: mlp, or custom for a module that somebody wrote.
-        hidden: units of each hidden layer of an mlp.
-        activation: between the layers of an mlp.
+        kind: mlp, cnn, or custom for a module that somebody wrote.
+        hidden: units of each hidden layer of an mlp, or dense one of a cnn.
+        activation: between the layers of an mlp or cnn.
+        channels: of each 3 x 3 convolution of a cnn, without padding.
+        image_line: pixels in a line of a cnn's image; its columns are line after line.
+        precision: that it computes in.
+        represents: whether what it gives goes to a head, so that an activation ends it too.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    kind: Literal["mlp", "custom"]
+    kind: Literal["mlp", "cnn", "custom"]
     hidden: tuple[int, ...] = ()
     activation: Activation = "relu"
+    channels: tuple[int, ...] = ()
+    image_line: int = 0
+    precision: Precision = "double"
+    represents: bool = False
+
+
+def pixels_left(columns: int, image_line: int, convolutions: int) -> int:
+    """The pixels of a map after so many convolutions; 0 where columns are no such image."""
+    if image_line < 1 or columns % image_line:
+        return 0
+    lost = (KERNEL - 1) * convolutions
+    sides = columns // image_line - lost, image_line - lost
+    return sides[0] * sides[1] if min(sides) > 0 else 0
 
 
 class LocalModel(Protocol):

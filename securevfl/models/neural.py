@@ -1,8 +1,9 @@
 """Neural local models: any `torch.nn.Module` from rows of features to rows of predictions.
 
 A network is a function of one row at a time and of its parameters, kept outside the module as one
-vector θ of shape (p, 1), in the order of `named_parameters`. Everything is float64, on the GPU
-where there is one. This is the only module that needs torch, and imported only for networks.
+vector θ of shape (p, 1), in the order of `named_parameters`. θ and all that a network gives
+are float64, and so is what it computes in, or float32 where that is asked for; on the GPU where
+there is one. This is the only module that needs torch, and imported only for networks.
 """
 
 import copy
@@ -18,7 +19,15 @@ from torch.func import functional_call, jacrev, vmap
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
-from securevfl.models.local_model import MakeModule, Network, PullBack, StateDict
+from securevfl.models.local_model import (
+    KERNEL,
+    MakeModule,
+    Network,
+    Precision,
+    PullBack,
+    StateDict,
+    pixels_left,
+)
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -26,23 +35,59 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,
 }
+DTYPES: Mapping[Precision, torch.dtype] = {"double": torch.float64, "single": torch.float32}
 JACOBIAN_ROWS = 512
+# A convolution's maps of all rows at once can fill memory.
+PREDICTED_ROWS = 2048
 _CHECKED_ROWS = 4
 _LEAST_SPREAD = 1e-9
 # Words of the Mersenne twister in the state of torch's generator (CPUGeneratorImplStateLegacy).
 _TWISTER = slice(3, 627)
 
 
-def mlp(hidden: Sequence[int], activation: str) -> MakeModule:
-    """Dense layers with biases, an activation after each but the last."""
+def mlp(hidden: Sequence[int], activation: str, *, represents: bool = False) -> MakeModule:
+    """Dense layers with biases, an activation after each but the last, or after all."""
 
     def make(features: int, outputs: int) -> nn.Module:
-        layers: list[nn.Module] = []
-        for before, after in pairwise([features, *hidden]):
-            layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
-        return nn.Sequential(*layers, nn.Linear(hidden[-1], outputs))
+        return nn.Sequential(*_dense([features, *hidden, outputs], activation, represents))
 
     return make
+
+
+def cnn(
+    image_line: int,
+    channels: Sequence[int],
+    hidden: Sequence[int],
+    activation: str,
+    *,
+    represents: bool = False,
+) -> MakeModule:
+    """3 x 3 convolutions without padding or pooling, an activation after each, then an mlp.
+
+    Source: the MNIST-CNN of Liu et al. 2019: two of 64 channels and a dense layer of 256.
+    """
+
+    def make(features: int, outputs: int) -> nn.Module:
+        pixels = pixels_left(features, image_line, len(channels))
+        if not pixels:
+            raise ConfigError(
+                f"model = 'cnn': {features} columns are no image of lines of {image_line} pixels "
+                f"that {len(channels)} convolutions of {KERNEL} x {KERNEL} fit into"
+            )
+        layers: list[nn.Module] = [nn.Unflatten(1, (1, features // image_line, image_line))]
+        for before, after in pairwise([1, *channels]):
+            layers += [nn.Conv2d(before, after, KERNEL), ACTIVATIONS[activation]()]
+        dense = _dense([channels[-1] * pixels, *hidden, outputs], activation, represents)
+        return nn.Sequential(*layers, nn.Flatten(), *dense)
+
+    return make
+
+
+def _dense(sizes: Sequence[int], activation: str, ends_active: bool) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
+    return layers if ends_active else layers[:-1]
 
 
 def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
@@ -51,8 +96,11 @@ def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
     Raises:
         ConfigError: a custom one that was not given.
     """
+    shape = network.hidden, network.activation
     if network.kind == "mlp":
-        return mlp(network.hidden, network.activation)
+        return mlp(*shape, represents=network.represents)
+    if network.kind == "cnn":
+        return cnn(network.image_line, network.channels, *shape, represents=network.represents)
     if custom is None:
         raise ConfigError("model = 'custom' needs a module from Python")
     return custom
@@ -64,6 +112,7 @@ class NeuralModel:
     Args:
         module: maps (S, F) to (S, C), row by row; it is taken over and used in evaluation mode.
             Parameters that require no gradient stay as they are.
+        precision: that it computes in.
 
     Attributes:
         weights: θ, shape (p, 1).
@@ -74,15 +123,16 @@ class NeuralModel:
     intercept = False
     is_linear = False
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, precision: Precision = "double") -> None:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._module = module.to(self._device, torch.float64).eval()
+        self._dtype = DTYPES[precision]
+        module = module.to(torch.float64)
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._module.requires_grad_(False)
         self._shapes = {name: each.shape for name, each in trained.items()}
         self._sizes = [each.numel() for each in trained.values()]
         flat = [each.reshape(-1) for each in trained.values()]
         self.weights: FloatArray = _array(torch.cat(flat)[:, None])
+        self._module = module.to(self._device, self._dtype).eval().requires_grad_(False)
         penalized = [each.dim() > 1 for each in trained.values()]
         self._penalized = np.repeat(penalized, self._sizes)[:, None]
 
@@ -92,7 +142,9 @@ class NeuralModel:
 
     def predict(self, inputs: FloatArray) -> FloatArray:
         """Local predictions H_k, shape (S, C)."""
-        return _array(self._forward(self._parameters(self.weights), self._tensor(inputs)))
+        parameters = self._parameters(self.weights)
+        pieces = torch.split(self._tensor(inputs), PREDICTED_ROWS)
+        return np.concatenate([_array(self._forward(parameters, piece)) for piece in pieces])
 
     def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
         """H at θ, and d ↦ Σ_s J_sᵀd_s, shape (p, 1), by one pass back through the network."""
@@ -132,7 +184,13 @@ class NeuralModel:
     def state(self) -> StateDict:
         """The module's state dict at θ."""
         self._module.load_state_dict(self._parameters(self.weights), strict=False)
-        return {name: _array(each).copy() for name, each in self._module.state_dict().items()}
+        state = {
+            name: _array(each) if each.is_floating_point() else each.cpu().numpy()
+            for name, each in self._module.state_dict().items()
+        }
+        # The parameters as they are kept, not as they are computed with.
+        state |= self._split(self.weights[:, 0])
+        return {name: each.copy() for name, each in state.items()}
 
     def _jacobian(self, weights: FloatArray, inputs: FloatArray) -> FloatArray:
         def of_row(parameters: dict[str, torch.Tensor], row: torch.Tensor) -> torch.Tensor:
@@ -153,12 +211,16 @@ class NeuralModel:
         return predictions
 
     def _parameters(self, weights: FloatArray) -> dict[str, torch.Tensor]:
-        parts = torch.split(self._tensor(weights[:, 0]), self._sizes)
-        shapes = self._shapes.items()
-        return {name: p.reshape(shape) for p, (name, shape) in zip(parts, shapes, strict=True)}
+        flat = self._tensor(weights[:, 0])
+        parts = zip(torch.split(flat, self._sizes), self._shapes.items(), strict=True)
+        return {name: part.reshape(shape) for part, (name, shape) in parts}
+
+    def _split(self, flat: FloatArray) -> dict[str, FloatArray]:
+        pieces = zip(np.split(flat, np.cumsum(self._sizes)[:-1]), self._shapes.items(), strict=True)
+        return {name: piece.reshape(shape) for piece, (name, shape) in pieces}
 
     def _tensor(self, values: FloatArray) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=self._device)
+        return torch.tensor(values, dtype=self._dtype, device=self._device)
 
 
 def neural_start(
@@ -167,6 +229,7 @@ def neural_start(
     outputs: int,
     generator: np.random.Generator,
     *,
+    precision: Precision = "double",
     whatever_the_rows: bool = False,
 ) -> NeuralModel:
     """A private random θ⁰ with std(H⁰) = 1 over the rows: the module's own, its last layer scaled.
@@ -176,6 +239,7 @@ def neural_start(
         inputs: the training rows, shape (N, F).
         outputs: C.
         generator: draws the module's initial parameters; torch's own generator stays as it was.
+        precision: that it computes in.
         whatever_the_rows: leave the module's own start as it is, so that θ⁰ depends on no row, as
             differential privacy end to end has it.
 
@@ -186,7 +250,7 @@ def neural_start(
     with _private_draws(generator):
         module = make(inputs.shape[1], outputs).to(torch.float64)
     _require_function_of_rows(module, inputs[:_CHECKED_ROWS], outputs)
-    model = NeuralModel(module)
+    model = NeuralModel(module, precision)
     if whatever_the_rows:
         return model
     spread = _spread(model, inputs)
@@ -201,7 +265,13 @@ def neural_start(
     return model
 
 
-def loaded_network(make: MakeModule, features: int, outputs: int, state: StateDict) -> NeuralModel:
+def loaded_network(
+    make: MakeModule,
+    features: int,
+    outputs: int,
+    state: StateDict,
+    precision: Precision = "double",
+) -> NeuralModel:
     """A network as it was saved.
 
     Raises:
@@ -214,7 +284,7 @@ def loaded_network(make: MakeModule, features: int, outputs: int, state: StateDi
     except RuntimeError as error:
         told = " ".join(str(error).split())
         raise DataError(f"a saved network does not fit its module: {told}") from error
-    return NeuralModel(module)
+    return NeuralModel(module, precision)
 
 
 def _spread(model: NeuralModel, inputs: FloatArray) -> float:
@@ -264,5 +334,5 @@ def _private_draws(generator: np.random.Generator) -> Iterator[None]:
 
 
 def _array(tensor: torch.Tensor) -> FloatArray:
-    values: FloatArray = tensor.detach().cpu().numpy()
+    values: FloatArray = tensor.detach().cpu().to(torch.float64).numpy()
     return values

@@ -2,11 +2,13 @@
 
 A party's file holds its own weights, columns and scaling and nothing of the others. A network's
 file holds its state dict, and its architecture in the header; of a custom module only that it is
-one, so that its maker is needed to read it back. No code is ever read from a file.
+one, so that its maker is needed to read it back. The label party's file holds its head, where it
+has one. No code is ever read from a file.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,11 +20,19 @@ from safetensors.numpy import save
 
 from securevfl.errors import DataError
 from securevfl.files import replace_file
-from securevfl.models.local_model import LocalModel, MakeModule, Network, StateDict
+from securevfl.models.head import HeadedModel, part_of, together
+from securevfl.models.local_model import (
+    KERNEL,
+    LocalModel,
+    MakeModule,
+    Network,
+    StateDict,
+    pixels_left,
+)
 
 FORMAT = 1
 _HEADER = "securevfl"
-_STATE = "network."
+_STATE, _HEAD = "network.", "head"
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,8 @@ class ModelHeader:
         rounds: rounds trained.
         format: version of this header.
         network: what was trained in place of a linear model; the header of one leaves it out.
+        representation: w, where local models give representations to a head.
+        head: the parties in the head's order, where this party, the first of them, holds it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -52,11 +64,18 @@ class ModelHeader:
     rounds: int
     format: int = FORMAT
     network: Network | None = None
+    representation: int | None = None
+    head: tuple[str, ...] | None = None
 
     @property
     def outputs(self) -> int:
         """C."""
         return 1 if self.classes == 2 else self.classes  # noqa: PLR2004
+
+    @property
+    def given(self) -> int:
+        """The numbers that the local model gives of a row: w or C."""
+        return self.representation or self.outputs
 
 
 _MODEL_HEADER = TypeAdapter(ModelHeader)
@@ -74,6 +93,7 @@ class SavedModel:
         scale: divides each feature column after that.
         state: a network's state dict.
         make_module: makes a custom network.
+        head: θ and b of the head that this party holds, shape (K·w + 1, C).
     """
 
     header: ModelHeader
@@ -82,13 +102,31 @@ class SavedModel:
     scale: NDArray[np.float64]
     state: StateDict | None = None
     make_module: MakeModule | None = field(default=None, repr=False)
+    head: NDArray[np.float64] | None = None
 
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Local predictions H_k of raw features, shape (S, len(columns)).
 
+        Where there is a head, u_k, shape (S, w), and at its holder its own part of H.
+
         Raises:
             DataError: another number of columns, or a state dict of another module.
         """
+        given = self._give(features)
+        if self.header.head is None or self.head is None:
+            return given
+        part = part_of(self.head, self.header.head, self.header.party)
+        own: NDArray[np.float64] = given @ part + self.head[-1]
+        return own
+
+    def together(self, parts: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+        """At the label party: H, shape (S, C), of what all parties' models predict, by party."""
+        if self.header.head is None or self.head is None:
+            total: NDArray[np.float64] = np.sum(list(parts.values()), axis=0)
+            return total
+        return together(self.head, self.header.head, parts)
+
+    def _give(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         if features.ndim != 2 or features.shape[1] != len(self.header.columns):  # noqa: PLR2004
             raise DataError(
                 f"{self.header.party}: features of shape {features.shape}, expected "
@@ -98,10 +136,9 @@ class SavedModel:
         if self.header.network is not None and self.state is not None:
             from securevfl.models.neural import loaded_network, maker_of  # noqa: PLC0415
 
-            make = maker_of(self.header.network, self.make_module)
-            return loaded_network(make, inputs.shape[1], self.header.outputs, self.state).predict(
-                inputs
-            )
+            network = self.header.network
+            make, sizes = maker_of(network, self.make_module), (inputs.shape[1], self.header.given)
+            return loaded_network(make, *sizes, self.state, network.precision).predict(inputs)
         weights = self.weights
         predictions: NDArray[np.float64] = inputs @ weights[: len(self.header.columns)]
         return predictions + weights[-1] if self.header.intercept else predictions
@@ -115,10 +152,14 @@ def saved_model(
     scale: NDArray[np.float64],
     make_module: MakeModule | None = None,
 ) -> SavedModel:
-    """A local model as it stands, linear or a network."""
+    """A local model as it stands, linear or a network, with the head on top of it."""
+    head = None
+    if isinstance(model, HeadedModel):
+        header, head = replace(header, head=model.names), model.head
+        model = model.model
     state = model.state()
     weights = model.weights if state is None else _numbers(state)
-    return SavedModel(header, weights, mean, scale, state, make_module)
+    return SavedModel(header, weights, mean, scale, state, make_module, head)
 
 
 def save_model(path: Path, model: SavedModel) -> None:
@@ -132,6 +173,8 @@ def save_model(path: Path, model: SavedModel) -> None:
         tensors["weights"] = model.weights
     else:
         tensors |= {_STATE + name: values for name, values in model.state.items()}
+    if model.head is not None:
+        tensors[_HEAD] = model.head
     contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
     header = {key: value for key, value in asdict(model.header).items() if value is not None}
     data = save(contiguous, metadata={_HEADER: json.dumps(header)})
@@ -158,6 +201,8 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
+    if header.head is not None and header.head[:1] != (header.party,):
+        raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
     shapes = _shapes(header)
     custom = header.network is not None and header.network.kind == "custom"
     if custom:
@@ -166,16 +211,15 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         theirs = {name: values for name, values in tensors.items() if name.startswith(_STATE)}
         shapes |= {name: values.shape for name, values in theirs.items()}
     _require_numbers(path, tensors, shapes, custom=custom)
+    scaling, head = (tensors["mean"], tensors["scale"]), tensors.get(_HEAD)
     if header.network is None:
-        return SavedModel(header, tensors["weights"], tensors["mean"], tensors["scale"])
+        return SavedModel(header, tensors["weights"], *scaling, head=head)
     state = {
         name.removeprefix(_STATE): values
         for name, values in tensors.items()
         if name.startswith(_STATE)
     }
-    return SavedModel(
-        header, _numbers(state), tensors["mean"], tensors["scale"], state, make_module
-    )
+    return SavedModel(header, _numbers(state), *scaling, state, make_module, head)
 
 
 def _require_numbers(
@@ -195,7 +239,7 @@ def _require_numbers(
             raise DataError(
                 f"model file {path}: {name} of {values.shape} do not fit the header's {shape}"
             )
-        # Custom modules may hold integers beside their parameters; mlps have none.
+        # Custom modules may hold integers beside their parameters; others have none.
         is_number = values.dtype == np.float64 or (custom and values.dtype.kind in "biu")
         if not is_number or not np.isfinite(values).all():
             raise DataError(f"model file {path}: {name} are not finite float64 numbers")
@@ -207,14 +251,31 @@ def _shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a file's tensors, but for those of a custom network."""
     columns = len(header.columns)
     shapes: dict[str, tuple[int, ...]] = {"mean": (columns,), "scale": (columns,)}
+    if header.head is not None:
+        shapes[_HEAD] = (len(header.head) * header.given + 1, header.outputs)
     if header.network is None:
-        shapes["weights"] = (columns + header.intercept, header.outputs)
-    elif header.network.kind == "mlp":
-        # Dense layers with activations between them.
-        sizes = (columns, *header.network.hidden, header.outputs)
-        for layer, (before, after) in enumerate(pairwise(sizes)):
-            shapes[f"{_STATE}{2 * layer}.weight"] = (after, before)
-            shapes[f"{_STATE}{2 * layer}.bias"] = (after,)
+        shapes["weights"] = (columns + header.intercept, header.given)
+    elif header.network.kind != "custom":
+        shapes |= _layer_shapes(header.network, columns, header.given)
+    return shapes
+
+
+def _layer_shapes(network: Network, columns: int, outputs: int) -> dict[str, tuple[int, ...]]:
+    """Of an mlp's or a cnn's parameters, as `models.neural` stacks their layers."""
+    layers: list[tuple[int, ...]] = []
+    first, flat = 0, columns
+    if network.kind == "cnn":
+        # After the one that makes an image of a row.
+        layers, first = [(b, a, KERNEL, KERNEL) for a, b in pairwise((1, *network.channels))], 1
+        flat = (1, *network.channels)[-1] * pixels_left(columns, network.image_line, len(layers))
+    places = [first + 2 * index for index in range(len(layers))]
+    dense = [(b, a) for a, b in pairwise((flat, *network.hidden, outputs))]
+    # One that makes a row of maps comes between.
+    begin = first + 2 * len(layers) + (1 if network.kind == "cnn" else 0)
+    places += [begin + 2 * index for index in range(len(dense))]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for place, shape in zip(places, [*layers, *dense], strict=True):
+        shapes |= {f"{_STATE}{place}.weight": shape, f"{_STATE}{place}.bias": shape[:1]}
     return shapes
 
 

@@ -12,8 +12,7 @@ from typing import TypeVar
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.partition import BatchSchedule
 from securevfl.errors import ConfigError, LabelLeakRefused
-from securevfl.job import OWN_SECTIONS, Job, check_models
-from securevfl.models.local_model import Network
+from securevfl.job import OWN_SECTIONS, Job
 from securevfl.models.losses import loss_for
 from securevfl.protocols import names
 from securevfl.protocols.algorithm import Algorithm
@@ -22,6 +21,7 @@ from securevfl.protocols.exchange import Exchange
 from securevfl.protocols.exchanges.noisy import Noisy
 from securevfl.protocols.exchanges.plain import Masked, Plain
 from securevfl.protocols.exchanges.under_encryption import UnderEncryption
+from securevfl.protocols.local_models import check_head, networks_of
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.vertical.dbcd import Dbcd
 from securevfl.protocols.vertical.fdml import Fdml
@@ -90,7 +90,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         LabelLeakRefused: it starts at zero where gradients are revealed.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
-    algorithm, networks = algorithm_of(job), _networks(job, facts, modules)
+    algorithm, networks = algorithm_of(job), networks_of(job, facts, modules)
     exchange = exchange_of(job)
     job = settled(job, algorithm, exchange, facts.rows, networks)
     size = job.job.batch_size
@@ -110,6 +110,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         ),
     )
     _check_rule(plan)
+    check_head(plan)
     plan.exchange.check(plan)
     plan.algorithm.check(plan)
     if plan.learns.gradients and job.job.start == "zero" and not job.job.allow_label_leak:
@@ -139,32 +140,6 @@ def _check_rule(plan: Plan) -> None:
             f"loss = {loss.name!r} bends without bound: give a learning_rate, and local_rule = "
             "'frozen', or 'exact' under plain"
         )
-
-
-def _networks(job: Job, facts: Facts, modules: Collection[str]) -> dict[str, Network]:
-    """What parties train in place of linear models.
-
-    Raises:
-        ConfigError: models that do not fit the job, or modules that are missing or too many.
-    """
-    check_models(job)
-    networks = {}
-    for name in facts.names:
-        settings = job.model_of(name)
-        if settings.model == "custom":
-            networks[name] = Network("custom")
-        elif settings.model == "mlp":
-            networks[name] = Network("mlp", settings.hidden, settings.activation)
-    custom = {name for name, network in networks.items() if network.kind == "custom"}
-    for name in sorted(custom - set(modules)):
-        raise ConfigError(f"party {name!r}: model = 'custom' needs a module from Python")
-    for name in sorted(set(modules) - custom):
-        raise ConfigError(f"a module for {name!r}, which is no party with model = 'custom'")
-    if networks and job.job.start == "zero":
-        raise ConfigError("start = 'zero' gives a network no gradient: use 'random'")
-    if networks and job.privacy.gradient_clip and job.job.local_rule == "gauss-newton":
-        raise ConfigError("gradient_clip needs gradients of networks: local_rule = 'curvature'")
-    return networks
 
 
 def _add(known: dict[str, D], names: list[str], description: D, what: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.scheme import KeyOwner
 from securevfl.job import ExchangeSettings, Job
+from securevfl.models.head import HeadedModel
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.agreement import Agreement
@@ -97,7 +98,7 @@ class Side(Protocol):
 
         Args:
             step: whose predictions are fresh.
-            predictions: this party's H of the batch, shape (S, C).
+            predictions: this party's H of the batch, shape (S, C), or u_k for a head, shape (S, w).
 
         Returns:
             The sum of the others' H, shape (S, C), at the label party, where it learns it.
@@ -158,6 +159,7 @@ class Session:
         keys: makes homomorphic keys.
         lookahead: what this party knows of coming rounds, where its steps are local ones.
         noise: what it adds, where the exchange adds noise.
+        head: its model with the head, at the label party of a job that has one.
     """
 
     party: Party
@@ -167,6 +169,7 @@ class Session:
     keys: KeyMaker
     lookahead: Lookahead | None = None
     noise: Noise | None = None
+    head: HeadedModel | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,7 @@ class Exchange(ABC):
         name: in `[exchange] scheme`.
         encrypts: whether it needs homomorphic keys.
         adds_noise: whether `[privacy]` belongs to it.
+        takes_head: whether predictions may be representations for a head.
         is_slow: whether a round takes so long that audits make fewer and smaller ones.
         tells_sum: whether it has feature parties told ΣH, as `local_rule = "exact"` asks.
         fewest_parties: K must not be less.
@@ -208,6 +212,7 @@ class Exchange(ABC):
     name: str
     encrypts: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
+    takes_head: ClassVar[bool] = False
     is_slow: bool = False
     tells_sum: ClassVar[bool] = False
     fewest_parties: ClassVar[int] = 2

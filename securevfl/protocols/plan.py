@@ -24,6 +24,8 @@ from securevfl.protocols.session.scoring import Timetable
 from securevfl.protocols.signals import LocalRule
 from securevfl.runtime.line import Line
 
+REPRESENTATION = 64
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -128,6 +130,17 @@ class Plan:
     def l2(self) -> float:
         """λ in force."""
         return self.job.job.l2 or 0.0
+
+    @property
+    def representation(self) -> int | None:
+        """w, where the label party has a head; None where it sums predictions."""
+        settings = self.job.job
+        return None if settings.head == "sum" else settings.representation or REPRESENTATION
+
+    @property
+    def given(self) -> int:
+        """The numbers that a feature party gives of a row: w or C."""
+        return self.representation or self.loss.outputs
 
     @property
     def derives_steps(self) -> bool:
@@ -258,6 +271,7 @@ class Plan:
             self.schedule.rows,
             self.timetable.times,
             self.loss.outputs,
+            given=self.given,
             labels_are_known=self.algorithm.labels_everywhere,
             label_change=self.loss.label_change,
         )

@@ -6,6 +6,9 @@ For loss f with f″ ≤ c (`curvature`), a party at θ⁰ with predictions H⁰
 - `GradientSignal` G⁰ = J⁰ᵀd⁰/S: G(θ) = G⁰ + (c/S)·J⁰ᵀJ⁰(θ − θ⁰);
 - `PredictionsSignal`: the exact loss at ΣH of the others plus its own fresh H(θ), at the label
   party, and at all parties under `local_rule = "exact"`.
+- `PredictionsSignal` (label party): its exact loss at ΣH of the others plus its own fresh H(θ);
+- under a head, `ThroughHeadSignal` d⁰, θ_k: the first for H(θ) = u_k(θ)·θ_k, and at the label party
+  `BesideOthersSignal`: one of the others over its own columns and the others' u.
 
 J is ∂H/∂θ: X of a linear model, for which the first two are the same; of a network they are at
 θ⁰, and again everywhere under `local_rule = "gauss-newton"`, which takes H(θ) = H⁰ + J⁰(θ − θ⁰).
@@ -98,7 +101,44 @@ class PredictionsSignal:
         return pull_back(residuals) / len(block.inputs)
 
 
-Signal = ResidualSignal | GradientSignal | PredictionsSignal
+@dataclass(frozen=True)
+class ThroughHeadSignal:
+    """d⁰, shape (S, C), and θ_k of the label party's head, shape (w, C)."""
+
+    residuals: FloatArray
+    head: FloatArray
+
+    def gradient(self, block: Block) -> FloatArray:
+        """J(θ)ᵀ(d⁰ + c·(u(θ) − u⁰)θ_k)θ_kᵀ/S, J of u."""
+        representations, pull_back = block.model.linearize(block.inputs)
+        moved = (representations - block.predictions) @ self.head
+        residuals = self.residuals + block.curvature * moved
+        return pull_back(residuals @ self.head.T) / len(block.inputs)
+
+
+@dataclass(frozen=True)
+class BesideOthersSignal:
+    """A signal for a model of the party's inputs and the others' u, with H⁰ of both.
+
+    Attributes:
+        signal: without others' predictions: H is the model's own.
+        others: their u side by side, shape (S, (K − 1)·w).
+        predictions: H⁰, shape (S, C).
+    """
+
+    signal: ResidualSignal | PredictionsSignal
+    others: FloatArray
+    predictions: FloatArray
+
+    def gradient(self, block: Block) -> FloatArray:
+        """As the signal says, the others' u as they are."""
+        inputs = np.hstack([block.inputs, self.others])
+        return self.signal.gradient(replace(block, inputs=inputs, predictions=self.predictions))
+
+
+Signal = (
+    ResidualSignal | GradientSignal | PredictionsSignal | ThroughHeadSignal | BesideOthersSignal
+)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from securevfl.reports.network_rows import NetworksRow
 from securevfl.reports.rows import (
     CostLawRow,
     CryptoRow,
@@ -51,7 +52,7 @@ def rate(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def _rounds(row: JobRow | RoundsRow) -> str:
+def _rounds(row: JobRow | RoundsRow | NetworksRow) -> str:
     mark = "" if row["reached_target"] else " *"
     return f"{row['rounds']:g}{mark}"
 
@@ -104,6 +105,18 @@ ROUNDS: tuple[Column[RoundsRow], ...] = (
     ("learning rate", lambda row: rate(row["learning_rate"])),
     ("rounds", _rounds),
     ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+)
+
+NETWORKS: tuple[Column[NetworksRow], ...] = (
+    ("AUC", lambda row: f"{row['target_auc']:g}"),
+    ("algorithm", lambda row: row["algorithm"]),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("η0", lambda row: rate(row["learning_rate"])),
+    ("rounds", _rounds),
+    ("most", lambda row: str(row["most_rounds"])),
+    ("paper", lambda row: str(row["paper_rounds"] or "-")),
+    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+    ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
 )
 
 JOINT: tuple[Column[JointRow], ...] = (

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import rows
+from securevfl.reports import network_rows, rows
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
@@ -50,6 +50,12 @@ SMALL: dict[str, tuple[type, int, str]] = {
         rows.Theorem2Row, 6,
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
+    ),
+    "networks": (
+        network_rows.NetworksRow, 6,
+        "--dataset breast_cancer --steps fedsgd,fedbcd-p:2,fedbcd-s:2 --model mlp "
+        "--representation 4 --batch-size 64 --max-rounds 2 --learning-rate 0.1,0.3 --repeats 2 "
+        "--scored-rows 60",
     ),
     "label-guard": (rows.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOutProducts,
     HeldOutMasks,
 )
+from securevfl.protocols.exchanges.headed import HeadResiduals
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
@@ -62,6 +63,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     Predictions: st.builds(Predictions, u64, floats),
     MaskedPredictions: st.builds(MaskedPredictions, u64, ring),
     Residuals: st.builds(Residuals, u64, floats),
+    HeadResiduals: st.builds(HeadResiduals, u64, floats, floats),
     EncryptedValues: st.builds(EncryptedValues, u64, blobs),
     EncryptedProducts: st.builds(EncryptedProducts, u64, blobs),
     EncryptedStep: st.builds(EncryptedStep, u64, blobs, u64),

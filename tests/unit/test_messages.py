@@ -13,6 +13,7 @@ from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOutProducts,
     HeldOutMasks,
 )
+from securevfl.protocols.exchanges.headed import HeadResiduals
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
@@ -58,6 +59,7 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedHeldOut(2, (b"classes", b"")),
     EncryptedHeldOutProducts(3, (b"products",)),
     HeldOutMasks(4, RING),
+    HeadResiduals(5, FLOATS, FLOATS[:1]),
     Penalties(5, FLOATS, FLOATS[0]),
     MaskedPenalties(6, RING, RING[0]),
     StepTaken(7, FLOATS[0], settled=True),
@@ -139,6 +141,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedHeldOut": 20,
         "EncryptedHeldOutProducts": 21,
         "HeldOutMasks": 22,
+        "HeadResiduals": 40,
         "Penalties": 45,
         "MaskedPenalties": 46,
         "StepTaken": 47,

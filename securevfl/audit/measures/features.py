@@ -26,6 +26,7 @@ from securevfl.attacks.gram_rows import factor_from_minibatches
 from securevfl.attacks.rounds import LabelPartyKnowledge, Round, rounds_of
 from securevfl.audit.curves import curve
 from securevfl.audit.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
+from securevfl.audit.measures.representations import KNOWN, from_representations
 from securevfl.audit.measuring import Case, attack_in_cases
 from securevfl.audit.own_model import features_alone
 from securevfl.audit.scoring import (
@@ -44,6 +45,7 @@ from securevfl.errors import ConfigError
 from securevfl.protocols.plan import Plan
 
 STEPS = "rank of X, step size, Q, local rule"
+KNOWN_ROWS = f"{KNOWN} x as many rows as numbers, in u_k and its own columns"
 THIS_JOB, FULL_BATCHES = "this job's batches", "full batches"
 # Exact steps are of full batches as it is, and end early.
 FULL_LENGTH = "all rows, tolerance = 0"
@@ -91,9 +93,12 @@ def gram(subject: Subject) -> Iterable[Case]:
     yield Case(lambda: _gram(subject, _from_full_batches(subject)), case, what_if=True)
 
 
-@on_features("anchors", side_knowledge=f"{STEPS}; as many rows as rank")
+@on_features("anchors", side_knowledge=f"{STEPS}; as many rows as rank", takes_head=True)
 def anchors(subject: Subject) -> Iterable[Case]:
-    """X from its Gram matrix and as many known rows as it has rank."""
+    """X from its Gram matrix and as many known rows as it has rank; or from representations."""
+    if subject.plan.representation is not None:
+        case = Case(partial(from_representations, subject), side_knowledge=KNOWN_ROWS)
+        return [case]
     return _from_either(subject, _anchors)
 
 

@@ -45,6 +45,7 @@ def gradients_hidden(subject: Subject) -> str:
     "feature party",
     "the schedule of batches",
     immune=lambda subject: "" if subject.in_clear else "residuals travel encrypted",
+    takes_head=True,
 )
 def residual_labels(subject: Subject) -> Finding:
     """Signs of residuals in clear."""

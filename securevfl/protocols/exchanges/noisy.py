@@ -6,6 +6,7 @@ samples: whoever sees many releases of one averages its noise away, which is wha
 Source: FDML (Hu et al., KDD 2019) for predictions; docs/decisions/0011-what-a-promise-covers.md.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from typing_extensions import override
@@ -13,9 +14,11 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.models.head import HeadedModel
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.privacy.streams import NoiseKey, Purpose
 from securevfl.protocols.exchange import Established, Learns, Session
+from securevfl.protocols.exchanges.headed import HEAD_LEARNS, established_with_head
 from securevfl.protocols.exchanges.plain import (
     CLEAR_RESIDUALS,
     InClear,
@@ -34,8 +37,14 @@ class NoisyGathering(ClearGathering):
     A message that has to be sent again is the one that was sent: noise drawn twice would average.
     """
 
-    def __init__(self, party: Party, mechanism: Mechanism, key: NoiseKey) -> None:
-        super().__init__(party)
+    def __init__(
+        self,
+        party: Party,
+        mechanism: Mechanism,
+        key: NoiseKey,
+        head: HeadedModel | None = None,
+    ) -> None:
+        super().__init__(party, head)
         self._mechanism = mechanism
         self._key = key
         self._last: Predictions | HeldOutPredictions | None = None
@@ -72,6 +81,7 @@ class Noisy(InClear):
 
     name = "dp"
     adds_noise = True
+    takes_head = True
     variants = ({}, {"privacy": {"label_noise_multiplier": 1.0}})
 
     @override
@@ -84,6 +94,15 @@ class Noisy(InClear):
     def learns(self, job: Job) -> Learns:
         """What noise is on, as far as ε says."""
         noisy = job.privacy.label_noise_multiplier > 0
+        if job.job.head != "sum":
+            return replace(
+                HEAD_LEARNS,
+                label_party="clipped u_k + noise, w numbers a row",
+                label_party_not="u_k, up to what ε says",
+                feature_party="d + noise, and θ_k" if noisy else HEAD_LEARNS.feature_party,
+                feature_party_not="labels, up to what ε says" if noisy else "others' features",
+                residuals="noisy" if noisy else "clear",
+            )
         return Learns(
             label_party="clipped H_k + noise",
             label_party_not="H_k, up to what ε says",
@@ -99,10 +118,12 @@ class Noisy(InClear):
         """Noise on what feature parties give, and on d where the job says so."""
         party, noise = session.party, session.noise
         assert noise is not None  # noqa: S101
-        gathering = NoisyGathering(party, noise.predictions, noise.key)
-        if not party.holds_labels:
-            return Established(PlainFeatureSide(party, gathering), gathering)
+        gathering = NoisyGathering(party, noise.predictions, noise.key, session.head)
         perturb = None
         if noise.residuals is not None:
             perturb = partial(noise.residuals.perturb, stream=noise.key.stream("residuals"))
+        if session.plan.representation is not None:
+            return established_with_head(session, gathering, perturb)
+        if not party.holds_labels:
+            return Established(PlainFeatureSide(party, gathering), gathering)
         return Established(PlainLabelSide(party, gathering, perturb), gathering)

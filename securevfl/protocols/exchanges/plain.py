@@ -18,8 +18,10 @@ from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import labels_told
 from securevfl.protocols.exchange import Batch, Established, Exchange, Learns, Session
+from securevfl.protocols.exchanges.headed import HEAD_LEARNS, established_with_head
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import (
+    ClearGathering,
     Gathering,
     Predictions,
     gathering_of,
@@ -164,6 +166,8 @@ class InClear(Exchange):
     async def establish(self, session: Session) -> Established:
         """Gather as the settings say, residuals in clear."""
         party = session.party
+        if session.plan.representation is not None:
+            return established_with_head(session, ClearGathering(party, session.head))
         sums = self.sums(session.plan.job.exchange)
         gathering = gathering_of(party, session.agreement.masks, sums=sums)
         told = session.plan.rule.own_loss
@@ -177,6 +181,7 @@ class Plain(InClear):
 
     name = "plain"
     tells_sum = True
+    takes_head = True
 
     @override
     def check(self, plan: Plan) -> None:
@@ -190,6 +195,8 @@ class Plain(InClear):
         """Everything but features."""
         if self.sums(job.exchange):
             return MASKED_LEARNS
+        if job.job.head != "sum":
+            return HEAD_LEARNS
         told = job.job.local_rule == "exact"
         return Learns(
             label_party="every H_k",

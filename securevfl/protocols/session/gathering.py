@@ -13,6 +13,7 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, encode, from_ring, to_ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import ConfigError
+from securevfl.models.head import HeadedModel
 from securevfl.protocols.session.party import Party, Step
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
@@ -66,16 +67,26 @@ class Gathering(Protocol):
 
 
 class ClearGathering:
-    """Every H_k in clear.
+    """Every H_k in clear, or every u_k where the label party has a head.
+
+    Args:
+        party: who it is.
+        head: at the label party, what makes H_k = u_k·θ_k of what the others give.
 
     Learns:
-        label party: H_k per sample, of every feature party.
+        label party: H_k per sample, of every feature party; with a head u_k, w numbers.
         feature parties: nothing.
     """
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: Party, head: HeadedModel | None = None) -> None:
         self._party = party
+        self._head = head
         self._known: dict[str, FloatArray] = {}
+
+    @property
+    def side_by_side(self) -> FloatArray:
+        """What all others gave last."""
+        return np.hstack([self._known[name] for name in self._party.feature_parties])
 
     async def give(self, step: Step, predictions: FloatArray) -> None:
         """Send H_k if it is fresh."""
@@ -89,9 +100,8 @@ class ClearGathering:
         senders = [name for name in party.feature_parties if name in step.fresh]
         received = await collect(party.channel, senders, Predictions, step.index)
         for sender, message in received.items():
-            expect_shape(sender, message.values, shape)
-            self._known[sender] = message.values
-        return _sum([self._known[name] for name in party.feature_parties])
+            self._known[sender] = self._checked(sender, message.values, shape)
+        return _sum([self._weighed(name, self._known[name]) for name in party.feature_parties])
 
     async def give_held_out(self, step: int, predictions: FloatArray) -> None:
         """Send the held-out predictions in clear."""
@@ -103,9 +113,20 @@ class ClearGathering:
         """Add up the held-out predictions."""
         senders = self._party.feature_parties
         received = await collect(self._party.channel, senders, HeldOutPredictions, step)
-        for sender, message in received.items():
-            expect_shape(sender, message.values, shape)
-        return _sum([message.values for message in received.values()])
+        return _sum(
+            [
+                self._weighed(sender, self._checked(sender, message.values, shape))
+                for sender, message in received.items()
+            ]
+        )
+
+    def _checked(self, sender: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+        width = shape[1] if self._head is None else self._head.width
+        expect_shape(sender, values, (shape[0], width))
+        return values
+
+    def _weighed(self, sender: str, values: FloatArray) -> FloatArray:
+        return values if self._head is None else values @ self._head.part(sender)
 
 
 def gathering_of(party: Party, masks: PairwiseMasks, *, sums: bool) -> Gathering:

@@ -123,7 +123,8 @@ class PrivacyAccount:
         batch: the rows of a round, counted from 0.
         total_rows: N.
         scorings: from rounds done to how often held-out rows were scored.
-        outputs: C, the predictions of one sample.
+        outputs: C, the residuals of one sample.
+        given: the numbers of one sample that a release holds: its C predictions, or w of u.
         labels_are_known: whether all parties hold the labels, which then are no secret.
         label_change: the most that one label moves d of one output at fixed H.
     """
@@ -135,6 +136,7 @@ class PrivacyAccount:
     total_rows: int
     scorings: Callable[[int], int]
     outputs: int = 1
+    given: int = 1
     labels_are_known: bool = False
     label_change: float = 1.0
 
@@ -149,7 +151,7 @@ class PrivacyAccount:
         multiplier = settings.noise_multiplier
         if multiplier is None:
             multiplier = self._calibrated()
-        return Mechanism(settings.mechanism, multiplier, settings.clip, self.outputs)
+        return Mechanism(settings.mechanism, multiplier, settings.clip, self.given)
 
     @cached_property
     def gradients(self) -> GradientNoise | None:

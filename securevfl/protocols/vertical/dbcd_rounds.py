@@ -72,6 +72,7 @@ class Follower:
 
     objective: float | None = None
     gap: float | None = None
+    loss: float | None = None
 
     def __init__(self, common: Common) -> None:
         self._common = common
@@ -124,7 +125,12 @@ class Leader:
         """Whether the loss, without penalty, is below that of the best constant."""
         loss, labels = self._common.party.loss, self._labels
         constant = np.broadcast_to(loss.constant(labels), self._total.shape)
-        return loss.value(self._total, labels) < loss.value(constant, labels)
+        return self.loss < loss.value(constant, labels)
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of training rows, without penalty."""
+        return self._common.party.loss.value(self._total, self._labels)
 
     async def take(self, step: Step, batch: Batch, block: L1Block) -> StepTaken:
         """Give residuals, aim at them like all others, search and say how far all go."""
@@ -251,7 +257,7 @@ class Rounds:
             training.party.costs.end_round()
             training.after_round(index + 1)
             over = taken.settled and len(self.path) + 1 == len(values)
-            target = await scoring.stops(index, training.model, last=over)
+            target = await scoring.stops(index, training.model, loss=self.role.loss, last=over)
             if taken.settled or target or index + 1 == plan.rounds:
                 self._note(index + 1, settled=taken.settled)
             if over:

@@ -61,6 +61,8 @@ class FedBcd(Algorithm):
         one_step: Q = 1 whatever the job says.
     """
 
+    takes_head = True
+
     def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
         self.name = name
         self.in_turns, self.one_step = in_turns, one_step
@@ -160,7 +162,14 @@ async def take_part(training: Training) -> Trained:
     watch = watch_of(party, plan, place.data.train_labels)
     lookahead = Lookahead(steps, plan.rounds, batches.at)
     session = Session(
-        party, plan, agreement, leakage, place.keys, lookahead=lookahead, noise=training.noise
+        party,
+        plan,
+        agreement,
+        leakage,
+        place.keys,
+        lookahead=lookahead,
+        noise=training.noise,
+        head=part.head,
     )
     ready = await plan.exchange.establish(session)
     write_down_scorings()

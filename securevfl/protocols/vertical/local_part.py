@@ -4,6 +4,7 @@ import numpy as np
 
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
+from securevfl.models.head import HeadedModel, head_start
 from securevfl.models.linear import random_start, zero_start
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.storage import ModelHeader, SavedModel, saved_model
@@ -44,7 +45,14 @@ class LocalPart:
         self._make_module = make_module
         if with_intercept is None:
             with_intercept = table.name == plan.facts.label_party
-        self.model = self._start(plan.job.job.intercept and with_intercept, start)
+        intercept = plan.job.job.intercept and with_intercept
+        self.head: HeadedModel | None = None
+        if plan.representation is None:
+            self.model = self._start(intercept, start)
+        else:
+            self.model = self._start(False, start)
+            if table.name == plan.facts.label_party:
+                self.model = self.head = self._with_head(self.model, start)
         self.inputs = self.model.inputs(self.scaling.apply(table.train))
         self.held_out = self.model.inputs(self.scaling.apply(table.test))
 
@@ -54,7 +62,7 @@ class LocalPart:
         return None if self.model.is_linear else self.model.weights.size
 
     def _start(self, intercept: bool, start: np.random.Generator) -> LocalModel:
-        job, outputs = self._plan.job, self._plan.loss.outputs
+        job, outputs = self._plan.job, self._plan.given
         features = self.scaling.apply(self._table.train)
         # A promise end to end covers θ⁰, which predictions show.
         private = job.privacy.gradient_clip is not None
@@ -63,7 +71,14 @@ class LocalPart:
             from securevfl.models.neural import maker_of, neural_start  # noqa: PLC0415
 
             make = maker_of(self._network, self._make_module)
-            return neural_start(make, features, outputs, start, whatever_the_rows=private)
+            return neural_start(
+                make,
+                features,
+                outputs,
+                start,
+                precision=self._network.precision,
+                whatever_the_rows=private or self._plan.representation is not None,
+            )
         zero = zero_start(features.shape[1] + int(intercept), outputs, intercept)
         if job.job.start == "zero":
             return zero
@@ -76,6 +91,12 @@ class LocalPart:
             whatever_the_rows=private,
         )
 
+    def _with_head(self, model: LocalModel, start: np.random.Generator) -> HeadedModel:
+        plan, own = self._plan, self._table.name
+        names = (own, *(name for name in plan.facts.names if name != own))
+        head = head_start(len(names), plan.given, plan.loss.outputs, start)
+        return HeadedModel(model, self._table.train.shape[1], names, head)
+
     def saved(self, rounds: int) -> SavedModel:
         """The model as it stands, with its header."""
         header = ModelHeader(
@@ -87,6 +108,7 @@ class LocalPart:
             job_hash=self._plan.hash.hex(),
             rounds=rounds,
             network=self._network,
+            representation=self._plan.representation,
         )
         return saved_model(
             header,

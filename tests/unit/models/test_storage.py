@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from securevfl.errors import DataError
 from securevfl.models.linear import LinearModel
-from securevfl.models.local_model import Network
+from securevfl.models.local_model import Network, pixels_left
 from securevfl.models.neural import mlp
 from securevfl.models.storage import ModelHeader, SavedModel, load_model, save_model
 
@@ -211,7 +211,14 @@ def test_the_file_of_a_linear_model_says_nothing_of_networks(tmp_path: Path) -> 
         ({}, {"network.0.weight": np.zeros((3, 2), np.int64)}, "not finite float64"),
         ({"network": {"kind": "mlp", "hidden": [10**12]}}, {}, "do not fit"),
         ({"network": {"kind": "mlp", "hidden": [-3]}}, {}, "do not fit"),
+        ({"network": {"kind": "rnn"}}, {}, "not a securevfl model"),
         ({"network": {"kind": "cnn"}}, {}, "not a securevfl model"),
+        ({"network": {"kind": "cnn", "channels": [10**12], "image_line": 1}}, {}, "network.0.bias"),
+        ({"representation": 10**12}, {}, "do not fit"),
+        ({"head": ["bank", "shop"]}, {}, "tensor 'head'"),
+        ({"head": ["bank", "shop"]}, {"head": np.zeros((5, 1))}, "do not fit"),
+        ({"head": ["shop", "bank"]}, {"head": np.zeros((3, 1))}, "the head of"),
+        ({"head": []}, {"head": np.zeros((1, 1))}, "the head of"),
         ({"network": {"kind": "mlp", "activation": "os.system"}}, {}, "not a securevfl model"),
         ({"network": {"kind": "mlp", "code": "x"}}, {}, "not a securevfl model"),
         ({"network": None}, {}, "tensor 'network.0.bias'"),
@@ -224,6 +231,13 @@ def test_a_network_file_that_was_tampered_with_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=told):
         load_model(network_file(tmp_path / "m", network_fields(**header), **changes))
+
+
+@pytest.mark.parametrize(
+    ("columns", "line", "pixels"), [(30, 5, 2), (30, 7, 0), (9, 3, 0), (9, 0, 0)]
+)
+def test_what_is_left_of_an_image(columns: int, line: int, pixels: int) -> None:
+    assert pixels_left(columns, line, 2) == pixels
 
 
 def test_a_custom_network_of_another_module_is_refused_when_it_is_used(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""A layer of the label party's own over every party's representation of a row.
+
+H = Σ_k u_k·θ_k + b, with u_k ∈ R^w what party k's local model gives of the row. The label party
+holds θ = (θ_1 … θ_K) and b beside its own local model, and trains all of them as one.
+Source: the MNIST-CNN experiment of FedBCD (Liu et al. 2019).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.models.local_model import LocalModel, PullBack, StateDict
+
+
+class HeadedModel:
+    """The label party's local model with the head on top: (X | others' u side by side) ↦ H.
+
+    Of inputs without the others' u it predicts its own part of H, u_K·θ_K + b.
+
+    Args:
+        model: gives u_K, shape (S, w).
+        columns: of the inputs that it takes.
+        names: the parties in the order of θ, the label party first.
+        head: θ and, as its last row, b: shape (K·w + 1, C).
+
+    Attributes:
+        model: as given; it keeps its own weights.
+        head: θ and b.
+        width: w.
+        names: as given.
+        is_linear: no.
+        intercept: no: b is the head's.
+    """
+
+    is_linear = False
+    intercept = False
+
+    def __init__(
+        self, model: LocalModel, columns: int, names: Sequence[str], head: FloatArray
+    ) -> None:
+        self.model, self.head, self.names = model, head, tuple(names)
+        self.width = (len(head) - 1) // len(self.names)
+        self._columns = columns
+
+    @property
+    def weights(self) -> FloatArray:
+        """The local model's, then θ and b, one after another, shape (p, 1)."""
+        return np.concatenate([self.model.weights.ravel(), self.head.ravel()])[:, None]
+
+    @weights.setter
+    def weights(self, value: FloatArray) -> None:
+        own = self.model.weights
+        self.model.weights = value[: own.size].reshape(own.shape)
+        self.head = value[own.size :].reshape(self.head.shape)
+
+    def part(self, name: str) -> FloatArray:
+        """θ_k of a party, shape (w, C)."""
+        return part_of(self.head, self.names, name)
+
+    def inputs(self, features: FloatArray) -> FloatArray:
+        """As the local model."""
+        return self.model.inputs(features)
+
+    def predict(self, inputs: FloatArray) -> FloatArray:
+        """H, or the label party's part of it, shape (S, C)."""
+        return self._top(self.model.predict(inputs[:, : self._columns]), inputs) @ self.head
+
+    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+        """H, and d ↦ Σ_s (∂H_s/∂θ)ᵀd_s, shape (p, 1)."""
+        own, pull_own = self.model.linearize(inputs[:, : self._columns])
+        top, through = self._top(own, inputs), self.head[: self.width].T
+
+        def pull_back(residuals: FloatArray) -> FloatArray:
+            parts = pull_own(residuals @ through), top.T @ residuals
+            return np.concatenate([part.ravel() for part in parts])[:, None]
+
+        return top @ self.head, pull_back
+
+    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+        """The Jacobian at the weights now, shape (S·C, p)."""
+        weights = self.model.weights, self.head
+
+        @cache
+        def jacobian() -> FloatArray:
+            now = self.model.weights, self.head
+            self.model.weights, self.head = weights
+            shape = len(inputs), self.head.shape[1]
+            units = np.eye(shape[0] * shape[1]).reshape(-1, *shape)
+            # Whoever pulls back does it once.
+            rows = [self.linearize(inputs)[1](unit) for unit in units]
+            self.model.weights, self.head = now
+            return np.hstack(rows).T
+
+        return jacobian
+
+    def state(self) -> StateDict | None:
+        """The local model's."""
+        return self.model.state()
+
+    def penalty_gradient(self, l2: float) -> FloatArray:
+        """Gradient of ½·l2·‖θ‖² without biases."""
+        head = l2 * self.head
+        head[-1] = 0.0
+        own = self.model.penalty_gradient(l2)
+        return np.concatenate([own.ravel(), head.ravel()])[:, None]
+
+    def _top(self, own: FloatArray, inputs: FloatArray) -> FloatArray:
+        """All parties' u side by side, 0 where they are not there, and 1: shape (S, K·w + 1)."""
+        top = np.zeros((len(inputs), len(self.head)))
+        top[:, -1] = 1.0
+        top[:, : self.width] = own
+        others = inputs[:, self._columns :]
+        top[:, self.width : self.width + others.shape[1]] = others
+        return top
+
+
+def head_start(
+    parties: int, width: int, outputs: int, generator: np.random.Generator
+) -> FloatArray:
+    """θ uniform within ±1/√(K·w), as torch starts a dense layer, and b = 0; shape (K·w + 1, C)."""
+    bound = 1 / np.sqrt(parties * width)
+    head: FloatArray = generator.uniform(-bound, bound, (parties * width + 1, outputs))
+    head[-1] = 0.0
+    return head
+
+
+def part_of(head: FloatArray, names: Sequence[str], name: str) -> FloatArray:
+    """θ_k of a party, shape (w, C)."""
+    width, index = (len(head) - 1) // len(names), list(names).index(name)
+    part: FloatArray = head[index * width :][:width]
+    return part
+
+
+def together(head: FloatArray, names: Sequence[str], parts: Mapping[str, FloatArray]) -> FloatArray:
+    """H of rows from the label party's own part and the others' u, by party."""
+    total = parts[names[0]]
+    for name in names[1:]:
+        total = total + parts[name] @ part_of(head, names, name)
+    return total
