@@ -31,11 +31,13 @@ from securevfl.reports.tables import (
     JOINT,
     LABEL_GUARD,
     OVERHEAD,
+    OVERLAP,
     ROUNDS,
     STALENESS,
     THEOREM1,
     THEOREM2,
     TRADEOFF,
+    TRANSFER,
     Column,
     Row,
     rate,
@@ -97,6 +99,12 @@ _OPENING = by_columns(
     *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "total", "sent")),
 )
 
+_TRANSFER_ROUNDS: tuple[Column[Any], ...] = (
+    ("data", lambda row: str(row["dataset"])),
+    *((name, dict(TRANSFER)[name]) for name in ("AUC", "Q", "μ", "η0", "R")),
+    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+)
+
 TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "tradeoff": by_columns(*TRADEOFF),
     "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
@@ -116,6 +124,9 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
     "rounds": by_columns(*ROUNDS),
+    "transfer": lambda rows: by_columns(*TRANSFER)(sorted(rows, key=lambda row: row["target_auc"])),
+    "transfer-rounds": by_columns(*_TRANSFER_ROUNDS),
+    "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
     "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),

@@ -27,6 +27,16 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "joint": (
         rows.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
     ),
+    "transfer": (
+        rows.TransferRow, 4,
+        "--dataset breast_cancer --exchange plain --local-steps 1,3 --proximal 0,0.1 "
+        "--overlap 200 --units 4 --max-rounds 2 --learning-rate 0.3 --repeats 2",
+    ),
+    "overlap": (
+        rows.OverlapRow, 2,
+        "--dataset breast_cancer --overlap 0.1,1 --units 4 --rounds 2 --learning-rate 0.3 "
+        "--repeats 2",
+    ),
     "crypto": (
         rows.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
     ),
