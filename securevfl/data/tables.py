@@ -28,6 +28,23 @@ class PartyTable:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnRows:
+    """Labelled rows of the label party that no other party holds.
+
+    Attributes:
+        features: Shape (M, P), float64, unscaled.
+        labels: Shape (M,), int64, 0..classes-1.
+    """
+
+    features: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """M."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
 class VerticalDataset:
     """The same rows at every party, in the same order.
 
@@ -43,6 +60,7 @@ class VerticalDataset:
             alone fix the partition of the rows into batches.
         label_names: What each class was called at the source.
         dropped: By party, how many of its rows had an id that not every party holds.
+        own_rows: The label party's rows beside the N, for transfer learning.
     """
 
     name: str
@@ -55,6 +73,7 @@ class VerticalDataset:
     row_digests: NDArray[np.uint64]
     label_names: tuple[str, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
+    own_rows: OwnRows | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -149,6 +168,8 @@ def check(dataset: VerticalDataset) -> None:
     for party in dataset.parties:
         check_rows(party, "training", party.train, dataset.train_labels)
         check_rows(party, "test", party.test, dataset.test_labels)
+        if dataset.own_rows is not None and party.name == dataset.label_party:
+            check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
     for split, labels in (("training", dataset.train_labels), ("test", dataset.test_labels)):
         check_labels(f"data set {dataset.name!r}", split, labels, dataset.classes)
 

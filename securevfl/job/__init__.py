@@ -22,6 +22,7 @@ from securevfl.job.sections import (
     AuditSection,
     ExchangeSettings,
     FdmlSettings,
+    FtlSettings,
     Hide,
     JobSettings,
     LocalModelSettings,
@@ -36,6 +37,7 @@ __all__ = [
     "Activation",
     "ExchangeSettings",
     "FdmlSettings",
+    "FtlSettings",
     "Hide",
     "Job",
     "JobSettings",
@@ -53,7 +55,7 @@ __all__ = [
 
 S = TypeVar("S", bound=Section)
 
-OWN_SECTIONS: dict[str, type[Section]] = {"fdml": FdmlSettings}
+OWN_SECTIONS: dict[str, type[Section]] = {"fdml": FdmlSettings, "ftl": FtlSettings}
 """What algorithms have of their own; those of other packages say so when they are made known."""
 
 

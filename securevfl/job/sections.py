@@ -14,7 +14,7 @@ PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Model = Literal["linear", "mlp", "custom"]
-Activation = Literal["relu", "tanh", "gelu", "silu"]
+Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu"]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
@@ -237,3 +237,24 @@ class FdmlSettings(Section):
     """
 
     staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
+
+
+class FtlSettings(Section):
+    """`[ftl]`: federated transfer learning.
+
+    Attributes:
+        units: d, of the hidden layer that each party trains.
+        activation: of these units; a bounded one under encryption.
+        alignment: γ of γ·‖u_A − u_B‖², the mean over rows that both hold; by default 2γ = 1/64,
+            FATE's κ.
+        overlap: of a data set by name, the training rows that both parties hold: a part of them,
+            or how many; the label party alone holds the others. Of files, those of the ids that
+            both have.
+        in_turns: the label party steps first, and the other from what it then has (FedBCD-s).
+    """
+
+    units: PositiveInt = 64
+    activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
+    alignment: NonNegative = 1 / 128
+    overlap: Annotated[float, Field(gt=0, le=1)] | Annotated[int, Field(ge=2)] = 1.0
+    in_turns: bool = False

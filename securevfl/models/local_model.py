@@ -16,7 +16,7 @@ PullBack = Callable[[FloatArray], FloatArray]
 MakeModule = Callable[[int, int], "torch.nn.Module"]
 """Makes a network from its numbers of features F and of outputs C."""
 StateDict = Mapping[str, NDArray[Any]]
-Activation = Literal["relu", "tanh", "gelu", "silu"]
+Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu"]
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Network:
     """Which network a party trains.
 
     Attributes:
-        kind: mlp, or custom for a module that somebody wrote.
-        hidden: units of each hidden layer of an mlp.
-        activation: between the layers of an mlp.
+        kind: mlp, custom for a module that somebody wrote, or dense: one layer of units.
+        hidden: units of each hidden layer of an mlp, or of the layer.
+        activation: between the layers of an mlp, or of the layer's units.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    kind: Literal["mlp", "custom"]
+    kind: Literal["mlp", "custom", "dense"]
     hidden: tuple[int, ...] = ()
     activation: Activation = "relu"
 

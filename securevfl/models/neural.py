@@ -23,6 +23,7 @@ from securevfl.models.local_model import MakeModule, Network, PullBack, StateDic
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
 }

@@ -18,6 +18,7 @@ from safetensors.numpy import save
 
 from securevfl.errors import DataError
 from securevfl.files import replace_file
+from securevfl.models.dense import DenseLayer
 from securevfl.models.local_model import LocalModel, MakeModule, Network, StateDict
 
 FORMAT = 1
@@ -54,8 +55,15 @@ class ModelHeader:
     network: Network | None = None
 
     @property
+    def is_dense(self) -> bool:
+        """Whether it is one dense layer, whose weights are saved like those of a linear model."""
+        return self.network is not None and self.network.kind == "dense"
+
+    @property
     def outputs(self) -> int:
-        """C."""
+        """C, or the units of one dense layer."""
+        if self.is_dense and self.network is not None:
+            return self.network.hidden[-1]
         return 1 if self.classes == 2 else self.classes  # noqa: PLR2004
 
 
@@ -74,6 +82,8 @@ class SavedModel:
         scale: divides each feature column after that.
         state: a network's state dict.
         make_module: makes a custom network.
+        phi: at the label party of transfer learning, what its peer's units are multiplied by,
+            shape (d,): Φ·u_B scores a row that the peer holds alone.
     """
 
     header: ModelHeader
@@ -82,6 +92,7 @@ class SavedModel:
     scale: NDArray[np.float64]
     state: StateDict | None = None
     make_module: MakeModule | None = field(default=None, repr=False)
+    phi: NDArray[np.float64] | None = None
 
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Local predictions H_k of raw features, shape (S, len(columns)).
@@ -95,6 +106,9 @@ class SavedModel:
                 f"{len(self.header.columns)} columns"
             )
         inputs = (features - self.mean) / self.scale
+        if self.header.is_dense and self.header.network is not None:
+            layer = DenseLayer(self.weights, activation=self.header.network.activation)
+            return layer.predict(layer.inputs(inputs))
         if self.header.network is not None and self.state is not None:
             from securevfl.models.neural import loaded_network, maker_of  # noqa: PLC0415
 
@@ -114,11 +128,12 @@ def saved_model(
     mean: NDArray[np.float64],
     scale: NDArray[np.float64],
     make_module: MakeModule | None = None,
+    phi: NDArray[np.float64] | None = None,
 ) -> SavedModel:
     """A local model as it stands, linear or a network."""
     state = model.state()
     weights = model.weights if state is None else _numbers(state)
-    return SavedModel(header, weights, mean, scale, state, make_module)
+    return SavedModel(header, weights, mean, scale, state, make_module, phi)
 
 
 def save_model(path: Path, model: SavedModel) -> None:
@@ -132,6 +147,8 @@ def save_model(path: Path, model: SavedModel) -> None:
         tensors["weights"] = model.weights
     else:
         tensors |= {_STATE + name: values for name, values in model.state.items()}
+    if model.phi is not None:
+        tensors["phi"] = model.phi
     contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
     header = {key: value for key, value in asdict(model.header).items() if value is not None}
     data = save(contiguous, metadata={_HEADER: json.dumps(header)})
@@ -159,6 +176,8 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
     shapes = _shapes(header)
+    if header.is_dense and "phi" in tensors:
+        shapes["phi"] = (header.outputs,)
     custom = header.network is not None and header.network.kind == "custom"
     if custom:
         if make_module is None:
@@ -166,8 +185,9 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         theirs = {name: values for name, values in tensors.items() if name.startswith(_STATE)}
         shapes |= {name: values.shape for name, values in theirs.items()}
     _require_numbers(path, tensors, shapes, custom=custom)
-    if header.network is None:
-        return SavedModel(header, tensors["weights"], tensors["mean"], tensors["scale"])
+    if header.network is None or header.is_dense:
+        weights, phi = tensors["weights"], tensors.get("phi")
+        return SavedModel(header, weights, tensors["mean"], tensors["scale"], phi=phi)
     state = {
         name.removeprefix(_STATE): values
         for name, values in tensors.items()
@@ -207,7 +227,7 @@ def _shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a file's tensors, but for those of a custom network."""
     columns = len(header.columns)
     shapes: dict[str, tuple[int, ...]] = {"mean": (columns,), "scale": (columns,)}
-    if header.network is None:
+    if header.network is None or header.is_dense:
         shapes["weights"] = (columns + header.intercept, header.outputs)
     elif header.network.kind == "mlp":
         # Dense layers with activations between them.

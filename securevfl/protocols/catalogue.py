@@ -22,6 +22,7 @@ from securevfl.protocols.exchanges.noisy import Noisy
 from securevfl.protocols.exchanges.plain import Masked, Plain
 from securevfl.protocols.exchanges.under_encryption import UnderEncryption
 from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.transfer.ftl import Ftl
 from securevfl.protocols.vertical.fdml import Fdml
 from securevfl.protocols.vertical.fedbcd import FEDBCD_P, FEDBCD_S, FEDSGD
 
@@ -88,7 +89,8 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         LabelLeakRefused: it starts at zero where gradients are revealed.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
-    algorithm, networks = algorithm_of(job), _networks(job, facts, modules)
+    algorithm = algorithm_of(job)
+    networks = _networks(job, facts, algorithm, modules)
     exchange = exchange_of(job)
     job = settled(job, algorithm, exchange, facts.rows, networks)
     size = job.job.batch_size
@@ -119,14 +121,16 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     return plan
 
 
-def _networks(job: Job, facts: Facts, modules: Collection[str]) -> dict[str, Network]:
+def _networks(
+    job: Job, facts: Facts, algorithm: Algorithm, modules: Collection[str]
+) -> dict[str, Network]:
     """What parties train in place of linear models.
 
     Raises:
         ConfigError: models that do not fit the job, or modules that are missing or too many.
     """
     check_models(job)
-    networks = {}
+    networks = algorithm.networks(job, facts)
     for name in facts.names:
         settings = job.model_of(name)
         if settings.model == "custom":
@@ -155,5 +159,5 @@ def _add(known: dict[str, D], names: list[str], description: D, what: str) -> No
 
 for _exchange in (Plain(), Masked(), Noisy(), *map(UnderEncryption, SCHEMES)):
     add_exchange(_exchange)
-for _algorithm in (FEDSGD, FEDBCD_P, FEDBCD_S, Fdml()):
+for _algorithm in (FEDSGD, FEDBCD_P, FEDBCD_S, Fdml(), Ftl()):
     add_algorithm(_algorithm)

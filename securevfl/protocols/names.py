@@ -10,7 +10,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 
 EXCHANGES = ["plain", "masked", "dp", "bfv", "paillier", "ckks"]
-ALGORITHMS = ["fedsgd", "fedbcd-p", "fedbcd-s", "fdml"]
+ALGORITHMS = ["fedsgd", "fedbcd-p", "fedbcd-s", "fdml", "ftl"]
 
 
 def check_names(job: Job) -> None:

@@ -32,6 +32,11 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.transfer.in_clear import (
+    FeatureComponents,
+    LabelComponents,
+    ScoreVector,
+)
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
 from securevfl.wire.codec import Message, decode, encode, kinds
 
@@ -73,6 +78,9 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),
     PushedPredictions: st.builds(PushedPredictions, u64, floats),
     PulledSums: st.builds(PulledSums, u64, floats),
+    LabelComponents: st.builds(LabelComponents, u64, floats, floats),
+    FeatureComponents: st.builds(FeatureComponents, u64, floats),
+    ScoreVector: st.builds(ScoreVector, u64, floats),
 }
 messages = st.one_of([BY_KIND[kind] for kind in kinds() if kind.number < 128])
 

@@ -30,6 +30,11 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.transfer.in_clear import (
+    FeatureComponents,
+    LabelComponents,
+    ScoreVector,
+)
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
 from securevfl.wire.codec import Message, decode, encode, kinds, message_kind
 
@@ -55,6 +60,9 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedHeldOut(2, (b"classes", b"")),
     EncryptedHeldOutProducts(3, (b"products",)),
     HeldOutMasks(4, RING),
+    LabelComponents(1, FLOATS, FLOATS[0]),
+    FeatureComponents(2, FLOATS),
+    ScoreVector(3, FLOATS[1]),
 )
 
 

@@ -71,7 +71,7 @@ class UnderEncryption(Exchange):
             quadratic_loss(plan.loss.name)
         if settings.round_trips == 1:
             self._check_one_trip(plan)
-        if plan.networks:
+        if plan.networks and not plan.algorithm.own_components:
             _check_networks(plan, plan.networks.keys() - {plan.facts.label_party})
 
     def _check_one_trip(self, plan: Plan) -> None:

@@ -1,0 +1,256 @@
+"""The objective of federated transfer learning, and each party's gradient of it.
+
+With u_A and u_B the units of the label party A and of the other one, B, y ∈ {−1, +1}, N_A rows at A
+and S of the rows that both hold in a batch:
+
+    Φ = (1/N_A) Σ y_i u_i^A over all of A's rows,  φ_i = Φ·u_i^B,
+    L = (1/S) Σ [log 2 − ½ y_i φ_i + ⅛ φ_i²] + (γ/S) Σ ‖u_i^A − u_i^B‖² + ½λ(‖θ_A‖² + ‖θ_B‖²).
+
+A party's gradient is affine in S·d + d² numbers of the other, its `Components` (y² = 1, so that one
+matrix serves all rows):
+
+    B from A's V_i = ½ y_i Φ + 2γ u_i^A and K = ΦΦᵀ:  ∂L/∂u_i^B = (¼ K u_i^B + 2γ u_i^B − V_i)/S,
+    A from B's V_j = u_j^B and K = (1/S) Σ u_j u_jᵀ:  ∂L/∂Φ = ¼ K Φ − ½ (1/S) Σ y_j V_j,
+                                                     ∂L/∂u_j^A = 2γ (u_j^A − V_j)/S beside Φ.
+
+A unit a of a dense layer meets column a of V and row a of K only. So the gradient of its weights is
+a `constant` of the party's own plus a (P, S + d) matrix of its own, times (V_·a, K_a·): what an
+encrypted product needs (`Affine`).
+Source: Liu, Chen, Yang (2018), section 3, with a mean over the overlap for their sum, no weight on
+it, and γ for their alignment; docs/decisions/0019-transfer-learning.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import frexp
+from typing import Protocol
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.models.dense import LARGEST_SLOPE, DenseLayer
+
+
+@dataclass(frozen=True)
+class Components:
+    """What one party's gradient needs of the other.
+
+    Attributes:
+        rows: V, shape (S, d).
+        factor: F with K = FᵀF, shape (any, d).
+    """
+
+    rows: FloatArray
+    factor: FloatArray
+
+    @cached_property
+    def matrix(self) -> FloatArray:
+        """K, shape (d, d)."""
+        product: FloatArray = self.factor.T @ self.factor
+        return product
+
+    @property
+    def largest(self) -> int:
+        """The least e such that no eigenvalue of K exceeds 2^e; at least −64."""
+        eigenvalue = float(np.linalg.eigvalsh(self.matrix)[-1])
+        return max(frexp(max(eigenvalue, 0.0))[1], -64)
+
+    @property
+    def by_unit(self) -> FloatArray:
+        """Column a of V over row a of K, shape (S + d, d)."""
+        return np.concatenate([self.rows, self.matrix])
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A gradient as a function of the other's components, at the weights that it was made at.
+
+    Attributes:
+        constant: shape (P, d).
+        matrices: by unit, shape (d, S + d, P).
+    """
+
+    constant: FloatArray
+    matrices: FloatArray
+
+    def at(self, by_unit: FloatArray) -> FloatArray:
+        """The gradient, shape (P, d)."""
+        product: FloatArray = np.einsum("akf,ka->fa", self.matrices, by_unit)
+        return self.constant + product
+
+
+Bend = Callable[[FloatArray], FloatArray]
+
+
+class Objective(Protocol):
+    """One party's side of the objective on a batch."""
+
+    def components(self) -> Components:
+        """What the other's gradient needs, at the weights now."""
+
+    def gradient(self, given: Components) -> FloatArray:
+        """∂L/∂θ at the weights now without the penalty, shape (P, d)."""
+
+    def affine(self) -> Affine:
+        """The same as a function of what is given."""
+
+    def bend(self, largest: int) -> Bend:
+        """Δ ↦ the change of the gradient along the linearization at the weights now.
+
+        Args:
+            largest: no eigenvalue of the other's K exceeds 2 to this, which stands for K.
+        """
+
+    def steepest(self, largest: int) -> float:
+        """A bound on the largest eigenvalue of `bend`."""
+
+
+@dataclass(frozen=True)
+class FeatureObjective:
+    """B's side.
+
+    Attributes:
+        model: its layer.
+        inputs: X of the batch, shape (S, P).
+        alignment: γ.
+    """
+
+    model: DenseLayer
+    inputs: FloatArray
+    alignment: float
+
+    def components(self) -> Components:
+        """Its units and their second moments."""
+        units = self.model.predict(self.inputs)
+        return feature_components(units)
+
+    def gradient(self, given: Components) -> FloatArray:
+        """Through its units alone."""
+        units, pull_back = self.model.linearize(self.inputs)
+        by_unit = units @ given.matrix / 4 + 2 * self.alignment * units - given.rows
+        return pull_back(by_unit) / len(units)
+
+    def affine(self) -> Affine:
+        """Xᵀ(a′∘·) of the batch, with u for what multiplies K."""
+        units, slopes = self.model.with_slopes(self.inputs)
+        tangents = np.einsum("sa,sf->asf", slopes, self.inputs) / len(units)
+        of_matrix = np.einsum("sb,asf->abf", units, tangents) / 4
+        constant = 2 * self.alignment * np.einsum("sa,asf->fa", units, tangents)
+        return Affine(constant, np.concatenate([-tangents, of_matrix], axis=1))
+
+    def bend(self, largest: int) -> Bend:
+        """(¼·2^largest + 2γ) JᵀJ/S."""
+        _, slopes = self.model.with_slopes(self.inputs)
+        weight = (2.0**largest / 4 + 2 * self.alignment) / len(slopes)
+        return lambda delta: weight * (self.inputs.T @ (slopes**2 * (self.inputs @ delta)))
+
+    def steepest(self, largest: int) -> float:
+        """With the largest slope that units can have."""
+        return (2.0**largest / 4 + 2 * self.alignment) * _largest(self.model, self.inputs)
+
+
+@dataclass(frozen=True)
+class LabelObjective:
+    """A's side.
+
+    Attributes:
+        model: its layer.
+        everything: X of all its rows, shape (N_A, P).
+        signs: y of all its rows, ±1, shape (N_A,).
+        batch: numbers of the batch's rows among them, shape (S,).
+        alignment: γ.
+    """
+
+    model: DenseLayer
+    everything: FloatArray
+    signs: FloatArray
+    batch: IntArray
+    alignment: float
+
+    @cached_property
+    def _inputs(self) -> FloatArray:
+        return self.everything[self.batch]
+
+    @cached_property
+    def _labels(self) -> FloatArray:
+        return self.signs[self.batch]
+
+    def components(self) -> Components:
+        """½ y Φ + 2γ u of the batch, and ΦΦᵀ."""
+        phi = mean_units(self.model, self.everything, self.signs)
+        units = self.model.predict(self._inputs)
+        rows = np.outer(self._labels / 2, phi) + 2 * self.alignment * units
+        return Components(rows, phi[None])
+
+    def gradient(self, given: Components) -> FloatArray:
+        """Through Φ for all its rows, and through the alignment for those of the batch."""
+        units, slopes = self.model.with_slopes(self.everything)
+        phi = self.signs @ units / len(units)
+        by_phi = given.matrix @ phi / 4 - self._labels @ given.rows / (2 * len(self.batch))
+        by_unit = np.outer(self.signs / len(units), by_phi)
+        by_unit[self.batch] += self._pull * (units[self.batch] - given.rows)
+        return self.everything.T @ (slopes * by_unit)
+
+    def affine(self) -> Affine:
+        """∂Φ/∂θ of all rows, and Xᵀ(a′∘·) of the batch."""
+        phi, by_phi = self._phi_tangent()
+        units, slopes = self.model.with_slopes(self._inputs)
+        tangents = self._pull * np.einsum("sa,sf->asf", slopes, self._inputs)
+        by_label = np.einsum("s,fa->asf", self._labels, by_phi) / (2 * len(units))
+        of_matrix = np.einsum("b,fa->abf", phi, by_phi) / 4
+        constant = np.einsum("sa,asf->fa", units, tangents)
+        return Affine(constant, np.concatenate([-by_label - tangents, of_matrix], axis=1))
+
+    def bend(self, largest: int) -> Bend:
+        """¼·2^largest ∂Φ/∂θᵀ∂Φ/∂θ + 2γJᵀJ/S."""
+        _, by_phi = self._phi_tangent()
+        inputs = self._inputs
+        _, slopes = self.model.with_slopes(inputs)
+        weight = 2.0**largest / 4
+
+        def bent(delta: FloatArray) -> FloatArray:
+            aligned = inputs.T @ (slopes**2 * (inputs @ delta))
+            return weight * by_phi * np.sum(by_phi * delta, axis=0) + self._pull * aligned
+
+        return bent
+
+    def steepest(self, largest: int) -> float:
+        """With ∂Φ/∂θ now, and the largest slope that units can have."""
+        _, by_phi = self._phi_tangent()
+        of_phi = 2.0**largest / 4 * float(np.max(np.sum(by_phi**2, axis=0)))
+        return of_phi + 2 * self.alignment * _largest(self.model, self._inputs)
+
+    @property
+    def _pull(self) -> float:
+        return 2 * self.alignment / len(self.batch)
+
+    def _phi_tangent(self) -> tuple[FloatArray, FloatArray]:
+        """Φ and what it changes with each weight, shapes (d,) and (P, d)."""
+        units, slopes = self.model.with_slopes(self.everything)
+        shares = self.signs / len(units)
+        phi: FloatArray = shares @ units
+        return phi, self.everything.T @ (shares[:, None] * slopes)
+
+
+def feature_components(units: FloatArray) -> Components:
+    """B's, of its units of a batch, shape (S, d)."""
+    return Components(units, units / np.sqrt(len(units)))
+
+
+def mean_units(model: DenseLayer, inputs: FloatArray, signs: FloatArray) -> FloatArray:
+    """Φ, shape (d,)."""
+    phi: FloatArray = signs @ model.predict(inputs) / len(inputs)
+    return phi
+
+
+def signs_of(labels: IntArray) -> FloatArray:
+    """±1 of classes 1 and 0, shape (S,)."""
+    signs: FloatArray = 2.0 * labels.astype(np.float64) - 1.0
+    return signs
+
+
+def _largest(model: DenseLayer, inputs: FloatArray) -> float:
+    """A bound on the largest eigenvalue of JᵀJ/S, wherever the weights are."""
+    eigenvalue = float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs))[-1])
+    return LARGEST_SLOPE[model.activation] ** 2 * eigenvalue
