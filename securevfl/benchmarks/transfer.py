@@ -58,7 +58,8 @@ def _job(
     proximal: float,
     learning_rate: float | None = None,
 ) -> Job:
-    has_sizes = exchange in SCHEMES and SCHEMES[exchange].key_sizes
+    scheme = SCHEMES.get(exchange)
+    key_bits = settings.key_bits if scheme and scheme.key_sizes else None
     return Job.of(
         job={
             "name": "transfer",
@@ -78,7 +79,11 @@ def _job(
             "overlap": settings.overlap or 1.0,
             "in_turns": settings.in_turns,
         },
-        exchange={"scheme": exchange, "key_bits": settings.key_bits if has_sizes else None},
+        exchange={
+            "scheme": exchange,
+            "key_bits": key_bits,
+            **({} if scheme is None else {"hide": "both"}),
+        },
         network=settings.network,
     )
 

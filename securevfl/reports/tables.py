@@ -129,9 +129,9 @@ OVERLAP: tuple[Column[OverlapRow], ...] = (
 )
 
 OVERLAP_NOTES = (
-    "overlap: rows that both hold; own: rows with labels that the label party alone has",
+    "overlap: rows that both hold; own: more that the label party alone has",
     "B: the unlabelled party's own models on the labels of the overlap",
-    "A on A: the label party's model on its own columns of the same rows, on all its labels",
+    "A on A: the label party's own model, of columns that such rows do not have",
 )
 
 ROUNDS: tuple[Column[RoundsRow], ...] = (

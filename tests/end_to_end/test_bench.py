@@ -30,7 +30,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "transfer": (
         rows.TransferRow, 4,
         "--dataset breast_cancer --exchange plain --local-steps 1,3 --proximal 0,0.1 "
-        "--overlap 200 --units 4 --max-rounds 2 --learning-rate 0.3 --repeats 2",
+        "--overlap 200 --batch-size 50 --units 4 --max-rounds 2 --learning-rate 0.3 --repeats 2",
     ),
     "overlap": (
         rows.OverlapRow, 2,
