@@ -70,6 +70,8 @@ class Attack:
         side_knowledge: what it is given beside its view.
         cases: its settings for a subject.
         immune: by structure.
+        of_components: whether it is about algorithms whose parties exchange components in place
+            of predictions and residuals; no attack is about both.
     """
 
     name: str
@@ -77,9 +79,13 @@ class Attack:
     side_knowledge: str
     cases: Callable[[Subject], Iterable[Case]]
     immune: Reason
+    of_components: bool = False
 
     def __call__(self, subject: Subject) -> Iterator[Measurement]:
         """A measurement for every case; one alone where the exchange is immune."""
+        if subject.plan.algorithm.own_components != self.of_components:
+            yield self.without_figure(self._other_algorithm(subject))
+            return
         if reason := self.immune(subject):
             yield self.without_figure(Immune(reason))
             return
@@ -97,6 +103,13 @@ class Attack:
                 )
         except CANNOT_RUN as error:
             yield self.without_figure(NotShown(str(error)))
+
+    def _other_algorithm(self, subject: Subject) -> Immune | NotShown:
+        """What there is to say of an algorithm that the attack is not about."""
+        if self.of_components:
+            return Immune("parties exchange predictions and residuals, no components")
+        name = subject.plan.algorithm.name
+        return NotShown(f"algorithm = {name!r}: this attack is about predictions and residuals")
 
     def without_figure(self, outcome: Immune | NotShown) -> Measurement:
         """What there is to say of all cases together."""
@@ -122,10 +135,15 @@ def attack(
 
 
 def attack_in_cases(
-    name: str, adversary: str, side_knowledge: str, *, immune: Reason = _never
+    name: str,
+    adversary: str,
+    side_knowledge: str,
+    *,
+    immune: Reason = _never,
+    of_components: bool = False,
 ) -> Callable[[Callable[[Subject], Iterable[Case]]], Attack]:
     """Make an attack from what lists its cases."""
-    return lambda cases: Attack(name, adversary, side_knowledge, cases, immune)
+    return lambda cases: Attack(name, adversary, side_knowledge, cases, immune, of_components)
 
 
 def _tried(case: Case) -> Outcome:

@@ -17,6 +17,7 @@ from securevfl.protocols.session.gathering import (
     MaskedHeldOutPredictions,
     Predictions,
 )
+from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents
 from securevfl.runtime.views import Learned, Received, View
 from securevfl.wire.codec import Message, StepMessage
 
@@ -87,6 +88,18 @@ def residuals_of(view: View) -> list[FloatArray]:
     """The residuals that a party received, each of shape (S, C), one a round."""
     messages = (entry.message for entry in view.received(Residuals))
     return [message.values for message in messages if isinstance(message, Residuals)]
+
+
+def components_of(view: View) -> list[tuple[FloatArray, FloatArray]]:
+    """V, shape (S, d), and Φ, shape (d,), as the label party of transfer learning sent them."""
+    messages = (entry.message for entry in view.received(LabelComponents))
+    return [(each.rows, each.phi) for each in messages if isinstance(each, LabelComponents)]
+
+
+def units_of(view: View) -> list[FloatArray]:
+    """The units of a batch, shape (S, d), as the other party sent them."""
+    messages = (entry.message for entry in view.received(FeatureComponents))
+    return [each.rows for each in messages if isinstance(each, FeatureComponents)]
 
 
 def courses_of(view: View) -> dict[int, Course]:

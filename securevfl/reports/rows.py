@@ -111,6 +111,7 @@ class TransferRow(TradeoffRow):
     in_turns: bool
     overlap: int
     alignment: float
+    local_rule: str
     best_auc: float
 
 

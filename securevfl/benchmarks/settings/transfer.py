@@ -51,6 +51,10 @@ class TransferSettings:
         typer.Option(help="Tune one step size at the largest Q for all, or one for each Q."),
     ] = "shared"
     schedule: Schedule = "inverse-sqrt"
+    local_rule: Annotated[
+        Literal["curvature", "gauss-newton"],
+        typer.Option(help="In clear; gauss-newton is what encryption has."),
+    ] = "curvature"
     l2: L2 = 0.0
     key_bits: Annotated[int | None, typer.Option(help="Paillier modulus: 3072 or 2048.")] = None
     repeats: shared.Repeats = 3
