@@ -13,7 +13,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.tables import OwnRows, PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.transfer.taking_part import settings_of
+from securevfl.protocols.transfer.settings import settings_of
 from securevfl.training import Environment, TrainingResult, train
 
 GAMMA, UNITS = 0.05, 5

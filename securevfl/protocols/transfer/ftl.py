@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
+from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.overlap import overlapping
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import FtlSettings, Job
+from securevfl.models.dense import BOUNDED
 from securevfl.models.local_model import Network
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Shown
@@ -25,6 +27,7 @@ from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.transfer.settings import settings_of
 from securevfl.protocols.transfer.taking_part import take_part
 from securevfl.protocols.vertical.program import run_party
 from securevfl.runtime.simulation import Program
@@ -66,7 +69,7 @@ class Ftl(Algorithm):
                 "would cover them"
             )
         if plan.exchange.encrypts:
-            raise ConfigError("not yet")
+            _check_encryption(plan)
         if job.job.local_rule == "frozen":
             raise ConfigError("algorithm = 'ftl' takes local_rule = 'curvature' or 'gauss-newton'")
         if job.job.acceleration == "nesterov":
@@ -119,3 +122,16 @@ class Ftl(Algorithm):
             name: partial(run_party, plan=plan, workplace=place, train=take_part)
             for name, place in places.items()
         }
+
+
+def _check_encryption(plan: Plan) -> None:
+    if plan.job.exchange.hide != "both":
+        raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
+    if not SCHEMES[plan.exchange.name].exact:
+        raise ConfigError(f"algorithm = 'ftl' takes exact schemes, not {plan.exchange.name!r}")
+    activation = settings_of(plan).activation
+    if activation not in BOUNDED:
+        raise ConfigError(
+            f"ftl.activation = {activation!r}: units without a bound could leave the plaintext "
+            f"space; under encryption take {' or '.join(BOUNDED)}"
+        )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.models.scores import accuracy, auc
+from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.scoring import Score
@@ -55,12 +56,13 @@ class ClearSide:
         self._party, self._linearized = party, linearized
         self.scores: FloatArray | None = None
 
-    async def signal(self, step: Step, objective: Objective) -> Signal | None:
+    async def signal(self, step: Step, batch: Batch, objective: Objective) -> Signal | None:
         """Give components to who steps, and take the other's if this party does.
 
         Raises:
             PeerError: the peer broke the protocol or is gone.
         """
+        del batch
         party = self._party
         (peer,) = party.others
         async with party.costs.compute("local"):

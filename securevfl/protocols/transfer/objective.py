@@ -31,6 +31,8 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.models.dense import LARGEST_SLOPE, DenseLayer
 
+LEAST_EXPONENT = -64
+
 
 @dataclass(frozen=True)
 class Components:
@@ -52,9 +54,9 @@ class Components:
 
     @property
     def largest(self) -> int:
-        """The least e such that no eigenvalue of K exceeds 2^e; at least −64."""
+        """The least e such that all eigenvalues of K are below 2^e; or `LEAST_EXPONENT`."""
         eigenvalue = float(np.linalg.eigvalsh(self.matrix)[-1])
-        return max(frexp(max(eigenvalue, 0.0))[1], -64)
+        return max(frexp(max(eigenvalue, 0.0))[1], LEAST_EXPONENT)
 
     @property
     def by_unit(self) -> FloatArray:
@@ -246,7 +248,7 @@ def mean_units(model: DenseLayer, inputs: FloatArray, signs: FloatArray) -> Floa
 
 def signs_of(labels: IntArray) -> FloatArray:
     """±1 of classes 1 and 0, shape (S,)."""
-    signs: FloatArray = 2.0 * labels.astype(np.float64) - 1.0
+    signs: FloatArray = np.where(labels == 1, 1.0, -1.0)
     return signs
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.errors import TrainingDiverged
 from securevfl.models.dense import DenseLayer
+from securevfl.protocols.exchange import Batch
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Step
 from securevfl.protocols.transfer.objective import Bend, Components, Objective
@@ -87,11 +88,12 @@ class Side(Protocol):
 
     scores: FloatArray | None
 
-    async def signal(self, step: Step, objective: Objective) -> Signal | None:
+    async def signal(self, step: Step, batch: Batch, objective: Objective) -> Signal | None:
         """Take part in an exchange.
 
         Args:
             step: who gets a signal.
+            batch: the rows.
             objective: this party's side of the batch, at its weights now.
 
         Returns:

@@ -1,32 +1,16 @@
 """One party's part in transfer learning: agree, set up the exchange, train, score."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.crypto.scheme import KeyOwner
 from securevfl.errors import ConfigError
-from securevfl.job import FtlSettings
 from securevfl.models.dense import DenseLayer
 from securevfl.protocols.exchange import Batch
-from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending
-from securevfl.protocols.session.party import Step
-from securevfl.protocols.session.scoring import (
-    FeatureScoring,
-    GivesHeldOut,
-    LabelScoring,
-    ScoresHeldOut,
-)
-from securevfl.protocols.transfer.in_clear import (
-    ClearFeatureScores,
-    ClearLabelScores,
-    ClearSide,
-)
+from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
+from securevfl.protocols.transfer.establishing import in_clear, under_encryption
 from securevfl.protocols.transfer.objective import (
     FeatureObjective,
     LabelObjective,
@@ -34,6 +18,7 @@ from securevfl.protocols.transfer.objective import (
     mean_units,
     signs_of,
 )
+from securevfl.protocols.transfer.settings import settings_of, steps_of
 from securevfl.protocols.transfer.steps import Side, take_steps
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.guarding import require_guard
@@ -75,7 +60,12 @@ async def take_part(training: Training) -> Trained:
     )
     own_side = OwnSide(training, model)
     part.phi = None if own_side.signs is None else own_side.phi
-    ready = in_clear(training, own_side.phi)
+    if plan.exchange.encrypts:
+        ready = await under_encryption(
+            party, plan, own_side.phi, agreement, leakage=leakage, keys=place.keys
+        )
+    else:
+        ready = in_clear(party, plan, own_side.phi)
     write_down_scorings()
     scoring: FeatureScoring | LabelScoring
     if place.data.test_labels is None:
@@ -135,7 +125,7 @@ class OwnSide:
         for index in range(plan.rounds):
             batch = batches.at(index)
             for step in steps_of(plan, index):
-                signal = await side.signal(step, self.objective(batch))
+                signal = await side.signal(step, batch, self.objective(batch))
                 if signal is None:
                     continue
                 async with costs.compute("local"):
@@ -154,36 +144,3 @@ class OwnSide:
         recent = self._losses[-LOSSES:]
         noisy = self._training.plan.exchange.adds_noise
         return noisy or not recent or float(np.mean(recent)) < np.log(2)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A party's exchange, ready for the first round; see `protocols.exchange.Established`."""
-
-    side: Side
-    gives_held_out: GivesHeldOut
-    scores_held_out: ScoresHeldOut
-    key: KeyOwner | None = None
-
-
-def in_clear(training: Training, phi: Callable[[], FloatArray]) -> Ready:
-    """Everything in clear."""
-    party = training.party
-    side = ClearSide(party, linearized=training.plan.rule.gauss_newton)
-    return Ready(side, ClearFeatureScores(party), ClearLabelScores(party, phi))
-
-
-def settings_of(plan: Plan) -> FtlSettings:
-    """`[ftl]` of a job."""
-    return plan.job.section(FtlSettings, plan.algorithm.name)
-
-
-def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
-    """The exchanges of a round: one for both, or one each, the label party first."""
-    names, label_party = plan.facts.names, plan.facts.label_party
-    if not settings_of(plan).in_turns:
-        yield Step(round_index, receivers=names, fresh=names)
-        return
-    for turn, name in enumerate(sorted(names, key=lambda each: each != label_party)):
-        others = tuple(each for each in names if each != name)
-        yield Step(2 * round_index + turn, receivers=(name,), fresh=others)
