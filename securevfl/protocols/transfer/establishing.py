@@ -12,7 +12,7 @@ from securevfl.protocols.session.keys import KeyMaker, exchange_keys
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
-from securevfl.protocols.transfer.encrypted import EncryptedSide, sizes_of
+from securevfl.protocols.transfer.encrypted import EncryptedSide, product_format
 from securevfl.protocols.transfer.encrypted_scores import (
     EncryptedFeatureScores,
     EncryptedLabelScores,
@@ -75,16 +75,15 @@ async def under_encryption(
         RangeExceeded: products could overflow; before any key is made.
         PeerViolation: a peer's key does not fit.
     """
-    settings, own_settings = plan.job.exchange, settings_of(plan)
-    units = own_settings.units
-    fmt, groups = sizes_of(plan, agreement, units, own_settings.alignment)
+    settings, units = plan.job.exchange, settings_of(plan).units
+    columns = {name: values // units for name, values in agreement.columns.items()}
+    fmt = product_format(plan, max(agreement.own_columns // units, *columns.values()))
     own, evaluators = await exchange_keys(party, settings, fmt, owners=party.names, keys=keys)
     assert own is not None  # noqa: S101
     (peer,) = party.others
-    columns = {peer: groups.size * agreement.columns[peer] // units}
     own_key = OwnKey(party, own, columns, fmt, leakage)
     peer_key = PeerKey(party, peer, evaluators[peer], fmt)
-    side = EncryptedSide(party, own_key, peer_key, groups)
+    side = EncryptedSide(party, own_key, peer_key)
     if not plan.timetable.test_rows:
         return Ready(side, ClearFeatureScores(party), ClearLabelScores(party, phi), own)
     scoring = score_format(plan, units)

@@ -21,7 +21,7 @@ it, and γ for their alignment; docs/decisions/0019-transfer-learning.md.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import frexp
 from typing import Protocol
@@ -152,7 +152,7 @@ class FeatureObjective:
         return (2.0**largest / 4 + 2 * self.alignment) * _largest(self.model, self.inputs)
 
 
-@dataclass(frozen=True)
+@dataclass
 class LabelObjective:
     """A's side.
 
@@ -169,6 +169,9 @@ class LabelObjective:
     signs: FloatArray
     batch: IntArray
     alignment: float
+    _known: tuple[FloatArray, FloatArray, FloatArray] | None = field(
+        default=None, init=False, repr=False
+    )
 
     @cached_property
     def _inputs(self) -> FloatArray:
@@ -180,7 +183,7 @@ class LabelObjective:
 
     def components(self) -> Components:
         """½ y Φ + 2γ u of the batch, and ΦΦᵀ."""
-        phi = mean_units(self.model, self.everything, self.signs)
+        phi, _ = self._phi_tangent()
         units = self.model.predict(self._inputs)
         rows = np.outer(self._labels / 2, phi) + 2 * self.alignment * units
         return Components(rows, phi[None])
@@ -229,10 +232,13 @@ class LabelObjective:
 
     def _phi_tangent(self) -> tuple[FloatArray, FloatArray]:
         """Φ and what it changes with each weight, shapes (d,) and (P, d)."""
-        units, slopes = self.model.with_slopes(self.everything)
-        shares = self.signs / len(units)
-        phi: FloatArray = shares @ units
-        return phi, self.everything.T @ (shares[:, None] * slopes)
+        # Asked for several times at an exchange; steps replace the weights' array.
+        if self._known is None or self._known[0] is not self.model.weights:
+            units, slopes = self.model.with_slopes(self.everything)
+            shares = self.signs / len(units)
+            by_phi = self.everything.T @ (shares[:, None] * slopes)
+            self._known = self.model.weights, shares @ units, by_phi
+        return self._known[1:]
 
 
 def feature_components(units: FloatArray) -> Components:
