@@ -11,6 +11,7 @@ from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.keys import KeyMaker, exchange_keys
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
 from securevfl.protocols.transfer.encrypted import EncryptedSide, product_format
 from securevfl.protocols.transfer.encrypted_scores import (
@@ -19,6 +20,7 @@ from securevfl.protocols.transfer.encrypted_scores import (
     score_format,
 )
 from securevfl.protocols.transfer.in_clear import ClearFeatureScores, ClearLabelScores, ClearSide
+from securevfl.protocols.transfer.noisy import NoisyRelease
 from securevfl.protocols.transfer.settings import settings_of
 from securevfl.protocols.transfer.steps import Side
 
@@ -40,15 +42,21 @@ class Ready:
     key: KeyOwner | None = None
 
 
-def in_clear(party: Party, plan: Plan, phi: Callable[[], FloatArray]) -> Ready:
+def in_clear(party: Party, plan: Plan, phi: Callable[[], FloatArray], noise: Noise | None) -> Ready:
     """Everything in clear; steps as encryption has them where the job says gauss-newton.
 
     Args:
         party: who it is.
         plan: of the job.
         phi: Φ at the weights now, asked of the label party only.
+        noise: what this party adds, where the exchange adds noise.
     """
-    side = ClearSide(party, linearized=plan.rule.gauss_newton)
+    linearized = plan.rule.gauss_newton
+    if noise is not None:
+        noisy = ClearSide(party, linearized=linearized, release=NoisyRelease(noise))
+        gives = ClearFeatureScores(party, NoisyRelease(noise, "held-out predictions"))
+        return Ready(noisy, gives, ClearLabelScores(party, noisy.given_phi))
+    side = ClearSide(party, linearized=linearized)
     return Ready(side, ClearFeatureScores(party), ClearLabelScores(party, phi))
 
 

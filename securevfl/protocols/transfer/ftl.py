@@ -27,6 +27,7 @@ from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.transfer.noisy import check_noise
 from securevfl.protocols.transfer.settings import settings_of
 from securevfl.protocols.transfer.taking_part import take_part
 from securevfl.protocols.vertical.program import run_party
@@ -64,12 +65,15 @@ class Ftl(Algorithm):
         if job.exchange.predictions == "masked" or plan.learns.predictions == "summed":
             raise ConfigError("algorithm = 'ftl' gives no predictions that could be masked")
         if plan.exchange.adds_noise:
-            raise ConfigError(
-                "algorithm = 'ftl' has no noise: labels enter every component, and no epsilon "
-                "would cover them"
-            )
+            check_noise(plan)
         if plan.exchange.encrypts:
             _check_encryption(plan)
+        activation = settings_of(plan).activation
+        if activation not in BOUNDED and (plan.exchange.encrypts or plan.exchange.adds_noise):
+            raise ConfigError(
+                f"ftl.activation = {activation!r}: exchange {plan.exchange.name!r} needs units "
+                f"with a bound: {' or '.join(BOUNDED)}"
+            )
         if job.job.local_rule == "frozen":
             raise ConfigError("algorithm = 'ftl' takes local_rule = 'curvature' or 'gauss-newton'")
         if job.job.acceleration == "nesterov":
@@ -77,8 +81,9 @@ class Ftl(Algorithm):
 
     @override
     def visits(self, plan: Plan) -> Visits:
-        """One release a visit."""
-        return Visits(1, 1, plan.rule.local_steps)
+        """One release of d units a visit, and Φ every round."""
+        steps = plan.rule.local_steps
+        return Visits(1, 1, steps, every_round=1, outputs=settings_of(plan).units)
 
     @override
     def rows(self, job: Job, dataset: VerticalDataset) -> VerticalDataset:
@@ -129,9 +134,3 @@ def _check_encryption(plan: Plan) -> None:
         raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
     if not SCHEMES[plan.exchange.name].exact:
         raise ConfigError(f"algorithm = 'ftl' takes exact schemes, not {plan.exchange.name!r}")
-    activation = settings_of(plan).activation
-    if activation not in BOUNDED:
-        raise ConfigError(
-            f"ftl.activation = {activation!r}: units without a bound could leave the plaintext "
-            f"space; under encryption take {' or '.join(BOUNDED)}"
-        )

@@ -15,7 +15,12 @@ from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.scoring import Score
-from securevfl.protocols.transfer.objective import Components, Objective, feature_components
+from securevfl.protocols.transfer.objective import (
+    Components,
+    Objective,
+    Release,
+    feature_components,
+)
 from securevfl.protocols.transfer.steps import Exact, Linearized, Signal
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING
@@ -50,11 +55,18 @@ class ClearSide:
     Args:
         party: who it is.
         linearized: step on the linearization, as encryption has it.
+        release: made of units and of Φ before they are given; as they are by default.
     """
 
-    def __init__(self, party: Party, *, linearized: bool) -> None:
-        self._party, self._linearized = party, linearized
+    def __init__(self, party: Party, *, linearized: bool, release: Release | None = None) -> None:
+        self._party, self._linearized, self._release = party, linearized, release
+        self._phi: FloatArray | None = None
         self.scores: FloatArray | None = None
+
+    def given_phi(self) -> FloatArray:
+        """Φ as the label party gave it last."""
+        assert self._phi is not None  # noqa: S101
+        return self._phi
 
     async def signal(self, step: Step, batch: Batch, objective: Objective) -> Signal | None:
         """Give components to who steps, and take the other's if this party does.
@@ -66,7 +78,7 @@ class ClearSide:
         party = self._party
         (peer,) = party.others
         async with party.costs.compute("local"):
-            own = objective.components()
+            own = objective.components(self._release)
         if peer in step.receivers:
             await self._give(peer, step.index, own)
         if party.name not in step.receivers:
@@ -84,7 +96,8 @@ class ClearSide:
     async def _give(self, peer: str, index: int, own: Components) -> None:
         channel = self._party.channel
         if self._party.holds_labels:
-            await channel.send(peer, LabelComponents(index, own.rows, own.factor[0]))
+            self._phi = own.factor[0]
+            await channel.send(peer, LabelComponents(index, own.rows, self._phi))
         else:
             await channel.send(peer, FeatureComponents(index, own.rows))
 
@@ -101,10 +114,15 @@ class ClearSide:
 
 
 class ClearFeatureScores:
-    """B's side of scoring: takes Φ, gives φ."""
+    """B's side of scoring: takes Φ, gives φ.
 
-    def __init__(self, party: Party) -> None:
-        self._party = party
+    Args:
+        party: who it is.
+        release: made of units before they are scored; as they are by default.
+    """
+
+    def __init__(self, party: Party, release: Release | None = None) -> None:
+        self._party, self._release = party, release
 
     async def give(self, step: int, predictions: FloatArray) -> None:
         """Give φ = Φ·u of held-out rows from u, shape (n, d)."""
@@ -112,7 +130,8 @@ class ClearFeatureScores:
         sender, message = await party.channel.receive([party.label_party], ScoreVector, step)
         expect_shape(sender, message.phi, predictions.shape[1:])
         async with party.costs.compute(SCORING):
-            scores = predictions @ message.phi[:, None]
+            units = predictions if self._release is None else self._release.units(predictions)
+            scores = units @ message.phi[:, None]
         await party.channel.send(party.label_party, HeldOutPredictions(step, scores))
 
 

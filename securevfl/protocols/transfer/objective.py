@@ -82,14 +82,28 @@ class Affine:
         return self.constant + product
 
 
+class Release(Protocol):
+    """What becomes of numbers before they are given."""
+
+    def units(self, units: FloatArray) -> FloatArray:
+        """Units of rows, shape (S, d)."""
+
+    def phi(self, phi: FloatArray, rows: int) -> FloatArray:
+        """Φ, shape (d,), of so many rows."""
+
+
 Bend = Callable[[FloatArray], FloatArray]
 
 
 class Objective(Protocol):
     """One party's side of the objective on a batch."""
 
-    def components(self) -> Components:
-        """What the other's gradient needs, at the weights now."""
+    def components(self, release: Release | None = None) -> Components:
+        """What the other's gradient needs, at the weights now.
+
+        Args:
+            release: made of units and of Φ before anything else is; as they are by default.
+        """
 
     def gradient(self, given: Components) -> FloatArray:
         """∂L/∂θ at the weights now without the penalty, shape (P, d)."""
@@ -122,10 +136,10 @@ class FeatureObjective:
     inputs: FloatArray
     alignment: float
 
-    def components(self) -> Components:
+    def components(self, release: Release | None = None) -> Components:
         """Its units and their second moments."""
         units = self.model.predict(self.inputs)
-        return feature_components(units)
+        return feature_components(units if release is None else release.units(units))
 
     def gradient(self, given: Components) -> FloatArray:
         """Through its units alone."""
@@ -181,10 +195,12 @@ class LabelObjective:
     def _labels(self) -> FloatArray:
         return self.signs[self.batch]
 
-    def components(self) -> Components:
+    def components(self, release: Release | None = None) -> Components:
         """½ y Φ + 2γ u of the batch, and ΦΦᵀ."""
         phi, _ = self._phi_tangent()
         units = self.model.predict(self._inputs)
+        if release is not None:
+            phi, units = release.phi(phi, len(self.everything)), release.units(units)
         rows = np.outer(self._labels / 2, phi) + 2 * self.alignment * units
         return Components(rows, phi[None])
 
@@ -216,7 +232,8 @@ class LabelObjective:
 
         def bent(delta: FloatArray) -> FloatArray:
             aligned = inputs.T @ (slopes**2 * (inputs @ delta))
-            return weight * by_phi * np.sum(by_phi * delta, axis=0) + self._pull * aligned
+            along: FloatArray = weight * by_phi * np.sum(by_phi * delta, axis=0)
+            return along + self._pull * aligned
 
         return bent
 
