@@ -30,6 +30,12 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.transfer.encrypted import EncryptedComponents
+from securevfl.protocols.transfer.encrypted_scores import (
+    EncryptedScores,
+    EncryptedScoreVector,
+    ScoreMasks,
+)
 from securevfl.protocols.transfer.in_clear import (
     FeatureComponents,
     LabelComponents,
@@ -63,6 +69,10 @@ EXAMPLES: tuple[Message, ...] = (
     LabelComponents(1, FLOATS, FLOATS[0]),
     FeatureComponents(2, FLOATS),
     ScoreVector(3, FLOATS[1]),
+    EncryptedComponents(4, (b"unit", b""), 61),
+    EncryptedScoreVector(5, b"phi"),
+    EncryptedScores(6, b"product"),
+    ScoreMasks(7, RING[0]),
 )
 
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
-from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.overlap import overlapping
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -66,8 +65,8 @@ class Ftl(Algorithm):
             raise ConfigError("algorithm = 'ftl' gives no predictions that could be masked")
         if plan.exchange.adds_noise:
             check_noise(plan)
-        if plan.exchange.encrypts:
-            _check_encryption(plan)
+        if plan.exchange.encrypts and job.exchange.hide != "both":
+            raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
         activation = settings_of(plan).activation
         if activation not in BOUNDED and (plan.exchange.encrypts or plan.exchange.adds_noise):
             raise ConfigError(
@@ -127,10 +126,3 @@ class Ftl(Algorithm):
             name: partial(run_party, plan=plan, workplace=place, train=take_part)
             for name, place in places.items()
         }
-
-
-def _check_encryption(plan: Plan) -> None:
-    if plan.job.exchange.hide != "both":
-        raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
-    if not SCHEMES[plan.exchange.name].exact:
-        raise ConfigError(f"algorithm = 'ftl' takes exact schemes, not {plan.exchange.name!r}")
