@@ -32,15 +32,15 @@ class OwnRows:
     """Labelled rows of the label party that no other party holds.
 
     Attributes:
-        features: Shape (M, P), float64, unscaled.
-        labels: Shape (M,), int64, 0..classes-1.
+        features: Shape (own rows, P), float64, unscaled.
+        labels: Shape (own rows,), int64, 0..classes-1.
     """
 
     features: NDArray[np.float64]
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """M."""
+        """How many."""
         return len(self.labels)
 
 

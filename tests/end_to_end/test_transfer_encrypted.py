@@ -45,7 +45,13 @@ def encrypted(
 )
 def test_encryption_changes_nothing(scheme: str, in_turns: bool, activation: str) -> None:
     ftl = {"in_turns": in_turns, "activation": activation}
-    settings = {"local_steps": 5, "l2": 0.01, "proximal": 0.1, "rounds": 6, "eval_every": 3}
+    settings: dict[str, Any] = {
+        "local_steps": 5,
+        "l2": 0.01,
+        "proximal": 0.1,
+        "rounds": 6,
+        "eval_every": 3,
+    }
     twin = train(job_of(ftl, local_rule="gauss-newton", **settings), made())
     found = encrypted(scheme, ftl, **settings)
     for name, outcome in twin.outcomes.items():

@@ -151,6 +151,13 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedHeldOut": 20,
         "EncryptedHeldOutProducts": 21,
         "HeldOutMasks": 22,
+        "LabelComponents": 30,
+        "FeatureComponents": 31,
+        "ScoreVector": 32,
+        "EncryptedComponents": 33,
+        "EncryptedScoreVector": 34,
+        "EncryptedScores": 35,
+        "ScoreMasks": 36,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
@@ -164,6 +171,9 @@ def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
         EncryptedStep,
         EncryptedHeldOut,
         EncryptedHeldOutProducts,
+        EncryptedComponents,
+        EncryptedScoreVector,
+        EncryptedScores,
     }
 
 

@@ -2,17 +2,17 @@
 
 Each party owns a key. Per exchange and party k that steps, j the other:
 
-1. j → k: Enc_j of its components, S·d + d² numbers, unit by unit (`objective`); and the power
-   of two that bounds the eigenvalues of its K.
+1. j → k: Enc_j of its components, S·w + w² numbers, unit by unit (`objective`); and the power
+   of two that bounds the eigenvalues of its Ψ.
 2. k → j: for every unit the product with k's own matrix, masked, re-randomized, flooded.
 3. j → k: the masked products in clear; k takes the masks off and has its gradient.
 
-A unit's weights meet S + d of these numbers only, so the d products have (S + d)·P entries each,
-where one over all units would have d times as many, zero but for these. All that is left to the Q
+A unit's weights meet S + w of these numbers only, so the w products have (S + w)·P entries each,
+where one over all units would have w times as many, zero but for these. All that is left to the Q
 local steps is the party's own (`Linearized`): how many there are changes nothing of this.
 
 Learns:
-    either party: its own gradient ∂L/∂θ of the batch, (F + 1)·d numbers that are new at every
+    either party: its own gradient ∂L/∂θ of the batch, P·w numbers that are new at every
         visit; as key owner products under masks, which are uniform; and the e for which ‖Φ‖², or
         the largest eigenvalue of the other's (1/S) Σ u uᵀ, lies from 2^(e−1) to 2^e.
     label party: φ of held-out rows, when it scores.
@@ -54,7 +54,7 @@ class EncryptedComponents(StepMessage):
 def product_format(plan: Plan, columns: int) -> ProductFormat:
     """Fixed point and bounds of a job's products, one for each unit.
 
-    Units stay within ±1, and so do Φ and both K; V of the label party within ½ + 2γ. A matrix comes
+    Units stay within ±1, and so do Φ and both Ψ; v of the label party within ½ + 2g. A matrix comes
     within ±1 by powers of two, column by column.
 
     Args:
@@ -144,7 +144,7 @@ class EncryptedSide:
             raise UnexpectedMessage(
                 f"{peer} sent {len(message.vectors)} vectors where {units} are due"
             )
-        # K of bounded units has eigenvalues up to d.
+        # Ψ of bounded units has eigenvalues up to d.
         largest, most = message.exponent + LEAST_EXPONENT, ceil(log2(units)) + 1
         if largest > most:
             raise UnexpectedMessage(f"{peer} bounds eigenvalues by 2^{largest}, at most 2^{most}")

@@ -42,16 +42,24 @@ class Ftl(Algorithm):
     own_components = True
     roles = (
         (
-            "label party",
-            "in clear u_B of every row of a batch, under encryption its own gradient; φ of every "
-            "held-out row",
-            "B's features; under encryption u_B, its second moments and φ of training rows",
+            "label party in clear",
+            "u_B of every row of a batch; φ of every held-out row",
+            "B's features",
         ),
         (
-            "feature party",
-            "in clear Φ and ½yΦ + 2γu_A of every row of a batch, which is every label; under "
-            "encryption its own gradient: label sums of every batch, at every visit",
-            "A's features; under encryption Φ, u_A and single labels, as far as the guard goes",
+            "feature party in clear",
+            "Φ, and ½yΦ + 2g·u_A of every row of a batch, so every label",
+            "A's features",
+        ),
+        (
+            "label party, encrypted",
+            "its own gradient; a power of two above u_B; φ of held-out rows",
+            "u_B; φ of training rows",
+        ),
+        (
+            "feature party, encrypted",
+            "its own gradient, which tells of labels at every visit; one above Φ",
+            "Φ, u_A, and labels where no guard is overruled",
         ),
     )
 

@@ -1,9 +1,9 @@
 """Transfer learning without encryption: components and held-out scores in clear.
 
 Learns:
-    label party: u of B's rows of every batch, shape (S, d), and φ of its held-out rows.
-    feature party: Φ, and ½ y_i Φ + 2γ u_i^A of every row of a batch: as Φ is known, every label up
-        to what 2γ u_i^A covers, which at small γ is nothing, and u_i^A once y_i is guessed.
+    label party: u of B's rows of every batch, shape (S, w), and φ of its held-out rows.
+    feature party: Φ, and ½ y_i Φ + 2g u_i^A of every row of a batch: as Φ is known, every label up
+        to what 2g u_i^A covers, which at small g is nothing, and u_i^A once y_i is guessed.
 Messages: two a round, and two a scoring.
 """
 
@@ -29,7 +29,7 @@ from securevfl.wire.codec import StepMessage, message_kind
 
 @message_kind(30, stage="round", carries="values")
 class LabelComponents(StepMessage):
-    """½ y Φ + 2γ u of a batch, shape (S, d), and Φ, shape (d,)."""
+    """½ y Φ + 2g u of a batch, shape (S, w), and Φ, shape (w,)."""
 
     rows: FloatArray
     phi: FloatArray
@@ -37,14 +37,14 @@ class LabelComponents(StepMessage):
 
 @message_kind(31, stage="round", carries="values")
 class FeatureComponents(StepMessage):
-    """u of a batch, shape (S, d)."""
+    """u of a batch, shape (S, w)."""
 
     rows: FloatArray
 
 
 @message_kind(32, stage="evaluation", carries="values")
 class ScoreVector(StepMessage):
-    """Φ, by which held-out rows are scored, shape (d,)."""
+    """Φ, by which held-out rows are scored, shape (w,)."""
 
     phi: FloatArray
 
@@ -125,7 +125,7 @@ class ClearFeatureScores:
         self._party, self._release = party, release
 
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """Give φ = Φ·u of held-out rows from u, shape (n, d)."""
+        """Give φ = Φ·u of held-out rows from u, shape (test rows, w)."""
         party = self._party
         sender, message = await party.channel.receive([party.label_party], ScoreVector, step)
         expect_shape(sender, message.phi, predictions.shape[1:])

@@ -1,9 +1,9 @@
 """Transfer learning under the `dp` exchange: units and Φ leave with noise, labels do not.
 
-A release of a sample's units is clipped and noised like predictions of d outputs. Φ is a mean over
-all rows of the label party and changes by 2/N_A at most in each of d numbers where one of them is
+A release of a sample's units is clipped and noised like predictions of w outputs. Φ is a mean over
+all rows of the label party and changes by 2/N_A at most in each of w numbers where one of them is
 replaced: it takes noise of the same multiplier once a round, which the account counts as one more
-release of every sample. The rest that is given follows from these (½ y Φ + 2γ u, ΦΦᵀ, φ).
+release of every sample. The rest that is given follows from these (½ y Φ + 2g u, ΦΦᵀ, φ).
 
 No ε covers labels: y multiplies Φ in every row of a batch, and the label party's own steps take y
 as it is, so that noise on what is given would not cover its later units.
