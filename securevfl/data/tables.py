@@ -32,15 +32,15 @@ class OwnRows:
     """Labelled rows of the label party that no other party holds.
 
     Attributes:
-        features: Shape (M, P), float64, unscaled.
-        labels: Shape (M,), int64, 0..classes-1.
+        features: Shape (own rows, P), float64, unscaled.
+        labels: Shape (own rows,), int64, 0..classes-1.
     """
 
     features: NDArray[np.float64]
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """M."""
+        """How many."""
         return len(self.labels)
 
 
@@ -172,6 +172,9 @@ def check(dataset: VerticalDataset) -> None:
             check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
     for split, labels in (("training", dataset.train_labels), ("test", dataset.test_labels)):
         check_labels(f"data set {dataset.name!r}", split, labels, dataset.classes)
+    if dataset.own_rows is not None:
+        own = np.unique(dataset.own_rows.labels)
+        _check_range(f"data set {dataset.name!r}", "own", own, dataset.classes)
 
 
 def check_labels(where: str, split: str, labels: NDArray[np.int64], classes: int) -> None:
@@ -185,6 +188,15 @@ def check_labels(where: str, split: str, labels: NDArray[np.int64], classes: int
         raise DataError(
             f"{where}: one class only among {labels.size} {split} rows, expected at least 2"
         )
+    _check_range(where, split, present, classes)
+
+
+def _check_range(where: str, split: str, present: NDArray[np.int64], classes: int) -> None:
+    """Refuse labels, of which each is there once, in order, that are no class.
+
+    Raises:
+        DataError: See `check`.
+    """
     if present[0] < 0 or present[-1] >= classes:
         raise DataError(
             f"{where}: {split} labels span {present[0]}..{present[-1]}, expected 0..{classes - 1}"

@@ -243,9 +243,9 @@ class FtlSettings(Section):
     """`[ftl]`: federated transfer learning.
 
     Attributes:
-        units: d, of the hidden layer that each party trains.
+        units: w, of the hidden layer that each party trains.
         activation: of these units; a bounded one under encryption.
-        alignment: γ of γ·‖u_A − u_B‖², the mean over rows that both hold; by default 2γ = 1/64,
+        alignment: g of g·‖u_A − u_B‖², the mean over rows that both hold; by default 2g = 1/64,
             FATE's κ.
         overlap: of a data set by name, the training rows that both parties hold: a part of them,
             or how many; the label party alone holds the others. Of files, those of the ids that

@@ -19,7 +19,7 @@ class DenseLayer(LinearModel):
     """A hidden layer whose units are the local predictions.
 
     Attributes:
-        weights: W, shape (P, d), the bias' row last.
+        weights: W, shape (P, w), the bias' row last.
         activation: a.
     """
 
@@ -29,11 +29,11 @@ class DenseLayer(LinearModel):
 
     @override
     def predict(self, inputs: FloatArray) -> FloatArray:
-        """u, shape (S, d)."""
+        """u, shape (S, w)."""
         return self.with_slopes(inputs)[0]
 
     def with_slopes(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The units and a′, each of shape (S, d)."""
+        """The units and a′, each of shape (S, w)."""
         before = inputs @ self.weights
         if self.activation == "relu":
             return np.maximum(before, 0.0), (before > 0).astype(np.float64)
@@ -52,7 +52,7 @@ class DenseLayer(LinearModel):
 
     @override
     def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
-        """∂u/∂W at the weights now, shape (S·d, P·d)."""
+        """∂u/∂W at the weights now, shape (S·w, P·w)."""
         _, slopes = self.with_slopes(inputs)
         rows, units = slopes.shape
 

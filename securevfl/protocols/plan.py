@@ -240,13 +240,14 @@ class Plan:
                     f"[privacy] is for exchanges that add noise, not {self.exchange.name!r}"
                 )
             return None
+        visits = self.algorithm.visits(self)
         return PrivacyAccount(
             job.privacy,
-            self.algorithm.visits(self),
+            visits,
             self.rounds,
             self.schedule.batch,
             self.schedule.rows,
             self.timetable.times,
-            self.loss.outputs,
+            visits.outputs or self.loss.outputs,
             labels_are_known=self.algorithm.labels_everywhere,
         )

@@ -1,7 +1,8 @@
-"""Federated transfer learning, against the written loss and autograd."""
+"""Federated transfer learning in clear, against the written loss and autograd."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,56 +11,15 @@ import torch
 
 from securevfl.arrays import IntArray
 from securevfl.data.scaling import Scaling
-from securevfl.data.tables import OwnRows, PartyTable, VerticalDataset, row_digests
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
-from securevfl.models.local_model import LocalModel
+from securevfl.models.scores import auc
+from securevfl.models.storage import load_model
 from securevfl.protocols.transfer.settings import settings_of
-from securevfl.training import Environment, TrainingResult, train
-
-GAMMA, UNITS = 0.05, 5
-Point = dict[str, torch.Tensor]
-
-
-def made(rows: int = 40, own: int = 17, test: int = 12) -> VerticalDataset:
-    """Two parties with few rows in common, and rows of the label party beside."""
-    generator = np.random.default_rng(41)
-    labels = generator.integers(0, 2, rows + own + test)
-    signs = 2.0 * labels - 1
-    first, second = (
-        generator.standard_normal((len(labels), columns)) + 0.6 * signs[:, None]
-        for columns in (4, 3)
-    )
-    end = rows + own
-    return VerticalDataset(
-        name="made",
-        parties=(
-            PartyTable("shop", ("a", "b", "c"), second[:rows], second[end:]),
-            PartyTable("bank", ("d", "e", "f", "g"), first[:rows], first[end:]),
-        ),
-        label_party="bank",
-        train_labels=labels[:rows],
-        test_labels=labels[end:],
-        classes=2,
-        standardize=True,
-        row_digests=row_digests(range(rows)),
-        own_rows=OwnRows(first[rows:end], labels[rows:end]),
-    )
-
-
-def job_of(ftl: dict[str, Any] | None = None, **settings: Any) -> Job:  # noqa: ANN401
-    job = {"algorithm": "ftl", "rounds": 4, "learning_rate": 0.7, "batch_size": 20, **settings}
-    return Job.of(job=job, ftl={"units": UNITS, "alignment": GAMMA, **(ftl or {})})
-
-
-@dataclass
-class Starts:
-    """Remembers θ⁰ of every party."""
-
-    weights: Point = field(default_factory=dict)
-
-    def __call__(self, name: str, model: LocalModel) -> LocalModel:
-        self.weights[name] = torch.tensor(model.weights)
-        return model
+from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
+from tests.transfer_data import GAMMA, Point, Starts, job_of, made
 
 
 def run(job: Job, dataset: VerticalDataset) -> tuple[TrainingResult, Point]:
@@ -160,3 +120,149 @@ def test_parties_take_the_steps_of_the_written_loss(
         found = result.outcomes[name].model.weights
         assert np.abs(found - starts[name].numpy()).max() > 1e-2
         np.testing.assert_allclose(found, weights.numpy(), rtol=0, atol=1e-10)
+
+
+def test_linearized_steps_start_like_exact_ones_and_then_differ() -> None:
+    exact, linear = (
+        [train(job_of(local_rule=rule, local_steps=steps), made()) for steps in (1, 5)]
+        for rule in ("curvature", "gauss-newton")
+    )
+    for name, outcome in exact[0].outcomes.items():
+        ours = linear[0].outcomes[name].model.weights
+        np.testing.assert_allclose(ours, outcome.model.weights, rtol=0, atol=1e-12)
+        apart = linear[1].outcomes[name].model.weights - exact[1].outcomes[name].model.weights
+        assert np.abs(apart).max() > 1e-3
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_a_round_takes_two_messages_and_a_scoring_two_and_a_verdict(in_turns: bool) -> None:
+    result = train(job_of({"in_turns": in_turns}, eval_every=2), made())
+    costs = result.costs()
+    assert costs.messages == 2 * 4
+    # S rows of d = 5 numbers each way and Φ, of 8 bytes; the rest is envelopes.
+    assert costs.bytes_sent > 4 * 8 * 5
+    assert [score.rounds for score in result.scores] == [2, 4]
+
+
+def test_scores_are_of_the_other_partys_rows_by_its_columns_alone() -> None:
+    dataset = made()
+    result = train(job_of(), dataset)
+    table = next(each for each in dataset.parties if each.name == "shop")
+    phi = result.outcomes["bank"].model.phi
+    assert phi is not None
+    scores = result.outcomes["shop"].model.predict(table.test) @ phi[:, None]
+    assert result.scores[-1].auc == pytest.approx(auc(scores, dataset.test_labels), abs=1e-12)
+    assert result.clear_auc == pytest.approx(result.scores[-1].auc, abs=1e-12)
+
+
+def test_saved_models_predict_what_was_scored(tmp_path: Path) -> None:
+    dataset = made()
+    result = train(job_of({"activation": "sigmoid"}), dataset)
+    save_models(result, tmp_path)
+    bank, shop = (load_model(tmp_path / f"{name}.safetensors") for name in ("bank", "shop"))
+    assert shop.phi is None
+    assert bank.phi is not None
+    table = next(each for each in dataset.parties if each.name == "shop")
+    scores = shop.predict(table.test) @ bank.phi[:, None]
+    assert auc(scores, dataset.test_labels) == pytest.approx(result.clear_auc, abs=1e-12)
+
+
+def test_the_overlap_is_drawn_by_who_the_rows_are() -> None:
+    dataset = load("breast_cancer")
+    taken = plan_for(job_of({"overlap": 0.1}), dataset).facts
+    assert taken.rows == round(0.1 * len(dataset.train_labels))
+    assert plan_for(job_of({"overlap": 77}), dataset).facts.rows == 77
+    again = plan_for(job_of({"overlap": 0.1}), dataset).facts
+    np.testing.assert_array_equal(taken.row_digests, again.row_digests)
+    other = plan_for(job_of({"overlap": 0.1}, seed=1), dataset).facts
+    assert set(other.row_digests.tolist()) != set(taken.row_digests.tolist())
+    backwards = replace(
+        dataset,
+        parties=tuple(replace(each, train=each.train[::-1]) for each in dataset.parties),
+        train_labels=dataset.train_labels[::-1],
+        row_digests=dataset.row_digests[::-1],
+    )
+    same = plan_for(job_of({"overlap": 0.1}), backwards).facts
+    assert set(same.row_digests.tolist()) == set(taken.row_digests.tolist())
+
+
+def test_rows_outside_the_overlap_stay_at_the_label_party() -> None:
+    dataset = load("breast_cancer")
+    result, starts = run(job_of({"overlap": 0.2, "alignment": 0.01}, rounds=3), dataset)
+    rows = result.plan.facts.rows
+    # Φ of the trained layer is over all rows of the label party, scaled by all of them.
+    model = result.outcomes[dataset.label_party].model
+    table = next(each for each in dataset.parties if each.name == dataset.label_party)
+    signs = 2.0 * dataset.train_labels - 1
+    assert rows < len(signs)
+    assert model.phi is not None
+    np.testing.assert_allclose(model.mean, table.train.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(model.phi, signs @ model.predict(table.train) / len(signs))
+    assert starts.keys() == {each.name for each in dataset.parties}
+
+
+def test_other_algorithms_leave_own_rows_out() -> None:
+    dataset = made()
+    alone = replace(dataset, own_rows=None)
+    job = Job.of(job={"algorithm": "fedbcd-p", "rounds": 3, "batch_size": 20})
+    with_own, without = train(job, dataset), train(job, alone)
+    for name, outcome in without.outcomes.items():
+        ours = with_own.outcomes[name].model.weights
+        np.testing.assert_array_equal(ours, outcome.model.weights)
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (job_of(loss="squared"), "stands on 'taylor-logistic'"),
+        (job_of(model="mlp"), r"brings its own layers: \[ftl\] units"),
+        (job_of(start="zero"), "start = 'zero' gives a network no gradient"),
+        (job_of(local_rule="frozen"), "local_rule = 'curvature' or 'gauss-newton'"),
+        (job_of(acceleration="nesterov"), "acceleration"),
+        (job_of(local_steps="exact", learning_rate="auto"), "takes linear models"),
+        (job_of({"overlap": 41}), "overlap = 41: 41 rows, expected 2 to 40"),
+        (job_of(exchange={"scheme": "masked"}), "predictions that could be masked|at least 3"),
+        (job_of(exchange={"scheme": "bfv"}), "hide = 'both'"),
+        (job_of(exchange={"scheme": "bfv", "hide": "both", "round_trips": 1}), "round_trips"),
+        (job_of({"activation": "relu"}, exchange={"scheme": "bfv", "hide": "both"}), "bound"),
+    ],
+)
+def test_jobs_that_make_no_sense_are_refused(job: Job, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        plan_for(job, made())
+
+
+def test_a_third_party_and_a_third_class_are_refused() -> None:
+    with pytest.raises(ConfigError, match="takes 2 parties, not 3"):
+        plan_for(job_of(), load("breast_cancer", parties=3))
+    with pytest.raises(ConfigError, match="takes two classes"):
+        plan_for(job_of(), load("digits"))
+
+
+def test_own_rows_that_do_not_fit_are_refused() -> None:
+    dataset = made()
+    assert dataset.own_rows is not None
+    damaged = dataset.own_rows.features.copy()
+    damaged[3, 1] = np.nan
+    for own in (
+        replace(dataset.own_rows, features=damaged),
+        replace(dataset.own_rows, features=damaged[:, 1:]),
+        replace(dataset.own_rows, labels=dataset.own_rows.labels[1:]),
+        replace(dataset.own_rows, labels=dataset.own_rows.labels + 2),
+    ):
+        with pytest.raises(DataError, match="own"):
+            train(job_of(), replace(dataset, own_rows=own))
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_derived_step_sizes_train(in_turns: bool) -> None:
+    ftl = {"units": 16, "overlap": 0.3, "in_turns": in_turns}
+    job = job_of(ftl, learning_rate="auto", rounds=30, batch_size=64, eval_every=0)
+    result = train(job, load("breast_cancer"))
+    assert result.learned
+    assert result.clear_auc > 0.93
+
+
+def test_a_model_that_learned_nothing_is_told() -> None:
+    job = job_of(learning_rate=1e-9, rounds=2)
+    assert not train(job, made()).learned

@@ -32,6 +32,12 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.transfer.encrypted import EncryptedComponents
+from securevfl.protocols.transfer.encrypted_scores import (
+    EncryptedScores,
+    EncryptedScoreVector,
+    ScoreMasks,
+)
 from securevfl.protocols.transfer.in_clear import (
     FeatureComponents,
     LabelComponents,
@@ -81,6 +87,10 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     LabelComponents: st.builds(LabelComponents, u64, floats, floats),
     FeatureComponents: st.builds(FeatureComponents, u64, floats),
     ScoreVector: st.builds(ScoreVector, u64, floats),
+    EncryptedComponents: st.builds(EncryptedComponents, u64, blobs, u64),
+    EncryptedScoreVector: st.builds(EncryptedScoreVector, u64, blob),
+    EncryptedScores: st.builds(EncryptedScores, u64, blob),
+    ScoreMasks: st.builds(ScoreMasks, u64, ring),
 }
 messages = st.one_of([BY_KIND[kind] for kind in kinds() if kind.number < 128])
 

@@ -30,6 +30,12 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.transfer.encrypted import EncryptedComponents
+from securevfl.protocols.transfer.encrypted_scores import (
+    EncryptedScores,
+    EncryptedScoreVector,
+    ScoreMasks,
+)
 from securevfl.protocols.transfer.in_clear import (
     FeatureComponents,
     LabelComponents,
@@ -63,6 +69,10 @@ EXAMPLES: tuple[Message, ...] = (
     LabelComponents(1, FLOATS, FLOATS[0]),
     FeatureComponents(2, FLOATS),
     ScoreVector(3, FLOATS[1]),
+    EncryptedComponents(4, (b"unit", b""), 61),
+    EncryptedScoreVector(5, b"phi"),
+    EncryptedScores(6, b"product"),
+    ScoreMasks(7, RING[0]),
 )
 
 
@@ -141,6 +151,13 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedHeldOut": 20,
         "EncryptedHeldOutProducts": 21,
         "HeldOutMasks": 22,
+        "LabelComponents": 30,
+        "FeatureComponents": 31,
+        "ScoreVector": 32,
+        "EncryptedComponents": 33,
+        "EncryptedScoreVector": 34,
+        "EncryptedScores": 35,
+        "ScoreMasks": 36,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
@@ -154,6 +171,9 @@ def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
         EncryptedStep,
         EncryptedHeldOut,
         EncryptedHeldOutProducts,
+        EncryptedComponents,
+        EncryptedScoreVector,
+        EncryptedScores,
     }
 
 

@@ -2,7 +2,7 @@
 
 The label party owns a key of its own for it. At a scoring:
 
-1. label → feature party: Enc(Φ), d numbers.
+1. label → feature party: Enc(Φ), w numbers.
 2. feature → label party: the products with u of every held-out row, masked, re-randomized and
    flooded as in rounds; and the masks, which leave Φ·u.
 
@@ -49,7 +49,7 @@ class EncryptedScores(StepMessage):
 
 @message_kind(36, stage="evaluation", carries="masked")
 class ScoreMasks(StepMessage):
-    """Their masks, shape (n,), modulo 2^64."""
+    """Their masks, shape (test rows,), modulo 2^64."""
 
     values: RingArray
 
@@ -78,10 +78,10 @@ class EncryptedFeatureScores:
         self._party, self._evaluator, self._format = party, evaluator, product_format
 
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """Multiply Φ with u of held-out rows, shape (n, d), and give the masks too.
+        """Multiply Φ with u of held-out rows, shape (test rows, w), and give the masks too.
 
         Raises:
-            MalformedMessage: bytes that are no encryption of d values.
+            MalformedMessage: bytes that are no encryption of w values.
         """
         party, fmt, label_party = self._party, self._format, self._party.label_party
         _, message = await party.channel.receive([label_party], EncryptedScoreVector, step)

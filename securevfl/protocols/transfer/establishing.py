@@ -11,14 +11,16 @@ from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.keys import KeyMaker, exchange_keys
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
-from securevfl.protocols.transfer.encrypted import EncryptedSide, sizes_of
+from securevfl.protocols.transfer.encrypted import EncryptedSide, product_format
 from securevfl.protocols.transfer.encrypted_scores import (
     EncryptedFeatureScores,
     EncryptedLabelScores,
     score_format,
 )
 from securevfl.protocols.transfer.in_clear import ClearFeatureScores, ClearLabelScores, ClearSide
+from securevfl.protocols.transfer.noisy import NoisyRelease
 from securevfl.protocols.transfer.settings import settings_of
 from securevfl.protocols.transfer.steps import Side
 
@@ -40,15 +42,21 @@ class Ready:
     key: KeyOwner | None = None
 
 
-def in_clear(party: Party, plan: Plan, phi: Callable[[], FloatArray]) -> Ready:
+def in_clear(party: Party, plan: Plan, phi: Callable[[], FloatArray], noise: Noise | None) -> Ready:
     """Everything in clear; steps as encryption has them where the job says gauss-newton.
 
     Args:
         party: who it is.
         plan: of the job.
         phi: Φ at the weights now, asked of the label party only.
+        noise: what this party adds, where the exchange adds noise.
     """
-    side = ClearSide(party, linearized=plan.rule.gauss_newton)
+    linearized = plan.rule.gauss_newton
+    if noise is not None:
+        noisy = ClearSide(party, linearized=linearized, release=NoisyRelease(noise))
+        gives = ClearFeatureScores(party, NoisyRelease(noise, "held-out predictions"))
+        return Ready(noisy, gives, ClearLabelScores(party, noisy.given_phi))
+    side = ClearSide(party, linearized=linearized)
     return Ready(side, ClearFeatureScores(party), ClearLabelScores(party, phi))
 
 
@@ -75,16 +83,15 @@ async def under_encryption(
         RangeExceeded: products could overflow; before any key is made.
         PeerViolation: a peer's key does not fit.
     """
-    settings, own_settings = plan.job.exchange, settings_of(plan)
-    units = own_settings.units
-    fmt, groups = sizes_of(plan, agreement, units, own_settings.alignment)
+    settings, units = plan.job.exchange, settings_of(plan).units
+    columns = {name: values // units for name, values in agreement.columns.items()}
+    fmt = product_format(plan, max(agreement.own_columns // units, *columns.values()))
     own, evaluators = await exchange_keys(party, settings, fmt, owners=party.names, keys=keys)
     assert own is not None  # noqa: S101
     (peer,) = party.others
-    columns = {peer: groups.size * agreement.columns[peer] // units}
     own_key = OwnKey(party, own, columns, fmt, leakage)
     peer_key = PeerKey(party, peer, evaluators[peer], fmt)
-    side = EncryptedSide(party, own_key, peer_key, groups)
+    side = EncryptedSide(party, own_key, peer_key)
     if not plan.timetable.test_rows:
         return Ready(side, ClearFeatureScores(party), ClearLabelScores(party, phi), own)
     scoring = score_format(plan, units)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
-from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.overlap import overlapping
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -27,6 +26,7 @@ from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.transfer.noisy import check_noise
 from securevfl.protocols.transfer.settings import settings_of
 from securevfl.protocols.transfer.taking_part import take_part
 from securevfl.protocols.vertical.program import run_party
@@ -42,16 +42,24 @@ class Ftl(Algorithm):
     own_components = True
     roles = (
         (
-            "label party",
-            "in clear u_B of every row of a batch, under encryption its own gradient; φ of every "
-            "held-out row",
-            "B's features; under encryption u_B, its second moments and φ of training rows",
+            "label party in clear",
+            "u_B of every row of a batch; φ of every held-out row",
+            "B's features",
         ),
         (
-            "feature party",
-            "in clear Φ and ½yΦ + 2γu_A of every row of a batch, which is every label; under "
-            "encryption its own gradient: label sums of every batch, at every visit",
-            "A's features; under encryption Φ, u_A and single labels, as far as the guard goes",
+            "feature party in clear",
+            "Φ, and ½yΦ + 2g·u_A of every row of a batch, so every label",
+            "A's features",
+        ),
+        (
+            "label party, encrypted",
+            "its own gradient; a power of two above u_B; φ of held-out rows",
+            "u_B; φ of training rows",
+        ),
+        (
+            "feature party, encrypted",
+            "its own gradient, which tells of labels at every visit; one above Φ",
+            "Φ, u_A, and labels where no guard is overruled",
         ),
     )
 
@@ -64,12 +72,15 @@ class Ftl(Algorithm):
         if job.exchange.predictions == "masked" or plan.learns.predictions == "summed":
             raise ConfigError("algorithm = 'ftl' gives no predictions that could be masked")
         if plan.exchange.adds_noise:
+            check_noise(plan)
+        if plan.exchange.encrypts and job.exchange.hide != "both":
+            raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
+        activation = settings_of(plan).activation
+        if activation not in BOUNDED and (plan.exchange.encrypts or plan.exchange.adds_noise):
             raise ConfigError(
-                "algorithm = 'ftl' has no noise: labels enter every component, and no epsilon "
-                "would cover them"
+                f"ftl.activation = {activation!r}: exchange {plan.exchange.name!r} needs units "
+                f"with a bound: {' or '.join(BOUNDED)}"
             )
-        if plan.exchange.encrypts:
-            _check_encryption(plan)
         if job.job.local_rule == "frozen":
             raise ConfigError("algorithm = 'ftl' takes local_rule = 'curvature' or 'gauss-newton'")
         if job.job.acceleration == "nesterov":
@@ -77,8 +88,9 @@ class Ftl(Algorithm):
 
     @override
     def visits(self, plan: Plan) -> Visits:
-        """One release a visit."""
-        return Visits(1, 1, plan.rule.local_steps)
+        """One release of d units a visit, and Φ every round."""
+        steps = plan.rule.local_steps
+        return Visits(1, 1, steps, every_round=1, outputs=settings_of(plan).units)
 
     @override
     def rows(self, job: Job, dataset: VerticalDataset) -> VerticalDataset:
@@ -122,16 +134,3 @@ class Ftl(Algorithm):
             name: partial(run_party, plan=plan, workplace=place, train=take_part)
             for name, place in places.items()
         }
-
-
-def _check_encryption(plan: Plan) -> None:
-    if plan.job.exchange.hide != "both":
-        raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
-    if not SCHEMES[plan.exchange.name].exact:
-        raise ConfigError(f"algorithm = 'ftl' takes exact schemes, not {plan.exchange.name!r}")
-    activation = settings_of(plan).activation
-    if activation not in BOUNDED:
-        raise ConfigError(
-            f"ftl.activation = {activation!r}: units without a bound could leave the plaintext "
-            f"space; under encryption take {' or '.join(BOUNDED)}"
-        )

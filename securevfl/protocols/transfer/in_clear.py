@@ -1,9 +1,9 @@
 """Transfer learning without encryption: components and held-out scores in clear.
 
 Learns:
-    label party: u of B's rows of every batch, shape (S, d), and φ of its held-out rows.
-    feature party: Φ, and ½ y_i Φ + 2γ u_i^A of every row of a batch: as Φ is known, every label up
-        to what 2γ u_i^A covers, which at small γ is nothing, and u_i^A once y_i is guessed.
+    label party: u of B's rows of every batch, shape (S, w), and φ of its held-out rows.
+    feature party: Φ, and ½ y_i Φ + 2g u_i^A of every row of a batch: as Φ is known, every label up
+        to what 2g u_i^A covers, which at small g is nothing, and u_i^A once y_i is guessed.
 Messages: two a round, and two a scoring.
 """
 
@@ -15,7 +15,12 @@ from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.scoring import Score
-from securevfl.protocols.transfer.objective import Components, Objective, feature_components
+from securevfl.protocols.transfer.objective import (
+    Components,
+    Objective,
+    Release,
+    feature_components,
+)
 from securevfl.protocols.transfer.steps import Exact, Linearized, Signal
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING
@@ -24,7 +29,7 @@ from securevfl.wire.codec import StepMessage, message_kind
 
 @message_kind(30, stage="round", carries="values")
 class LabelComponents(StepMessage):
-    """½ y Φ + 2γ u of a batch, shape (S, d), and Φ, shape (d,)."""
+    """½ y Φ + 2g u of a batch, shape (S, w), and Φ, shape (w,)."""
 
     rows: FloatArray
     phi: FloatArray
@@ -32,14 +37,14 @@ class LabelComponents(StepMessage):
 
 @message_kind(31, stage="round", carries="values")
 class FeatureComponents(StepMessage):
-    """u of a batch, shape (S, d)."""
+    """u of a batch, shape (S, w)."""
 
     rows: FloatArray
 
 
 @message_kind(32, stage="evaluation", carries="values")
 class ScoreVector(StepMessage):
-    """Φ, by which held-out rows are scored, shape (d,)."""
+    """Φ, by which held-out rows are scored, shape (w,)."""
 
     phi: FloatArray
 
@@ -50,11 +55,18 @@ class ClearSide:
     Args:
         party: who it is.
         linearized: step on the linearization, as encryption has it.
+        release: made of units and of Φ before they are given; as they are by default.
     """
 
-    def __init__(self, party: Party, *, linearized: bool) -> None:
-        self._party, self._linearized = party, linearized
+    def __init__(self, party: Party, *, linearized: bool, release: Release | None = None) -> None:
+        self._party, self._linearized, self._release = party, linearized, release
+        self._phi: FloatArray | None = None
         self.scores: FloatArray | None = None
+
+    def given_phi(self) -> FloatArray:
+        """Φ as the label party gave it last."""
+        assert self._phi is not None  # noqa: S101
+        return self._phi
 
     async def signal(self, step: Step, batch: Batch, objective: Objective) -> Signal | None:
         """Give components to who steps, and take the other's if this party does.
@@ -66,7 +78,7 @@ class ClearSide:
         party = self._party
         (peer,) = party.others
         async with party.costs.compute("local"):
-            own = objective.components()
+            own = objective.components(self._release)
         if peer in step.receivers:
             await self._give(peer, step.index, own)
         if party.name not in step.receivers:
@@ -84,7 +96,8 @@ class ClearSide:
     async def _give(self, peer: str, index: int, own: Components) -> None:
         channel = self._party.channel
         if self._party.holds_labels:
-            await channel.send(peer, LabelComponents(index, own.rows, own.factor[0]))
+            self._phi = own.factor[0]
+            await channel.send(peer, LabelComponents(index, own.rows, self._phi))
         else:
             await channel.send(peer, FeatureComponents(index, own.rows))
 
@@ -101,18 +114,24 @@ class ClearSide:
 
 
 class ClearFeatureScores:
-    """B's side of scoring: takes Φ, gives φ."""
+    """B's side of scoring: takes Φ, gives φ.
 
-    def __init__(self, party: Party) -> None:
-        self._party = party
+    Args:
+        party: who it is.
+        release: made of units before they are scored; as they are by default.
+    """
+
+    def __init__(self, party: Party, release: Release | None = None) -> None:
+        self._party, self._release = party, release
 
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """Give φ = Φ·u of held-out rows from u, shape (n, d)."""
+        """Give φ = Φ·u of held-out rows from u, shape (test rows, w)."""
         party = self._party
         sender, message = await party.channel.receive([party.label_party], ScoreVector, step)
         expect_shape(sender, message.phi, predictions.shape[1:])
         async with party.costs.compute(SCORING):
-            scores = predictions @ message.phi[:, None]
+            units = predictions if self._release is None else self._release.units(predictions)
+            scores = units @ message.phi[:, None]
         await party.channel.send(party.label_party, HeldOutPredictions(step, scores))
 
 

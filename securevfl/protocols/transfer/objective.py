@@ -4,24 +4,24 @@ With u_A and u_B the units of the label party A and of the other one, B, y ∈ {
 and S of the rows that both hold in a batch:
 
     Φ = (1/N_A) Σ y_i u_i^A over all of A's rows,  φ_i = Φ·u_i^B,
-    L = (1/S) Σ [log 2 − ½ y_i φ_i + ⅛ φ_i²] + (γ/S) Σ ‖u_i^A − u_i^B‖² + ½λ(‖θ_A‖² + ‖θ_B‖²).
+    L = (1/S) Σ [log 2 − ½ y_i φ_i + ⅛ φ_i²] + (g/S) Σ ‖u_i^A − u_i^B‖² + ½λ(‖θ_A‖² + ‖θ_B‖²).
 
-A party's gradient is affine in S·d + d² numbers of the other, its `Components` (y² = 1, so that one
+A party's gradient is affine in S·w + w² numbers of the other, its `Components` (y² = 1, so that one
 matrix serves all rows):
 
-    B from A's V_i = ½ y_i Φ + 2γ u_i^A and K = ΦΦᵀ:  ∂L/∂u_i^B = (¼ K u_i^B + 2γ u_i^B − V_i)/S,
-    A from B's V_j = u_j^B and K = (1/S) Σ u_j u_jᵀ:  ∂L/∂Φ = ¼ K Φ − ½ (1/S) Σ y_j V_j,
-                                                     ∂L/∂u_j^A = 2γ (u_j^A − V_j)/S beside Φ.
+    B from A's v_i = ½ y_i Φ + 2g u_i^A and Ψ = ΦΦᵀ:  ∂L/∂u_i^B = (¼ Ψ u_i^B + 2g u_i^B − v_i)/S,
+    A from B's v_j = u_j^B and Ψ = (1/S) Σ u_j u_jᵀ:  ∂L/∂Φ = ¼ Ψ Φ − ½ (1/S) Σ y_j v_j,
+                                                     ∂L/∂u_j^A = 2g (u_j^A − v_j)/S beside Φ.
 
-A unit a of a dense layer meets column a of V and row a of K only. So the gradient of its weights is
-a `constant` of the party's own plus a (P, S + d) matrix of its own, times (V_·a, K_a·): what an
+A unit a of a dense layer meets column a of v and row a of Ψ only. So the gradient of its weights is
+a `constant` of the party's own plus a (P, S + w) matrix of its own, times (v_·a, Ψ_a·): what an
 encrypted product needs (`Affine`).
 Source: Liu, Chen, Yang (2018), section 3, with a mean over the overlap for their sum, no weight on
-it, and γ for their alignment; docs/decisions/0019-transfer-learning.md.
+it, and g for their alignment; docs/decisions/0019-transfer-learning.md.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import frexp
 from typing import Protocol
@@ -39,8 +39,8 @@ class Components:
     """What one party's gradient needs of the other.
 
     Attributes:
-        rows: V, shape (S, d).
-        factor: F with K = FᵀF, shape (any, d).
+        rows: v, shape (S, w).
+        factor: F with Ψ = FᵀF, shape (any, w).
     """
 
     rows: FloatArray
@@ -48,19 +48,19 @@ class Components:
 
     @cached_property
     def matrix(self) -> FloatArray:
-        """K, shape (d, d)."""
+        """Ψ, shape (w, w)."""
         product: FloatArray = self.factor.T @ self.factor
         return product
 
     @property
     def largest(self) -> int:
-        """The least e such that all eigenvalues of K are below 2^e; or `LEAST_EXPONENT`."""
+        """The least e such that all eigenvalues of Ψ are below 2^e; or `LEAST_EXPONENT`."""
         eigenvalue = float(np.linalg.eigvalsh(self.matrix)[-1])
         return max(frexp(max(eigenvalue, 0.0))[1], LEAST_EXPONENT)
 
     @property
     def by_unit(self) -> FloatArray:
-        """Column a of V over row a of K, shape (S + d, d)."""
+        """Column a of v over row a of Ψ, shape (S + w, w)."""
         return np.concatenate([self.rows, self.matrix])
 
 
@@ -69,17 +69,27 @@ class Affine:
     """A gradient as a function of the other's components, at the weights that it was made at.
 
     Attributes:
-        constant: shape (P, d).
-        matrices: by unit, shape (d, S + d, P).
+        constant: shape (P, w).
+        matrices: by unit, shape (w, S + w, P).
     """
 
     constant: FloatArray
     matrices: FloatArray
 
     def at(self, by_unit: FloatArray) -> FloatArray:
-        """The gradient, shape (P, d)."""
+        """The gradient, shape (P, w)."""
         product: FloatArray = np.einsum("akf,ka->fa", self.matrices, by_unit)
         return self.constant + product
+
+
+class Release(Protocol):
+    """What becomes of numbers before they are given."""
+
+    def units(self, units: FloatArray) -> FloatArray:
+        """Units of rows, shape (S, w)."""
+
+    def phi(self, phi: FloatArray, rows: int) -> FloatArray:
+        """Φ, shape (w,), of so many rows."""
 
 
 Bend = Callable[[FloatArray], FloatArray]
@@ -88,11 +98,15 @@ Bend = Callable[[FloatArray], FloatArray]
 class Objective(Protocol):
     """One party's side of the objective on a batch."""
 
-    def components(self) -> Components:
-        """What the other's gradient needs, at the weights now."""
+    def components(self, release: Release | None = None) -> Components:
+        """What the other's gradient needs, at the weights now.
+
+        Args:
+            release: made of units and of Φ before anything else is; as they are by default.
+        """
 
     def gradient(self, given: Components) -> FloatArray:
-        """∂L/∂θ at the weights now without the penalty, shape (P, d)."""
+        """∂L/∂θ at the weights now without the penalty, shape (P, w)."""
 
     def affine(self) -> Affine:
         """The same as a function of what is given."""
@@ -101,7 +115,7 @@ class Objective(Protocol):
         """Δ ↦ the change of the gradient along the linearization at the weights now.
 
         Args:
-            largest: no eigenvalue of the other's K exceeds 2 to this, which stands for K.
+            largest: no eigenvalue of the other's Ψ exceeds 2 to this, which stands for Ψ.
         """
 
     def steepest(self, largest: int) -> float:
@@ -115,17 +129,17 @@ class FeatureObjective:
     Attributes:
         model: its layer.
         inputs: X of the batch, shape (S, P).
-        alignment: γ.
+        alignment: g.
     """
 
     model: DenseLayer
     inputs: FloatArray
     alignment: float
 
-    def components(self) -> Components:
+    def components(self, release: Release | None = None) -> Components:
         """Its units and their second moments."""
         units = self.model.predict(self.inputs)
-        return feature_components(units)
+        return feature_components(units if release is None else release.units(units))
 
     def gradient(self, given: Components) -> FloatArray:
         """Through its units alone."""
@@ -134,7 +148,7 @@ class FeatureObjective:
         return pull_back(by_unit) / len(units)
 
     def affine(self) -> Affine:
-        """Xᵀ(a′∘·) of the batch, with u for what multiplies K."""
+        """Xᵀ(a′∘·) of the batch, with u for what multiplies Ψ."""
         units, slopes = self.model.with_slopes(self.inputs)
         tangents = np.einsum("sa,sf->asf", slopes, self.inputs) / len(units)
         of_matrix = np.einsum("sb,asf->abf", units, tangents) / 4
@@ -142,7 +156,7 @@ class FeatureObjective:
         return Affine(constant, np.concatenate([-tangents, of_matrix], axis=1))
 
     def bend(self, largest: int) -> Bend:
-        """(¼·2^largest + 2γ) JᵀJ/S."""
+        """(¼·2^largest + 2g) JᵀJ/S."""
         _, slopes = self.model.with_slopes(self.inputs)
         weight = (2.0**largest / 4 + 2 * self.alignment) / len(slopes)
         return lambda delta: weight * (self.inputs.T @ (slopes**2 * (self.inputs @ delta)))
@@ -152,7 +166,7 @@ class FeatureObjective:
         return (2.0**largest / 4 + 2 * self.alignment) * _largest(self.model, self.inputs)
 
 
-@dataclass(frozen=True)
+@dataclass
 class LabelObjective:
     """A's side.
 
@@ -161,7 +175,7 @@ class LabelObjective:
         everything: X of all its rows, shape (N_A, P).
         signs: y of all its rows, ±1, shape (N_A,).
         batch: numbers of the batch's rows among them, shape (S,).
-        alignment: γ.
+        alignment: g.
     """
 
     model: DenseLayer
@@ -169,6 +183,9 @@ class LabelObjective:
     signs: FloatArray
     batch: IntArray
     alignment: float
+    _known: tuple[FloatArray, FloatArray, FloatArray] | None = field(
+        default=None, init=False, repr=False
+    )
 
     @cached_property
     def _inputs(self) -> FloatArray:
@@ -178,10 +195,12 @@ class LabelObjective:
     def _labels(self) -> FloatArray:
         return self.signs[self.batch]
 
-    def components(self) -> Components:
-        """½ y Φ + 2γ u of the batch, and ΦΦᵀ."""
-        phi = mean_units(self.model, self.everything, self.signs)
+    def components(self, release: Release | None = None) -> Components:
+        """½ y Φ + 2g u of the batch, and ΦΦᵀ."""
+        phi, _ = self._phi_tangent()
         units = self.model.predict(self._inputs)
+        if release is not None:
+            phi, units = release.phi(phi, len(self.everything)), release.units(units)
         rows = np.outer(self._labels / 2, phi) + 2 * self.alignment * units
         return Components(rows, phi[None])
 
@@ -205,7 +224,7 @@ class LabelObjective:
         return Affine(constant, np.concatenate([-by_label - tangents, of_matrix], axis=1))
 
     def bend(self, largest: int) -> Bend:
-        """¼·2^largest ∂Φ/∂θᵀ∂Φ/∂θ + 2γJᵀJ/S."""
+        """¼·2^largest ∂Φ/∂θᵀ∂Φ/∂θ + 2gJᵀJ/S."""
         _, by_phi = self._phi_tangent()
         inputs = self._inputs
         _, slopes = self.model.with_slopes(inputs)
@@ -213,7 +232,8 @@ class LabelObjective:
 
         def bent(delta: FloatArray) -> FloatArray:
             aligned = inputs.T @ (slopes**2 * (inputs @ delta))
-            return weight * by_phi * np.sum(by_phi * delta, axis=0) + self._pull * aligned
+            along: FloatArray = weight * by_phi * np.sum(by_phi * delta, axis=0)
+            return along + self._pull * aligned
 
         return bent
 
@@ -228,20 +248,23 @@ class LabelObjective:
         return 2 * self.alignment / len(self.batch)
 
     def _phi_tangent(self) -> tuple[FloatArray, FloatArray]:
-        """Φ and what it changes with each weight, shapes (d,) and (P, d)."""
-        units, slopes = self.model.with_slopes(self.everything)
-        shares = self.signs / len(units)
-        phi: FloatArray = shares @ units
-        return phi, self.everything.T @ (shares[:, None] * slopes)
+        """Φ and what it changes with each weight, shapes (w,) and (P, w)."""
+        # Asked for several times at an exchange; steps replace the weights' array.
+        if self._known is None or self._known[0] is not self.model.weights:
+            units, slopes = self.model.with_slopes(self.everything)
+            shares = self.signs / len(units)
+            by_phi = self.everything.T @ (shares[:, None] * slopes)
+            self._known = self.model.weights, shares @ units, by_phi
+        return self._known[1:]
 
 
 def feature_components(units: FloatArray) -> Components:
-    """B's, of its units of a batch, shape (S, d)."""
+    """B's, of its units of a batch, shape (S, w)."""
     return Components(units, units / np.sqrt(len(units)))
 
 
 def mean_units(model: DenseLayer, inputs: FloatArray, signs: FloatArray) -> FloatArray:
-    """Φ, shape (d,)."""
+    """Φ, shape (w,)."""
     phi: FloatArray = signs @ model.predict(inputs) / len(inputs)
     return phi
 

@@ -35,7 +35,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Linearized:
-    """G⁰ at θ⁰, shape (P, d), and how it bends."""
+    """G⁰ at θ⁰, shape (P, w), and how it bends."""
 
     value: FloatArray
     bend: Bend

@@ -65,7 +65,7 @@ async def take_part(training: Training) -> Trained:
             party, plan, own_side.phi, agreement, leakage=leakage, keys=place.keys
         )
     else:
-        ready = in_clear(party, plan, own_side.phi)
+        ready = in_clear(party, plan, own_side.phi, training.noise)
     write_down_scorings()
     scoring: FeatureScoring | LabelScoring
     if place.data.test_labels is None:
