@@ -25,7 +25,7 @@ from securevfl.audit.views import components_of, gradients_of, units_of
 from securevfl.errors import ConfigError
 from securevfl.models.dense import DenseLayer
 from securevfl.protocols.transfer.objective import Components, FeatureObjective
-from securevfl.protocols.transfer.taking_part import settings_of
+from securevfl.protocols.transfer.settings import settings_of
 
 EPOCHS = 3
 # The fit takes the cube of a batch's rows, and one more visit is a block of equations more.
