@@ -22,7 +22,7 @@ class UnitsSeen:
     """Units of rows that one set of weights gave.
 
     Attributes:
-        units: shape (S, d).
+        units: shape (S, w).
         activation: by name.
     """
 

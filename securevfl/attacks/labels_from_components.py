@@ -1,8 +1,8 @@
 """What the components of transfer learning tell in clear.
 
-The label party sends V_i = ½y_iΦ + 2γu_i^A of every row of a batch, and Φ. As ½|Φ|² is far larger
-than what 2γu_i^A·Φ can make of it, the sign of V_i·Φ is the label. With the label, what is left of
-V_i is 2γu_i^A.
+The label party sends V_i = ½y_iΦ + 2gu_i^A of every row of a batch, and Φ. As ½|Φ|² is far larger
+than what 2gu_i^A·Φ can make of it, the sign of V_i·Φ is the label. With the label, what is left of
+V_i is 2gu_i^A.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def labels_from_components(
     """Read labels off V_i·Φ/(½|Φ|²), the mean over a row's visits.
 
     Args:
-        components: V, shape (S, d), and Φ, shape (d,), one a round.
+        components: V, shape (S, w), and Φ, shape (w,), one a round.
         batches: their row numbers.
 
     Raises:
@@ -39,15 +39,15 @@ def labels_from_components(
 
 
 def units_from_components(values: FloatArray, phi: FloatArray, alignment: float) -> FloatArray:
-    """u^A of a batch, once its labels are read, shape (S, d).
+    """u^A of a batch, once its labels are read, shape (S, w).
 
     Args:
-        values: V, shape (S, d).
-        phi: Φ, shape (d,).
-        alignment: γ.
+        values: V, shape (S, w).
+        phi: Φ, shape (w,).
+        alignment: g.
 
     Raises:
-        ConfigError: γ = 0, so that u^A does not travel.
+        ConfigError: g = 0, so that u^A does not travel.
     """
     if not alignment:
         raise ConfigError("alignment = 0: the label party's units do not travel")

@@ -2,11 +2,11 @@
 
 A round shows it, for every hidden unit a,
 
-    g_a = M_aᵀ(Φ_a(¼ UΦ − ½ y) + 2γ(u_a − u_a^A)),   M_a = diag(a′_a) X / S,
+    g_a = M_aᵀ(Φ_a(¼ UΦ − ½ y) + 2g(u_a − u_a^A)),   M_a = diag(a′_a) X / S,
 
-P numbers a unit, d·P of them a round, of which it knows X, U, a′ and γ, and does not know y (S
-numbers), Φ (d numbers) and u^A. Slopes a′ differ from unit to unit, so that M_a do; y is the same
-at every visit of a batch. So far fewer batches' rows than d·P are overdetermined but for what 2γu^A
+P numbers a unit, w·P of them a round, of which it knows X, U, a′ and g, and does not know y (S
+numbers), Φ (w numbers) and u^A. Slopes a′ differ from unit to unit, so that M_a do; y is the same
+at every visit of a batch. So far fewer batches' rows than w·P are overdetermined but for what 2gu^A
 covers. The attack fits y and Φ together (Levenberg–Marquardt), u^A as noise, near what the
 attacker's own model says of y, which is granted.
 """
@@ -38,9 +38,9 @@ class UnitVisit:
     Attributes:
         rows: their numbers, shape (S,).
         inputs: the attacker's X, shape (S, P).
-        units: its u then, shape (S, d).
-        slopes: a′, shape (S, d).
-        gradient: of its weights, without penalties, shape (P, d).
+        units: its u then, shape (S, w).
+        slopes: a′, shape (S, w).
+        gradient: of its weights, without penalties, shape (P, w).
     """
 
     rows: IntArray
@@ -57,7 +57,7 @@ def labels_from_unit_gradients(
 
     Args:
         visits: what was seen.
-        alignment: γ.
+        alignment: g.
         own_model: the best own model's probability of class 1 of every row, shape (N, 1).
 
     Returns:
@@ -81,10 +81,10 @@ class _Equations:
     """One visit's equations, rotated so that noise on rows is the same in all.
 
     Attributes:
-        matrices: M_aᵀ by unit, orthonormal rows, shape (d, P, S).
-        targets: what they give of Φ_a(¼ UΦ − ½ y), shape (d, P).
-        units: U, shape (S, d).
-        noise: deviation of what 2γu^A adds to each.
+        matrices: M_aᵀ by unit, orthonormal rows, shape (w, P, S).
+        targets: what they give of Φ_a(¼ UΦ − ½ y), shape (w, P).
+        units: U, shape (S, w).
+        noise: deviation of what 2gu^A adds to each.
     """
 
     matrices: FloatArray
@@ -118,13 +118,13 @@ class _Equations:
         return float(np.hypot(self.noise, RELATIVE * np.abs(phi).mean()))
 
     def missed(self, phi: FloatArray, labels: FloatArray) -> FloatArray:
-        """How far the equations are from holding, shape (d·P,)."""
+        """How far the equations are from holding, shape (w·P,)."""
         seen = self.matrices @ (self.units @ phi / 4 - labels / 2)
         missed: FloatArray = (self.targets - phi[:, None] * seen).ravel()
         return missed
 
     def slopes(self, phi: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Of `missed` by Φ and by y, shapes (d·P, d) and (d·P, S)."""
+        """Of `missed` by Φ and by y, shapes (w·P, w) and (w·P, S)."""
         units, columns, rows = self.matrices.shape
         by_phi = np.einsum("a,afs,sb->afb", phi / 4, self.matrices, self.units)
         seen = self.matrices @ (self.units @ phi / 4 - labels / 2)

@@ -38,5 +38,5 @@ class Trails:
 
     @property
     def past(self) -> Mapping[str, list[FloatArray]]:
-        """By party, shapes (P, d), the first and one a local step."""
+        """By party, shapes (P, w), the first and one a local step."""
         return {party: layer.past for party, layer in self._layers.items()}

@@ -91,13 +91,13 @@ def residuals_of(view: View) -> list[FloatArray]:
 
 
 def components_of(view: View) -> list[tuple[FloatArray, FloatArray]]:
-    """V, shape (S, d), and Φ, shape (d,), as the label party of transfer learning sent them."""
+    """V, shape (S, w), and Φ, shape (w,), as the label party of transfer learning sent them."""
     messages = (entry.message for entry in view.received(LabelComponents))
     return [(each.rows, each.phi) for each in messages if isinstance(each, LabelComponents)]
 
 
 def units_of(view: View) -> list[FloatArray]:
-    """The units of a batch, shape (S, d), as the other party sent them."""
+    """The units of a batch, shape (S, w), as the other party sent them."""
     messages = (entry.message for entry in view.received(FeatureComponents))
     return [each.rows for each in messages if isinstance(each, FeatureComponents)]
 

@@ -21,7 +21,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.scores import auc
-from securevfl.reports.rows import OverlapRow
+from securevfl.reports.transfer import OverlapRow
 from securevfl.training import train
 
 MAX_ITERATIONS = 2000

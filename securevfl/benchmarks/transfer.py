@@ -17,7 +17,7 @@ from securevfl.benchmarks.tuning import Tuned, chosen, step_settings
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.reports.rows import TransferRow
+from securevfl.reports.transfer import TransferRow
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 

@@ -27,6 +27,7 @@ from securevfl.cli.train import job_data
 from securevfl.errors import ConfigError
 from securevfl.job import read_job
 from securevfl.reports import tables
+from securevfl.reports import transfer as transfer_tables
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -139,7 +140,7 @@ def transfer(settings: TransferSettings, data: Credit, output: options.Output) -
         f"{dataset.name}, {rows[0]['overlap']} rows at both, S = {settings.batch_size}, "
         f"{typed(settings.network)}; medians of {settings.repeats}"
     )
-    _show(output, tables.TRANSFER, rows, title)
+    _show(output, transfer_tables.TRANSFER, rows, title)
     _say(output, *tables.tradeoff_notes(rows))
 
 
@@ -152,8 +153,8 @@ def overlap(settings: OverlapSettings, data: Credit, output: options.Output) -> 
     rows = _rows(output, lambda report: run(settings, dataset, report))
     _keep(output, "bench overlap", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, Q = {settings.local_steps}, AUCs; medians of {settings.repeats}"
-    _show(output, tables.OVERLAP, rows, title)
-    _say(output, *tables.OVERLAP_NOTES)
+    _show(output, transfer_tables.OVERLAP, rows, title)
+    _say(output, *transfer_tables.OVERLAP_NOTES)
 
 
 @command(bench)

@@ -31,17 +31,16 @@ from securevfl.reports.tables import (
     JOINT,
     LABEL_GUARD,
     OVERHEAD,
-    OVERLAP,
     ROUNDS,
     STALENESS,
     THEOREM1,
     THEOREM2,
     TRADEOFF,
-    TRANSFER,
     Column,
     Row,
     rate,
 )
+from securevfl.reports.transfer import OVERLAP, TRANSFER
 
 WIDTH = 100
 FIGURE = re.compile(r"[+-]?\d")

@@ -101,45 +101,6 @@ class TradeoffRow(JobRow):
     runs: Sequence[TradeoffRun]
 
 
-class TransferRow(TradeoffRow):
-    """Transfer learning under one exchange at one Q and μ to one target.
-
-    `overlap` is the rows that both parties hold; `best_auc` the largest on the way.
-    """
-
-    proximal: float
-    in_turns: bool
-    overlap: int
-    alignment: float
-    local_rule: str
-    best_auc: float
-
-
-class OverlapRow(TypedDict):
-    """Held-out rows of which only the unlabelled party has features, by how many rows both hold.
-
-    AUCs are medians over seeds, which also draw the rows. `alone_` are models of that party's
-    columns on the labels of the overlap, logistic regression and a network with as many units;
-    `label_party_auc` a logistic regression of the label party's own columns and all its rows.
-    """
-
-    dataset: str
-    overlap: int
-    own_rows: int
-    local_steps: int
-    rounds: int
-    alignment: float
-    auc: float
-    best_auc: float
-    alone_auc: float
-    alone_network_auc: float
-    label_party_auc: float
-    learning_rate: float | None
-    learning_rate_chosen: str
-    repeats: int
-    aucs: Sequence[float]
-
-
 class RoundsRun(TypedDict):
     """One run."""
 

@@ -11,12 +11,10 @@ from securevfl.reports.rows import (
     JointRow,
     LabelGuardRow,
     OverheadRow,
-    OverlapRow,
     RoundsRow,
     StalenessRow,
     Theorem1Row,
     Theorem2Row,
-    TransferRow,
 )
 
 if TYPE_CHECKING:
@@ -65,13 +63,6 @@ def _exchange(row: JobRow) -> str:
     return f"{name} both" if row["hide"] == "both" else name
 
 
-def homomorphic_s(row: JobRow) -> float:
-    """Seconds of encrypted work a round."""
-    phases = row["compute_by_phase_s"]
-    work = sum(phases[phase] for phase in ("encrypt", "evaluate", "decrypt"))
-    return work / row["rounds"]
-
-
 def _ratio(value: float | None) -> str:
     if value is None:
         return "-"
@@ -103,35 +94,6 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("total", lambda row: seconds(row["total_s"])),
     ("a round", lambda row: seconds(row["total_s"] / row["rounds"])),
     ("sent", lambda row: size(row["bytes_sent"])),
-)
-
-TRANSFER: tuple[Column[TransferRow], ...] = (
-    ("AUC", lambda row: f"{row['target_auc']:g}"),
-    ("exchange", _exchange),
-    ("Q", lambda row: str(row["local_steps"])),
-    ("μ", lambda row: f"{row['proximal']:g}"),
-    ("η0", lambda row: rate(row["learning_rate"])),
-    ("R", _rounds),
-    ("compute", lambda row: seconds(row["compute_s"])),
-    ("network", lambda row: seconds(row["communication_s"])),
-    ("total", lambda row: seconds(row["total_s"])),
-    ("HE/round", lambda row: _ahead(homomorphic_s(row))),
-)
-
-OVERLAP: tuple[Column[OverlapRow], ...] = (
-    ("overlap", lambda row: f"{row['overlap']:,}"),
-    ("own", lambda row: f"{row['own_rows']:,}"),
-    ("FTL", lambda row: f"{row['auc']:.4f}"),
-    ("best", lambda row: f"{row['best_auc']:.4f}"),
-    ("B, LR", lambda row: f"{row['alone_auc']:.4f}"),
-    ("B, network", lambda row: f"{row['alone_network_auc']:.4f}"),
-    ("A on A", lambda row: f"{row['label_party_auc']:.4f}"),
-)
-
-OVERLAP_NOTES = (
-    "overlap: rows that both hold; own: more that the label party alone has",
-    "B: the unlabelled party's own models on the labels of the overlap",
-    "A on A: the label party's own model, of columns that such rows do not have",
 )
 
 ROUNDS: tuple[Column[RoundsRow], ...] = (

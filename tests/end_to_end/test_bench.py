@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import rows
+from securevfl.reports import rows, transfer
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
@@ -28,12 +28,12 @@ SMALL: dict[str, tuple[type, int, str]] = {
         rows.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
     ),
     "transfer": (
-        rows.TransferRow, 4,
+        transfer.TransferRow, 4,
         "--dataset breast_cancer --exchange plain --local-steps 1,3 --proximal 0,0.1 "
         "--overlap 200 --batch-size 50 --units 4 --max-rounds 2 --learning-rate 0.3 --repeats 2",
     ),
     "overlap": (
-        rows.OverlapRow, 2,
+        transfer.OverlapRow, 2,
         "--dataset breast_cancer --overlap 0.1,1 --units 4 --rounds 2 --learning-rate 0.3 "
         "--repeats 2",
     ),

@@ -8,7 +8,7 @@ import typer
 from securevfl.benchmarks.settings import shared
 from securevfl.protocols import names
 
-Alignment = Annotated[float, typer.Option(min=0, help="Gamma: weight of the alignment of u.")]
+Alignment = Annotated[float, typer.Option(min=0, help="Weight of the alignment of u.")]
 Units = Annotated[int, typer.Option(min=1, help="Of each party's hidden layer.")]
 Schedule = Annotated[
     Literal["constant", "inverse-sqrt"], typer.Option(help="Step sizes over rounds.")
