@@ -21,7 +21,7 @@ from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.scores import auc, auc_error
 from securevfl.models.storage import SavedModel, save_model
-from securevfl.protocols.catalogue import resolve
+from securevfl.protocols.catalogue import algorithm_of, resolve
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from securevfl.protocols.session.outcome import Ending, PartyOutcome
@@ -146,8 +146,7 @@ class TrainingResult:
 
     @property
     def _predictions(self) -> FloatArray:
-        label_model = self.outcomes[self.plan.facts.label_party].model
-        return label_model.together({n: each.held_out for n, each in self.outcomes.items()})
+        return self.plan.algorithm.together(self.plan, self.outcomes)
 
     @property
     def key_fingerprints(self) -> dict[str, str]:
@@ -177,7 +176,7 @@ def train(
         PeerError: a party broke the protocol (with fault injection).
     """
     environment = environment or Environment()
-    plan = plan_for(job, dataset, environment.modules)
+    plan, dataset = _resolved(job, dataset, environment.modules)
     places = {
         table.name: _workplace(plan, dataset, table, environment) for table in dataset.parties
     }
@@ -223,8 +222,18 @@ def plan_for(job: Job, dataset: VerticalDataset, modules: Collection[str] = ()) 
         DataError: data that no job could train on.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
+    return _resolved(job, dataset, modules)[0]
+
+
+def _resolved(
+    job: Job, dataset: VerticalDataset, modules: Collection[str]
+) -> tuple[Plan, VerticalDataset]:
+    """The plan, and the rows that take part."""
     check_dataset(dataset)
-    return resolve(job, Facts.of(dataset), modules)
+    taken = algorithm_of(job).rows(job, dataset)
+    if taken is not dataset:
+        check_dataset(taken)
+    return resolve(job, Facts.of(taken), modules), taken
 
 
 def save_models(result: TrainingResult, directory: Path) -> list[Path]:
@@ -255,6 +264,7 @@ def _workplace(
             table,
             dataset.train_labels if with_labels else None,
             dataset.test_labels if with_labels else None,
+            dataset.own_rows if name == facts.label_party else None,
         ),
         keys=environment.keys,
         start=np.random.default_rng([plan.job.job.seed, facts.names.index(name)]),

@@ -28,6 +28,7 @@ from securevfl.audit.measures.labels import gradient_labels, residual_labels
 from securevfl.audit.measures.labels_across_jobs import labels_of_jobs
 from securevfl.audit.measures.labels_zero_start import integer_decoding
 from securevfl.audit.measures.rotation import rotation_twins
+from securevfl.audit.measures.transfer import component_labels, unit_features, unit_labels
 from securevfl.audit.measuring import Attack, Measurement
 from securevfl.audit.subject import Subject
 from securevfl.data.tables import VerticalDataset
@@ -51,6 +52,9 @@ MEASURES: Mapping[str, Attack] = {
         held_out,
         residual_labels,
         gradient_labels,
+        component_labels,
+        unit_labels,
+        unit_features,
         integer_decoding,
         labels_of_jobs,
         ratio,

@@ -72,6 +72,8 @@ class Attack:
         cases: its settings for a subject.
         immune: by structure.
         takes_head: whether it has something to read where the label party has a head.
+        of_components: whether it is about algorithms whose parties exchange components in place
+            of predictions and residuals; no attack is about both.
     """
 
     name: str
@@ -80,9 +82,13 @@ class Attack:
     cases: Callable[[Subject], Iterable[Case]]
     immune: Reason
     takes_head: bool = False
+    of_components: bool = False
 
     def __call__(self, subject: Subject) -> Iterator[Measurement]:
         """A measurement for every case; one alone where the exchange is immune."""
+        if subject.plan.algorithm.own_components != self.of_components:
+            yield self.without_figure(self._other_algorithm(subject))
+            return
         if reason := self.immune(subject):
             yield self.without_figure(Immune(reason))
             return
@@ -102,6 +108,13 @@ class Attack:
                 )
         except CANNOT_RUN as error:
             yield self.without_figure(NotShown(str(error)))
+
+    def _other_algorithm(self, subject: Subject) -> Immune | NotShown:
+        """What there is to say of an algorithm that the attack is not about."""
+        if self.of_components:
+            return Immune("parties exchange predictions and residuals, no components")
+        name = subject.plan.algorithm.name
+        return NotShown(f"algorithm = {name!r}: this attack is about predictions and residuals")
 
     def without_figure(self, outcome: Immune | NotShown) -> Measurement:
         """What there is to say of all cases together."""
@@ -138,9 +151,12 @@ def attack_in_cases(
     *,
     immune: Reason = _never,
     takes_head: bool = False,
+    of_components: bool = False,
 ) -> Callable[[Callable[[Subject], Iterable[Case]]], Attack]:
     """Make an attack from what lists its cases."""
-    return lambda cases: Attack(name, adversary, side_knowledge, cases, immune, takes_head)
+    return lambda cases: Attack(
+        name, adversary, side_knowledge, cases, immune, takes_head, of_components
+    )
 
 
 def _tried(case: Case) -> Outcome:

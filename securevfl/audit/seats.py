@@ -1,7 +1,7 @@
 """Who has what of a run: what an attack may be given, and what the auditor alone holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,16 +45,23 @@ class Recording:
     Attributes:
         dataset: as it was trained on, scaled.
         result: the run's.
+        trails: by party, the weights of its layer of units, see `Trails`.
     """
 
     dataset: VerticalDataset
     result: TrainingResult
+    trails: Mapping[str, list[FloatArray]] = field(default_factory=dict)
 
     def seat(self, party: str) -> Seat:
         """What one party has in hand."""
         part = local_part(self.plan, self.dataset, party)
         labels = self.dataset.train_labels if party == self.dataset.label_party else None
         return Seat(party, self.result.views[party], part.inputs, part.model, labels)
+
+    def weights(self, party: str) -> list[FloatArray]:
+        """A party's own weights as every round begins, where its model is a layer of units."""
+        steps = self.plan.rule.local_steps
+        return self.trails[party][: self.result.rounds * steps : steps]
 
     @property
     def plan(self) -> Plan:

@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 
 from securevfl.audit.seats import Recording, scaled
+from securevfl.audit.trails import Trails
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.protocols.catalogue import exchange_of
+from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
@@ -141,12 +142,15 @@ class Subject:
         return self._run(job, dataset, guard)
 
     def _run(self, job: Job, dataset: VerticalDataset, guard: Path | None) -> Recording:
-        environment = Environment(keys=self.keys, record_views=True, guard_directory=guard)
+        trails = Trails()
+        environment = Environment(
+            keys=self.keys, record_views=True, guard_directory=guard, wrap_model=trails.follow
+        )
         result = train(job, dataset, environment)
         if not self.keeps_ciphertexts:
             for view in result.views.values():
                 view.entries = [each for each in view.entries if not _is_ciphertext(each)]
-        return Recording(dataset, result)
+        return Recording(algorithm_of(job).rows(job, dataset), result, trails.past)
 
 
 def _without_budget(job: Job, dataset: VerticalDataset) -> Job:

@@ -18,6 +18,7 @@ from securevfl.protocols.session.gathering import (
     MaskedHeldOutPredictions,
     Predictions,
 )
+from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents
 from securevfl.runtime.views import Learned, Received, View
 from securevfl.wire.codec import Message, StepMessage
 
@@ -89,6 +90,18 @@ def residuals_of(view: View) -> list[FloatArray]:
     messages = (entry.message for entry in view.received())
     kinds = (Residuals, HeadResiduals)
     return [message.values for message in messages if isinstance(message, kinds)]
+
+
+def components_of(view: View) -> list[tuple[FloatArray, FloatArray]]:
+    """V, shape (S, w), and Φ, shape (w,), as the label party of transfer learning sent them."""
+    messages = (entry.message for entry in view.received(LabelComponents))
+    return [(each.rows, each.phi) for each in messages if isinstance(each, LabelComponents)]
+
+
+def units_of(view: View) -> list[FloatArray]:
+    """The units of a batch, shape (S, w), as the other party sent them."""
+    messages = (entry.message for entry in view.received(FeatureComponents))
+    return [each.rows for each in messages if isinstance(each, FeatureComponents)]
 
 
 def courses_of(view: View) -> dict[int, Course]:

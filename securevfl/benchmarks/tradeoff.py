@@ -59,7 +59,7 @@ def tradeoff(
             progress = partial(rounds_done, report, what, job.job.rounds)
             results.append(train(seeded, dataset, Environment(progress=progress)))
         for target in settings.target_aucs:
-            yield _row(dataset, results, target, tuned)
+            yield row_to(target, dataset, results, tuned)
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,10 @@ def rounds_to(result: TrainingResult, target: float, score: ScoreName = "auc") -
     return next((s.rounds for s in result.scores if getattr(s, score) >= target), None)
 
 
-def _row(
-    dataset: VerticalDataset, results: list[TrainingResult], target: float, tuned: Tuned
+def row_to(
+    target: float, dataset: VerticalDataset, results: Sequence[TrainingResult], tuned: Tuned
 ) -> TradeoffRow:
+    """What a job's runs, one a seed, cost up to a target."""
     runs = [_run(result, target) for result in results]
     first = results[0]
     job, exchange = first.job.job, first.job.exchange

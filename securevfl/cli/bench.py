@@ -21,12 +21,14 @@ from securevfl.benchmarks.settings.staleness import StalenessSettings
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
 from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
+from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSettings
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.train import job_data
 from securevfl.errors import ConfigError
 from securevfl.job import read_job
 from securevfl.reports import tables
+from securevfl.reports import transfer as transfer_tables
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -144,6 +146,42 @@ def joint(settings: JointSettings, data: JointData, output: options.Output) -> N
     title = f"{name}, {typed(settings.network)}; medians of {settings.repeats}"
     _show(output, tables.JOINT, rows, title)
     _say(output, *tables.joint_notes(rows))
+
+
+@dataclass(frozen=True)
+class Credit(options.Data):
+    """The paper's data with the roles in which its targets can be reached."""
+
+    dataset: options.Dataset = "credit-swapped"
+
+
+@command(bench)
+def transfer(settings: TransferSettings, data: Credit, output: options.Output) -> None:
+    """Federated transfer learning to an AUC, and what each part costs."""
+    dataset = data.load()
+    from securevfl.benchmarks.transfer import transfer as run
+
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    _keep(output, "bench transfer", settings, rows, dataset=dataset.name)
+    title = (
+        f"{dataset.name}, {rows[0]['overlap']} rows at both, S = {settings.batch_size}, "
+        f"{typed(settings.network)}; medians of {settings.repeats}"
+    )
+    _show(output, transfer_tables.TRANSFER, rows, title)
+    _say(output, *tables.tradeoff_notes(rows))
+
+
+@command(bench)
+def overlap(settings: OverlapSettings, data: Credit, output: options.Output) -> None:
+    """Transfer learning for rows of the unlabelled party, by how many rows both hold."""
+    dataset = data.load()
+    from securevfl.benchmarks.overlap import overlap as run
+
+    rows = _rows(output, lambda report: run(settings, dataset, report))
+    _keep(output, "bench overlap", settings, rows, dataset=dataset.name)
+    title = f"{dataset.name}, Q = {settings.local_steps}, AUCs; medians of {settings.repeats}"
+    _show(output, transfer_tables.OVERLAP, rows, title)
+    _say(output, *transfer_tables.OVERLAP_NOTES)
 
 
 @command(bench)

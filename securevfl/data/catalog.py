@@ -48,7 +48,7 @@ class CatalogEntry:
         licence: As the publisher is known to state it.
         source: The publisher.
         file_sets: Each tuple of files is enough by itself, tried in this order; the last one
-            can be downloaded. Empty: embedded in scikit-learn.
+            can be downloaded, if its files have URLs. Empty: embedded in scikit-learn.
     """
 
     name: str
@@ -63,7 +63,7 @@ class CatalogEntry:
     @property
     def downloads(self) -> tuple[SourceFile, ...]:
         """The files that the publisher serves."""
-        return self.file_sets[-1] if self.file_sets else ()
+        return tuple(file for file in (self.file_sets or ((),))[-1] if file.url is not None)
 
 
 def _published(folder: str, base: str, pins: dict[str, str]) -> tuple[SourceFile, ...]:
@@ -106,6 +106,27 @@ _ICU_ARCHIVES = _published(
         **_OUTCOMES,
     },
 )
+_CREDIT_FILES = (
+    (
+        SourceFile(
+            "credit/UCI_Credit_Card.csv",
+            "a0f0ab49d6326671d6cd83be5c88dcf18007025fe9a53ecd699119c871176ca1",
+        ),
+    ),
+    _published(
+        "credit",
+        _UCI_CREDIT,
+        {"data.csv": "45bcf4df62ff2e237a74eb155cabfb4bbbc171219a0637daef44fdad07503dd0"},
+    ),
+)
+_WIKIPEDIA = SourceFile(
+    "multiview/wikipedia_image_text.npz",
+    "1d628ef6972bc17165aec7735e8ab5c8b219e92855d8617f85f84dbb051d2748",
+)
+_MFEAT = SourceFile(
+    "multiview/mfeat_6views.npz",
+    "029885d69a513fc763784a0fff61caae6a0eebcf353a0239046ef83e25798040",
+)
 _EMBEDDED = "embedded in scikit-learn; UCI (CC BY 4.0)"
 
 CATALOG: dict[str, CatalogEntry] = {
@@ -144,23 +165,17 @@ CATALOG: dict[str, CatalogEntry] = {
             ("A", "B"),
             "CC BY 4.0",
             "UCI Default of Credit Card Clients (Yeh)",
-            (
-                (
-                    SourceFile(
-                        "credit/UCI_Credit_Card.csv",
-                        "a0f0ab49d6326671d6cd83be5c88dcf18007025fe9a53ecd699119c871176ca1",
-                    ),
-                ),
-                _published(
-                    "credit",
-                    _UCI_CREDIT,
-                    {
-                        "data.csv": (
-                            "45bcf4df62ff2e237a74eb155cabfb4bbbc171219a0637daef44fdad07503dd0"
-                        )
-                    },
-                ),
-            ),
+            _CREDIT_FILES,
+        ),
+        CatalogEntry(
+            "credit-swapped",
+            (24000, 6000),
+            33,
+            2,
+            ("A", "B"),
+            "CC BY 4.0",
+            "UCI Default of Credit Card Clients (Yeh)",
+            _CREDIT_FILES,
         ),
         CatalogEntry(
             "icu2012",
@@ -210,6 +225,32 @@ CATALOG: dict[str, CatalogEntry] = {
                     },
                 ),
             ),
+        ),
+        *(
+            CatalogEntry(
+                name,
+                (2173, 693),
+                138,
+                classes,
+                ("text", "image"),
+                "none stated by the publisher",
+                "UCSD SVCL (Rasiwasia et al. 2010)",
+                ((_WIKIPEDIA,),),
+            )
+            for name, classes in (("wikipedia", 10), ("wikipedia-biology", 2))
+        ),
+        *(
+            CatalogEntry(
+                name,
+                (1600, 400),
+                316,
+                classes,
+                ("pix", "fou"),
+                "CC BY 4.0",
+                "UCI Multiple Features (Duin)",
+                ((_MFEAT,),),
+            )
+            for name, classes in (("mfeat", 10), ("mfeat-even-odd", 2))
         ),
     )
 }

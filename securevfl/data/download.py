@@ -36,12 +36,15 @@ def get(
     Raises:
         ConfigError: Unknown name, or a base_url that is not http(s).
         DataError: No network, cut off, refused by the server, another content than was pinned
-            (the file is removed), or no space; how to do it by hand is named.
+            (the file is removed), no space, or nobody serves it; how to do it by hand is named.
     """
     if base_url is not None and not base_url.startswith(("https://", "http://")):
         raise ConfigError(f"base_url: {base_url!r}, expected http:// or https://")
-    target = places(data_dir)[0]
-    return [_get_file(file, target, progress, base_url) for file in entry_of(name).downloads]
+    entry, target = entry_of(name), places(data_dir)[0]
+    if entry.file_sets and not entry.downloads:
+        steps = "; ".join(by_hand(file) for file in entry.file_sets[-1])
+        raise DataError(f"{name}: nobody serves it in this form; put into {target} {steps}")
+    return [_get_file(file, target, progress, base_url) for file in entry.downloads]
 
 
 def _get_file(

@@ -83,11 +83,8 @@ def open_files(name: str, *, data_dir: Path | None = None) -> dict[str, Content]
     entry, looked_in = entry_of(name), places(data_dir)
     found = _first_complete(entry, looked_in)
     if not found:
-        base = name.split("-", maxsplit=1)[0]
-        steps = "; ".join(by_hand(file) for file in entry.downloads)
         raise DataError(
-            f"data set {name!r} not found in {', '.join(map(str, looked_in))}: run "
-            f"`securevfl data get {base}`, or by hand put into one of these places {steps}"
+            f"data set {name!r} not found in {', '.join(map(str, looked_in))}: {_ways(entry)}"
         )
     contents = (read_verified(path, file.sha256) for file, path in found)
     return {
@@ -113,9 +110,20 @@ def read_verified(path: Path, sha256: str) -> Content:
 
 
 def by_hand(file: SourceFile) -> str:
-    """Which file to put where, for a user without a network here."""
+    """Which file to put where, for a user without a network here, or a file nobody publishes."""
     folder, _, name = file.path.rpartition("/")
-    return f"{folder}/{name} from {file.url}"
+    origin = f"from {file.url}" if file.url else f"with SHA-256 {file.sha256}"
+    return f"{folder}/{name} {origin}"
+
+
+def _ways(entry: CatalogEntry) -> str:
+    """How to come by a data set's files."""
+    steps = "; ".join(by_hand(file) for file in entry.file_sets[-1])
+    where_to = f"put into one of these places {steps}"
+    if not entry.downloads:
+        return f"its publisher does not serve it in this form; {where_to}"
+    base = entry.name.split("-", maxsplit=1)[0]
+    return f"run `securevfl data get {base}`, or by hand {where_to}"
 
 
 def _first_complete(

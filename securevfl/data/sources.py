@@ -21,6 +21,7 @@ from securevfl.data.icu2012_tables import (
     window_table,
 )
 from securevfl.data.locations import Content, open_files
+from securevfl.data.multiview import mfeat, wikipedia
 from securevfl.data.scaling import fill_and_clip
 from securevfl.data.splits import JointTable, block_sizes, first_fifth, part, stratified_fifth
 from securevfl.data.tables import VerticalDataset
@@ -66,9 +67,7 @@ def load(
     else:
         files = open_files(entry.name, data_dir=data_dir)
         family = entry.name.split("-", maxsplit=1)[0]
-        table = {"a9a": _a9a, "credit": _credit, "mnist": _mnist, "icu2012": _icu2012}[family](
-            entry.name, files
-        )
+        table = _FAMILIES[family](entry.name, files)
     return part(entry.name, table, entry.parties, parties)
 
 
@@ -123,16 +122,17 @@ def _a9a(_name: str, files: Mapping[str, Content]) -> JointTable:
     )
 
 
-def _credit(_name: str, files: Mapping[str, Content]) -> JointTable:
+def _credit(name: str, files: Mapping[str, Content]) -> JointTable:
     (file,) = files.values()
     _, values = parse_csv(file.data, file.path)
     # Two pinned files, the same columns in the same order under two headers; the label is last.
     column = dict(zip(CREDIT_NAMES, values.T[:-1], strict=True))
-    blocks = {name: column[name] for name in CREDIT_NAMES[6:]}
-    first = len(blocks)
-    blocks |= {"LIMIT_BAL": column["LIMIT_BAL"], "AGE": column["AGE"]}
-    for name, categories in CREDIT_CATEGORIES.items():
-        blocks |= {f"{name}={value}": column[name] == value for value in categories}
+    payments = {payment: column[payment] for payment in CREDIT_NAMES[6:]}
+    people = {"LIMIT_BAL": column["LIMIT_BAL"], "AGE": column["AGE"]}
+    for kind, categories in CREDIT_CATEGORIES.items():
+        people |= {f"{kind}={value}": column[kind] == value for value in categories}
+    first, second = (people, payments) if name == "credit-swapped" else (payments, people)
+    blocks = first | second
     labels = values[:, -1].astype(np.int64)
     test = stratified_fifth(labels)
     return JointTable(
@@ -140,7 +140,7 @@ def _credit(_name: str, files: Mapping[str, Content]) -> JointTable:
         *_rows(np.column_stack(list(blocks.values())).astype(np.float64), labels, test),
         train_ids=column["ID"].astype(np.int64)[~test],
         label_names=("0", "1"),
-        party_columns=(first, len(blocks) - first),
+        party_columns=(len(first), len(second)),
     )
 
 
@@ -238,3 +238,13 @@ def _icu_events(files: Mapping[str, Content]) -> Events:
         {letter: by_stem[f"set-{letter}"] for letter in SETS},
         {letter: by_stem[f"Outcomes-{letter}"] for letter in SETS},
     )
+
+
+_FAMILIES = {
+    "a9a": _a9a,
+    "credit": _credit,
+    "icu2012": _icu2012,
+    "mfeat": mfeat,
+    "mnist": _mnist,
+    "wikipedia": wikipedia,
+}

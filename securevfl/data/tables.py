@@ -28,6 +28,23 @@ class PartyTable:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnRows:
+    """Labelled rows of the label party that no other party holds.
+
+    Attributes:
+        features: Shape (own rows, P), float64, unscaled.
+        labels: Shape (own rows,), int64, 0..classes-1.
+    """
+
+    features: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
 class VerticalDataset:
     """The same rows at every party, in the same order.
 
@@ -43,6 +60,7 @@ class VerticalDataset:
             alone fix the partition of the rows into batches.
         label_names: What each class was called at the source.
         dropped: By party, how many of its rows had an id that not every party holds.
+        own_rows: The label party's rows beside the N, for transfer learning.
     """
 
     name: str
@@ -55,6 +73,7 @@ class VerticalDataset:
     row_digests: NDArray[np.uint64]
     label_names: tuple[str, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
+    own_rows: OwnRows | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -168,8 +187,13 @@ def check(dataset: VerticalDataset) -> None:
     for party in dataset.parties:
         check_rows(party, "training", party.train, dataset.train_labels)
         check_rows(party, "test", party.test, dataset.test_labels)
+        if dataset.own_rows is not None and party.name == dataset.label_party:
+            check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
     for split, labels in (("training", dataset.train_labels), ("test", dataset.test_labels)):
         check_labels(f"data set {dataset.name!r}", split, labels, dataset.classes)
+    if dataset.own_rows is not None:
+        own = np.unique(dataset.own_rows.labels)
+        _check_range(f"data set {dataset.name!r}", "own", own, dataset.classes)
 
 
 def check_labels(where: str, split: str, labels: NDArray[np.int64], classes: int) -> None:
@@ -183,6 +207,15 @@ def check_labels(where: str, split: str, labels: NDArray[np.int64], classes: int
         raise DataError(
             f"{where}: one class only among {labels.size} {split} rows, expected at least 2"
         )
+    _check_range(where, split, present, classes)
+
+
+def _check_range(where: str, split: str, present: NDArray[np.int64], classes: int) -> None:
+    """Refuse labels, of which each is there once, in order, that are no class.
+
+    Raises:
+        DataError: See `check`.
+    """
     if present[0] < 0 or present[-1] >= classes:
         raise DataError(
             f"{where}: {split} labels span {present[0]}..{present[-1]}, expected 0..{classes - 1}"

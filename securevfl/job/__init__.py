@@ -23,6 +23,7 @@ from securevfl.job.sections import (
     DbcdSettings,
     ExchangeSettings,
     FdmlSettings,
+    FtlSettings,
     Hide,
     JobSettings,
     LocalModelSettings,
@@ -39,6 +40,7 @@ __all__ = [
     "DbcdSettings",
     "ExchangeSettings",
     "FdmlSettings",
+    "FtlSettings",
     "Hide",
     "Job",
     "JobSettings",
@@ -64,7 +66,11 @@ MODEL_KEYS = {
     "image_line": ("cnn",),
 }
 
-OWN_SECTIONS: dict[str, type[Section]] = {"fdml": FdmlSettings, "dbcd": DbcdSettings}
+OWN_SECTIONS: dict[str, type[Section]] = {
+    "fdml": FdmlSettings,
+    "dbcd": DbcdSettings,
+    "ftl": FtlSettings,
+}
 """What algorithms have of their own; those of other packages say so when they are made known."""
 
 

@@ -15,7 +15,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Loss = Literal["logistic", "multinomial", "squared", "taylor-logistic", "squared-hinge", "hinge"]
 Model = Literal["linear", "mlp", "cnn", "custom"]
-Activation = Literal["relu", "tanh", "gelu", "silu"]
+Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu"]
 OwnPrediction = Literal["exact", "noisy"]
 Precision = Literal["double", "single"]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -291,3 +291,24 @@ class DbcdSettings(Section):
     size: PositiveInt | None = None
     path: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     momentum: bool = True
+
+
+class FtlSettings(Section):
+    """`[ftl]`: federated transfer learning.
+
+    Attributes:
+        units: w, of the hidden layer that each party trains.
+        activation: of these units; a bounded one under encryption.
+        alignment: g of g·‖u_A − u_B‖², the mean over rows that both hold; by default 2g = 1/64,
+            FATE's κ.
+        overlap: of a data set by name, the training rows that both parties hold: a part of them,
+            or how many; the label party alone holds the others. Of files, those of the ids that
+            both have.
+        in_turns: the label party steps first, and the other from what it then has (FedBCD-s).
+    """
+
+    units: PositiveInt = 64
+    activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
+    alignment: NonNegative = 1 / 128
+    overlap: Annotated[float, Field(gt=0, le=1)] | Annotated[int, Field(ge=2)] = 1.0
+    in_turns: bool = False

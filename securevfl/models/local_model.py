@@ -16,7 +16,7 @@ PullBack = Callable[[FloatArray], FloatArray]
 MakeModule = Callable[[int, int], "torch.nn.Module"]
 """Makes a network from its numbers of features F and of outputs C."""
 StateDict = Mapping[str, NDArray[Any]]
-Activation = Literal["relu", "tanh", "gelu", "silu"]
+Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu"]
 Precision = Literal["double", "single"]
 KERNEL = 3
 """Side of a cnn's convolutions."""
@@ -27,9 +27,9 @@ class Network:
     """Which network a party trains.
 
     Attributes:
-        kind: mlp, cnn, or custom for a module that somebody wrote.
-        hidden: units of each hidden layer of an mlp, or dense one of a cnn.
-        activation: between the layers of an mlp or cnn.
+        kind: mlp, cnn, custom for a module that somebody wrote, or dense: one layer of units.
+        hidden: units of each hidden layer of an mlp, of the dense ones of a cnn, or of the layer.
+        activation: between the layers, or of the layer's units.
         channels: of each 3 x 3 convolution of a cnn, without padding.
         image_line: pixels in a line of a cnn's image; its columns are line after line.
         precision: that it computes in.
@@ -38,7 +38,7 @@ class Network:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    kind: Literal["mlp", "cnn", "custom"]
+    kind: Literal["mlp", "cnn", "custom", "dense"]
     hidden: tuple[int, ...] = ()
     activation: Activation = "relu"
     channels: tuple[int, ...] = ()

@@ -32,6 +32,7 @@ from securevfl.models.local_model import (
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
 }

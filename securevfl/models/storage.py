@@ -20,6 +20,7 @@ from safetensors.numpy import save
 
 from securevfl.errors import DataError
 from securevfl.files import replace_file
+from securevfl.models.dense import DenseLayer
 from securevfl.models.head import HeadedModel, part_of, together
 from securevfl.models.local_model import (
     KERNEL,
@@ -68,8 +69,15 @@ class ModelHeader:
     head: tuple[str, ...] | None = None
 
     @property
+    def is_dense(self) -> bool:
+        """Whether it is one dense layer, whose weights are saved like those of a linear model."""
+        return self.network is not None and self.network.kind == "dense"
+
+    @property
     def outputs(self) -> int:
-        """C."""
+        """C, or the units of one dense layer."""
+        if self.is_dense and self.network is not None:
+            return self.network.hidden[-1]
         return 1 if self.classes == 2 else self.classes  # noqa: PLR2004
 
     @property
@@ -94,6 +102,8 @@ class SavedModel:
         state: a network's state dict.
         make_module: makes a custom network.
         head: θ and b of the head that this party holds, shape (K·w + 1, C).
+        phi: at the label party of transfer learning, what its peer's units are multiplied by,
+            shape (d,): Φ·u_B scores a row that the peer holds alone.
     """
 
     header: ModelHeader
@@ -103,6 +113,7 @@ class SavedModel:
     state: StateDict | None = None
     make_module: MakeModule | None = field(default=None, repr=False)
     head: NDArray[np.float64] | None = None
+    phi: NDArray[np.float64] | None = None
 
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Local predictions H_k of raw features, shape (S, len(columns)).
@@ -133,6 +144,9 @@ class SavedModel:
                 f"{len(self.header.columns)} columns"
             )
         inputs = (features - self.mean) / self.scale
+        if self.header.is_dense and self.header.network is not None:
+            layer = DenseLayer(self.weights, activation=self.header.network.activation)
+            return layer.predict(layer.inputs(inputs))
         if self.header.network is not None and self.state is not None:
             from securevfl.models.neural import loaded_network, maker_of  # noqa: PLC0415
 
@@ -151,6 +165,7 @@ def saved_model(
     mean: NDArray[np.float64],
     scale: NDArray[np.float64],
     make_module: MakeModule | None = None,
+    phi: NDArray[np.float64] | None = None,
 ) -> SavedModel:
     """A local model as it stands, linear or a network, with the head on top of it."""
     head = None
@@ -159,7 +174,7 @@ def saved_model(
         model = model.model
     state = model.state()
     weights = model.weights if state is None else _numbers(state)
-    return SavedModel(header, weights, mean, scale, state, make_module, head)
+    return SavedModel(header, weights, mean, scale, state, make_module, head, phi)
 
 
 def save_model(path: Path, model: SavedModel) -> None:
@@ -175,6 +190,8 @@ def save_model(path: Path, model: SavedModel) -> None:
         tensors |= {_STATE + name: values for name, values in model.state.items()}
     if model.head is not None:
         tensors[_HEAD] = model.head
+    if model.phi is not None:
+        tensors["phi"] = model.phi
     contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
     header = {key: value for key, value in asdict(model.header).items() if value is not None}
     data = save(contiguous, metadata={_HEADER: json.dumps(header)})
@@ -204,6 +221,8 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
     if header.head is not None and header.head[:1] != (header.party,):
         raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
     shapes = _shapes(header)
+    if header.is_dense and "phi" in tensors:
+        shapes["phi"] = (header.outputs,)
     custom = header.network is not None and header.network.kind == "custom"
     if custom:
         if make_module is None:
@@ -212,8 +231,9 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         shapes |= {name: values.shape for name, values in theirs.items()}
     _require_numbers(path, tensors, shapes, custom=custom)
     scaling, head = (tensors["mean"], tensors["scale"]), tensors.get(_HEAD)
-    if header.network is None:
-        return SavedModel(header, tensors["weights"], *scaling, head=head)
+    if header.network is None or header.is_dense:
+        phi = tensors.get("phi")
+        return SavedModel(header, tensors["weights"], *scaling, head=head, phi=phi)
     state = {
         name.removeprefix(_STATE): values
         for name, values in tensors.items()
@@ -253,7 +273,7 @@ def _shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"mean": (columns,), "scale": (columns,)}
     if header.head is not None:
         shapes[_HEAD] = (len(header.head) * header.given + 1, header.outputs)
-    if header.network is None:
+    if header.network is None or header.is_dense:
         shapes["weights"] = (columns + header.intercept, header.given)
     elif header.network.kind != "custom":
         shapes |= _layer_shapes(header.network, columns, header.given)

@@ -2,15 +2,22 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from securevfl.job import Section
+from securevfl.arrays import FloatArray
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job, Section
+from securevfl.models.local_model import Network
+from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.runtime.simulation import Program
 
 if TYPE_CHECKING:
-    from securevfl.protocols.plan import Plan
+    from securevfl.protocols.exchange import Shown
+    from securevfl.protocols.plan import Facts, Plan
 
 Role = tuple[str, str, str]
 """Who, what it learns, what it does not: of those that no exchange describes."""
@@ -30,6 +37,9 @@ class Algorithm(ABC):
         default_schedule: of η, where the job does not say.
         defaults: other keys of `[job]`, where the job does not say.
         roles: who learns what beside what the exchange says.
+        only_loss: the loss that it stands on, if any other is an error; logistic means it too.
+        own_components: whether parties exchange something else than predictions and residuals, so
+            that the algorithm itself checks what local models an exchange can serve.
     """
 
     name: str
@@ -42,6 +52,49 @@ class Algorithm(ABC):
     default_schedule: ClassVar[Literal["constant", "inverse-sqrt"]] = "constant"
     defaults: ClassVar[Mapping[str, object]] = {}
     roles: ClassVar[tuple[Role, ...]] = ()
+    only_loss: ClassVar[str | None] = None
+    own_components: ClassVar[bool] = False
+
+    def loss(self, job: Job) -> str:
+        """The loss of a job.
+
+        Raises:
+            ConfigError: one that this algorithm does not have.
+        """
+        if self.only_loss is None:
+            return job.job.loss
+        if job.job.loss not in (self.only_loss, "logistic"):
+            raise ConfigError(
+                f"loss = {job.job.loss!r}: algorithm {self.name!r} stands on {self.only_loss!r}"
+            )
+        return self.only_loss
+
+    def rows(self, job: Job, dataset: VerticalDataset) -> VerticalDataset:
+        """The rows of a data set that a job takes: those that all parties hold.
+
+        Raises:
+            ConfigError: fewer than it asks for.
+        """
+        del job
+        return dataset if dataset.own_rows is None else replace(dataset, own_rows=None)
+
+    def networks(self, job: Job, facts: "Facts") -> dict[str, Network]:
+        """The networks that it brings itself, by party, in place of the job's local models.
+
+        Raises:
+            ConfigError: local models that it does not take.
+        """
+        del job, facts
+        return {}
+
+    def held_out(self, plan: "Plan") -> "Shown":
+        """How the label party sees the others' held-out predictions when it scores."""
+        return plan.exchange.held_out(plan.job, len(plan.facts.names))
+
+    def together(self, plan: "Plan", outcomes: Mapping[str, PartyOutcome]) -> FloatArray:
+        """Exact predictions of the held-out rows by all parties' models, shape (test rows, C)."""
+        parts = {name: each.held_out for name, each in outcomes.items()}
+        return outcomes[plan.facts.label_party].model.together(parts)
 
     @abstractmethod
     def check(self, plan: "Plan") -> None:

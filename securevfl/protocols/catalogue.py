@@ -23,6 +23,7 @@ from securevfl.protocols.exchanges.plain import Masked, Plain
 from securevfl.protocols.exchanges.under_encryption import UnderEncryption
 from securevfl.protocols.local_models import check_head, networks_of
 from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.transfer.ftl import Ftl
 from securevfl.protocols.vertical.dbcd import Dbcd
 from securevfl.protocols.vertical.fdml import Fdml
 from securevfl.protocols.vertical.fedbcd import FEDBCD_P, FEDBCD_S, FEDSGD
@@ -90,7 +91,8 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         LabelLeakRefused: it starts at zero where gradients are revealed.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
-    algorithm, networks = algorithm_of(job), networks_of(job, facts, modules)
+    algorithm = algorithm_of(job)
+    networks = networks_of(job, facts, algorithm, modules)
     exchange = exchange_of(job)
     job = settled(job, algorithm, exchange, facts.rows, networks)
     size = job.job.batch_size
@@ -152,5 +154,5 @@ def _add(known: dict[str, D], names: list[str], description: D, what: str) -> No
 
 for _exchange in (Plain(), Masked(), Noisy(), *map(UnderEncryption, SCHEMES)):
     add_exchange(_exchange)
-for _algorithm in (FEDSGD, FEDBCD_P, FEDBCD_S, Fdml(), Dbcd()):
+for _algorithm in (FEDSGD, FEDBCD_P, FEDBCD_S, Fdml(), Dbcd(), Ftl()):
     add_algorithm(_algorithm)

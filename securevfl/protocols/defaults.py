@@ -58,6 +58,7 @@ def settled(
         counts = exchange.counts_held_out(job) and settings.target_auc is None
         every = 0 if counts else 1
     return job.with_settings(
+        loss=algorithm.loss(job),
         eval_every=every,
         local_steps=local_steps,
         batch_size=settings.batch_size or ("full" if whole else min(BATCH_SIZE, rows)),

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from securevfl.errors import ConfigError
 from securevfl.job import Job, LocalModelSettings, check_models
 from securevfl.models.local_model import Network, Precision
+from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.plan import Facts, Plan
 
 ENCRYPTED_HEAD = (
@@ -13,12 +14,15 @@ ENCRYPTED_HEAD = (
 )
 
 
-def networks_of(job: Job, facts: Facts, modules: Collection[str]) -> dict[str, Network]:
+def networks_of(
+    job: Job, facts: Facts, algorithm: Algorithm, modules: Collection[str]
+) -> dict[str, Network]:
     """The parties' networks by name; without those that train linear models.
 
     Args:
         job: the settings.
         facts: of the data.
+        algorithm: the job's, which may bring networks of its own.
         modules: the parties for which there is a custom module.
 
     Raises:
@@ -26,7 +30,7 @@ def networks_of(job: Job, facts: Facts, modules: Collection[str]) -> dict[str, N
     """
     check_models(job)
     precision, represents = job.job.precision, job.job.head != "sum"
-    networks = {}
+    networks = algorithm.networks(job, facts)
     for name in facts.names:
         settings = job.model_of(name)
         if settings.model != "linear":

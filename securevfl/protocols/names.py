@@ -10,7 +10,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 
 EXCHANGES = ["plain", "masked", "dp", "bfv", "paillier", "ckks"]
-ALGORITHMS = ["fedsgd", "fedbcd-p", "fedbcd-s", "fdml", "dbcd"]
+ALGORITHMS = ["fedsgd", "fedbcd-p", "fedbcd-s", "fdml", "dbcd", "ftl"]
 
 
 def check_names(job: Job) -> None:

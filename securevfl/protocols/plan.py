@@ -263,15 +263,16 @@ class Plan:
                     f"[privacy] is for exchanges that add noise, not {self.exchange.name!r}"
                 )
             return None
+        visits = self.algorithm.visits(self)
         return PrivacyAccount(
             job.privacy,
-            self.algorithm.visits(self),
+            visits,
             self.rounds,
             self.schedule.batch,
             self.schedule.rows,
             self.timetable.times,
             self.loss.outputs,
-            given=self.given,
+            given=visits.outputs or self.given,
             labels_are_known=self.algorithm.labels_everywhere,
             label_change=self.loss.label_change,
         )

@@ -43,6 +43,7 @@ from securevfl.reports.tables import (
     rate,
     seconds,
 )
+from securevfl.reports.transfer import OVERLAP, TRANSFER
 
 WIDTH = 100
 FIGURE = re.compile(r"[+-]?\d")
@@ -146,6 +147,12 @@ _OPENING = by_columns(
     *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "total", "sent")),
 )
 
+_TRANSFER_ROUNDS: tuple[Column[Any], ...] = (
+    ("data", lambda row: str(row["dataset"])),
+    *((name, dict(TRANSFER)[name]) for name in ("AUC", "Q", "μ", "η0", "R")),
+    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+)
+
 TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "tradeoff": by_columns(*TRADEOFF),
     "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
@@ -175,6 +182,9 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     ),
     "curves": loss_curves,
     "networks-head": by_columns(("data", lambda row: str(row["dataset"])), *NETWORKS),
+    "transfer": lambda rows: by_columns(*TRANSFER)(sorted(rows, key=lambda row: row["target_auc"])),
+    "transfer-rounds": by_columns(*_TRANSFER_ROUNDS),
+    "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
     "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import network_rows, rows
+from securevfl.reports import network_rows, rows, transfer
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
@@ -28,6 +28,16 @@ SMALL: dict[str, tuple[type, int, str]] = {
     ),
     "joint": (
         rows.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
+    ),
+    "transfer": (
+        transfer.TransferRow, 4,
+        "--dataset breast_cancer --exchange plain --local-steps 1,3 --proximal 0,0.1 "
+        "--overlap 200 --batch-size 50 --units 4 --max-rounds 2 --learning-rate 0.3 --repeats 2",
+    ),
+    "overlap": (
+        transfer.OverlapRow, 2,
+        "--dataset breast_cancer --overlap 0.1,1 --units 4 --rounds 2 --learning-rate 0.3 "
+        "--repeats 2",
     ),
     "crypto": (
         rows.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",

@@ -33,6 +33,17 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.transfer.encrypted import EncryptedComponents
+from securevfl.protocols.transfer.encrypted_scores import (
+    EncryptedScores,
+    EncryptedScoreVector,
+    ScoreMasks,
+)
+from securevfl.protocols.transfer.in_clear import (
+    FeatureComponents,
+    LabelComponents,
+    ScoreVector,
+)
 from securevfl.protocols.vertical.dbcd_rounds import StepTaken
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
 from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
@@ -77,6 +88,13 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),
     PushedPredictions: st.builds(PushedPredictions, u64, floats),
     PulledSums: st.builds(PulledSums, u64, floats),
+    LabelComponents: st.builds(LabelComponents, u64, floats, floats),
+    FeatureComponents: st.builds(FeatureComponents, u64, floats),
+    ScoreVector: st.builds(ScoreVector, u64, floats),
+    EncryptedComponents: st.builds(EncryptedComponents, u64, blobs, u64),
+    EncryptedScoreVector: st.builds(EncryptedScoreVector, u64, blob),
+    EncryptedScores: st.builds(EncryptedScores, u64, blob),
+    ScoreMasks: st.builds(ScoreMasks, u64, ring),
     Penalties: st.builds(Penalties, u64, floats, floats),
     MaskedPenalties: st.builds(MaskedPenalties, u64, ring, ring),
     StepTaken: st.builds(StepTaken, u64, floats, st.booleans()),

@@ -31,6 +31,17 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.transfer.encrypted import EncryptedComponents
+from securevfl.protocols.transfer.encrypted_scores import (
+    EncryptedScores,
+    EncryptedScoreVector,
+    ScoreMasks,
+)
+from securevfl.protocols.transfer.in_clear import (
+    FeatureComponents,
+    LabelComponents,
+    ScoreVector,
+)
 from securevfl.protocols.vertical.dbcd_rounds import StepTaken
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
 from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
@@ -59,6 +70,13 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedHeldOut(2, (b"classes", b"")),
     EncryptedHeldOutProducts(3, (b"products",)),
     HeldOutMasks(4, RING),
+    LabelComponents(1, FLOATS, FLOATS[0]),
+    FeatureComponents(2, FLOATS),
+    ScoreVector(3, FLOATS[1]),
+    EncryptedComponents(4, (b"unit", b""), 61),
+    EncryptedScoreVector(5, b"phi"),
+    EncryptedScores(6, b"product"),
+    ScoreMasks(7, RING[0]),
     HeadResiduals(5, FLOATS, FLOATS[:1]),
     Penalties(5, FLOATS, FLOATS[0]),
     MaskedPenalties(6, RING, RING[0]),
@@ -141,6 +159,13 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedHeldOut": 20,
         "EncryptedHeldOutProducts": 21,
         "HeldOutMasks": 22,
+        "LabelComponents": 30,
+        "FeatureComponents": 31,
+        "ScoreVector": 32,
+        "EncryptedComponents": 33,
+        "EncryptedScoreVector": 34,
+        "EncryptedScores": 35,
+        "ScoreMasks": 36,
         "HeadResiduals": 40,
         "Penalties": 45,
         "MaskedPenalties": 46,
@@ -158,6 +183,9 @@ def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
         EncryptedStep,
         EncryptedHeldOut,
         EncryptedHeldOutProducts,
+        EncryptedComponents,
+        EncryptedScoreVector,
+        EncryptedScores,
     }
 
 

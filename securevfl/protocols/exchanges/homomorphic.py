@@ -80,6 +80,16 @@ class OwnKey:
         Raises:
             RangeExceeded: a value beyond the agreed bound.
         """
+        vectors = await self.encrypted(values, what)
+        for name in receivers:
+            await self._party.channel.send(name, EncryptedValues(step.index, vectors))
+
+    async def encrypted(self, values: FloatArray, what: str) -> tuple[bytes, ...]:
+        """Enc of every column of values, shape (S, C).
+
+        Raises:
+            RangeExceeded: a value beyond the agreed bound.
+        """
         party, fmt = self._party, self.product_format
         async with party.costs.compute("encrypt"):
             encoded = encode(values, fmt.value_fraction_bits, fmt.value_bound, what)
@@ -91,8 +101,7 @@ class OwnKey:
             async with party.costs.compute("encrypt"):
                 vectors.append(self.owner.encrypt(vector))
         party.costs.count("encryptions", values.size)
-        for name in receivers:
-            await party.channel.send(name, EncryptedValues(step.index, tuple(vectors)))
+        return tuple(vectors)
 
     async def decrypt_products(
         self, step: Step, batch: Batch, receivers: Sequence[str], share: Share | None = None
@@ -123,11 +132,9 @@ class OwnKey:
             UnexpectedMessage: another number of products than C.
             MalformedMessage: a reply that is no ciphertext of this key.
         """
-        party = self._party
-        if len(products) != party.loss.outputs:
-            raise UnexpectedMessage(
-                f"{sender} sent {len(products)} products, {party.loss.outputs} due"
-            )
+        party, due = self._party, self.product_format.vectors
+        if len(products) != due:
+            raise UnexpectedMessage(f"{sender} sent {len(products)} products, {due} due")
         async with party.costs.compute("decrypt"):
             values = np.stack(
                 [checked(sender, self.owner.decrypt, p, columns) for p in products], axis=1
@@ -173,12 +180,7 @@ class PeerKey:
         Returns:
             The batch so scaled, and the exponents e, shape (p,): its products are Jᵀv·2^e.
         """
-        matrix = batch.tangent
-        largest = np.max(np.abs(matrix), axis=0)
-        fractions, above = np.frexp(largest / self.product_format.matrix_bound)
-        # 0.5·2^e is the bound itself where e is 1 more than needed; zero columns stay.
-        exponents = np.where(largest > 0, (fractions == 0.5) - above, 0)  # noqa: PLR2004
-        scaled = np.ldexp(matrix, exponents)
+        scaled, exponents = within_bound(batch.tangent, self.product_format.matrix_bound)
         return replace(batch, jacobian=lambda: scaled), exponents
 
     async def multiply(
@@ -203,8 +205,22 @@ class PeerKey:
             prepared = self._prepare(batch)
         if not again:
             self._vectors = await self.take_encrypted(step, outputs)
+        return await self.answer(step, self._vectors, [prepared] * outputs)
+
+    async def answer(
+        self, step: Step, vectors: Sequence[bytes], prepared: Sequence[object]
+    ) -> RingArray:
+        """Send Enc(Xᵀv + r) for every v and its X, keep r.
+
+        Returns:
+            r modulo 2^64, shape (P, C).
+
+        Raises:
+            MalformedMessage: bytes that are no encryption of S values.
+        """
         multiply = self.evaluator.masked_product
-        replies = [await self.product(vector, prepared, multiply) for vector in self._vectors]
+        pairs = zip(vectors, prepared, strict=True)
+        replies = [await self.product(vector, each, multiply) for vector, each in pairs]
         products = tuple(reply.ciphertext for reply in replies)
         await self._party.channel.send(self.owner_name, EncryptedProducts(step.index, products))
         return np.stack([reply.mask for reply in replies], axis=1)
@@ -252,12 +268,29 @@ class PeerKey:
     def _prepare(self, batch: Batch) -> object:
         if batch.key in self._prepared:
             return self._prepared[batch.key]
-        fmt = self.product_format
-        encoded = encode(batch.tangent, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
-        prepared = self.evaluator.prepare(encoded)
+        prepared = self.prepared(batch.tangent)
         if batch.repeats:
             self._prepared[batch.key] = prepared
         return prepared
+
+    def prepared(self, matrix: FloatArray) -> object:
+        """X in the scheme's form, shape (S, P).
+
+        Raises:
+            RangeExceeded: an entry beyond the agreed bound.
+        """
+        fmt = self.product_format
+        encoded = encode(matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+        return self.evaluator.prepare(encoded)
+
+
+def within_bound(matrix: FloatArray, bound: float) -> tuple[FloatArray, IntArray]:
+    """Each column times the power of two that brings it to a bound; and the exponents, (P,)."""
+    largest = np.max(np.abs(matrix), axis=0)
+    fractions, above = np.frexp(largest / bound)
+    # 0.5·2^e is the bound itself where e is 1 more than needed; zero columns stay.
+    exponents = np.where(largest > 0, (fractions == 0.5) - above, 0)  # noqa: PLR2004
+    return np.ldexp(matrix, exponents), exponents
 
 
 def checked(peer: str, work: Callable[..., T], data: bytes, argument: object) -> T:

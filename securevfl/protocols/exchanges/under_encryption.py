@@ -74,7 +74,7 @@ class UnderEncryption(Exchange):
             self._check_one_trip(plan)
         if settings.he_per_step:
             check_per_step(plan)
-        if plan.networks:
+        if plan.networks and not plan.algorithm.own_components:
             _check_networks(plan, plan.networks.keys() - {plan.facts.label_party})
 
     def _check_one_trip(self, plan: Plan) -> None:

@@ -41,11 +41,15 @@ class Visits:
         releases: of its prediction, at the party that releases most.
         residuals: of its residual.
         steps: gradient steps of a party that follow.
+        every_round: releases of a mean over all samples, in rounds whatever their batch.
+        outputs: numbers of a release where they are not the predictions of one sample.
     """
 
     releases: int
     residuals: int
     steps: int
+    every_round: int = 0
+    outputs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -255,7 +259,12 @@ class PrivacyAccount:
         times, local = self._most_visits(rounds), None
         if self.gradients is not None and self.gradients.noise_multiplier > 0:
             local = LocalNoise(self.gradients.noise_multiplier, times * self.visits.steps)
-        return spent(self.mechanism, times * self.visits.releases, self.settings.delta, local)
+        return spent(self.mechanism, self._releases(rounds), self.settings.delta, local)
+
+    def _releases(self, rounds: int) -> int:
+        """Of the sample that is in most batches."""
+        visits = self.visits
+        return self._most_visits(rounds) * visits.releases + rounds * visits.every_round
 
     def _calibrated(self) -> float:
         settings = self.settings
@@ -268,8 +277,7 @@ class PrivacyAccount:
             return self._half(self.visits.releases)
         if settings.release_budget is None:
             raise ConfigError("noise: the exchange needs privacy.noise_multiplier, or a budget")
-        releases = self._most_visits(self.rounds) * self.visits.releases
-        most = max(releases, self.scorings(self.rounds))
+        most = max(self._releases(self.rounds), self.scorings(self.rounds))
         return calibrated_multiplier(
             settings.mechanism, settings.release_budget, most, settings.delta
         )

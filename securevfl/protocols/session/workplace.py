@@ -1,13 +1,13 @@
 """What a party's program is given: its data, and what it may use besides."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from securevfl.arrays import IntArray
-from securevfl.data.tables import PartyTable
+from securevfl.data.tables import OwnRows, PartyTable
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.state import SessionState
@@ -21,11 +21,21 @@ class PartyData:
         table: its own columns.
         train_labels: at the label party only; at all where the algorithm gives them to all.
         test_labels: the same.
+        own_rows: the label party's rows that no other party holds.
     """
 
     table: PartyTable
     train_labels: IntArray | None
     test_labels: IntArray | None
+    own_rows: OwnRows | None = None
+
+    @property
+    def whole_table(self) -> PartyTable:
+        """The party's columns with its own rows behind those that all hold."""
+        if self.own_rows is None:
+            return self.table
+        train = np.concatenate([self.table.train, self.own_rows.features])
+        return replace(self.table, train=train)
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,10 +139,8 @@ def _remedy(plan: Plan, columns: int, variance: float) -> str:
     if plan.networks:
         rounds = int(rows * variance * OTHERS_LIMIT / columns)
         passes = f"at most {rounds} rounds pass" if rounds else "not even one round passes"
-        return (
-            f"every gradient of a network tells something new, and on these rows {passes}: train "
-            "linear models"
-        )
+        new = f"every gradient of a network tells something new, and on these rows {passes}"
+        return new if plan.algorithm.own_components else f"{new}: train linear models"
     if plan.full_batches and plan.job.job.label_guard == "visits":
         rounds = int(rows * variance * MODEL_LIMIT / columns)
         return f"at most {rounds} rounds pass here, of all jobs together"

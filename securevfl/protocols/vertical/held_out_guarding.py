@@ -29,7 +29,7 @@ def require_held_out_guard(training: Training) -> Callable[[], None]:
     """
     party, plan, place = training.party, training.plan, training.workplace
     scorings = plan.timetable.times(plan.rounds)
-    hidden = plan.exchange.held_out(plan.job, len(party.names)) == "hidden"
+    hidden = plan.algorithm.held_out(plan) == "hidden"
     shows = scorings > 0 and not (party.holds_labels or hidden)
     if place.guard_directory is None or not (shows and plan.exchange.counts_held_out(plan.job)):
         return lambda: None

@@ -1,9 +1,13 @@
 """A party's scaled inputs and its local model, linear or a network."""
 
+from collections.abc import Callable
+
 import numpy as np
 
+from securevfl.arrays import FloatArray
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
+from securevfl.models.dense import dense_start
 from securevfl.models.head import HeadedModel, head_start
 from securevfl.models.linear import random_start, zero_start
 from securevfl.models.local_model import LocalModel, MakeModule
@@ -21,6 +25,9 @@ class LocalPart:
         make_module: makes a custom network.
         with_intercept: whether the constant column is this party's; the label party's by default.
 
+    Attributes:
+        phi: computes what the party's file holds beside its layer, by which others' units score.
+
     Raises:
         ConfigError: a module that does not fit.
     """
@@ -35,6 +42,7 @@ class LocalPart:
         with_intercept: bool | None = None,
     ) -> None:
         self._plan, self._table = plan, table
+        self.phi: Callable[[], FloatArray] | None = None
         standardize = plan.job.job.standardize
         if standardize is None:
             standardize = plan.facts.standardize
@@ -66,6 +74,9 @@ class LocalPart:
         features = self.scaling.apply(self._table.train)
         # A promise end to end covers θ⁰, which predictions show.
         private = job.privacy.gradient_clip is not None
+        if self._network is not None and self._network.kind == "dense":
+            (units,) = self._network.hidden
+            return dense_start(features, units, self._network.activation, start)
         if self._network is not None:
             # torch takes a second to load, and linear jobs need none.
             from securevfl.models.neural import maker_of, neural_start  # noqa: PLC0415
@@ -116,4 +127,5 @@ class LocalPart:
             mean=self.scaling.mean,
             scale=self.scaling.scale,
             make_module=self._make_module,
+            phi=None if self.phi is None else self.phi(),
         )

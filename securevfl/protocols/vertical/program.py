@@ -83,7 +83,7 @@ async def run_party(
     """
     facts, job = plan.facts, plan.job
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
-    part = LocalPart(plan, workplace.data.table, workplace.start, workplace.make_module)
+    part = LocalPart(plan, workplace.data.whole_table, workplace.start, workplace.make_module)
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
     noise = None

@@ -173,6 +173,12 @@ def test_embedded_sets_need_no_download() -> None:
     assert get("breast_cancer") == []
 
 
+def test_what_nobody_serves_is_refused_with_the_way_by_hand(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nobody serves it") as caught:
+        get("wikipedia", data_dir=tmp_path)
+    assert f"{tmp_path} multiview/wikipedia_image_text.npz with SHA-256" in str(caught.value)
+
+
 def test_an_unknown_set_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         get("a9b")
@@ -180,7 +186,7 @@ def test_an_unknown_set_is_refused() -> None:
 
 def test_the_catalog_downloads_over_https_only() -> None:
     urls = [file.url for entry in CATALOG.values() for file in entry.downloads]
-    assert len(urls) == 2 + 1 + 6 + 6 + 4
+    assert len(urls) == 2 + 2 * 1 + 6 + 6 + 4
     assert all(url and url.startswith("https://") for url in urls)
 
 

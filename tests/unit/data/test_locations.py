@@ -9,6 +9,7 @@ from securevfl.data import listing, load, names, where
 from securevfl.data.catalog import CATALOG, SourceFile
 from securevfl.errors import ConfigError, DataError
 
+(MFEAT,) = CATALOG["mfeat"].file_sets[-1]
 TRAIN, TEST = b"-1 1:1\n+1 2:1\n", b"-1 3:1\n+1 123:1\n"
 
 
@@ -78,6 +79,13 @@ def test_a_pair_of_digits_is_got_as_mnist(tmp_path: Path) -> None:
         load("mnist", variant="3v8", data_dir=tmp_path)
 
 
+def test_a_file_that_nobody_serves_is_named_with_its_hash(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not serve it in this form") as caught:
+        load("mfeat", data_dir=tmp_path)
+    assert f"multiview/mfeat_6views.npz with SHA-256 {MFEAT.sha256}" in str(caught.value)
+    assert "data get" not in str(caught.value)
+
+
 def test_the_listing_tells_what_is_there(tmp_path: Path) -> None:
     write(tmp_path)
     rows = {row.entry.name: row for row in listing(data_dir=tmp_path)}
@@ -99,7 +107,7 @@ def test_the_catalog_tells_the_truth_about_embedded_sets(name: str) -> None:
 
 
 def test_every_name_has_an_entry_and_no_other() -> None:
-    assert len(names()) == len(set(names())) == 7 + 1 + 45
+    assert len(names()) == len(set(names())) == 12 + 1 + 45
     assert all(where(name).entry.name == name for name in names())
     with pytest.raises(ConfigError, match="unknown"):
         where("mnist-3v3")

@@ -40,6 +40,48 @@ def test_credit_has_the_reference_auc_jointly_and_locally(real_data: Load) -> No
     assert auc(data, [b]) == pytest.approx(0.6311, abs=2e-4)
 
 
+def test_credit_swapped_has_the_same_rows_with_the_labels_beside_demographics(
+    real_data: Load,
+) -> None:
+    swapped, data = real_data("credit-swapped"), real_data("credit")
+    assert [table.name for table in swapped.parties] == ["A", "B"]
+    assert swapped.label_party == "A"
+    for one, other in zip(swapped.parties, reversed(data.parties), strict=True):
+        assert one.columns == other.columns
+        assert np.array_equal(one.train, other.train)
+        assert np.array_equal(one.test, other.test)
+    assert np.array_equal(swapped.train_labels, data.train_labels)
+
+
+def test_wikipedia_has_text_and_labels_at_one_party_and_images_at_the_other(
+    real_data: Load, real_file: Callable[[str], str]
+) -> None:
+    data = real_data("wikipedia")
+    text, image = data.parties
+    assert (len(text.columns), len(image.columns), data.label_party) == (10, 128, "text")
+    with np.load(real_file("multiview/wikipedia_image_text.npz"), allow_pickle=False) as arrays:
+        assert np.array_equal(image.test, arrays["X_image_test"])
+        assert np.array_equal(text.train, arrays["X_text_train"])
+        assert np.array_equal(data.train_labels, arrays["y_train"])
+
+
+def test_wikipedia_biology_is_one_category_against_the_others(real_data: Load) -> None:
+    data = real_data("wikipedia-biology")
+    text, image = data.parties
+    assert np.bincount(data.train_labels).tolist() == [1901, 272]
+    assert auc(data, [text]) == pytest.approx(0.987, abs=1e-3)
+    assert auc(data, [image], 0.01) == pytest.approx(0.767, abs=1e-3)
+
+
+def test_mfeat_even_odd_has_two_views_of_a_digit(real_data: Load) -> None:
+    data, digits = real_data("mfeat-even-odd"), real_data("mfeat")
+    pix, fou = data.parties
+    assert (len(pix.columns), len(fou.columns), data.label_party) == (240, 76, "pix")
+    assert np.array_equal(data.train_labels, digits.train_labels % 2)
+    assert auc(data, [pix], 0.1) == pytest.approx(0.9916, abs=1e-3)
+    assert auc(data, [fou], 0.1) == pytest.approx(0.9066, abs=1e-3)
+
+
 def test_credit_is_split_as_the_reference_file(
     real_data: Load, real_file: Callable[[str], str]
 ) -> None:
@@ -99,7 +141,13 @@ def test_even_and_odd_digits_keep_all_rows(real_data: Load) -> None:
     assert data.label_names == ("even", "odd")
 
 
-@pytest.mark.parametrize("name", ["a9a", "credit", "icu2012", "icu2012-714", "mnist", "mnist-4v9"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a9a", "credit", "credit-swapped", "icu2012", "icu2012-714", "mnist", "mnist-4v9"),
+        *("wikipedia", "wikipedia-biology", "mfeat", "mfeat-even-odd"),
+    ],
+)
 def test_the_catalog_tells_the_truth(real_data: Load, name: str) -> None:
     data, entry = real_data(name), where(name).entry
     assert entry.rows == (data.train_labels.size, data.test_labels.size)

@@ -1,0 +1,197 @@
+"""Labels from the unlabelled party's own gradients in transfer learning, as encryption leaves them.
+
+A round shows it, for every hidden unit a,
+
+    g_a = M_aᵀ(Φ_a(¼ UΦ − ½ y) + 2g(u_a − u_a^A)),   M_a = diag(a′_a) X / S,
+
+P numbers a unit, w·P of them a round, of which it knows X, U, a′ and g, and does not know y (S
+numbers), Φ (w numbers) and u^A. Slopes a′ differ from unit to unit, so that M_a do; y is the same
+at every visit of a batch. So far fewer batches' rows than w·P are overdetermined but for what 2gu^A
+covers. The attack fits y and Φ together (Levenberg–Marquardt), u^A as noise, near what the
+attacker's own model says of y, which is granted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.label_estimate import LabelEstimate
+
+ITERATIONS, TRIALS, PRODUCTS = 25, 8, 20
+SETTLED = 1e-4
+# Variance of a unit of the label party about its mean; a larger one trusts equations less.
+UNIT_VARIANCE = 3.0
+# Errors of an equation beside that, as a share of |Φ|: fixed point, and what moves.
+RELATIVE = 1e-4
+# What is certain by the own model may still be otherwise.
+LEAST_VARIANCE = 0.02
+RANK_TOLERANCE = 1e-12
+DAMPING, LEAST_DAMPING = 1e-2, 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class UnitVisit:
+    """One look at a batch.
+
+    Attributes:
+        rows: their numbers, shape (S,).
+        inputs: the attacker's X, shape (S, P).
+        units: its u then, shape (S, w).
+        slopes: a′, shape (S, w).
+        gradient: of its weights, without penalties, shape (P, w).
+    """
+
+    rows: IntArray
+    inputs: FloatArray
+    units: FloatArray
+    slopes: FloatArray
+    gradient: FloatArray
+
+
+def labels_from_unit_gradients(
+    visits: Sequence[UnitVisit], alignment: float, own_model: FloatArray
+) -> LabelEstimate:
+    """Read labels off all gradients of a job, batch by batch.
+
+    Args:
+        visits: what was seen.
+        alignment: g.
+        own_model: the best own model's probability of class 1 of every row, shape (N, 1).
+
+    Returns:
+        An estimate for the rows that were visited.
+    """
+    by_batch: dict[bytes, list[UnitVisit]] = {}
+    for visit in visits:
+        by_batch.setdefault(visit.rows.tobytes(), []).append(visit)
+    found: dict[int, list[float]] = {}
+    for same in by_batch.values():
+        rows = same[0].rows
+        fit = _Fit([_Equations.of(visit, alignment) for visit in same], own_model[rows, 0])
+        for row, value in zip(rows.tolist(), fit.labels(), strict=True):
+            found.setdefault(row, []).append(float(value))
+    seen = np.array(sorted(found), dtype=np.int64)
+    return LabelEstimate(seen, np.array([[np.mean(found[row])] for row in seen.tolist()]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Equations:
+    """One visit's equations, rotated so that noise on rows is the same in all.
+
+    Attributes:
+        matrices: M_aᵀ by unit, orthonormal rows, shape (w, P, S).
+        targets: what they give of Φ_a(¼ UΦ − ½ y), shape (w, P).
+        units: U, shape (S, w).
+        noise: deviation of what 2gu^A adds to each.
+    """
+
+    matrices: FloatArray
+    targets: FloatArray
+    units: FloatArray
+    noise: float
+
+    @classmethod
+    def of(cls, visit: UnitVisit, alignment: float) -> "_Equations":
+        matrices = np.einsum("sa,sf->afs", visit.slopes, visit.inputs) / len(visit.rows)
+        aligned = 2 * alignment * np.einsum("afs,sa->af", matrices, visit.units)
+        targets = visit.gradient.T - aligned
+        for unit, matrix in enumerate(matrices):
+            squares, basis = np.linalg.eigh(matrix @ matrix.T)
+            kept = squares > RANK_TOLERANCE * squares[-1]
+            turn = np.zeros_like(basis)
+            turn[: kept.sum()] = (basis[:, kept] / np.sqrt(squares[kept])).T
+            matrices[unit], targets[unit] = turn @ matrix, turn @ targets[unit]
+        return cls(matrices, targets, visit.units, 2 * alignment * np.sqrt(UNIT_VARIANCE))
+
+    def start(self, labels: FloatArray) -> FloatArray:
+        """Φ that fits some labels best, unit by unit."""
+        phi = np.zeros(len(self.matrices))
+        for _ in range(PRODUCTS):
+            seen = self.matrices @ (self.units @ phi / 4 - labels / 2)
+            phi = np.sum(seen * self.targets, axis=1) / np.sum(seen**2, axis=1)
+        return phi
+
+    def deviation(self, phi: FloatArray) -> float:
+        """Of an equation."""
+        return float(np.hypot(self.noise, RELATIVE * np.abs(phi).mean()))
+
+    def missed(self, phi: FloatArray, labels: FloatArray) -> FloatArray:
+        """How far the equations are from holding, shape (w·P,)."""
+        seen = self.matrices @ (self.units @ phi / 4 - labels / 2)
+        missed: FloatArray = (self.targets - phi[:, None] * seen).ravel()
+        return missed
+
+    def slopes(self, phi: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of `missed` by Φ and by y, shapes (w·P, w) and (w·P, S)."""
+        units, columns, rows = self.matrices.shape
+        by_phi = np.einsum("a,afs,sb->afb", phi / 4, self.matrices, self.units)
+        seen = self.matrices @ (self.units @ phi / 4 - labels / 2)
+        by_phi[np.arange(units), :, np.arange(units)] += seen
+        by_labels = phi[:, None, None] / 2 * self.matrices
+        return -by_phi.reshape(-1, units), by_labels.reshape(units * columns, rows)
+
+
+class _Fit:
+    """y and every visit's Φ, y near 2p − 1 with the variance that probabilities p leave."""
+
+    def __init__(self, visits: Sequence[_Equations], probabilities: FloatArray) -> None:
+        self._visits = visits
+        self._mean = 2 * probabilities - 1
+        variance = np.maximum(1 - self._mean**2, LEAST_VARIANCE)
+        self._spread = np.sqrt(variance)
+        self._phis = [visit.start(self._mean) for visit in visits]
+        self._scales = [visit.deviation(phi) for visit, phi in zip(visits, self._phis, strict=True)]
+
+    def labels(self) -> FloatArray:
+        """The most likely y in real numbers, shape (S,)."""
+        now, damping = np.concatenate([*self._phis, self._mean]), DAMPING
+        missed = self._missed(now)
+        for _ in range(ITERATIONS):
+            slopes = self._slopes(now)
+            squares, down = slopes.T @ slopes, slopes.T @ missed
+            before = float(missed @ missed)
+            for _ in range(TRIALS):
+                step = np.linalg.solve(squares + damping * np.diag(np.diag(squares)), down)
+                tried = self._missed(now - step)
+                if float(tried @ tried) < before:
+                    break
+                damping *= 4
+            else:
+                break
+            now, missed, damping = now - step, tried, max(damping / 5, LEAST_DAMPING)
+            if before - float(missed @ missed) < SETTLED * before:
+                break
+        return self._parts(now)[1]
+
+    def _parts(self, now: FloatArray) -> tuple[list[FloatArray], FloatArray]:
+        units = len(self._phis[0])
+        cut = units * len(self._phis)
+        return list(now[:cut].reshape(-1, units)), now[cut:]
+
+    def _missed(self, now: FloatArray) -> FloatArray:
+        phis, labels = self._parts(now)
+        return np.concatenate(
+            [
+                *(
+                    visit.missed(phi, labels) / scale
+                    for visit, phi, scale in zip(self._visits, phis, self._scales, strict=True)
+                ),
+                (labels - self._mean) / self._spread,
+            ]
+        )
+
+    def _slopes(self, now: FloatArray) -> FloatArray:
+        phis, labels = self._parts(now)
+        units, rows = len(phis[0]), len(labels)
+        blocks = []
+        for number, (visit, phi) in enumerate(zip(self._visits, phis, strict=True)):
+            by_phi, by_labels = visit.slopes(phi, labels)
+            block = np.zeros((len(by_phi), units * len(phis) + rows))
+            block[:, number * units : (number + 1) * units] = by_phi
+            block[:, units * len(phis) :] = by_labels
+            blocks.append(block / self._scales[number])
+        near = np.zeros((rows, units * len(phis) + rows))
+        near[:, units * len(phis) :] = np.diag(1 / self._spread)
+        return np.concatenate([*blocks, near])

@@ -1,0 +1,136 @@
+"""Federated transfer learning (Liu, Chen, Yang 2018) with the local steps of FedBCD.
+
+The label party A has labelled rows, the other party B has others, and some rows both hold. Each
+trains one hidden layer; a row of B scores Φ·u_B, Φ the mean of y·u_A. A round: both give components
+of a batch of common rows, and each takes Q local steps from those of the other, both at once
+(FedBCD-p; FedSGD at Q = 1) or A first (`in_turns`, FedBCD-s). The objective is in `objective`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from securevfl.arrays import FloatArray
+from securevfl.data.overlap import overlapping
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import FtlSettings, Job
+from securevfl.models.dense import BOUNDED
+from securevfl.models.local_model import Network
+from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import Shown
+from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.session.outcome import PartyOutcome
+from securevfl.protocols.session.privacy_account import Visits
+from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.transfer.noisy import check_noise
+from securevfl.protocols.transfer.settings import settings_of
+from securevfl.protocols.transfer.taking_part import take_part
+from securevfl.protocols.vertical.program import run_party
+from securevfl.runtime.simulation import Program
+
+
+class Ftl(Algorithm):
+    """Transfer learning between two parties."""
+
+    name = "ftl"
+    settings = FtlSettings
+    only_loss: ClassVar[str | None] = "taylor-logistic"
+    own_components = True
+    roles = (
+        (
+            "label party in clear",
+            "u_B of every row of a batch; φ of every held-out row",
+            "B's features",
+        ),
+        (
+            "feature party in clear",
+            "Φ, and ½yΦ + 2g·u_A of every row of a batch, so every label",
+            "A's features",
+        ),
+        (
+            "label party, encrypted",
+            "its own gradient; a power of two above u_B; φ of held-out rows",
+            "u_B; φ of training rows",
+        ),
+        (
+            "feature party, encrypted",
+            "its own gradient, which tells of labels at every visit; one above Φ",
+            "Φ, u_A, and labels where no guard is overruled",
+        ),
+    )
+
+    @override
+    def check(self, plan: Plan) -> None:
+        """Refuse what it does not have."""
+        job = plan.job
+        if len(plan.facts.names) != 2:  # noqa: PLR2004
+            raise ConfigError(f"algorithm = 'ftl' takes 2 parties, not {len(plan.facts.names)}")
+        if job.exchange.predictions == "masked" or plan.learns.predictions == "summed":
+            raise ConfigError("algorithm = 'ftl' gives no predictions that could be masked")
+        if plan.exchange.adds_noise:
+            check_noise(plan)
+        if plan.exchange.encrypts and job.exchange.hide != "both":
+            raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
+        activation = settings_of(plan).activation
+        if activation not in BOUNDED and (plan.exchange.encrypts or plan.exchange.adds_noise):
+            raise ConfigError(
+                f"ftl.activation = {activation!r}: exchange {plan.exchange.name!r} needs units "
+                f"with a bound: {' or '.join(BOUNDED)}"
+            )
+        if job.job.local_rule == "frozen":
+            raise ConfigError("algorithm = 'ftl' takes local_rule = 'curvature' or 'gauss-newton'")
+        if job.job.acceleration == "nesterov":
+            raise ConfigError("acceleration: algorithm = 'ftl' has none")
+
+    @override
+    def visits(self, plan: Plan) -> Visits:
+        """One release of d units a visit, and Φ every round."""
+        steps = plan.rule.local_steps
+        return Visits(1, 1, steps, every_round=1, outputs=settings_of(plan).units)
+
+    @override
+    def rows(self, job: Job, dataset: VerticalDataset) -> VerticalDataset:
+        """The overlap, and the label party's own rows."""
+        settings = job.section(FtlSettings, self.name)
+        taken = overlapping(dataset, settings.overlap, job.job.seed)
+        if dataset.own_rows is None:
+            return taken
+        dropped = dict(dataset.dropped)
+        dropped[dataset.label_party] = dropped.get(dataset.label_party, 0) - len(dataset.own_rows)
+        return replace(taken, dropped=dropped)
+
+    @override
+    def networks(self, job: Job, facts: Facts) -> dict[str, Network]:
+        """One layer each."""
+        models = {job.job.model, *(job.model_of(name).model for name in facts.names)}
+        if models != {"linear"}:
+            raise ConfigError("algorithm = 'ftl' brings its own layers: [ftl] units, activation")
+        settings = job.section(FtlSettings, self.name)
+        network = Network("dense", (settings.units,), settings.activation)
+        return dict.fromkeys(facts.names, network)
+
+    @override
+    def held_out(self, plan: Plan) -> Shown:
+        """φ of every row, whatever the exchange."""
+        return "singly"
+
+    @override
+    def together(self, plan: Plan, outcomes: Mapping[str, PartyOutcome]) -> FloatArray:
+        """Φ·u_B."""
+        label_party = plan.facts.label_party
+        phi = outcomes[label_party].model.phi
+        (other,) = (each for name, each in outcomes.items() if name != label_party)
+        assert phi is not None  # noqa: S101
+        return other.held_out @ phi[:, None]
+
+    @override
+    def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
+        """Those of both parties."""
+        return {
+            name: partial(run_party, plan=plan, workplace=place, train=take_part)
+            for name, place in places.items()
+        }

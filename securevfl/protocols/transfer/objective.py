@@ -1,0 +1,281 @@
+"""The objective of federated transfer learning, and each party's gradient of it.
+
+With u_A and u_B the units of the label party A and of the other one, B, y ∈ {−1, +1}, N_A rows at A
+and S of the rows that both hold in a batch:
+
+    Φ = (1/N_A) Σ y_i u_i^A over all of A's rows,  φ_i = Φ·u_i^B,
+    L = (1/S) Σ [log 2 − ½ y_i φ_i + ⅛ φ_i²] + (g/S) Σ ‖u_i^A − u_i^B‖² + ½λ(‖θ_A‖² + ‖θ_B‖²).
+
+A party's gradient is affine in S·w + w² numbers of the other, its `Components` (y² = 1, so that one
+matrix serves all rows):
+
+    B from A's v_i = ½ y_i Φ + 2g u_i^A and Ψ = ΦΦᵀ:  ∂L/∂u_i^B = (¼ Ψ u_i^B + 2g u_i^B − v_i)/S,
+    A from B's v_j = u_j^B and Ψ = (1/S) Σ u_j u_jᵀ:  ∂L/∂Φ = ¼ Ψ Φ − ½ (1/S) Σ y_j v_j,
+                                                     ∂L/∂u_j^A = 2g (u_j^A − v_j)/S beside Φ.
+
+A unit a of a dense layer meets column a of v and row a of Ψ only. So the gradient of its weights is
+a `constant` of the party's own plus a (P, S + w) matrix of its own, times (v_·a, Ψ_a·): what an
+encrypted product needs (`Affine`).
+Source: Liu, Chen, Yang (2018), section 3, with a mean over the overlap for their sum, no weight on
+it, and g for their alignment; docs/decisions/0019-transfer-learning.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import frexp
+from typing import Protocol
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.models.dense import LARGEST_SLOPE, DenseLayer
+
+LEAST_EXPONENT = -64
+
+
+@dataclass(frozen=True)
+class Components:
+    """What one party's gradient needs of the other.
+
+    Attributes:
+        rows: v, shape (S, w).
+        factor: F with Ψ = FᵀF, shape (any, w).
+    """
+
+    rows: FloatArray
+    factor: FloatArray
+
+    @cached_property
+    def matrix(self) -> FloatArray:
+        """Ψ, shape (w, w)."""
+        product: FloatArray = self.factor.T @ self.factor
+        return product
+
+    @property
+    def largest(self) -> int:
+        """The least e such that all eigenvalues of Ψ are below 2^e; or `LEAST_EXPONENT`."""
+        eigenvalue = float(np.linalg.eigvalsh(self.matrix)[-1])
+        return max(frexp(max(eigenvalue, 0.0))[1], LEAST_EXPONENT)
+
+    @property
+    def by_unit(self) -> FloatArray:
+        """Column a of v over row a of Ψ, shape (S + w, w)."""
+        return np.concatenate([self.rows, self.matrix])
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A gradient as a function of the other's components, at the weights that it was made at.
+
+    Attributes:
+        constant: shape (P, w).
+        matrices: by unit, shape (w, S + w, P).
+    """
+
+    constant: FloatArray
+    matrices: FloatArray
+
+    def at(self, by_unit: FloatArray) -> FloatArray:
+        """The gradient, shape (P, w)."""
+        product: FloatArray = np.einsum("akf,ka->fa", self.matrices, by_unit)
+        return self.constant + product
+
+
+class Release(Protocol):
+    """What becomes of numbers before they are given."""
+
+    def units(self, units: FloatArray) -> FloatArray:
+        """Units of rows, shape (S, w)."""
+
+    def phi(self, phi: FloatArray, rows: int) -> FloatArray:
+        """Φ, shape (w,), of so many rows."""
+
+
+Bend = Callable[[FloatArray], FloatArray]
+
+
+class Objective(Protocol):
+    """One party's side of the objective on a batch."""
+
+    def components(self, release: Release | None = None) -> Components:
+        """What the other's gradient needs, at the weights now.
+
+        Args:
+            release: made of units and of Φ before anything else is; as they are by default.
+        """
+
+    def gradient(self, given: Components) -> FloatArray:
+        """∂L/∂θ at the weights now without the penalty, shape (P, w)."""
+
+    def affine(self) -> Affine:
+        """The same as a function of what is given."""
+
+    def bend(self, largest: int) -> Bend:
+        """Δ ↦ the change of the gradient along the linearization at the weights now.
+
+        Args:
+            largest: no eigenvalue of the other's Ψ exceeds 2 to this, which stands for Ψ.
+        """
+
+    def steepest(self, largest: int) -> float:
+        """A bound on the largest eigenvalue of `bend`."""
+
+
+@dataclass(frozen=True)
+class FeatureObjective:
+    """B's side.
+
+    Attributes:
+        model: its layer.
+        inputs: X of the batch, shape (S, P).
+        alignment: g.
+    """
+
+    model: DenseLayer
+    inputs: FloatArray
+    alignment: float
+
+    def components(self, release: Release | None = None) -> Components:
+        """Its units and their second moments."""
+        units = self.model.predict(self.inputs)
+        return feature_components(units if release is None else release.units(units))
+
+    def gradient(self, given: Components) -> FloatArray:
+        """Through its units alone."""
+        units, pull_back = self.model.linearize(self.inputs)
+        by_unit = units @ given.matrix / 4 + 2 * self.alignment * units - given.rows
+        return pull_back(by_unit) / len(units)
+
+    def affine(self) -> Affine:
+        """Xᵀ(a′∘·) of the batch, with u for what multiplies Ψ."""
+        units, slopes = self.model.with_slopes(self.inputs)
+        tangents = np.einsum("sa,sf->asf", slopes, self.inputs) / len(units)
+        of_matrix = np.einsum("sb,asf->abf", units, tangents) / 4
+        constant = 2 * self.alignment * np.einsum("sa,asf->fa", units, tangents)
+        return Affine(constant, np.concatenate([-tangents, of_matrix], axis=1))
+
+    def bend(self, largest: int) -> Bend:
+        """(¼·2^largest + 2g) JᵀJ/S."""
+        _, slopes = self.model.with_slopes(self.inputs)
+        weight = (2.0**largest / 4 + 2 * self.alignment) / len(slopes)
+        return lambda delta: weight * (self.inputs.T @ (slopes**2 * (self.inputs @ delta)))
+
+    def steepest(self, largest: int) -> float:
+        """With the largest slope that units can have."""
+        return (2.0**largest / 4 + 2 * self.alignment) * _largest(self.model, self.inputs)
+
+
+@dataclass
+class LabelObjective:
+    """A's side.
+
+    Attributes:
+        model: its layer.
+        everything: X of all its rows, shape (N_A, P).
+        signs: y of all its rows, ±1, shape (N_A,).
+        batch: numbers of the batch's rows among them, shape (S,).
+        alignment: g.
+    """
+
+    model: DenseLayer
+    everything: FloatArray
+    signs: FloatArray
+    batch: IntArray
+    alignment: float
+    _known: tuple[FloatArray, FloatArray, FloatArray] | None = field(
+        default=None, init=False, repr=False
+    )
+
+    @cached_property
+    def _inputs(self) -> FloatArray:
+        return self.everything[self.batch]
+
+    @cached_property
+    def _labels(self) -> FloatArray:
+        return self.signs[self.batch]
+
+    def components(self, release: Release | None = None) -> Components:
+        """½ y Φ + 2g u of the batch, and ΦΦᵀ."""
+        phi, _ = self._phi_tangent()
+        units = self.model.predict(self._inputs)
+        if release is not None:
+            phi, units = release.phi(phi, len(self.everything)), release.units(units)
+        rows = np.outer(self._labels / 2, phi) + 2 * self.alignment * units
+        return Components(rows, phi[None])
+
+    def gradient(self, given: Components) -> FloatArray:
+        """Through Φ for all its rows, and through the alignment for those of the batch."""
+        units, slopes = self.model.with_slopes(self.everything)
+        phi = self.signs @ units / len(units)
+        by_phi = given.matrix @ phi / 4 - self._labels @ given.rows / (2 * len(self.batch))
+        by_unit = np.outer(self.signs / len(units), by_phi)
+        by_unit[self.batch] += self._pull * (units[self.batch] - given.rows)
+        return self.everything.T @ (slopes * by_unit)
+
+    def affine(self) -> Affine:
+        """∂Φ/∂θ of all rows, and Xᵀ(a′∘·) of the batch."""
+        phi, by_phi = self._phi_tangent()
+        units, slopes = self.model.with_slopes(self._inputs)
+        tangents = self._pull * np.einsum("sa,sf->asf", slopes, self._inputs)
+        by_label = np.einsum("s,fa->asf", self._labels, by_phi) / (2 * len(units))
+        of_matrix = np.einsum("b,fa->abf", phi, by_phi) / 4
+        constant = np.einsum("sa,asf->fa", units, tangents)
+        return Affine(constant, np.concatenate([-by_label - tangents, of_matrix], axis=1))
+
+    def bend(self, largest: int) -> Bend:
+        """¼·2^largest ∂Φ/∂θᵀ∂Φ/∂θ + 2gJᵀJ/S."""
+        _, by_phi = self._phi_tangent()
+        inputs = self._inputs
+        _, slopes = self.model.with_slopes(inputs)
+        weight = 2.0**largest / 4
+
+        def bent(delta: FloatArray) -> FloatArray:
+            aligned = inputs.T @ (slopes**2 * (inputs @ delta))
+            along: FloatArray = weight * by_phi * np.sum(by_phi * delta, axis=0)
+            return along + self._pull * aligned
+
+        return bent
+
+    def steepest(self, largest: int) -> float:
+        """With ∂Φ/∂θ now, and the largest slope that units can have."""
+        _, by_phi = self._phi_tangent()
+        of_phi = 2.0**largest / 4 * float(np.max(np.sum(by_phi**2, axis=0)))
+        return of_phi + 2 * self.alignment * _largest(self.model, self._inputs)
+
+    @property
+    def _pull(self) -> float:
+        return 2 * self.alignment / len(self.batch)
+
+    def _phi_tangent(self) -> tuple[FloatArray, FloatArray]:
+        """Φ and what it changes with each weight, shapes (w,) and (P, w)."""
+        # Asked for several times at an exchange; steps replace the weights' array.
+        if self._known is None or self._known[0] is not self.model.weights:
+            units, slopes = self.model.with_slopes(self.everything)
+            shares = self.signs / len(units)
+            by_phi = self.everything.T @ (shares[:, None] * slopes)
+            self._known = self.model.weights, shares @ units, by_phi
+        return self._known[1:]
+
+
+def feature_components(units: FloatArray) -> Components:
+    """B's, of its units of a batch, shape (S, w)."""
+    return Components(units, units / np.sqrt(len(units)))
+
+
+def mean_units(model: DenseLayer, inputs: FloatArray, signs: FloatArray) -> FloatArray:
+    """Φ, shape (w,)."""
+    phi: FloatArray = signs @ model.predict(inputs) / len(inputs)
+    return phi
+
+
+def signs_of(labels: IntArray) -> FloatArray:
+    """±1 of classes 1 and 0, shape (S,)."""
+    signs: FloatArray = np.where(labels == 1, 1.0, -1.0)
+    return signs
+
+
+def _largest(model: DenseLayer, inputs: FloatArray) -> float:
+    """A bound on the largest eigenvalue of JᵀJ/S, wherever the weights are."""
+    eigenvalue = float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs))[-1])
+    return LARGEST_SLOPE[model.activation] ** 2 * eigenvalue

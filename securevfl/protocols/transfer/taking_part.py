@@ -1,0 +1,147 @@
+"""One party's part in transfer learning: agree, set up the exchange, train, score."""
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.errors import ConfigError
+from securevfl.models.dense import DenseLayer
+from securevfl.protocols.exchange import Batch
+from securevfl.protocols.session.agreement import agree
+from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.outcome import Ending
+from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
+from securevfl.protocols.transfer.establishing import in_clear, under_encryption
+from securevfl.protocols.transfer.objective import (
+    FeatureObjective,
+    LabelObjective,
+    Objective,
+    mean_units,
+    signs_of,
+)
+from securevfl.protocols.transfer.settings import settings_of, steps_of
+from securevfl.protocols.transfer.steps import Side, take_steps
+from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.guarding import require_guard
+from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
+from securevfl.protocols.vertical.program import Trained, Training
+
+LOSSES = 20
+
+
+async def take_part(training: Training) -> Trained:
+    """One party's part: agree, set up the exchange, train.
+
+    Raises:
+        PeerError: the peer broke the protocol or is gone.
+        RangeExceeded: products could overflow, or values leave the agreed range.
+        LabelLeakRefused: gradients under this party's key would tell too much.
+        HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
+    """
+    party, plan, part = training.party, training.plan, training.part
+    place, model = training.workplace, training.model
+    if place.resume is not None:
+        raise ConfigError("algorithm = 'ftl' keeps no state to go on from")
+    assert isinstance(model, DenseLayer)  # noqa: S101
+    write_down_scorings = require_held_out_guard(training)
+    common = part.inputs[: plan.facts.rows]
+    agreement = await agree(
+        party,
+        plan.hash,
+        common,
+        len(part.held_out),
+        parameters=part.parameters,
+        encrypted=plan.exchange.encrypts,
+    )
+    labels = place.data.train_labels
+    if party.name in plan.exchange.key_owners(plan.job.exchange, party):
+        require_guard(party, plan, agreement, labels, place.guard_directory)
+    leakage = LeakageCount(
+        plan.facts.rows, 1, agreement.columns, every_product=frozenset(plan.networks)
+    )
+    own_side = OwnSide(training, model)
+    part.phi = None if own_side.signs is None else own_side.phi
+    if plan.exchange.encrypts:
+        ready = await under_encryption(
+            party, plan, own_side.phi, agreement, leakage=leakage, keys=place.keys
+        )
+    else:
+        ready = in_clear(party, plan, own_side.phi, training.noise)
+    write_down_scorings()
+    scoring: FeatureScoring | LabelScoring
+    if place.data.test_labels is None:
+        scoring = FeatureScoring(party, ready.gives_held_out, plan.timetable, part.held_out)
+    else:
+        scoring = LabelScoring(
+            party,
+            ready.scores_held_out,
+            plan.timetable,
+            inputs=part.held_out,
+            labels=place.data.test_labels,
+            target_auc=plan.job.job.target_auc,
+        )
+    batches = PartyBatches(plan, place.data, common)
+    done, ended = await own_side.train(ready.side, batches, scoring)
+    scores = scoring.scores if isinstance(scoring, LabelScoring) else []
+    return Trained(done, scores, leakage, ready.key, ended=ended, learned=own_side.learned)
+
+
+class OwnSide:
+    """What a party trains, and with what of its own."""
+
+    def __init__(self, training: Training, model: DenseLayer) -> None:
+        self._training, self._model = training, model
+        data = training.workplace.data
+        self.signs: FloatArray | None = None
+        if data.train_labels is not None:
+            own = data.own_rows
+            labels = [data.train_labels, *([] if own is None else [own.labels])]
+            self.signs = signs_of(np.concatenate(labels))
+        self._losses: list[float] = []
+
+    def phi(self) -> FloatArray:
+        """Φ at the weights now, at the label party."""
+        assert self.signs is not None  # noqa: S101
+        return mean_units(self._model, self._training.part.inputs, self.signs)
+
+    def objective(self, batch: Batch) -> Objective:
+        """This party's side of the objective on a batch, at whatever weights there are then."""
+        gamma = settings_of(self._training.plan).alignment
+        if self.signs is None:
+            return FeatureObjective(self._model, batch.inputs, gamma)
+        return LabelObjective(
+            self._model, self._training.part.inputs, self.signs, batch.rows, gamma
+        )
+
+    async def train(
+        self, side: Side, batches: PartyBatches, scoring: FeatureScoring | LabelScoring
+    ) -> tuple[int, Ending]:
+        """Train in place; the number of rounds done, and what ended them.
+
+        Raises:
+            PeerError: the peer failed; the model is as after the last whole round or turn.
+        """
+        training, plan = self._training, self._training.plan
+        costs = training.party.costs
+        for index in range(plan.rounds):
+            batch, loss = batches.at(index), None
+            for step in steps_of(plan, index):
+                signal = await side.signal(step, batch, self.objective(batch))
+                if signal is None:
+                    continue
+                async with costs.compute("local"):
+                    if side.scores is not None and batch.labels is not None:
+                        loss = plan.loss.value(side.scores, batch.labels)
+                        self._losses.append(loss)
+                    take_steps(plan, self._model, index, signal)
+            costs.end_round()
+            training.after_round(index + 1)
+            if await scoring.stops(index, self._model, loss=loss):
+                return index + 1, "target"
+        return plan.rounds, "rounds"
+
+    @property
+    def learned(self) -> bool:
+        """Whether the loss has fallen below that of φ = 0, where this party sees it."""
+        recent = self._losses[-LOSSES:]
+        noisy = self._training.plan.exchange.adds_noise
+        return noisy or not recent or float(np.mean(recent)) < np.log(2)
