@@ -55,7 +55,9 @@ class JobSettings(Section):
             Python.
         hidden: units of each hidden layer of an mlp; one of 64 where not given.
         activation: between the layers of an mlp; relu where not given.
-        start: random θ⁰ with std(H⁰) = 1 at each party, or zero.
+        start: random hides the first residuals, by θ⁰ with std(H⁰) = 1 at the label party, or for
+            gradient steps of linear models by an offset that it adds to every row's H for the
+            whole job; or zero.
         intercept: a constant column at the label party.
         standardize: features to mean 0 and deviation 1 at each party; where not given, as is
             usual for the data set.

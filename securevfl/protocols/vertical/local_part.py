@@ -1,12 +1,20 @@
-"""A party's scaled inputs and its local model, linear or a network."""
+"""A party's scaled inputs, its local model, linear or a network, and the label party's offsets.
+
+*Row offsets* e are numbers that the label party adds to H of its training rows for the whole job,
+so that the residuals σ(H + e) − y are known to nobody else though all H may be. They are drawn
+afresh for every job, and belong to no model.
+Source: docs/decisions/0022-row-offsets.md.
+"""
 
 import numpy as np
 
+from securevfl.arrays import FloatArray
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
 from securevfl.models.linear import random_start, zero_start
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.storage import ModelHeader, SavedModel, saved_model
+from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.plan import Plan
 
 
@@ -16,9 +24,12 @@ class LocalPart:
     Args:
         plan: of the job.
         table: the party's columns.
-        start: draws θ⁰.
+        start: draws θ⁰ and row offsets.
         make_module: makes a custom network.
         with_intercept: whether the constant column is this party's; the label party's by default.
+
+    Attributes:
+        row_offsets: e of all rows, shape (N, C); None where this party adds none.
 
     Raises:
         ConfigError: a module that does not fit.
@@ -47,6 +58,12 @@ class LocalPart:
         self.model = self._start(plan.job.job.intercept and with_intercept, start)
         self.inputs = self.model.inputs(self.scaling.apply(table.train))
         self.held_out = self.model.inputs(self.scaling.apply(table.test))
+        self.row_offsets: FloatArray | None = None
+        if plan.row_offsets and table.name == plan.facts.label_party:
+            shape = len(table.train), plan.loss.outputs
+            # Whoever foretells them subtracts them.
+            stream = NoiseStream(start.bytes(KEY_BYTES))
+            self.row_offsets = plan.row_offsets * stream.gaussian(shape)
 
     @property
     def parameters(self) -> int | None:
