@@ -26,6 +26,7 @@ class LabelPartyKnowledge:
         plan: the job's rounds, steps and loss.
         columns: P of all parties together.
         courses: what it said at every round.
+        row_offsets: what it added to H, shape (N, C), if anything.
     """
 
     inputs: FloatArray
@@ -35,6 +36,7 @@ class LabelPartyKnowledge:
     plan: Plan
     columns: int
     courses: Sequence[Course]
+    row_offsets: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,8 @@ def rounds_of(
     for index, (rows, course) in enumerate(zip(knowledge.batches, knowledge.courses, strict=True)):
         steps.begin(index, len(rows))
         others = np.asarray(np.sum([seen[index] for seen in predictions.values()], axis=0))
+        if knowledge.row_offsets is not None:
+            others = others + knowledge.row_offsets[rows]
         inputs, labels = knowledge.inputs[rows], knowledge.labels[rows]
         own = model.predict(inputs)
         residuals = plan.rule.loss.residuals(others + own, labels)

@@ -29,6 +29,7 @@ class Seat:
         inputs: its X as it trains on it, shape (N, P).
         model: its local model at θ⁰.
         labels: shape (N,), at the label party only.
+        row_offsets: what it adds to H, shape (N, C), at the label party only.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Seat:
     inputs: FloatArray
     model: LocalModel
     labels: IntArray | None
+    row_offsets: FloatArray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +58,8 @@ class Recording:
         """What one party has in hand."""
         part = local_part(self.plan, self.dataset, party)
         labels = self.dataset.train_labels if party == self.dataset.label_party else None
-        return Seat(party, self.result.views[party], part.inputs, part.model, labels)
+        view = self.result.views[party]
+        return Seat(party, view, part.inputs, part.model, labels, part.row_offsets)
 
     def weights(self, party: str) -> list[FloatArray]:
         """A party's own weights as every round begins, where its model is a layer of units."""

@@ -73,7 +73,9 @@ class JobSettings(Section):
             mnist, whose lines are columns of the image).
         precision: networks compute in float64, or in float32 at half the time and memory or less;
             what they hand on is float64 either way.
-        start: random θ⁰ with std(H⁰) = 1 at each party, or zero.
+        start: random hides the first residuals, by θ⁰ with std(H⁰) = 1 at the label party, or for
+            gradient steps of linear models by an offset that it adds to every row's H for the
+            whole job; or zero.
         intercept: a constant column at the label party.
         standardize: features to mean 0 and deviation 1 at each party; where not given, as is
             usual for the data set.

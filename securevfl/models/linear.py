@@ -84,9 +84,10 @@ def random_start(
 ) -> LinearModel:
     """A private random θ⁰ with std(H⁰) = `deviation` over the rows: nobody knows d at the start.
 
-    At θ⁰ = 0 every residual is ±½ and a gradient alone tells labels (decision 0005). The
-    intercept starts at 0. Where θ⁰ must not depend on any row, as differential privacy end to end
-    has it, that holds for standardized columns that are not correlated.
+    At θ⁰ = 0 every residual is ±½ and a gradient alone tells labels (decision 0005); where row
+    offsets hide them, a small one does (decision 0022). The intercept starts at 0. Where θ⁰ must
+    not depend on any row, as differential privacy end to end has it, that holds for standardized
+    columns that are not correlated.
     """
     weights = generator.standard_normal((inputs.shape[1], outputs))
     if intercept:

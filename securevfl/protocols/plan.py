@@ -25,6 +25,10 @@ from securevfl.protocols.signals import LocalRule
 from securevfl.runtime.line import Line
 
 REPRESENTATION = 64
+# docs/decisions/0022-row-offsets.md
+ROW_OFFSETS = 0.5
+# Some θ⁰ that nobody knows, and nothing to unlearn.
+BESIDE_OFFSETS = 0.05
 
 
 @dataclass(frozen=True)
@@ -203,15 +207,32 @@ class Plan:
             accelerated=settings.acceleration == "nesterov",
         )
 
+    @cached_property
+    def row_offsets(self) -> float:
+        """Deviation of what the label party adds to H of each training row, or 0 for no such.
+
+        Gradient steps unlearn a random θ⁰ slowly where columns are correlated, and offsets need not
+        be unlearned. Exact steps unlearn θ⁰ at once; networks start at random whatever hides d.
+        """
+        starts_at_zero = self.job.job.start == "zero"
+        others_have_labels = self.algorithm.labels_everywhere
+        if starts_at_zero or self.rule.exact or self.networks or others_have_labels:
+            return 0.0
+        return ROW_OFFSETS
+
     def start_deviation(self, party: str) -> float:
         """std(H⁰) of a linear model that starts at random.
 
-        1, and with exact steps ½/√(K − 1) at feature parties: what hides d from them is the label
-        party's start, and theirs only have to be unlearned.
+        With row offsets next to nothing, as these hide d. Else 1, and with exact steps ½/√(K − 1)
+        at feature parties: what hides d from them is the label party's start, and theirs only have
+        to be unlearned.
         """
+        parties = len(self.facts.names)
+        if self.row_offsets:
+            return BESIDE_OFFSETS / sqrt(parties)
         if not self.rule.exact or party == self.facts.label_party:
             return 1.0
-        return 0.5 / sqrt(len(self.facts.names) - 1)
+        return 0.5 / sqrt(parties - 1)
 
     def steps(self, model: LocalModel, inputs: FloatArray, columns: int) -> LocalSteps:
         """A party's steps.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
+from securevfl.audit.seats import local_part
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
@@ -55,11 +56,12 @@ def test_fedsgd_in_clear_is_centralized_minibatch_sgd(
     )
     inputs, labels = joint(dataset), dataset.train_labels
     weights = start_of(run_job, dataset, seed=5)
+    (offsets,) = local_part(result.plan, dataset, dataset.label_party).row_offsets.T
     constant = np.isclose(inputs.std(axis=0), 0)
     schedule = schedule_of(result, dataset)
     for t in range(200):
         rows = schedule.batch(t)
-        margins = inputs[rows] @ weights
+        margins = inputs[rows] @ weights + offsets[rows]
         residuals = 1 / (1 + np.exp(-margins)) - labels[rows]
         gradient = inputs[rows].T @ residuals / len(rows) + np.where(constant, 0, 0.01 * weights)
         weights = weights - 0.2 / np.sqrt(t + 1) * gradient

@@ -9,6 +9,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, PeerError
 from securevfl.job import Job
+from securevfl.protocols.plan import ROW_OFFSETS
 from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.state import SessionState
 from securevfl.training import Environment, TrainingResult, train
@@ -72,6 +73,17 @@ def test_it_ends_with_the_same_parameters(
     assert rest.scores[-1].auc == whole.scores[-1].auc
 
 
+def test_it_goes_on_with_the_row_offsets_that_it_had(tmp_path: Path) -> None:
+    """Others in their place would show what the difference makes of sums."""
+    dataset, job = load("breast_cancer"), job_of({"scheme": "plain"}, learning_rate=0.1)
+    whole, states = unbroken(job, dataset, tmp_path)
+    offsets = states[dataset.label_party].in_flight["row offsets"]
+    assert np.std(offsets) == pytest.approx(ROW_OFFSETS, rel=0.1)
+    offsets += 1
+    rest = train(job, dataset, Environment(resume=states))
+    assert np.abs(all_weights(rest) - all_weights(whole)).max() > 1e-3
+
+
 @pytest.mark.parametrize("exchange", [{"scheme": "plain"}, {"scheme": "bfv", "round_trips": 1}])
 def test_exact_steps_go_on_from_every_round(exchange: dict[str, object]) -> None:
     """Before, at and after the ways back, and where the label party then ends training."""
@@ -108,10 +120,13 @@ def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:
     watch = {"watch losses", "watch bests", "watch ways back"}
     exchanged = {"exchange sum of the next predictions"}
     label = dataset.label_party
+    own = watch | {"row offsets"}
     assert {name: set(state.in_flight) for name, state in states.items()} == {
-        name: steps | exchanged | (watch if name == label else set()) for name in states
+        name: steps | exchanged | (own if name == label else set()) for name in states
     }
-    assert all(len((tmp_path / f"{name}.state").read_bytes()) < 3000 for name in states)
+    offsets = states[label].in_flight["row offsets"].nbytes
+    sizes = {name: len((tmp_path / f"{name}.state").read_bytes()) for name in states}
+    assert all(size < 3000 + offsets * (name == label) for name, size in sizes.items())
 
 
 def test_the_state_of_another_job_or_party_is_refused(tmp_path: Path) -> None:

@@ -255,6 +255,7 @@ def label_party_rounds(recording: Recording, party: str) -> list[Round]:
         recording.plan,
         recording.columns,
         recording.courses,
+        seat.row_offsets,
     )
     return rounds_of({name: predictions_of(seat.view, name) for name in others}, knowledge, party)
 

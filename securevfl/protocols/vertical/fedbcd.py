@@ -173,7 +173,7 @@ async def take_part(training: Training) -> Trained:
     )
     ready = await plan.exchange.establish(session)
     write_down_scorings()
-    memory = Memory(ready, steps, watch)
+    memory = Memory(ready, steps, watch, part.row_offsets)
     first_round = 0
     if place.resume is not None:
         first_round = go_on(place.resume, training, leakage, memory)
@@ -192,7 +192,7 @@ async def take_part(training: Training) -> Trained:
             target_auc=plan.job.job.target_auc,
         )
     done, ended = await train(
-        Rounds(training, ready.side, steps, watch),
+        Rounds(training, ready.side, steps, watch, part.row_offsets),
         batches=batches,
         scoring=scoring,
         goes_on=partial(keep_state, training, leakage, memory),
@@ -213,12 +213,14 @@ class Rounds:
         side: its side of the exchange.
         steps: its own, of the same model.
         watch: its side of the label party's word.
+        row_offsets: what the label party adds to H, shape (N, C); None adds nothing.
     """
 
     training: Training
     side: Side
     steps: LocalSteps
     watch: Watch
+    row_offsets: FloatArray | None = None
 
     async def take(self, round_index: int, batch: Batch) -> tuple[Course, float | None]:
         """One round; what the label party said of it, and the batch's loss, if this party saw it.
@@ -244,7 +246,12 @@ class Rounds:
                     break
                 if course.keep:
                     steps.keep()
-            signal = await self.side.signal(step, seen, predictions, others)
+            own = predictions
+            if self.row_offsets is not None and others is not None:
+                others = others + self.row_offsets[batch.rows]
+            elif self.row_offsets is not None:
+                own = predictions + self.row_offsets[batch.rows]
+            signal = await self.side.signal(step, seen, own, others)
             if signal is not None:
                 async with party.costs.compute("local"):
                     steps.apply(

@@ -1,4 +1,10 @@
-"""A party's scaled inputs and its local model, linear or a network."""
+"""A party's scaled inputs, its local model, linear or a network, and the label party's offsets.
+
+*Row offsets* e are numbers that the label party adds to H of its training rows for the whole job,
+so that the residuals σ(H + e) − y are known to nobody else though all H may be. They are drawn
+afresh for every job, and belong to no model.
+Source: docs/decisions/0022-row-offsets.md.
+"""
 
 from collections.abc import Callable
 
@@ -12,6 +18,7 @@ from securevfl.models.head import HeadedModel, head_start
 from securevfl.models.linear import random_start, zero_start
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.storage import ModelHeader, SavedModel, saved_model
+from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.plan import Plan
 
 
@@ -21,12 +28,13 @@ class LocalPart:
     Args:
         plan: of the job.
         table: the party's columns.
-        start: draws θ⁰.
+        start: draws θ⁰ and row offsets.
         make_module: makes a custom network.
         with_intercept: whether the constant column is this party's; the label party's by default.
 
     Attributes:
         phi: computes what the party's file holds beside its layer, by which others' units score.
+        row_offsets: e of all rows, shape (N, C); None where this party adds none.
 
     Raises:
         ConfigError: a module that does not fit.
@@ -63,6 +71,12 @@ class LocalPart:
                 self.model = self.head = self._with_head(self.model, start)
         self.inputs = self.model.inputs(self.scaling.apply(table.train))
         self.held_out = self.model.inputs(self.scaling.apply(table.test))
+        self.row_offsets: FloatArray | None = None
+        if plan.row_offsets and table.name == plan.facts.label_party:
+            shape = len(table.train), plan.loss.outputs
+            # Whoever foretells them subtracts them.
+            stream = NoiseStream(start.bytes(KEY_BYTES))
+            self.row_offsets = plan.row_offsets * stream.gaussian(shape)
 
     @property
     def parameters(self) -> int | None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.protocols.exchange import Established
@@ -20,12 +22,15 @@ class Memory:
     exchange: Established
     steps: LocalSteps
     watch: Watch
+    row_offsets: FloatArray | None = None
 
     def arrays(self) -> dict[str, FloatArray]:
         """All of it, by name."""
         parts = {"exchange": self.exchange.in_flight, "steps": self.steps.state()}
         if isinstance(self.watch, LabelWatch):
             parts["watch"] = self.watch.judge.state()
+        if self.row_offsets is not None:
+            parts["row"] = {"offsets": self.row_offsets}
         return {f"{part} {name}": a for part, held in parts.items() for name, a in held.items()}
 
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
@@ -39,6 +44,9 @@ class Memory:
         self.steps.resume(of("steps"))
         if isinstance(self.watch, LabelWatch):
             self.watch.judge.resume(of("watch"))
+        if self.row_offsets is not None:
+            # Those drawn anew would show X times the difference.
+            np.copyto(self.row_offsets, of("row")["offsets"])
 
 
 def keep_state(training: Training, leakage: LeakageCount, memory: Memory, rounds: int) -> None:

@@ -187,7 +187,21 @@ def test_feature_parties_start_small_where_steps_are_exact() -> None:
         found = plan(parties=parties)
         assert found.start_deviation("bank") == 1.0
         assert found.start_deviation(NAMES[0]) == pytest.approx(0.5 / (parties - 1) ** 0.5)
-        assert plan({"local_steps": 5}, parties=parties).start_deviation(NAMES[0]) == 1.0
+        assert found.row_offsets == 0
+
+
+def test_gradient_steps_start_next_to_zero_beside_row_offsets() -> None:
+    found = plan({"local_steps": 5}, parties=4)
+    assert found.row_offsets == 0.5
+    assert found.start_deviation("bank") == found.start_deviation(NAMES[0]) == 0.025
+
+
+def test_no_offsets_where_all_have_labels_or_networks_start_at_random() -> None:
+    assert plan({"start": "zero", "local_steps": 5}).row_offsets == 0
+    for settings in ({"algorithm": "fdml"}, {"model": "mlp"}):
+        found = plan(settings)
+        assert found.row_offsets == 0
+        assert found.start_deviation("bank") == found.start_deviation(NAMES[0]) == 1.0
 
 
 MASKED: dict[str, Any] = {"exchange": {"scheme": "masked"}}

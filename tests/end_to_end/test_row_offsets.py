@@ -1,0 +1,96 @@
+"""What the label party adds to predictions hides residuals whose predictions all are known."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.audit.seats import local_part
+from securevfl.audit.views import gradients_of, residuals_of
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.protocols.plan import ROW_OFFSETS
+from securevfl.training import Environment, train
+from tests.end_to_end.conftest import SmallKeys
+
+STEPS: dict[str, Any] = {
+    "rounds": 1,
+    "batch_size": "full",
+    "local_steps": 2,
+    "learning_rate": 0.1,
+    "eval_every": 0,
+}
+BOTH_HIDDEN: dict[str, Any] = {"scheme": "bfv", "hide": "both"}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "settings"),
+    [
+        ({"scheme": "plain"}, {}),
+        ({"scheme": "plain"}, {"algorithm": "fedbcd-s"}),
+        ({"scheme": "bfv", "round_trips": 2}, {}),
+        ({"scheme": "bfv", "round_trips": 1}, {}),
+        (BOTH_HIDDEN, {"loss": "taylor-logistic"}),
+    ],
+)
+def test_the_first_gradient_is_that_of_predictions_with_offsets(
+    breast_cancer: VerticalDataset, exchange: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    job = Job.of(job={**STEPS, **settings, "allow_label_leak": True}, exchange=exchange)
+    result = train(job, breast_cancer, Environment(keys=SmallKeys(), record_views=True))
+    label = breast_cancer.label_party
+    parts = {t.name: local_part(result.plan, breast_cancer, t.name) for t in breast_cancer.parties}
+    (feature,) = parts.keys() - {label}
+    inputs, offsets = parts[feature].inputs, parts[label].row_offsets
+    assert offsets is not None
+    view = result.views[feature]
+    in_clear = residuals_of(view)
+    seen = inputs.T @ in_clear[0] / len(inputs) if in_clear else gradients_of(view)[0]
+    total = parts[feature].model.predict(inputs)
+    if job.job.algorithm == "fedbcd-s":  # the label party is the first
+        total = total + parts[label].inputs @ result.outcomes[label].model.weights
+    else:
+        total = total + parts[label].model.predict(parts[label].inputs)
+    gradients = [
+        inputs.T @ result.plan.loss.residuals(each, breast_cancer.train_labels) / len(inputs)
+        for each in (total + offsets, total)
+    ]
+    np.testing.assert_allclose(seen, gradients[0], atol=1e-4)
+    assert np.abs(seen - gradients[1]).max() > 2e-3
+
+
+def test_offsets_stay_for_the_whole_job_and_are_no_part_of_a_model(
+    breast_cancer: VerticalDataset,
+) -> None:
+    """Taken away after a round they would show that round's labels."""
+    job = Job.of(job={**STEPS, "rounds": 3, "learning_rate": 1e-12, "start": "random"})
+    result = train(job, breast_cancer, Environment(record_views=True))
+    label = breast_cancer.label_party
+    (feature,) = result.views.keys() - {label}
+    first, second, third = residuals_of(result.views[feature])
+    np.testing.assert_allclose(first, second, atol=1e-9)
+    np.testing.assert_allclose(first, third, atol=1e-9)
+    # σ(e) − y, and hardly anything else.
+    assert np.std(np.abs(first)) == pytest.approx(ROW_OFFSETS / 4, rel=0.2)
+    part = local_part(result.plan, breast_cancer, label)
+    outcome = result.outcomes[label]
+    assert outcome.model.weights.shape == part.model.weights.shape
+    np.testing.assert_allclose(outcome.held_out, part.model.predict(part.held_out), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"start": "zero"},
+        {"local_steps": "exact", "learning_rate": "auto"},
+        {"model": "mlp", "hidden": [3]},
+        {"algorithm": "fdml", "batch_size": 64, "local_steps": None},
+    ],
+)
+def test_there_are_none_where_nothing_or_something_else_hides_residuals(
+    breast_cancer: VerticalDataset, settings: dict[str, Any]
+) -> None:
+    result = train(Job.of(job={**STEPS, **settings}), breast_cancer)
+    for table in breast_cancer.parties:
+        part = local_part(result.plan, breast_cancer, table.name)
+        assert part.row_offsets is None
