@@ -92,9 +92,16 @@ def _scheme(row: Row) -> str:
 
 
 def loss_curves(rows: Sequence[Row]) -> Cells:
-    """Training loss and AUC of every row's first run, after 1, 2, 4, … of the scored rounds."""
+    """Training loss and AUC of every row's first run: points 1, 2, 4, … of its curve, and the last.
+
+    Raises:
+        DataError: runs that were not scored after the same rounds.
+    """
     curves = [row["runs"][0]["curve"] for row in rows]
-    counts = [2**power - 1 for power in range(len(curves[0]).bit_length())]
+    if len({tuple(point["rounds"] for point in curve) for curve in curves}) > 1:
+        raise DataError("curves beside one another: their runs were scored after other rounds")
+    last = len(curves[0]) - 1
+    counts = [*(2**power - 1 for power in range(last.bit_length())), last]
     headings = [f"{row['algorithm']}, Q = {row['local_steps']}" for row in rows]
     return [
         ["rounds", *headings],

@@ -32,7 +32,8 @@ class RoundsSettings:
         bool, typer.Option("--divide-by-sqrt-parties", help="Step size over the root of K.")
     ] = False
     local_rule: Annotated[
-        Literal["curvature", "frozen"], typer.Option(help="What local steps take for residuals.")
+        Literal["curvature", "frozen", "exact"],
+        typer.Option(help="What feature parties' local steps follow."),
     ] = "curvature"
     l2: Annotated[
         float | None,

@@ -138,5 +138,8 @@ def test_curves_stand_beside_one_another_at_every_doubling() -> None:
     ]
     headings, *lines = loss_curves(rows)
     assert headings == ["rounds", "fedsgd, Q = 1", "fedbcd-s, Q = 5"]
-    assert [line[0] for line in lines] == ["3", "6", "12", "24"]
+    assert [line[0] for line in lines] == ["3", "6", "12", "24", "33"]
     assert lines[1] == ["6", "0.5000, 0.0200", "-, 0.0200"]
+    shorter = {**rows[1], "runs": [{"curve": unseen[:5]}]}
+    with pytest.raises(DataError, match="scored after other rounds"):
+        loss_curves([rows[0], shorter])
