@@ -108,6 +108,17 @@ for rate in 1 3; do
 done
 result rounds-icu2012 300 bench rounds --dataset icu2012-714 --parties 2,5,17 --local-steps 5 \
     --batch-size 256 --target-auc 0.82 --learning-rate 0.003
+result rounds-icu2012-random 100 bench rounds --dataset icu2012-714 --algorithm fedbcd-p,fedbcd-s \
+    --parties 2,5,17 --local-steps 5 --batch-size 256 --target-auc 0.82 --learning-rate 0.003 \
+    --start random --max-rounds 100
+for start in zero random; do
+    for rate in 0.03 0.1; do
+        result "rounds-icu2012-sqrt-$start-$rate" 60 bench rounds --dataset icu2012-714 \
+            --algorithm fedbcd-p,fedbcd-s --parties 2,5,17 --local-steps 5 --batch-size 256 \
+            --target-auc 0.82 --learning-rate "$rate" --schedule inverse-sqrt \
+            --divide-by-sqrt-parties --start "$start" --max-rounds 100
+    done
+done
 table1() {
     file=$1
     shift

@@ -56,7 +56,9 @@ def test_fedsgd_in_clear_is_centralized_minibatch_sgd(
     )
     inputs, labels = joint(dataset), dataset.train_labels
     weights = start_of(run_job, dataset, seed=5)
-    (offsets,) = local_part(result.plan, dataset, dataset.label_party).row_offsets.T
+    part = local_part(result.plan, dataset, dataset.label_party)
+    assert part.row_offsets is not None
+    offsets = part.row_offsets[:, 0]
     constant = np.isclose(inputs.std(axis=0), 0)
     schedule = schedule_of(result, dataset)
     for t in range(200):
