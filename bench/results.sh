@@ -104,6 +104,23 @@ done
 result rounds-icu2012 300 bench rounds --dataset icu2012-714 --parties 2,5,17 --local-steps 5 \
     --batch-size 256 --target-auc 0.82 --learning-rate 0.003
 
+# docs/results/networks.md
+networks() {
+    name=$1 data=$2 steps=$3 rounds=$4
+    shift 4
+    result "networks-$data$name" 300 bench networks --dataset "mnist-$data" \
+        --steps "$steps" --max-rounds "$rounds" --learning-rate 0.3 --scored-rows 400 "$@"
+}
+for steps in fedsgd fedbcd-s:1; do
+    networks "-$(echo "$steps" | tr : -)" 3v8 "$steps" 60 --target-auc 0.98,0.99,0.997 --repeats 1
+done
+for steps in fedbcd-p:3 fedbcd-p:5 fedbcd-s:3 fedbcd-s:5; do
+    networks "-$(echo "$steps" | tr : -)" 3v8 "$steps" 30 --target-auc 0.98,0.99,0.997 --repeats 1
+done
+networks "" 1v7 fedsgd,fedbcd-p:5 15 --target-auc 0.997,0.999 --repeats 1
+networks -seeds-fedsgd 3v8 fedsgd 45 --target-auc 0.98,0.99 --repeats 3
+networks -seeds-fedbcd-p-5 3v8 fedbcd-p:5 12 --target-auc 0.98,0.99 --repeats 3
+
 # docs/results/theorems.md
 result theorem1 70 bench theorem1
 result theorem2 300 bench theorem2
