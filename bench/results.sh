@@ -106,20 +106,22 @@ result rounds-icu2012 300 bench rounds --dataset icu2012-714 --parties 2,5,17 --
 
 # docs/results/networks.md
 networks() {
-    name=$1 data=$2 steps=$3 rounds=$4
-    shift 4
-    result "networks-$data$name" 300 bench networks --dataset "mnist-$data" \
-        --steps "$steps" --max-rounds "$rounds" --learning-rate 0.3 --scored-rows 400 "$@"
+    data=$1 steps=$2 rate=$3 rounds=$4
+    result "networks-$data-$(echo "$steps" | tr : -)-$rate" 300 bench networks \
+        --dataset "mnist-$data" --steps "$steps" --learning-rate "$rate" --max-rounds "$rounds" \
+        --target-auc 0.98,0.99,0.997 --scored-rows 400 --repeats 1
 }
 for steps in fedsgd fedbcd-s:1; do
-    networks "-$(echo "$steps" | tr : -)" 3v8 "$steps" 60 --target-auc 0.98,0.99,0.997 --repeats 1
+    networks 3v8 "$steps" 0.3 60
 done
 for steps in fedbcd-p:3 fedbcd-p:5 fedbcd-s:3 fedbcd-s:5; do
-    networks "-$(echo "$steps" | tr : -)" 3v8 "$steps" 30 --target-auc 0.98,0.99,0.997 --repeats 1
+    networks 3v8 "$steps" 0.3 30
 done
-networks "" 1v7 fedsgd,fedbcd-p:5 15 --target-auc 0.997,0.999 --repeats 1
-networks -seeds-fedsgd 3v8 fedsgd 45 --target-auc 0.98,0.99 --repeats 3
-networks -seeds-fedbcd-p-5 3v8 fedbcd-p:5 12 --target-auc 0.98,0.99 --repeats 3
+networks 3v8 fedbcd-p:5 0.1 24
+networks 3v8 fedbcd-s:3 0.1 16
+networks 3v8 fedbcd-s:5 0.1 16
+result networks-1v7 100 bench networks --dataset mnist-1v7 --steps fedsgd,fedbcd-p:5 \
+    --learning-rate 0.1 --max-rounds 8 --target-auc 0.997,0.999 --scored-rows 400 --repeats 1
 
 # docs/results/theorems.md
 result theorem1 70 bench theorem1
