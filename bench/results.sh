@@ -145,6 +145,25 @@ optimum rounds-optimum --local-steps 1,5,15,25,50,100 --proximal 0,0.1 --learnin
 optimum rounds-optimum-0.05 --local-steps 1,5,15,50,100 --learning-rate 0.05
 optimum rounds-optimum-tuned --local-steps 1,5,15,50,100
 
+# docs/results/networks.md
+networks() {
+    data=$1 steps=$2 rate=$3 rounds=$4
+    result "networks-$data-$(echo "$steps" | tr : -)-$rate" 300 bench networks \
+        --dataset "mnist-$data" --steps "$steps" --learning-rate "$rate" --max-rounds "$rounds" \
+        --target-auc 0.98,0.99,0.997 --scored-rows 400 --repeats 1
+}
+for steps in fedsgd fedbcd-s:1; do
+    networks 3v8 "$steps" 0.3 60
+done
+for steps in fedbcd-p:3 fedbcd-p:5 fedbcd-s:3 fedbcd-s:5; do
+    networks 3v8 "$steps" 0.3 30
+done
+networks 3v8 fedbcd-p:5 0.1 24
+networks 3v8 fedbcd-s:3 0.1 16
+networks 3v8 fedbcd-s:5 0.1 16
+result networks-1v7 100 bench networks --dataset mnist-1v7 --steps fedsgd,fedbcd-p:5 \
+    --learning-rate 0.1 --max-rounds 8 --target-auc 0.997,0.999 --scored-rows 400 --repeats 1
+
 # docs/results/theorems.md
 result theorem1 70 bench theorem1
 result theorem2 300 bench theorem2 --batch-size 57,456

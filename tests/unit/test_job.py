@@ -266,6 +266,13 @@ def test_an_mlp_has_one_hidden_layer_of_64_unless_told() -> None:
     assert job.model_of("bank").model == "linear"
 
 
+def test_a_cnn_has_two_convolutions_of_64_and_no_dense_layer_unless_told() -> None:
+    job = parse_job(TWO_PARTIES + 'model = "cnn"\nimage_line = 28')
+    assert job.model_of("shop") == LocalModelSettings("cnn", (), "relu", (64, 64), 28)
+    job = parse_job(TWO_PARTIES + 'model = "cnn"\nhidden = [9]\nchannels = [8]\nimage_line = 4')
+    assert job.model_of("shop") == LocalModelSettings("cnn", (9,), "relu", (8,), 4)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -277,6 +284,8 @@ def test_an_mlp_has_one_hidden_layer_of_64_unless_told() -> None:
         ("hiden = [64]", "nearest known key is 'hidden'"),
         ("hidden = [64]", r"party 'shop': hidden = \(64,\) belongs to model = 'mlp'"),
         ('activation = "relu"', "party 'shop': activation = 'relu' belongs to model = 'mlp'"),
+        ("channels = [8]", r"party 'shop': channels = \(8,\) belongs to model = 'cnn'"),
+        ("image_line = 7", "party 'shop': image_line = 7 belongs to model = 'cnn'"),
     ],
 )
 def test_a_model_that_cannot_be_is_told(line: str, told: str) -> None:
@@ -293,9 +302,12 @@ def test_hidden_layers_of_a_job_without_an_mlp_are_told() -> None:
 def test_another_model_is_another_job() -> None:
     hashes = {
         parse_job(TWO_PARTIES + line).hash()
-        for line in ("", 'model = "mlp"', 'model = "mlp"\nhidden = [3]', 'model = "custom"')
+        for line in (
+            *("", 'model = "mlp"', 'model = "mlp"\nhidden = [3]', 'model = "custom"'),
+            *('model = "cnn"', 'model = "cnn"\nchannels = [3]', 'model = "cnn"\nimage_line = 4'),
+        )
     }
-    assert len(hashes) == 4
+    assert len(hashes) == 7
 
 
 def test_parties_agree_on_the_noise() -> None:

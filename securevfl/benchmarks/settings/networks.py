@@ -38,7 +38,7 @@ class NetworksSettings:
         typer.Option(
             help="η0 of steps η0/√(i+1); of several, by commas, the best on a validation fifth."
         ),
-    ] = (0.2, 0.3)
+    ] = (0.1, 0.2, 0.3)
     scored_rows: Annotated[
         int, typer.Option(min=2, help="Held-out rows that are scored, of both classes evenly.")
     ] = 600

@@ -13,6 +13,9 @@ from securevfl.models.local_model import LocalModel, PullBack, StateDict
 from securevfl.privacy.mechanisms import GradientNoise
 from securevfl.privacy.streams import NoiseStream
 
+# A Jacobian of more is not made: rows go back through the network one by one.
+MOST_JACOBIAN_VALUES = 1 << 26
+
 
 class PrivateGradients:
     """A local model whose gradients are sums of clipped ones, one a sample, plus noise.
@@ -88,11 +91,23 @@ def clipped_sum(
     if model.is_linear:  # x_s d_sᵀ is as long as x_s times d_s
         lengths = np.linalg.norm(inputs, axis=1) * np.linalg.norm(residuals, axis=1)
         return inputs.T @ (_factors(lengths, clip) * residuals)
+    if residuals.size * model.weights.size > MOST_JACOBIAN_VALUES:
+        return sum(
+            (_clipped(model, *row, clip) for row in zip(inputs, residuals, strict=True)),
+            np.zeros(model.weights.shape),
+        )
     jacobian = model.tangent(inputs)().reshape(*residuals.shape, -1)
     gradients: FloatArray = np.einsum("sc,scp->sp", residuals, jacobian)
     factors = _factors(np.linalg.norm(gradients, axis=1), clip)
     total: FloatArray = gradients.T @ factors
     return total
+
+
+def _clipped(model: LocalModel, row: FloatArray, residuals: FloatArray, clip: float) -> FloatArray:
+    """One row's summand, by a pass back of its own."""
+    _, pull_back = model.linearize(row[None])
+    gradient = pull_back(residuals[None])
+    return _factors(np.linalg.norm(gradient, axis=0), clip) * gradient
 
 
 def _factors(lengths: FloatArray, clip: float) -> FloatArray:

@@ -13,6 +13,7 @@ from securevfl.protocols.exchanges.noisy import NoisyGathering
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import LocalRule, ResidualSignal
+from securevfl.protocols.vertical import private_gradients
 from securevfl.protocols.vertical.private_gradients import PrivateGradients, clipped_sum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
@@ -73,10 +74,17 @@ def models() -> list[tuple[LocalModel, int]]:
     ]
 
 
+@pytest.mark.parametrize("most", [0, 1 << 26])
 @pytest.mark.parametrize(("model", "outputs"), models())
 def test_each_samples_gradient_is_clipped_by_itself(
-    generator: Generator, model: LocalModel, outputs: int
+    monkeypatch: pytest.MonkeyPatch,
+    generator: Generator,
+    model: LocalModel,
+    outputs: int,
+    most: int,
 ) -> None:
+    # Rows go back one by one where a Jacobian of all would be too large.
+    monkeypatch.setattr(private_gradients, "MOST_JACOBIAN_VALUES", most)
     inputs = generator.standard_normal((20, 6))
     residuals = generator.standard_normal((20, outputs))
     gradients = []
