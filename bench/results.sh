@@ -111,6 +111,13 @@ result rounds-optimum 200 bench rounds --dataset a9a --algorithm fedbcd-p \
     --local-steps 1,5,15,25,50,100 --proximal 0,0.1 --batch-size 64 --target-auc 0.897 \
     --max-rounds 300 --eval-every 5 --learning-rate 0.3
 
+# docs/results/l1.md
+for data in a9a credit; do
+    result "l1-$data" 300 bench l1 --dataset "$data"
+    result "l1-$data-hinge" 200 bench l1 --dataset "$data" --loss squared-hinge \
+        --method dbcd,dbcd-alone
+done
+
 # docs/results/audit.md
 for data in credit a9a; do
     result "audit-$data" 900 audit --dataset "$data" --exchange plain,dp,bfv --repeats 3

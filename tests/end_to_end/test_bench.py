@@ -49,6 +49,10 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
     ),
+    "l1": (
+        rows.L1Row, 6,
+        "--l1 0.1,0.05 --method dbcd,fedbcd-p --parties 2 --max-rounds 40 --fedbcd-rounds 5",
+    ),
     "label-guard": (rows.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
 }  # fmt: skip
 

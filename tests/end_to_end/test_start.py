@@ -18,7 +18,10 @@ NEEDED_BY_WORK = {"numpy", "asyncio", "cryptography", "safetensors"}
 COMMANDS = [
     *("train", "audit", "sweep noise", "data list", "data where", "data get"),
     *(f"bench {name}" for name in ("tradeoff", "rounds", "crypto", "staleness", "fdml")),
-    *(f"bench {name}" for name in ("cost-law", "overhead", "theorem1", "theorem2", "label-guard")),
+    *(
+        f"bench {name}"
+        for name in ("cost-law", "overhead", "theorem1", "theorem2", "label-guard", "l1")
+    ),
 ]
 SAYS_WHAT_IS_LOADED = """
 import runpy, sys
