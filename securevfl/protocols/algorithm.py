@@ -26,6 +26,8 @@ class Algorithm(ABC):
         one_step: Q = 1 whatever the job says.
         labels_everywhere: whether all parties hold the labels.
         scores_between: whether held-out rows are scored as training goes on.
+        gradient_steps: whether parties follow gradients as `signals.LocalRule` says, which whoever
+            sees their predictions can undo.
         default_schedule: of η, where the job does not say.
         defaults: other keys of `[job]`, where the job does not say.
         roles: who learns what beside what the exchange says.
@@ -38,6 +40,7 @@ class Algorithm(ABC):
     labels_everywhere: ClassVar[bool] = False
     scores_between: ClassVar[bool] = True
     default_schedule: ClassVar[Literal["constant", "inverse-sqrt"]] = "constant"
+    gradient_steps: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, object]] = {}
     roles: ClassVar[tuple[Role, ...]] = ()
 

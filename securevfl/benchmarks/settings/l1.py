@@ -41,7 +41,7 @@ class L1Settings:
     local_steps: Annotated[int, typer.Option(min=1, help="Q of fedbcd.")] = 5
     gap: Annotated[float, typer.Option(help="Objective to come to, relative to the least.")] = 1e-6
     max_rounds: Annotated[int, typer.Option(min=1, help="Of dbcd at each lambda.")] = 100
-    fedbcd_rounds: Annotated[int, typer.Option(min=1, help="Of fedbcd at each lambda.")] = 300
+    fedbcd_rounds: Annotated[int, typer.Option(min=1, help="Of fedbcd at each lambda.")] = 100
     seed: shared.Seed = 0
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ class Dbcd(Algorithm):
 
     name = "dbcd"
     settings = DbcdSettings
+    gradient_steps = False
     defaults = MappingProxyType(
         {"local_steps": "exact", "batch_size": "full", "acceleration": "none", "l2": 0.0}
     )

@@ -63,7 +63,7 @@ class Common:
 
     def said(self, block: L1Block) -> tuple[FloatArray, FloatArray]:
         """What a party says in the line search."""
-        optimality = block.optimality() if self.bounds_gap else np.zeros(0)
+        optimality = block.optimality() if self.bounds_gap else np.zeros(2)
         return block.penalties(STEPS, self.lasts), optimality
 
 
