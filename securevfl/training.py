@@ -220,7 +220,7 @@ def plan_for(job: Job, dataset: VerticalDataset, modules: Collection[str] = ()) 
 def save_models(result: TrainingResult, directory: Path) -> list[Path]:
     """Write every party's model to `directory/<party>.safetensors`.
 
-    Those of an L1 path of more than one λ also each to `<party>-l1-<λ>.safetensors`.
+    Those of an L1 path of more than one λ₁ also each to `<party>-l1-<λ₁>.safetensors`.
 
     Raises:
         DataError: a file cannot be written.

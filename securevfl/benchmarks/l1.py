@@ -1,6 +1,6 @@
 """L1-regularized linear models: rounds and bytes to the optimum that scikit-learn finds.
 
-Without intercept, which liblinear would penalize; the objective is mean loss + λ‖Θ‖₁. Nothing is
+Without intercept, which liblinear would penalize; the objective is mean loss + λ₁‖Θ‖₁. Nothing is
 drawn: all start at zero, so that one run is all runs.
 """
 
@@ -32,13 +32,13 @@ DBCD: Mapping[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One λ on all columns in one place, where scikit-learn solves it.
+    """One λ₁ on all columns in one place, where scikit-learn solves it.
 
     Attributes:
         inputs: X of all parties, scaled, shape (N, P).
         labels: shape (N,).
         loss: f, by name.
-        l1: λ.
+        l1: λ₁.
     """
 
     inputs: FloatArray
@@ -47,7 +47,7 @@ class Problem:
     l1: float
 
     def objectives(self, path: FloatArray) -> FloatArray:
-        """Mean loss + λ‖Θ‖₁ of every Θ of a path of shape (T, P); shape (T,)."""
+        """Mean loss + λ₁‖Θ‖₁ of every Θ of a path of shape (T, P); shape (T,)."""
         loss = loss_for(self.loss, 2)
         values = [
             loss.value(self.inputs @ weights[:, None], self.labels)
@@ -80,7 +80,7 @@ class Problem:
 
     @cached_property
     def is_unique(self) -> bool:
-        """Whether no other Θ is as good: columns whose slope is ±λ are linearly independent.
+        """Whether no other Θ is as good: columns whose slope is ±λ₁ are linearly independent.
 
         As far as slopes at scikit-learn's Θ tell (Tibshirani, Electron. J. Stat. 7, 2013, Lemma 2).
         """
@@ -103,7 +103,7 @@ class Followed:
 def l1(
     settings: L1Settings, datasets: Mapping[int, VerticalDataset], report: Report = silent
 ) -> Iterator[L1Row]:
-    """A row for every K, method and λ, and for every λ of a warm path."""
+    """A row for every K, method and λ₁, and for every λ₁ of a warm path."""
     done, cases = 0, len(settings.parties) * len(settings.methods) * (len(settings.l1))
     for parties, dataset in datasets.items():
         blocks = Objective.of(dataset).blocks
@@ -128,7 +128,7 @@ def l1(
 
 
 def job_of(settings: L1Settings, method: Method, value: float | None) -> Job:
-    """A method's job at a λ, or over all of them."""
+    """A method's job at a λ₁, or over all of them."""
     common = {
         "loss": settings.loss,
         "intercept": False,

@@ -327,11 +327,11 @@ class Theorem2Row(TypedDict):
 
 
 class L1Row(TypedDict):
-    """One method at one λ; `warm` rows are of a path, from where the λ before ended.
+    """One method at one λ₁; `warm` rows are of a path, from where the λ₁ before ended.
 
     Gaps are relative to the objective at scikit-learn's weights; the certified one is what the
     parties knew. `differing_zeros` are columns that are 0 at one of the two only, which says
-    something where the optimum is `unique`. Where a row is warm, bytes are those of its λ alone.
+    something where the optimum is `unique`. Where a row is warm, bytes are those of its λ₁ alone.
     """
 
     dataset: str

@@ -13,10 +13,10 @@ Method = Literal["dbcd", "dbcd-alone", "dbcd-greedy", "fedbcd-p", "fedbcd-s"]
 
 @dataclass(frozen=True)
 class L1Settings:
-    """Every method at every K and λ, cold, and dbcd's whole path, warm.
+    """Every method at every K and λ₁, cold, and dbcd's whole path, warm.
 
     Raises:
-        ConfigError: λ that do not fall.
+        ConfigError: λ₁ that do not fall.
     """
 
     l1: Annotated[tuple[float, ...], typer.Option(help="Values of lambda, falling, by commas.")] = (
