@@ -168,6 +168,13 @@ result networks-1v7 100 bench networks --dataset mnist-1v7 --steps fedsgd,fedbcd
 result theorem1 70 bench theorem1
 result theorem2 300 bench theorem2 --batch-size 57,456
 
+# docs/results/l1.md
+for data in a9a credit; do
+    result "l1-$data" 300 bench l1 --dataset "$data"
+    result "l1-$data-hinge" 200 bench l1 --dataset "$data" --loss squared-hinge \
+        --method dbcd,dbcd-alone
+done
+
 # docs/results/audit.md
 for data in credit a9a; do
     result "audit-$data" 900 audit --dataset "$data" --exchange plain,dp,bfv --repeats 3

@@ -239,7 +239,7 @@ def _resolved(
 def save_models(result: TrainingResult, directory: Path) -> list[Path]:
     """Write every party's model to `directory/<party>.safetensors`.
 
-    Those of an L1 path of more than one λ also each to `<party>-l1-<λ>.safetensors`.
+    Those of an L1 path of more than one λ₁ also each to `<party>-l1-<λ₁>.safetensors`.
 
     Raises:
         DataError: a file cannot be written.

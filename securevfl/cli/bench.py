@@ -13,6 +13,7 @@ from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.fdml import FdmlSettings
 from securevfl.benchmarks.settings.joint import JointSettings
+from securevfl.benchmarks.settings.l1 import L1Settings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.networks import NetworksSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
@@ -300,6 +301,19 @@ def theorem2(settings: Theorem2Settings, data: options.SplitData, output: option
                 f"log error over log rounds has slope {slope(own):.2f}; the theorem's rate is -1",
             )
     _say(output, "proof: what its proof has at least 0; below, only the statement covers the step")
+
+
+@command(bench)
+def l1(settings: L1Settings, data: options.Data, output: options.Output) -> None:
+    """L1 by dbcd and fedbcd: rounds and bytes to scikit-learn's optimum."""
+    datasets = {count: data.load(count) for count in settings.parties}
+    from securevfl.benchmarks.l1 import l1 as run
+
+    rows = _rows(output, lambda report: run(settings, datasets, report))
+    _keep(output, "bench l1", settings, rows, dataset=data.dataset)
+    title = f"{data.dataset}, {settings.loss}, plain, to {settings.gap:g} above the least objective"
+    _show(output, tables.L1, rows, title)
+    _say(output, *tables.l1_notes(rows))
 
 
 @command(bench, "label-guard")

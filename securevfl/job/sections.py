@@ -46,8 +46,8 @@ class JobSettings(Section):
             the label party watches its loss.
         tolerance: with "auto", training ends once three rounds together gain less, as a part of
             the loss of the best constant; 0 never ends it.
-        l1: λ of λ‖θ‖₁ without the intercept, for linear models in clear; scikit-learn's C is
-            1/(λN).
+        l1: λ₁ of λ₁‖θ‖₁ without the intercept, for linear models in clear; scikit-learn's C is
+            1/(λ₁N).
         l2: λ; where not given 1/N with learning_rate = "auto" and no l1, as scikit-learn's C = 1,
             else 0.
         schedule: constant η0, or inverse-sqrt: η0/√(i+1) at round i; where not given, constant,
@@ -283,7 +283,7 @@ class DbcdSettings(Section):
         working_set: the columns that a party moves in a round: all, or greedily those that break
             the conditions of optimality most.
         size: how many of them, where it is greedy; 10 where not given.
-        path: λ one after another, falling, each from where the last one ended, in place of
+        path: λ₁ one after another, falling, each from where the last one ended, in place of
             job.l1; rounds are those of the whole path.
         momentum: search along the last step too, which takes fewer rounds than the paper's
             search along the new direction alone.

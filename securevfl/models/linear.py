@@ -65,7 +65,7 @@ def soft_threshold(model: LocalModel, weights: FloatArray, amount: float) -> Flo
     Args:
         model: says whether there is one.
         weights: θ before, shape (P, C).
-        amount: λ times the length of the gradient step before.
+        amount: λ₁ times the length of the gradient step before.
     """
     shrunk: FloatArray = np.sign(weights) * np.maximum(np.abs(weights) - amount, 0.0)
     if model.intercept:

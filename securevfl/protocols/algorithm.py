@@ -34,6 +34,8 @@ class Algorithm(ABC):
         takes_head: whether predictions may be representations for a head.
         labels_everywhere: whether all parties hold the labels.
         scores_between: whether held-out rows are scored as training goes on.
+        gradient_steps: whether parties follow gradients as `signals.LocalRule` says, which whoever
+            sees their predictions can undo.
         default_schedule: of η, where the job does not say.
         defaults: other keys of `[job]`, where the job does not say.
         roles: who learns what beside what the exchange says.
@@ -50,6 +52,7 @@ class Algorithm(ABC):
     labels_everywhere: ClassVar[bool] = False
     scores_between: ClassVar[bool] = True
     default_schedule: ClassVar[Literal["constant", "inverse-sqrt"]] = "constant"
+    gradient_steps: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, object]] = {}
     roles: ClassVar[tuple[Role, ...]] = ()
     only_loss: ClassVar[str | None] = None

@@ -153,7 +153,7 @@ class LocalRule:
         loss: f.
         local_steps: Q; of no account for exact steps.
         l2: λ of ½λ‖θ‖².
-        l1: λ of λ‖θ‖₁: a soft threshold after every gradient step, for linear models.
+        l1: λ₁ of λ₁‖θ‖₁: a soft threshold after every gradient step, for linear models.
         proximal: μ of ½μ‖θ − θ⁰‖² (FedPBCD; 0 is off).
         frozen: leave the residual as it was exchanged (c = 0).
         gauss_newton: step on a network's linearization from residuals too.

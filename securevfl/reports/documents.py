@@ -30,6 +30,7 @@ from securevfl.reports.tables import (
     CRYPTO_PHASES,
     FDML,
     JOINT,
+    L1,
     LABEL_GUARD,
     NETWORKS,
     OVERHEAD,
@@ -203,6 +204,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "overhead": by_columns(*OVERHEAD),
     "theorem1": by_columns(*THEOREM1),
     "theorem2": by_columns(*THEOREM2),
+    "l1": by_columns(*L1),
     "label-guard": by_columns(
         ("data", lambda row: f"{row['dataset']}, P = {row['columns']}"), *LABEL_GUARD
     ),

@@ -350,6 +350,38 @@ class Theorem2Row(TypedDict):
     within: Literal["proof", "statement", "neither"]
 
 
+class L1Row(TypedDict):
+    """One method at one λ₁; `warm` rows are of a path, from where the λ₁ before ended.
+
+    Gaps are relative to the objective at scikit-learn's weights; the certified one is what the
+    parties knew. `differing_zeros` are columns that are 0 at one of the two only, which says
+    something where the optimum is `unique`. Where a row is warm, bytes are those of its λ₁ alone.
+    """
+
+    dataset: str
+    loss: str
+    parties: int
+    method: str
+    start: str
+    l1: float
+    rounds: int
+    settled: bool
+    rounds_to_gap: int | None
+    gap: float
+    certified_gap: float | None
+    objective: float
+    reference_objective: float
+    nonzeros: int
+    reference_nonzeros: int
+    differing_zeros: int
+    unique: bool
+    messages: int
+    bytes_sent: float
+    bytes_to_gap: float | None
+    auc: float | None
+    wall_s: float
+
+
 class LabelGuardRow(TypedDict):
     """What a feature party reads at one ratio: means over seeds.
 

@@ -10,6 +10,7 @@ from securevfl.reports.rows import (
     FdmlRow,
     JobRow,
     JointRow,
+    L1Row,
     LabelGuardRow,
     OverheadRow,
     RoundsRow,
@@ -216,6 +217,19 @@ THEOREM2: tuple[Column[Theorem2Row], ...] = (
     ("holds", lambda row: "yes" if row["holds"] else "no"),
 )
 
+L1: tuple[Column[L1Row], ...] = (
+    ("K", lambda row: str(row["parties"])),
+    ("method", lambda row: row["method"] + (", warm" if row["start"] == "warm" else "")),
+    ("lambda", lambda row: f"{row['l1']:g}"),
+    ("to gap", lambda row: "*" if row["rounds_to_gap"] is None else str(row["rounds_to_gap"])),
+    ("sent", lambda row: "-" if row["bytes_to_gap"] is None else size(row["bytes_to_gap"])),
+    ("rounds", lambda row: str(row["rounds"])),
+    ("gap", lambda row: f"{row['gap']:.0e}"),
+    ("bound", lambda row: "-" if row["certified_gap"] is None else f"{row['certified_gap']:.0e}"),
+    ("not 0", lambda row: f"{row['nonzeros']}/{row['reference_nonzeros']}"),
+    ("differ", lambda row: f"{row['differing_zeros']}{'' if row['unique'] else ' ~'}"),
+)
+
 LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
     ("ratio", lambda row: f"{row['ratio']:.4f}"),
     ("S", lambda row: str(row["batch_size"])),
@@ -332,4 +346,14 @@ def joint_notes(rows: Sequence[JointRow]) -> list[str]:
         f"ended at K = {', '.join(map(str, parties))}: {ending}"
         for ending, parties in by_ending.items()
     ]
+    return notes
+
+
+def l1_notes(rows: Sequence[L1Row]) -> list[str]:
+    """What marks in `L1` mean, where there are any."""
+    notes = []
+    if any(row["rounds_to_gap"] is None for row in rows):
+        notes.append("* never came so near")
+    if not all(row["unique"] for row in rows):
+        notes.append("~ the optimum is not unique: which columns are 0 says nothing")
     return notes

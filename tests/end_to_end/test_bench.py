@@ -67,6 +67,10 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--representation 4 --batch-size 64 --max-rounds 2 --learning-rate 0.1,0.3 --repeats 2 "
         "--scored-rows 60",
     ),
+    "l1": (
+        rows.L1Row, 6,
+        "--l1 0.1,0.05 --method dbcd,fedbcd-p --parties 2 --max-rounds 40 --fedbcd-rounds 5",
+    ),
     "label-guard": (rows.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
 }  # fmt: skip
 

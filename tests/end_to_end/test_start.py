@@ -20,7 +20,15 @@ COMMANDS = [
     *(f"bench {name}" for name in ("tradeoff", "rounds", "crypto", "staleness", "fdml")),
     *(
         f"bench {name}"
-        for name in ("networks", "cost-law", "overhead", "theorem1", "theorem2", "label-guard")
+        for name in (
+            "networks",
+            "cost-law",
+            "overhead",
+            "theorem1",
+            "theorem2",
+            "label-guard",
+            "l1",
+        )
     ),
 ]
 SAYS_WHAT_IS_LOADED = """

@@ -187,6 +187,7 @@ def _from_job(subject: Subject) -> Recovered:
     Raises:
         ConfigError: more than an audit makes, or settings that the attack cannot take.
     """
+    _check_linear_steps(subject.plan)
     size, rows = _rank(subject), len(subject.dataset.train_labels)
     batches = subject.plan.schedule.batches
     if subject.plan.derives_steps:
@@ -224,6 +225,7 @@ def _what_if(subject: Subject) -> str:
 
 
 def _full_batches(subject: Subject) -> tuple[Subject, Recording, int]:
+    _check_linear_steps(subject.plan)
     small = subject.with_rows(SLOW_ROWS if subject.is_slow else FULL_ROWS)
     size = _rank(small)
     rounds = (SLOW_ROUNDS if subject.is_slow else ROUNDS_A_DIMENSION) * (size + 1)
@@ -299,6 +301,21 @@ def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
         proximal=plan.rule.proximal,
         accelerated=plan.rule.accelerated,
     )
+
+
+def _check_linear_steps(plan: Plan) -> None:
+    """A threshold or a search makes steps that no linear equation in XXᵀ gives.
+
+    That is no protection: predictions span the columns in use whatever the steps are.
+
+    Raises:
+        ConfigError: such steps.
+    """
+    if not plan.algorithm.gradient_steps or plan.job.job.l1:
+        raise ConfigError(
+            "this attack undoes gradient steps, and L1 is more than those; predictions span the "
+            "columns in use all the same, as held_out_features shows"
+        )
 
 
 def _check_derived(plan: Plan) -> None:

@@ -16,10 +16,10 @@ loss has settled, or rises whichever way it is tried."""
 
 @dataclass(frozen=True, eq=False)
 class PathPoint:
-    """One λ of a regularization path.
+    """One λ₁ of a regularization path.
 
     Attributes:
-        l1: λ.
+        l1: λ₁.
         rounds: done when training at it ended.
         settled: whether it ended because it was good enough.
         model: this party's part of the model at its end.
@@ -51,7 +51,7 @@ class PartyOutcome:
         learned: at the label party, whether the training loss has ended below that of the best
             constant, as far as it could see.
         privacy: what the job's noise promises; None where there is none.
-        path: by λ, of algorithms that have an L1 path.
+        path: by λ₁, of algorithms that have an L1 path.
     """
 
     model: SavedModel

@@ -3,9 +3,9 @@
 A round, at common predictions H = Σ_k X_kθ_k:
 
 1. label → feature parties: residuals d, from which f″ follows (`BendingLoss`).
-2. all: minimize their local approximation over a working set (`L1Block`): a direction δ_k.
-3. feature → label party: X_k(θ_k + δ_k), and penalties for a grid of steps. The label party knows
-   X_kθ_k, or the sum, from before: this is the paper's X_kδ_k, and noise on it does not add up
+2. all: minimize their local approximation over a working set (`L1Block`): a direction Δ_k.
+3. feature → label party: X_k(θ_k + Δ_k), and penalties for a grid of steps. The label party knows
+   X_kθ_k, or the sum, from before: this is the paper's X_kΔ_k, and noise on it does not add up
    over rounds.
 4. label → feature parties: the step of its line search, and whether the objective is as low as the
    tolerance asks; 4(K − 1) messages a round.
@@ -13,7 +13,7 @@ A round, at common predictions H = Σ_k X_kθ_k:
 In the paper all nodes hold the labels; here the label party alone does and gives residuals.
 
 Learns:
-    label party: X_k(θ_k + δ_k) of every round and party, and so X_kθ_k and X_kδ_k; ‖θ_k‖₁ for a
+    label party: X_k(θ_k + Δ_k) of every round and party, and so X_kθ_k and X_kΔ_k; ‖θ_k‖₁ for a
         grid of steps. Under masks only their sums.
     feature party: d of every round, and so every label and H of logistic loss and of squared loss
         in time (d = H − y); of squared hinge where it is not 0. The steps, and how many.
@@ -44,19 +44,20 @@ class Dbcd(Algorithm):
 
     name = "dbcd"
     settings = DbcdSettings
+    gradient_steps = False
     defaults = MappingProxyType(
         {"local_steps": "exact", "batch_size": "full", "acceleration": "none", "l2": 0.0}
     )
     roles = (
         (
             "label party",
-            "X_k(θ_k + δ_k) of every round, as the exchange shows H_k; ‖θ_k‖₁ for a grid of "
+            "X_k(θ_k + Δ_k) of every round, as the exchange shows H_k; ‖θ_k‖₁ for a grid of "
             "steps, or the sum of them",
             "features; where masked, any single party's",
         ),
         (
             "feature party",
-            "d of every round, so every label in time; how many rounds each λ took",
+            "d of every round, so every label in time; how many rounds each λ₁ took",
             "others' features",
         ),
     )
@@ -98,7 +99,7 @@ def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
     yield np.any(np.diff(path) >= 0), "[dbcd] path: expected falling values"
     yield (
         len(path) > 1 and plan.exchange.adds_noise,
-        "[dbcd] path: under noise nobody can tell when a λ is done; take job.l1",
+        "[dbcd] path: under noise nobody can tell when a λ₁ is done; take job.l1",
     )
     yield (
         own.size is not None and own.working_set == "all",

@@ -1,6 +1,6 @@
 """DBCD's rounds at one party; see `dbcd` for who learns what.
 
-All parties know the λ of a path in advance; the label party says when the next one is on.
+All parties know the λ₁ of a path in advance; the label party says when the next one is on.
 """
 
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ GREEDY_SIZE = 10
 class StepTaken(StepMessage):
     """The label party's word after its line search.
 
-    `length` is α and β, shape (2,); where `settled` the objective at this λ is low enough, and the
-    next λ is on, if there is one.
+    `length` is ω and ψ, shape (2,); where `settled` the objective at this λ₁ is low enough, and the
+    next λ₁ is on, if there is one.
     """
 
     length: FloatArray
@@ -51,7 +51,7 @@ class Common:
         party: who it is.
         side: of the exchange.
         sums: how penalties travel.
-        lasts: the β of the line search, shape (B,).
+        lasts: the ψ of the line search, shape (B,).
         bounds_gap: whether parties say how far from optimal they are: not under noise.
     """
 
@@ -63,7 +63,7 @@ class Common:
 
     def said(self, block: L1Block) -> tuple[FloatArray, FloatArray]:
         """What a party says in the line search."""
-        optimality = block.optimality() if self.bounds_gap else np.zeros(0)
+        optimality = block.optimality() if self.bounds_gap else np.zeros(2)
         return block.penalties(STEPS, self.lasts), optimality
 
 
@@ -238,7 +238,7 @@ async def take_part(training: Training) -> Trained:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """One party's rounds; `path` fills as one λ after another ends."""
+    """One party's rounds; `path` fills as one λ₁ after another ends."""
 
     training: Training
     role: Follower | Leader

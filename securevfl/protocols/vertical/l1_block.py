@@ -2,7 +2,7 @@
 
 For residuals d and f″ at the common H, a party minimizes over its own columns, or a working set W
 of them, the quadratic that has their slopes and bends:
-gᵀδ + ½δᵀ(X_Wᵀdiag(f″)X_W/N + (λ₂ + μ)I)δ + λ‖θ + δ‖₁, with g = X_Wᵀd/N + λ₂θ.
+gᵀΔ + ½Δᵀ(X_Wᵀdiag(f″)X_W/N + (λ + μ)I)Δ + λ₁‖θ + Δ‖₁, with g = X_Wᵀd/N + λθ.
 Source: DBCD (Mahajan, Keerthi, Sundararajan, JMLR 2017): a local approximation over a working set.
 """
 
@@ -24,13 +24,13 @@ class L1Block:
         model: linear; moves change its weights, once a round.
         inputs: X of all rows, shape (N, P).
         loss: f.
-        l2: λ₂ of ½λ₂‖θ‖², which leaves the intercept alone as L1 does.
+        l2: λ of ½λ‖θ‖², which leaves the intercept alone as L1 does.
         proximal: μ.
         size: of the working set; None takes all columns.
         passes: of coordinate descent; None goes on until it has converged.
 
     Attributes:
-        l1: λ.
+        l1: λ₁.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class L1Block:
         return np.sort(np.argsort(-broken, kind="stable")[: self._size])
 
     def penalties(self, steps: FloatArray, lasts: FloatArray) -> FloatArray:
-        """λ‖θ‖₁ + ½λ₂‖θ‖² after a step α to the target and β along the last one.
+        """λ₁‖θ‖₁ + ½λ‖θ‖² after a step ω to the target and ψ along the last one.
 
         Args:
-            steps: the α, shape (A,).
-            lasts: the β, shape (B,).
+            steps: the ω, shape (A,).
+            lasts: the ψ, shape (B,).
 
         Returns:
             Shape (A, B).
@@ -118,9 +118,9 @@ class L1Block:
     def optimality(self) -> FloatArray:
         """What bounds how far the objective is above its least value, shape (2,).
 
-        By convexity F(θ) − F* ≤ Σ_j(g_jθ_j + λ|θ_j|) + max_j(|g_j| − λ)₊·‖θ*‖₁, where λ‖θ*‖₁ ≤
-        F(θ): the sum, and the maximum in units of λ, 1 at most. The intercept counts as if its θ*
-        stayed below F/λ, too.
+        By convexity F(θ) − F* ≤ Σ_j(g_jθ_j + λ₁|θ_j|) + max_j(|g_j| − λ₁)₊·‖θ*‖₁, where λ₁‖θ*‖₁ ≤
+        F(θ): the sum, and the maximum in units of λ₁, 1 at most. The intercept counts as if its θ*
+        stayed below F/λ₁, too.
         """
         weights, gradient = self._weights, self._gradient
         slack = gradient @ weights + self.l1 * self._penalized @ np.abs(weights)
@@ -128,9 +128,9 @@ class L1Block:
         return np.array([slack, np.clip(np.max(beyond, initial=0.0) / self.l1, 0.0, 1.0)])
 
     def move(self, step: float, last: float, *, settled: bool) -> None:
-        """Take the step; where training at this λ ends with it, keep the target's zeros.
+        """Take the step; where training at this λ₁ ends with it, keep the target's zeros.
 
-        Coordinates that the target has at 0 come to it only in the limit while α ≠ 1.
+        Coordinates that the target has at 0 come to it only in the limit while ω ≠ 1.
         """
         weights = self._weights
         moved = weights + step * (self._target - weights) + last * (weights - self._before)

@@ -1,10 +1,10 @@
 """How far to go along the sum of all parties' directions, from the common predictions alone.
 
-F(α, β) = f(H + α·D + β·M) + Σ_k penalty_k(α, β) for the new direction D and, with momentum, the
-last step M: the label party has H, D and M, and the penalties as sums for a grid of (α, β). First
-the α of Armijo's rule at β = 0, F(α, 0) ≤ F(0, 0) + σαΔ with Δ = ∇f(H)·D + penalty(1, 0) −
+F(ω, ψ) = f(H + ω·D + ψ·M) + Σ_k penalty_k(ω, ψ) for the new direction D and, with momentum, the
+last step M: the label party has H, D and M, and the penalties as sums for a grid of (ω, ψ). First
+the ω of Armijo's rule at ψ = 0, F(ω, 0) ≤ F(0, 0) + σωp with p = ∇f(H)·D + penalty(1, 0) −
 penalty(0, 0); then any neighbour on the grid that is better still.
-Source: DBCD (Mahajan, Keerthi, Sundararajan, JMLR 2017), whose search is that along D alone; Δ is
+Source: DBCD (Mahajan, Keerthi, Sundararajan, JMLR 2017), whose search is that along D alone; p is
 Tseng and Yun's (Math. Program. 117, 2009).
 """
 
@@ -17,12 +17,12 @@ from securevfl.arrays import FloatArray
 
 SUFFICIENT = 0.01
 STEPS: FloatArray = np.append(0.0, 2.0 ** (np.arange(4, -25, -1) / 2))
-"""α: none, then from 4 down to 2⁻¹²."""
+"""ω: none, then from 4 down to 2⁻¹²."""
 NO_LAST: FloatArray = np.zeros(1)
 LASTS: FloatArray = np.append(0.0, 2.0 ** (np.arange(-6, 3) / 2))
-"""β: none, then from ⅛ up to 2."""
+"""ψ: none, then from ⅛ up to 2."""
 WHOLE = int(np.flatnonzero(STEPS == 1)[0])
-"""Where STEPS has α = 1."""
+"""Where STEPS has ω = 1."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class LineSearch:
         ahead: D, the same shape.
         last: M, the same shape.
         table: penalties by step, shape (A, B).
-        lasts: the β that there are, shape (B,).
+        lasts: the ψ that there are, shape (B,).
         slope: ∇f(H)·D.
     """
 

@@ -1,7 +1,7 @@
 """What feature parties say of their weights in a line search: each by itself, or only the sum.
 
 Learns:
-    label party: for a grid of steps the penalty λ‖θ_k‖₁ + ½λ₂‖θ_k‖² that they would leave, and
+    label party: for a grid of steps the penalty λ₁‖θ_k‖₁ + ½λ‖θ_k‖² that they would leave, and
         two numbers on how far θ_k is from optimal; of a job that masks predictions, their sums.
 """
 
