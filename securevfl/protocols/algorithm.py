@@ -24,6 +24,7 @@ class Algorithm(ABC):
         settings: the section of a job file under the algorithm's own name, if it has one.
         in_turns: whether parties take turns within a round.
         one_step: Q = 1 whatever the job says.
+        repeats_products: whether its local steps can repeat homomorphic work (`he_per_step`).
         labels_everywhere: whether all parties hold the labels.
         scores_between: whether held-out rows are scored as training goes on.
         default_schedule: of η, where the job does not say.
@@ -34,6 +35,7 @@ class Algorithm(ABC):
     settings: ClassVar[type[Section] | None] = None
     in_turns: bool = False
     one_step: bool = False
+    repeats_products: ClassVar[bool] = False
     labels_everywhere: ClassVar[bool] = False
     scores_between: ClassVar[bool] = True
     default_schedule: ClassVar[Literal["constant", "inverse-sqrt"]] = "constant"
