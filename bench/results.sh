@@ -91,8 +91,8 @@ result credit-own-rates 40 bench tradeoff --dataset credit --exchange plain,bfv 
 result he-per-step-breast_cancer 100 bench tradeoff --exchange paillier,bfv --key-bits 2048 \
     --local-steps 1,5,10 --he-per-step --repeats 3
 result he-per-step-credit 300 bench tradeoff --dataset credit --exchange paillier,bfv \
-    --key-bits 2048 --local-steps 1,5,10 --batch-size 256 --target-auc 0.69,0.70,0.71 \
-    --max-rounds 600 --learning-rate 0.1 --he-per-step --repeats 3
+    --key-bits 2048 --local-steps 1,5,10 --batch-size 256 --target-auc 0.69,0.70 \
+    --max-rounds 100 --learning-rate 0.1 --he-per-step
 
 # docs/results/rounds.md
 for rate in 0.1 0.3 0.5 1; do
@@ -199,8 +199,10 @@ result label-guard-icu2012 60 bench label-guard --repeats 1 --dataset icu2012
 result label-guard-a9a 120 bench label-guard --repeats 1 --dataset a9a
 
 # docs/results/noise.md
-result noise 900 sweep noise --fresh --label-party second --model lr,nn \
-    --noise 0,0.5,1,1.5,2,3,6,10,20 --repeats 3
+result noise-lr 300 sweep noise --fresh --label-party second --model lr \
+    --noise 0,0.25,0.5,1,2,3,6,10,20 --repeats 3 --workers 1
+result noise-nn 400 sweep noise --fresh --label-party second --model nn --noise 0,0.5,3,10 \
+    --repeats 3 --workers 1
 
 # docs/results/fdml.md
 result fdml 300 bench fdml

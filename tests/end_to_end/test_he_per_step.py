@@ -151,6 +151,7 @@ def test_the_guard_counts_before_the_job_what_it_would_tell(
         ({"scheme": "bfv", "round_trips": 1}, {}, "no round_trips = 1"),
         ({"scheme": "bfv", "hide": "both"}, {"loss": "squared"}, "hide = 'residuals'"),
         ({"scheme": "bfv"}, {"learning_rate": "auto"}, "needs a learning_rate"),
+        ({"scheme": "bfv"}, {"algorithm": "fdml"}, "'fdml' repeats no products"),
         ({"scheme": "bfv"}, {"proximal": 0.1}, "no proximal"),
         ({"scheme": "bfv"}, {"acceleration": "nesterov"}, "no acceleration"),
         ({"scheme": "bfv"}, {"local_rule": "gauss-newton"}, "follows networks themselves"),

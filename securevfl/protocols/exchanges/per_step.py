@@ -82,6 +82,8 @@ def check_per_step(plan: Plan) -> None:
         ConfigError: they do not.
     """
     settings, exchange = plan.job.job, plan.job.exchange
+    if not plan.algorithm.repeats_products:
+        raise ConfigError(f"he_per_step: algorithm {plan.algorithm.name!r} repeats no products")
     if exchange.hide != "residuals" or exchange.round_trips == 1:
         raise ConfigError("he_per_step needs hide = 'residuals' and no round_trips = 1")
     if settings.learning_rate == "auto":

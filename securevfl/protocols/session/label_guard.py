@@ -31,19 +31,19 @@ class LeakageCount:
         outputs: C.
         columns: P of every peer.
         revealed: by peer and batch: how many values the peer learned.
-        every_product: the peers for which every product of a batch counts.
+        nonlinear: the peers for which every product of a batch counts.
     """
 
     rows: int
     outputs: int
     columns: Mapping[str, int]
     revealed: Revealed = field(default_factory=dict)
-    every_product: frozenset[str] = frozenset()
+    nonlinear: frozenset[str] = frozenset()
 
     def add(self, peer: str, rows: NDArray[np.int64]) -> None:
         """Count a product of the batch of these rows for a peer: once, or every one."""
         seen, batch = self.revealed.setdefault(peer, {}), batch_digest(rows)
-        before = seen.get(batch, 0) if peer in self.every_product else 0
+        before = seen.get(batch, 0) if peer in self.nonlinear else 0
         seen[batch] = before + self.columns[peer] * self.outputs
 
     @property

@@ -62,6 +62,7 @@ class FedBcd(Algorithm):
     """
 
     takes_head = True
+    repeats_products = True
 
     def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
         self.name = name
@@ -154,7 +155,7 @@ async def take_part(training: Training) -> Trained:
     # Products that local steps repeat tell nothing new, but a peer that cheats could make them.
     repeated = plan.facts.names if plan.products > 1 else plan.networks
     leakage = LeakageCount(
-        plan.facts.rows, plan.loss.outputs, agreement.columns, every_product=frozenset(repeated)
+        plan.facts.rows, plan.loss.outputs, agreement.columns, nonlinear=frozenset(repeated)
     )
     columns = sum((agreement.own_columns, *agreement.columns.values()))
     async with party.costs.compute(SETUP):

@@ -46,7 +46,7 @@ def test_different_rows_have_different_names() -> None:
 
 
 def network_count(total: int = 1600) -> LeakageCount:
-    return LeakageCount(total, 1, {"shop": 10, "bank": 5}, every_product=frozenset({"shop"}))
+    return LeakageCount(total, 1, {"shop": 10, "bank": 5}, nonlinear=frozenset({"shop"}))
 
 
 def test_every_visit_of_a_batch_counts_for_a_network() -> None:
