@@ -120,12 +120,16 @@ roles="--overlap 4000 --learning-rate 3 --schedule constant"
     ftl credit-bfv 400 $roles --exchange bfv --target-auc 0.70 --max-rounds 14 --repeats 1
     ftl credit-paillier 1500 $roles --exchange paillier --key-bits 2048 --target-auc 0.70 \
         --max-rounds 14 --repeats 1
+    ftl round-bfv 60 $roles --exchange bfv --batch-size 64 --target-auc 0.99 --max-rounds 2 \
+        --repeats 1
+    ftl round-paillier 200 $roles --exchange paillier --key-bits 2048 --batch-size 64 \
+        --target-auc 0.99 --max-rounds 1 --repeats 1
 }
-ftl wikipedia 120 --dataset wikipedia-biology --exchange plain --batch-size full --learning-rate 1 \
-    --target-auc 0.76 --max-rounds 30 --local-steps 1,5,15,25,50,100 --proximal 0,0.1
-ftl mfeat 300 --dataset mfeat-even-odd --exchange plain --batch-size full --learning-rate 0.3 \
-    --target-auc 0.92 --max-rounds 30 --local-steps 1,5,15,25,50,100 --proximal 0,0.1
-result overlap-credit 200 bench overlap --alignment 0.001 --learning-rate 3 --rounds 20
+ftl wikipedia 120 --dataset wikipedia-biology --overlap 600 --exchange plain --batch-size full \
+    --learning-rate 1 --target-auc 0.75 --max-rounds 15 --local-steps 1,5,15,25,50,100 --proximal 0,0.1
+ftl mfeat 200 --dataset mfeat-even-odd --overlap 400 --exchange plain --batch-size full \
+    --learning-rate 0.3 --target-auc 0.90 --max-rounds 12 --local-steps 1,5,15,25,50,100 --proximal 0,0.1
+result overlap-credit 120 bench overlap --alignment 0.001 --learning-rate 3 --rounds 12
 mkdir -p results
 cat >results/transfer.toml <<END
 [job]
