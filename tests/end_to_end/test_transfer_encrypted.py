@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 from securevfl.data.sources import load
-from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused, UnexpectedMessage
+from securevfl.errors import (
+    HeldOutLeakRefused,
+    LabelLeakRefused,
+    RangeExceeded,
+    UnexpectedMessage,
+)
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts, EncryptedProducts
+from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
 from securevfl.protocols.transfer.encrypted_scores import EncryptedScores, ScoreMasks
 from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
@@ -149,6 +155,27 @@ def test_every_visit_of_a_batch_counts() -> None:
     )
     assert once is not None
     assert twice == pytest.approx(2 * once)
+
+
+def test_a_session_goes_on_with_new_keys(tmp_path: Path) -> None:
+    states = {}
+
+    def keep(state: SessionState) -> None:
+        if state.rounds == 2:
+            states[state.party] = state
+
+    kept = Environment(keys=SmallKeys(), keep_state=keep)
+    whole = encrypted(environment=kept, allow_label_leak=True)
+    resumed = Environment(keys=SmallKeys(), resume=states, guard_directory=tmp_path)
+    rest = encrypted(environment=resumed, allow_label_leak=True)
+    assert rest.label_guard_ratio == whole.label_guard_ratio
+    for name, outcome in whole.outcomes.items():
+        np.testing.assert_array_equal(rest.outcomes[name].model.weights, outcome.model.weights)
+
+
+def test_products_without_room_are_refused() -> None:
+    with pytest.raises(RangeExceeded):
+        encrypted(ftl={"alignment": 1e9})
 
 
 @pytest.mark.parametrize(
