@@ -11,7 +11,6 @@ from securevfl.errors import (
     HeldOutLeakRefused,
     LabelLeakRefused,
     RangeExceeded,
-    UnexpectedMessage,
 )
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts, EncryptedProducts
 from securevfl.protocols.session.state import SessionState
@@ -20,7 +19,6 @@ from securevfl.protocols.transfer.encrypted_scores import EncryptedScores, Score
 from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
 from securevfl.runtime.views import Decrypted, Learned
 from securevfl.training import Environment, TrainingResult, train
-from securevfl.wire.codec import Message, decode, encode
 from tests.end_to_end.conftest import SmallKeys
 from tests.transfer_data import UNITS, job_of, made
 
@@ -176,22 +174,3 @@ def test_a_session_goes_on_with_new_keys(tmp_path: Path) -> None:
 def test_products_without_room_are_refused() -> None:
     with pytest.raises(RangeExceeded):
         encrypted(ftl={"alignment": 1e9})
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda m: EncryptedComponents(m.step, m.vectors[1:], m.exponent), "4 vectors where 5"),
-        (lambda m: EncryptedComponents(m.step, m.vectors, m.exponent + 10), "bounds eigenvalues"),
-    ],
-)
-def test_components_that_cannot_be_are_refused(change: Any, told: str) -> None:  # noqa: ANN401
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del receiver
-        message: Message = decode(data)
-        if sender == "bank" and isinstance(message, EncryptedComponents):
-            return encode(change(message))
-        return data
-
-    with pytest.raises(UnexpectedMessage, match=told):
-        encrypted(environment=Environment(keys=SmallKeys(), tamper=tamper))
