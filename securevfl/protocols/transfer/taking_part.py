@@ -9,6 +9,7 @@ from securevfl.arrays import FloatArray
 from securevfl.models.dense import DenseLayer
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.agreement import agree
+from securevfl.protocols.session.course import LONGEST_WINDOW
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending
 from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
@@ -27,8 +28,6 @@ from securevfl.protocols.vertical.guarding import require_guard
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
 from securevfl.protocols.vertical.memory import go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training
-
-LOSSES = 20
 
 
 async def take_part(training: Training) -> Trained:
@@ -173,7 +172,12 @@ class OwnSide:
 
     @property
     def learned(self) -> bool:
-        """Whether the loss has fallen below that of φ = 0, where this party sees it."""
-        recent = self._losses[-LOSSES:]
-        noisy = self._training.plan.exchange.adds_noise
-        return noisy or not recent or float(np.mean(recent)) < np.log(2)
+        """Whether the loss has fallen below that of φ = 0, where this party sees it.
+
+        The first is of the start, and tells nothing. Noise would drown the others.
+        """
+        plan, seen = self._training.plan, self._losses[1:]
+        if plan.exchange.adds_noise or not seen:
+            return True
+        window = max(1, min(plan.schedule.batches, LONGEST_WINDOW, len(seen) // 2))
+        return bool(np.mean(seen[-window:]) < np.log(2))
