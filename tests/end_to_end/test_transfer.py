@@ -305,6 +305,8 @@ def test_derived_step_sizes_train(in_turns: bool) -> None:
     assert result.clear_auc > 0.93
 
 
-def test_a_model_that_learned_nothing_is_told() -> None:
-    job = job_of(learning_rate=1e-9, rounds=2)
-    assert not train(job, made()).learned
+@pytest.mark.parametrize("scored", ["never", 0])
+def test_a_model_that_learned_nothing_is_told(scored: str | int) -> None:
+    settings: dict[str, Any] = {"rounds": 8, "eval_every": scored}
+    assert train(job_of(**settings), made()).learned
+    assert not train(job_of(learning_rate=1e-9, **settings), made()).learned
