@@ -87,6 +87,7 @@ class TrainingResult:
         test_labels: of the held-out rows.
         others: what the programs of those without data returned, by name.
         rounds_before: rounds of an earlier run, from which this one went on.
+        dropped: by party, rows of its file that took no part.
     """
 
     plan: Plan
@@ -100,6 +101,7 @@ class TrainingResult:
     test_labels: NDArray[np.int64]
     others: dict[str, Any] = field(default_factory=dict)
     rounds_before: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def job(self) -> Job:
@@ -205,6 +207,7 @@ def train(
         wall_s=wall,
         test_labels=dataset.test_labels,
         rounds_before=max((each.rounds for each in environment.resume.values()), default=0),
+        dropped=dataset.dropped,
         others={name: each for name, each in simulated.results.items() if name not in places},
     )
 

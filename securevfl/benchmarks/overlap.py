@@ -24,7 +24,7 @@ from securevfl.models.scores import auc
 from securevfl.reports.transfer import OverlapRow
 from securevfl.training import train
 
-MAX_ITERATIONS = 2000
+MAX_ITERATIONS, NETWORK_ITERATIONS = 2000, 200
 # A network of few rows: scikit-learn's own penalty would let it learn them by heart.
 PENALTY = 1.0
 
@@ -102,7 +102,7 @@ def _alone(
         activation="tanh",
         alpha=PENALTY,
         solver="lbfgs",
-        max_iter=MAX_ITERATIONS,
+        max_iter=NETWORK_ITERATIONS,
         random_state=seed,
     ).fit(train_rows, both.train_labels)
     probabilities = np.asarray(network.predict_proba(test_rows))[:, 1]

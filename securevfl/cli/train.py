@@ -185,7 +185,7 @@ def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> flo
         return 0.0
     feature_parties = (each for each in dataset.parties if each.name != dataset.label_party)
     columns = sum(len(each.columns) for each in feature_parties)
-    return columns / (len(dataset.train_labels) * label_variance(dataset.train_labels))
+    return columns / (result.plan.facts.rows * label_variance(dataset.train_labels))
 
 
 def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainRow:
@@ -219,7 +219,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "key_fingerprints": result.key_fingerprints,
         "job_hash": result.job.hash().hex(),
         "privacy": result.privacy.row() if result.privacy else None,
-        "dropped_rows": dict(dataset.dropped),
+        "dropped_rows": dict(result.dropped),
         "wall_s": result.wall_s,
     }
 

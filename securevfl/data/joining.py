@@ -1,7 +1,7 @@
 """The parties' files joined by id: what is common to all, and each party's part of it."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from securevfl.data.aligned import AlignedIds
 from securevfl.data.own_files import FileSource, PartyRows, read_party
-from securevfl.data.tables import PartyTable, VerticalDataset, check, check_labels, row_digests
+from securevfl.data.tables import (
+    OwnRows,
+    PartyTable,
+    VerticalDataset,
+    check,
+    check_labels,
+    row_digests,
+)
 from securevfl.errors import ConfigError, DataError
 
 
@@ -22,12 +29,15 @@ class OwnData:
         train_labels: Shape (N,), int64, 0..classes-1, at the label party only.
         test_labels: Shape (test rows,), the same.
         label_names: What each class is called in the file.
+        own_rows: At the label party, its training rows whose ids another party lacks, as far as
+            they are of these classes.
     """
 
     table: PartyTable
     train_labels: NDArray[np.int64] | None = None
     test_labels: NDArray[np.int64] | None = None
     label_names: tuple[str, ...] = ()
+    own_rows: OwnRows | None = None
 
 
 def load_files(parties: Sequence[FileSource], *, name: str = "files") -> VerticalDataset:
@@ -63,6 +73,7 @@ def load_files(parties: Sequence[FileSource], *, name: str = "files") -> Vertica
         row_digests=row_digests(aligned.train),
         label_names=labels.label_names,
         dropped=dropped,
+        own_rows=labels.own_rows,
     )
     check(dataset)
     return dataset
@@ -163,7 +174,34 @@ def _own_data(source: FileSource, held: _Held, aligned: AlignedIds) -> OwnData:
             f"party {source.name!r}: {len(names)} classes in {source.label_column!r}, the "
             f"aligned ids say {aligned.classes}"
         )
-    return OwnData(table, train_labels, test_labels, names)
+    codes = np.concatenate([train_labels, test_labels]).tolist()
+    known = dict(zip(map(_as_class, (*labels[0], *labels[1])), codes, strict=True))
+    own_rows = _own_rows(held.train, {*aligned.train, *aligned.test}, known)
+    return OwnData(table, train_labels, test_labels, names, own_rows)
+
+
+def _own_rows(
+    rows: PartyRows, aligned: Collection[str], known: Mapping[str | float, int]
+) -> OwnRows | None:
+    """Rows that others lack, of known classes."""
+    labels = [known.get(_as_class(label)) for label in rows.labels or ()]
+    found = [
+        (row, code)
+        for row, (row_id, code) in enumerate(zip(rows.ids, labels, strict=True))
+        if code is not None and row_id not in aligned
+    ]
+    if not found:
+        return None
+    places, codes = zip(*found, strict=True)
+    return OwnRows(rows.features[list(places)], np.array(codes, np.int64))
+
+
+def _as_class(label: str) -> str | float:
+    """A label as classes are compared: numbers by value."""
+    try:
+        return float(label)
+    except ValueError:
+        return label
 
 
 def _common_ids(parties: Mapping[str, PartyRows], dropped: dict[str, int]) -> list[str]:

@@ -303,9 +303,8 @@ class FtlSettings(Section):
         activation: of these units; a bounded one under encryption.
         alignment: g of g·‖u_A − u_B‖², the mean over rows that both hold; by default 2g = 1/64,
             FATE's κ.
-        overlap: of a data set by name, the training rows that both parties hold: a part of them,
-            or how many; the label party alone holds the others. Of files, those of the ids that
-            both have.
+        overlap: how many of the rows that both hold both train on: a part, or a number of rows;
+            the others are the label party's alone, as are rows of its file that the other lacks.
         in_turns: the label party steps first, and the other from what it then has (FedBCD-s).
     """
 

@@ -45,6 +45,7 @@ def unbroken(
         ({"scheme": "plain"}, {}, 2),
         ({"scheme": "plain"}, {"algorithm": "fedbcd-s"}, 3),
         ({"scheme": "plain"}, {"model": "mlp", "hidden": [3]}, 2),
+        ({"scheme": "plain"}, {"algorithm": "ftl"}, 2),
         ({"scheme": "masked"}, {}, 3),
         ({"scheme": "paillier"}, {"batch_size": 128}, 2),
         ({"scheme": "bfv", "round_trips": 2}, {}, 2),

@@ -19,6 +19,7 @@ from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
 from securevfl.protocols.transfer.settings import settings_of
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
+from tests.end_to_end.commands import run as run_command
 from tests.transfer_data import GAMMA, Point, Starts, job_of, made
 
 
@@ -254,6 +255,47 @@ def test_own_rows_that_do_not_fit_are_refused() -> None:
             train(job_of(), replace(dataset, own_rows=own))
 
 
+def test_rows_of_the_label_partys_file_alone_train_and_are_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(5)
+    labels = generator.integers(0, 2, 300)
+    columns = generator.standard_normal((300, 4)) + 1.5 * labels[:, None]
+    rows = list(enumerate(columns.tolist()))
+    files = {
+        "bank": ["id,x,y,default", *(f"{n},{a},{b},{labels[n]}" for n, (a, b, _, _) in rows)],
+        "shop": ["id,z,w", *(f"{n},{c},{d}" for n, (_, _, c, d) in rows if n % 2)],
+    }
+    for name, lines in files.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "job.toml").write_text(
+        """
+        [job]
+        algorithm = "ftl"
+        rounds = 20
+        [ftl]
+        units = 8
+        [network]
+        preset = "lan"
+        [[party]]
+        name = "bank"
+        role = "label"
+        data = "bank.csv"
+        label_column = "default"
+        [[party]]
+        name = "shop"
+        role = "feature"
+        data = "shop.csv"
+        """,
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run_command("train", "job.toml") == 0
+    told = capsys.readouterr().out
+    assert "bank: 0 rows without a partner were left out" in told
+    assert load_model(Path("models/bank.safetensors")).phi is not None
+
+
 @pytest.mark.parametrize("in_turns", [False, True])
 def test_derived_step_sizes_train(in_turns: bool) -> None:
     ftl = {"units": 16, "overlap": 0.3, "in_turns": in_turns}
@@ -263,6 +305,8 @@ def test_derived_step_sizes_train(in_turns: bool) -> None:
     assert result.clear_auc > 0.93
 
 
-def test_a_model_that_learned_nothing_is_told() -> None:
-    job = job_of(learning_rate=1e-9, rounds=2)
-    assert not train(job, made()).learned
+@pytest.mark.parametrize("scored", ["never", 0])
+def test_a_model_that_learned_nothing_is_told(scored: str | int) -> None:
+    settings: dict[str, Any] = {"rounds": 8, "eval_every": scored}
+    assert train(job_of(**settings), made()).learned
+    assert not train(job_of(learning_rate=1e-9, **settings), made()).learned

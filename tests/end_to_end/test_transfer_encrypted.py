@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 
 from securevfl.data.sources import load
-from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused, UnexpectedMessage
+from securevfl.errors import (
+    HeldOutLeakRefused,
+    LabelLeakRefused,
+    RangeExceeded,
+)
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts, EncryptedProducts
+from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
 from securevfl.protocols.transfer.encrypted_scores import EncryptedScores, ScoreMasks
 from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
 from securevfl.runtime.views import Decrypted, Learned
 from securevfl.training import Environment, TrainingResult, train
-from securevfl.wire.codec import Message, decode, encode
 from tests.end_to_end.conftest import SmallKeys
 from tests.transfer_data import UNITS, job_of, made
 
@@ -151,20 +155,22 @@ def test_every_visit_of_a_batch_counts() -> None:
     assert twice == pytest.approx(2 * once)
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda m: EncryptedComponents(m.step, m.vectors[1:], m.exponent), "4 vectors where 5"),
-        (lambda m: EncryptedComponents(m.step, m.vectors, m.exponent + 10), "bounds eigenvalues"),
-    ],
-)
-def test_components_that_cannot_be_are_refused(change: Any, told: str) -> None:  # noqa: ANN401
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del receiver
-        message: Message = decode(data)
-        if sender == "bank" and isinstance(message, EncryptedComponents):
-            return encode(change(message))
-        return data
+def test_a_session_goes_on_with_new_keys(tmp_path: Path) -> None:
+    states = {}
 
-    with pytest.raises(UnexpectedMessage, match=told):
-        encrypted(environment=Environment(keys=SmallKeys(), tamper=tamper))
+    def keep(state: SessionState) -> None:
+        if state.rounds == 2:
+            states[state.party] = state
+
+    kept = Environment(keys=SmallKeys(), keep_state=keep)
+    whole = encrypted(environment=kept, allow_label_leak=True)
+    resumed = Environment(keys=SmallKeys(), resume=states, guard_directory=tmp_path)
+    rest = encrypted(environment=resumed, allow_label_leak=True)
+    assert rest.label_guard_ratio == whole.label_guard_ratio
+    for name, outcome in whole.outcomes.items():
+        np.testing.assert_array_equal(rest.outcomes[name].model.weights, outcome.model.weights)
+
+
+def test_products_without_room_are_refused() -> None:
+    with pytest.raises(RangeExceeded):
+        encrypted(ftl={"alignment": 1e9})

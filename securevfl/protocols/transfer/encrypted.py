@@ -144,7 +144,7 @@ class EncryptedSide:
             raise UnexpectedMessage(
                 f"{peer} sent {len(message.vectors)} vectors where {units} are due"
             )
-        # Ψ of bounded units has eigenvalues up to d.
+        # Ψ of bounded units has eigenvalues up to w.
         largest, most = message.exponent + LEAST_EXPONENT, ceil(log2(units)) + 1
         if largest > most:
             raise UnexpectedMessage(f"{peer} bounds eigenvalues by 2^{largest}, at most 2^{most}")

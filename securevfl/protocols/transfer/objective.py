@@ -56,7 +56,7 @@ class Components:
     def largest(self) -> int:
         """The least e such that all eigenvalues of Ψ are below 2^e; or `LEAST_EXPONENT`."""
         eigenvalue = float(np.linalg.eigvalsh(self.matrix)[-1])
-        return max(frexp(max(eigenvalue, 0.0))[1], LEAST_EXPONENT)
+        return max(frexp(max(eigenvalue, 2.0**LEAST_EXPONENT / 2))[1], LEAST_EXPONENT)
 
     @property
     def by_unit(self) -> FloatArray:
@@ -75,11 +75,6 @@ class Affine:
 
     constant: FloatArray
     matrices: FloatArray
-
-    def at(self, by_unit: FloatArray) -> FloatArray:
-        """The gradient, shape (P, w)."""
-        product: FloatArray = np.einsum("akf,ka->fa", self.matrices, by_unit)
-        return self.constant + product
 
 
 class Release(Protocol):

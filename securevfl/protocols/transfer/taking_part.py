@@ -1,12 +1,15 @@
 """One party's part in transfer learning: agree, set up the exchange, train, score."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.errors import ConfigError
 from securevfl.models.dense import DenseLayer
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.agreement import agree
+from securevfl.protocols.session.course import LONGEST_WINDOW
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending
 from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
@@ -23,9 +26,8 @@ from securevfl.protocols.transfer.steps import Side, take_steps
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.guarding import require_guard
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
+from securevfl.protocols.vertical.memory import go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training
-
-LOSSES = 20
 
 
 async def take_part(training: Training) -> Trained:
@@ -39,8 +41,6 @@ async def take_part(training: Training) -> Trained:
     """
     party, plan, part = training.party, training.plan, training.part
     place, model = training.workplace, training.model
-    if place.resume is not None:
-        raise ConfigError("algorithm = 'ftl' keeps no state to go on from")
     assert isinstance(model, DenseLayer)  # noqa: S101
     write_down_scorings = require_held_out_guard(training)
     common = part.inputs[: plan.facts.rows]
@@ -54,7 +54,8 @@ async def take_part(training: Training) -> Trained:
     )
     labels = place.data.train_labels
     if party.name in plan.exchange.key_owners(plan.job.exchange, party):
-        require_guard(party, plan, agreement, labels, place.guard_directory)
+        resumes = place.resume is not None
+        require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
     leakage = LeakageCount(
         plan.facts.rows, 1, agreement.columns, every_product=frozenset(plan.networks)
     )
@@ -80,7 +81,16 @@ async def take_part(training: Training) -> Trained:
             target_auc=plan.job.job.target_auc,
         )
     batches = PartyBatches(plan, place.data, common)
-    done, ended = await own_side.train(ready.side, batches, scoring)
+    first_round = 0
+    if place.resume is not None:
+        first_round = go_on(place.resume, training, leakage, own_side)
+    done, ended = await own_side.train(
+        ready.side,
+        batches,
+        scoring,
+        goes_on=partial(keep_state, training, leakage, own_side),
+        first_round=first_round,
+    )
     scores = scoring.scores if isinstance(scoring, LabelScoring) else []
     return Trained(done, scores, leakage, ready.key, ended=ended, learned=own_side.learned)
 
@@ -112,17 +122,38 @@ class OwnSide:
             self._model, self._training.part.inputs, self.signs, batch.rows, gamma
         )
 
+    def arrays(self) -> dict[str, FloatArray]:
+        """What it takes to go on."""
+        return {"losses": np.array(self._losses)}
+
+    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Go on from there."""
+        self._losses = arrays["losses"].tolist()
+
     async def train(
-        self, side: Side, batches: PartyBatches, scoring: FeatureScoring | LabelScoring
+        self,
+        side: Side,
+        batches: PartyBatches,
+        scoring: FeatureScoring | LabelScoring,
+        *,
+        goes_on: Callable[[int], None],
+        first_round: int = 0,
     ) -> tuple[int, Ending]:
         """Train in place; the number of rounds done, and what ended them.
+
+        Args:
+            side: of the exchange.
+            batches: this party's rows.
+            scoring: its side of scoring.
+            goes_on: called with rounds done once scoring has not ended the job.
+            first_round: rounds that have been done before.
 
         Raises:
             PeerError: the peer failed; the model is as after the last whole round or turn.
         """
         training, plan = self._training, self._training.plan
         costs = training.party.costs
-        for index in range(plan.rounds):
+        for index in range(first_round, plan.rounds):
             batch, loss = batches.at(index), None
             for step in steps_of(plan, index):
                 signal = await side.signal(step, batch, self.objective(batch))
@@ -137,11 +168,17 @@ class OwnSide:
             training.after_round(index + 1)
             if await scoring.stops(index, self._model, loss=loss):
                 return index + 1, "target"
+            goes_on(index + 1)
         return plan.rounds, "rounds"
 
     @property
     def learned(self) -> bool:
-        """Whether the loss has fallen below that of φ = 0, where this party sees it."""
-        recent = self._losses[-LOSSES:]
-        noisy = self._training.plan.exchange.adds_noise
-        return noisy or not recent or float(np.mean(recent)) < np.log(2)
+        """Whether the loss has fallen below that of φ = 0, where this party sees it.
+
+        The first is of the start, and tells nothing. Noise would drown the others.
+        """
+        plan, seen = self._training.plan, self._losses[1:]
+        if plan.exchange.adds_noise or not seen:
+            return True
+        window = max(1, min(plan.schedule.batches, LONGEST_WINDOW, len(seen) // 2))
+        return bool(np.mean(seen[-window:]) < np.log(2))

@@ -1,7 +1,8 @@
-"""What a party of FedBCD keeps to go on after a round."""
+"""What a party keeps to go on after a round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -15,9 +16,19 @@ from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.vertical.program import Training
 
 
+class Remembers(Protocol):
+    """Whoever keeps something from round to round beside the model and the guard's count."""
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """All of it, by name."""
+
+    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Put all of it back."""
+
+
 @dataclass(frozen=True)
 class Memory:
-    """What a party keeps from round to round beside its model and the guard's count."""
+    """What a party of FedBCD keeps."""
 
     exchange: Established
     steps: LocalSteps
@@ -49,7 +60,7 @@ class Memory:
             np.copyto(self.row_offsets, of("row")["offsets"])
 
 
-def keep_state(training: Training, leakage: LeakageCount, memory: Memory, rounds: int) -> None:
+def keep_state(training: Training, leakage: LeakageCount, memory: Remembers, rounds: int) -> None:
     """Hand on what it takes to go on, where somebody keeps it."""
     keep = training.workplace.keep_state
     if keep is not None:
@@ -59,7 +70,7 @@ def keep_state(training: Training, leakage: LeakageCount, memory: Memory, rounds
         keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, memory.arrays()))
 
 
-def go_on(state: SessionState, training: Training, leakage: LeakageCount, memory: Memory) -> int:
+def go_on(state: SessionState, training: Training, leakage: LeakageCount, memory: Remembers) -> int:
     """Put a party back to where it was, and say how many rounds that is.
 
     Raises:

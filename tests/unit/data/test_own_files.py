@@ -67,6 +67,35 @@ def test_rows_that_not_every_party_holds_are_dropped_and_counted(
     assert len(joined(data)) == 55
 
 
+def test_labelled_rows_that_others_lack_stay_at_the_label_party(
+    bank: FileSource, shop: FileSource
+) -> None:
+    frame = pl.read_parquet(shop.path).filter(pl.col("customer") > "p009")
+    frame.write_parquet(shop.path)
+    data = load_files([edit(bank, "p003,3,3,no", "p003,3,3,perhaps"), shop])
+    assert data.own_rows is not None
+    kept = [n for n in range(10) if n != 3]  # of a class that no common row has
+    np.testing.assert_array_equal(data.own_rows.features, [(n, n % 7) for n in kept])
+    np.testing.assert_array_equal(data.own_rows.labels, [int(n % 3 > 0) for n in kept])
+    assert data.dropped == {"bank": 10, "shop": 0}
+
+
+def test_labels_of_own_rows_are_compared_by_value(bank: FileSource, shop: FileSource) -> None:
+    for old, new in ((",yes", ",1"), (",no", ",0"), ("p000,0,0,0", "p000,0,0,0.0")):
+        edit(bank, old, new)
+    frame = pl.read_parquet(shop.path).filter(pl.col("customer") > "p001")
+    frame.write_parquet(shop.path)
+    own = load_files([bank, shop]).own_rows
+    assert own is not None
+    np.testing.assert_array_equal(own.labels, [0, 1])
+
+
+def test_where_all_hold_all_rows_nobody_has_rows_of_its_own(
+    bank: FileSource, shop: FileSource
+) -> None:
+    assert load_files([bank, shop]).own_rows is None
+
+
 def test_about_a_fifth_of_the_rows_are_test_rows_and_stay_so(
     bank: FileSource, shop: FileSource
 ) -> None:
