@@ -57,7 +57,7 @@ async def take_part(training: Training) -> Trained:
         resumes = place.resume is not None
         require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
     leakage = LeakageCount(
-        plan.facts.rows, 1, agreement.columns, every_product=frozenset(plan.networks)
+        plan.facts.rows, 1, agreement.columns, nonlinear=frozenset(plan.networks)
     )
     own_side = OwnSide(training, model)
     part.phi = None if own_side.signs is None else own_side.phi

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,8 @@ def test_both_own_predictions_are_swept_and_named(
     assert found[:2] == rows
     exact, noisy = found[1], found[3]
     assert exact["aucs"] != noisy["aucs"]
-    promised = ("releases", "epsilon_release", "epsilon_end_to_end", "auc_centralized")
-    assert [exact[key] for key in promised] == [noisy[key] for key in promised]
+    promised = itemgetter("releases", "epsilon_release", "epsilon_end_to_end", "auc_centralized")
+    assert promised(exact) == promised(noisy)
     drawn = sweep_curve(found)
     assert list(drawn["series"]) == ["own prediction exact", "own prediction noisy"]
     assert drawn["series"]["own prediction noisy"] == [row["auc_mean"] for row in found[2:]]
