@@ -86,7 +86,7 @@ class Attack:
 
     def __call__(self, subject: Subject) -> Iterator[Measurement]:
         """A measurement for every case; one alone where the exchange is immune."""
-        if subject.plan.algorithm.own_components != self.of_components:
+        if subject.algorithm.own_components != self.of_components:
             yield self.without_figure(self._other_algorithm(subject))
             return
         if reason := self.immune(subject):
@@ -113,7 +113,7 @@ class Attack:
         """What there is to say of an algorithm that the attack is not about."""
         if self.of_components:
             return Immune("parties exchange predictions and residuals, no components")
-        name = subject.plan.algorithm.name
+        name = subject.algorithm.name
         return NotShown(f"algorithm = {name!r}: this attack is about predictions and residuals")
 
     def without_figure(self, outcome: Immune | NotShown) -> Measurement:

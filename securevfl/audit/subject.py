@@ -13,6 +13,7 @@ from securevfl.audit.trails import Trails
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
 from securevfl.protocols.plan import Plan
@@ -57,6 +58,11 @@ class Subject:
         self.job = job.with_settings(
             seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True
         )
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The description of the algorithm."""
+        return algorithm_of(self.job)
 
     @property
     def exchange(self) -> Exchange:

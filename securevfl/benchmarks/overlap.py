@@ -6,9 +6,11 @@ label party's own model says of the same rows from columns that it would not hav
 """
 
 import statistics
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
@@ -104,7 +106,11 @@ def _alone(
         solver="lbfgs",
         max_iter=NETWORK_ITERATIONS,
         random_state=seed,
-    ).fit(train_rows, both.train_labels)
+    )
+    with warnings.catch_warnings():
+        # So many steps and no more: what comes after is overfitting.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        network.fit(train_rows, both.train_labels)
     probabilities = np.asarray(network.predict_proba(test_rows))[:, 1]
     return (
         _logistic(train_rows, both.train_labels, test_rows, both.test_labels),
