@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from securevfl.reports.rounds_rows import RoundsRow
 from securevfl.reports.rows import (
     CostLawRow,
     CryptoRow,
@@ -11,11 +12,9 @@ from securevfl.reports.rows import (
     JointRow,
     LabelGuardRow,
     OverheadRow,
-    RoundsRow,
     StalenessRow,
-    Theorem1Row,
-    Theorem2Row,
 )
+from securevfl.reports.theorem_rows import Theorem1Row, Theorem2Row
 
 if TYPE_CHECKING:
     from rich.table import Table
