@@ -15,7 +15,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.scoring import Score
-from securevfl.reports.rows import CurvePoint, RoundsRow, RoundsRun
+from securevfl.reports.rounds_rows import CurvePoint, RoundsRow, RoundsRun
 from securevfl.training import plan_for, train
 
 MOST_POINTS = 100

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from securevfl.audit.curves import curve
 from securevfl.reports.page import render
 from securevfl.reports.plots import curve_svg
-from securevfl.reports.rows import RoundsRow
+from securevfl.reports.rounds_rows import RoundsRow
 from securevfl.reports.tables import ROUNDS, target_notes
 
 Figure = Literal["training_loss", "auc"]

@@ -104,50 +104,6 @@ class TradeoffRow(JobRow):
     runs: Sequence[TradeoffRun]
 
 
-class CurvePoint(TypedDict):
-    """Held-out AUC after so many rounds, and the mean training loss since the point before.
-
-    The loss is of the rounds' batches, each as it was exchanged.
-    """
-
-    rounds: int
-    training_loss: float | None
-    auc: float
-
-
-class RoundsRun(TypedDict):
-    """One run; `curve` has at most 100 points, evenly over its scorings, the last among them."""
-
-    seed: int
-    reached: bool
-    rounds: int
-    auc: float
-    best_auc: float
-    messages: int
-    curve: Sequence[CurvePoint]
-
-
-class RoundsRow(TypedDict):
-    """One combination of algorithm, Q, K and μ."""
-
-    dataset: str
-    algorithm: str
-    local_steps: int | str
-    parties: int
-    proximal: float
-    batch_size: int | str
-    local_rule: str
-    target_auc: float
-    reached_target: bool
-    rounds: float
-    auc: float
-    best_auc: float
-    learning_rate: float | None
-    learning_rate_chosen: str
-    repeats: int
-    runs: Sequence[RoundsRun]
-
-
 class JointRun(TypedDict):
     """One run; `rounds_to` is null where it never came so near."""
 
@@ -306,48 +262,6 @@ class OverheadRow(TypedDict):
     overhead_s_per_round: float
     rounds: int
     repeats: int
-
-
-class Theorem1Row(TypedDict):
-    """One pair of runs; deviations are the largest of all messages."""
-
-    dataset: str
-    case: str
-    expected: Literal["holds", "breaks"]
-    rounds: int
-    deviation: float
-    absolute_deviation: float
-    relative_distance: float
-    orthogonality_error: float
-    free_dimensions: int
-    group_dimension: int
-    set_up_differs: Sequence[str]
-    wall_s: float
-
-
-class Theorem2Row(TypedDict):
-    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
-
-    `proof_term` is what the theorem's proof has at least 0; where it is, `within` says proof, where
-    only the step size is one that the theorem allows, statement.
-    """
-
-    table: Literal["bound", "rate"]
-    dataset: str
-    local_rule: str
-    parties: int
-    local_steps: int
-    batch_size: int
-    eta: float
-    rounds: int
-    steps: int
-    measured: float
-    spread: float
-    bound: float
-    holds: bool
-    over_limit: float | None
-    proof_term: float
-    within: Literal["proof", "statement", "neither"]
 
 
 class L1Row(TypedDict):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from securevfl.reports.network_rows import NetworksRow
+from securevfl.reports.rounds_rows import RoundsRow
 from securevfl.reports.rows import (
     CostLawRow,
     CryptoRow,
@@ -13,11 +14,9 @@ from securevfl.reports.rows import (
     L1Row,
     LabelGuardRow,
     OverheadRow,
-    RoundsRow,
     StalenessRow,
-    Theorem1Row,
-    Theorem2Row,
 )
+from securevfl.reports.theorem_rows import Theorem1Row, Theorem2Row
 
 if TYPE_CHECKING:
     from rich.table import Table

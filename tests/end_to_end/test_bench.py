@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import network_rows, rows, transfer
+from securevfl.reports import network_rows, rounds_rows, rows, theorem_rows, transfer
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
@@ -22,7 +22,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--he-per-step --schedule inverse-sqrt",
     ),
     "rounds": (
-        rows.RoundsRow, 3,
+        rounds_rows.RoundsRow, 3,
         "--algorithm fedbcd-p --local-steps 1,5,exact --max-rounds 2 --learning-rate 0.3 "
         "--repeats 1",
     ),
@@ -55,9 +55,9 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "overhead": (
         rows.OverheadRow, 1, "--samples 16 --features 4 --rounds 5 --repeats 1",
     ),
-    "theorem1": (rows.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
+    "theorem1": (theorem_rows.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (
-        rows.Theorem2Row, 6,
+        theorem_rows.Theorem2Row, 6,
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
     ),
