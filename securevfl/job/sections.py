@@ -279,14 +279,18 @@ class FdmlSettings(Section):
 class DbcdSettings(Section):
     """`[dbcd]`.
 
+    Of `[job]` it takes l1, or a path; local_steps as passes of coordinate descent, "exact" going on
+    until they have converged; tolerance as the part of the objective that it may be above its
+    least; and starts at zero whatever start says.
+
     Attributes:
         working_set: the columns that a party moves in a round: all, or greedily those that break
             the conditions of optimality most.
         size: how many of them, where it is greedy; 10 where not given.
         path: λ₁ one after another, falling, each from where the last one ended, in place of
             job.l1; rounds are those of the whole path.
-        momentum: search along the last step too, which takes fewer rounds than the paper's
-            search along the new direction alone.
+        momentum: search along the last step too, but for noise, which takes fewer rounds than the
+            paper's search along the new direction alone.
     """
 
     working_set: Literal["all", "greedy"] = "all"

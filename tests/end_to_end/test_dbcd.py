@@ -20,6 +20,7 @@ from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.vertical.dbcd_rounds import StepTaken
 from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
 from securevfl.training import Environment, save_models
@@ -299,6 +300,13 @@ def test_a_target_ends_it(breast_cancer: VerticalDataset) -> None:
 def test_where_it_starts_is_zero_whatever_a_job_says(breast_cancer: VerticalDataset) -> None:
     one, other = (run(breast_cancer, l1=L1, seed=seed) for seed in (1, 2))
     assert np.array_equal(coefficients(one), coefficients(other))
+
+
+def test_it_does_not_go_on_from_a_state(breast_cancer: VerticalDataset) -> None:
+    names = [table.name for table in breast_cancer.parties]
+    states = {name: SessionState("00", name, 1, np.zeros((15, 1)), {}, {}) for name in names}
+    with pytest.raises(ConfigError, match="no state to go on from"):
+        run(breast_cancer, l1=L1, environment=Environment(resume=states))
 
 
 def test_constant_columns_stay_out(breast_cancer: VerticalDataset) -> None:

@@ -214,7 +214,8 @@ async def take_part(training: Training) -> Trained:
     by_row = ByRow(party, ready.gathering)
     scoring: FeatureScoring | LabelScoring
     scoring = FeatureScoring(party, by_row, plan.timetable, part.held_out)
-    if batch.labels is not None and place.data.test_labels is not None:
+    if party.holds_labels:
+        assert batch.labels is not None and place.data.test_labels is not None  # noqa: S101, PT018
         role = Leader(common, batch.labels, plan.job.job.tolerance)
         scoring = LabelScoring(
             party,

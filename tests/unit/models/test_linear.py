@@ -49,6 +49,6 @@ def test_without_an_intercept_inputs_are_the_features() -> None:
 def test_a_soft_threshold_leaves_the_intercept() -> None:
     weights = np.array([[2.0], [-0.5], [0.3], [0.4]])
     without, with_one = (LinearModel(weights, each) for each in (False, True))
-    assert np.allclose(soft_threshold(without, weights, 0.5), [[1.5], [0.0], [0.0], [0.0]])
-    assert np.allclose(soft_threshold(with_one, weights, 0.5), [[1.5], [0.0], [0.0], [0.4]])
+    assert np.allclose(soft_threshold(without, weights, 0.5), np.array([[1.5, 0, 0, 0]]).T)
+    assert np.allclose(soft_threshold(with_one, weights, 0.5), np.array([[1.5, 0, 0, 0.4]]).T)
     assert np.allclose(weights[:, 0], [2, -0.5, 0.3, 0.4])
