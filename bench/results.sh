@@ -92,7 +92,7 @@ result he-per-step-breast_cancer 100 bench tradeoff --exchange paillier,bfv --ke
     --local-steps 1,5,10 --he-per-step --repeats 3
 result he-per-step-credit 300 bench tradeoff --dataset credit --exchange paillier,bfv \
     --key-bits 2048 --local-steps 1,5,10 --batch-size 256 --target-auc 0.69,0.70 \
-    --max-rounds 100 --learning-rate 0.1 --he-per-step
+    --max-rounds 60 --learning-rate 1 --he-per-step
 
 # docs/results/rounds.md
 for rate in 0.1 0.3 0.5 1; do
@@ -242,10 +242,10 @@ result label-guard-a9a 120 bench label-guard --repeats 1 --dataset a9a
 
 # docs/results/noise.md
 result noise-lr 300 sweep noise --fresh --label-party second --model lr \
-    --noise 0,0.25,0.5,1,2,3,6,10,20 --repeats 3 --workers 1
-result noise-nn 400 sweep noise --fresh --label-party second --model nn --noise 0,0.5,3,10 \
-    --repeats 3 --workers 1
+    --noise 0,0.25,0.5,1,3,10 --repeats 3 --workers 1
+result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 0,0.5,3,10 \
+    --repeats 2 --learning-rate 3 --workers 1
 
 # docs/results/fdml.md
 result fdml 300 bench fdml
-result staleness 900 bench staleness --label-party second --repeats 3
+result staleness 300 bench staleness --label-party second
