@@ -159,8 +159,6 @@ for steps in fedbcd-p:3 fedbcd-p:5 fedbcd-s:3 fedbcd-s:5; do
     networks 3v8 "$steps" 0.3 30
 done
 networks 3v8 fedbcd-p:5 0.1 24
-networks 3v8 fedbcd-s:3 0.1 16
-networks 3v8 fedbcd-s:5 0.1 16
 result networks-1v7 100 bench networks --dataset mnist-1v7 --steps fedsgd,fedbcd-p:5 \
     --learning-rate 0.1 --max-rounds 8 --target-auc 0.997,0.999 --scored-rows 400 --repeats 1
 
