@@ -240,7 +240,7 @@ result label-guard-a9a 120 bench label-guard --repeats 1 --dataset a9a
 
 # docs/results/noise.md
 result noise-lr 300 sweep noise --fresh --label-party second --model lr \
-    --noise 0,0.25,0.5,1,3,10 --repeats 3 --workers 1
+    --noise 0,0.25,0.5,1,3,10 --repeats 2 --workers 1
 result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 0,0.5,3,10 \
     --repeats 2 --learning-rate 3 --workers 1
 

@@ -204,4 +204,5 @@ def test_the_curve_of_the_paper(real_data: Callable[..., VerticalDataset]) -> No
     quiet, some, much, *paper = sweep(settings, a9a)
     assert quiet["auc_mean"] > some["auc_mean"] > some["auc_local_only"] > much["auc_mean"]
     # As the paper has it, with one's own noise in the sum, it falls below much sooner.
-    assert paper[0]["auc_mean"] > paper[1]["auc_local_only"] > paper[1]["auc_mean"]
+    assert paper[0]["auc_mean"] > paper[1]["auc_mean"] > paper[2]["auc_mean"]
+    assert paper[1]["auc_local_only"] > paper[1]["auc_mean"]
