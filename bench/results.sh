@@ -112,12 +112,9 @@ result rounds-optimum 200 bench rounds --dataset a9a --algorithm fedbcd-p \
     --max-rounds 300 --eval-every 5 --learning-rate 0.3
 
 # docs/results/l1.md
-for data in a9a credit; do
-    result "l1-$data" 60 bench l1 --dataset "$data" --method dbcd
-    result "l1-$data-others" 200 bench l1 --dataset "$data" \
-        --method dbcd-alone,dbcd-greedy,fedbcd-p
-    result "l1-$data-hinge" 60 bench l1 --dataset "$data" --loss squared-hinge --method dbcd
-done
+result l1-credit 60 bench l1 --dataset credit --method dbcd
+result l1-a9a 60 bench l1 --dataset a9a --method dbcd --l1 0.03,0.01,0.003,0.001 --parties 2
+result l1-a9a-three 90 bench l1 --dataset a9a --method dbcd --l1 0.03,0.01,0.003,0.001 --parties 3
 
 # docs/results/audit.md
 for data in credit a9a; do
