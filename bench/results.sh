@@ -112,9 +112,9 @@ result rounds-optimum 200 bench rounds --dataset a9a --algorithm fedbcd-p \
     --max-rounds 300 --eval-every 5 --learning-rate 0.3
 
 # docs/results/l1.md
-result l1-credit 60 bench l1 --dataset credit --method dbcd
-result l1-a9a 60 bench l1 --dataset a9a --method dbcd --l1 0.03,0.01,0.003,0.001 --parties 2
-result l1-a9a-three 90 bench l1 --dataset a9a --method dbcd --l1 0.03,0.01,0.003,0.001 --parties 3
+for data in a9a credit; do
+    result "l1-$data" 150 bench l1 --dataset "$data" --method dbcd
+done
 
 # docs/results/audit.md
 for data in credit a9a; do
