@@ -209,10 +209,7 @@ result theorem2 300 bench theorem2 --batch-size 57,456
 
 # docs/results/l1.md
 for data in a9a credit; do
-    result "l1-$data" 60 bench l1 --dataset "$data" --method dbcd
-    result "l1-$data-others" 200 bench l1 --dataset "$data" \
-        --method dbcd-alone,dbcd-greedy,fedbcd-p
-    result "l1-$data-hinge" 60 bench l1 --dataset "$data" --loss squared-hinge --method dbcd
+    result "l1-$data" 150 bench l1 --dataset "$data" --method dbcd
 done
 
 # docs/results/audit.md

@@ -204,7 +204,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "overhead": by_columns(*OVERHEAD),
     "theorem1": by_columns(*THEOREM1),
     "theorem2": by_columns(*THEOREM2),
-    "l1": by_columns(*L1),
+    "l1": by_columns(("data", lambda row: str(row["dataset"])), *L1),
     "label-guard": by_columns(
         ("data", lambda row: f"{row['dataset']}, P = {row['columns']}"), *LABEL_GUARD
     ),
