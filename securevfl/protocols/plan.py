@@ -212,11 +212,12 @@ class Plan:
         """Deviation of what the label party adds to H of each training row, or 0 for no such.
 
         Gradient steps unlearn a random θ⁰ slowly where columns are correlated, and offsets need not
-        be unlearned. Exact steps unlearn θ⁰ at once; networks start at random whatever hides d.
+        be unlearned. Exact steps unlearn θ⁰ at once; networks, and what is under a head, start at
+        random whatever hides d.
         """
-        starts_at_zero = self.job.job.start == "zero"
-        others_have_labels = self.algorithm.labels_everywhere
-        if starts_at_zero or self.rule.exact or self.networks or others_have_labels:
+        algorithm, head = self.algorithm, self.representation is not None
+        hides = algorithm.gradient_steps and not algorithm.labels_everywhere
+        if self.job.job.start == "zero" or self.rule.exact or self.networks or head or not hides:
             return 0.0
         return ROW_OFFSETS
 
