@@ -212,12 +212,13 @@ class Plan:
         """Deviation of what the label party adds to H of each training row, or 0 for no such.
 
         Gradient steps unlearn a random θ⁰ slowly where columns are correlated, and offsets need not
-        be unlearned. Exact steps unlearn θ⁰ at once; networks, and what is under a head, start at
-        random whatever hides d.
+        be unlearned. Exact steps unlearn θ⁰ at once, networks start at random whatever hides d, and
+        where nothing is encrypted in any case, under a head or with L1, there is nothing to hide.
         """
-        algorithm, head = self.algorithm, self.representation is not None
-        hides = algorithm.gradient_steps and not algorithm.labels_everywhere
-        if self.job.job.start == "zero" or self.rule.exact or self.networks or head or not hides:
+        settings, algorithm = self.job.job, self.algorithm
+        unlearned = settings.start == "zero" or self.rule.exact or self.networks
+        in_clear = settings.head != "sum" or settings.l1 or algorithm.labels_everywhere
+        if unlearned or in_clear or not algorithm.gradient_steps:
             return 0.0
         return ROW_OFFSETS
 

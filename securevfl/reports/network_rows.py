@@ -1,7 +1,8 @@
 """Result rows of `bench networks`; see `rows`."""
 
 from collections.abc import Sequence
-from typing import TypedDict
+
+from typing_extensions import TypedDict
 
 
 class NetworksRun(TypedDict):

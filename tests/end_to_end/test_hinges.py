@@ -20,7 +20,7 @@ SQUARED = {**FEW, "loss": "squared-hinge"}
 HINGE = {**FEW, "loss": "hinge", "local_rule": "frozen"}
 ENCRYPTED: dict[str, dict[str, object]] = {
     "paillier": {"scheme": "paillier", "prediction_bound": 12.0},
-    "ckks": {"scheme": "ckks", "prediction_bound": 12.0},
+    "ckks": {"scheme": "ckks", "prediction_bound": 6.0},
     "bfv": {"scheme": "bfv", "prediction_bound": 12.0},
     "bfv, one trip": {"scheme": "bfv", "round_trips": 1, "prediction_bound": 12.0},
 }

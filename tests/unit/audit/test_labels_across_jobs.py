@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks.label_estimate import LabelEstimate
@@ -105,7 +107,9 @@ def test_jobs_add_up_to_what_none_of_them_tells() -> None:
         return score(found, labels).auc
 
     one, all_of_them = read(1), read(8)
-    assert one < own.score.auc + 0.15
+    # What the guard counts of P equations on S rows, beside the own model; 0.02 is one deviation.
+    counted = COLUMNS / (48 * 0.25) / 2 + norm.ppf(own.score.auc) ** 2
+    assert one < norm.cdf(sqrt(counted)) + 0.06
     assert all_of_them > one + 0.1
     assert all_of_them > 0.9
     # One job alone is what the attack on one job reads.
