@@ -226,6 +226,7 @@ def test_other_algorithms_leave_own_rows_out() -> None:
         (job_of(exchange={"scheme": "bfv"}), "hide = 'both'"),
         (job_of(exchange={"scheme": "bfv", "hide": "both", "round_trips": 1}), "round_trips"),
         (job_of({"activation": "relu"}, exchange={"scheme": "bfv", "hide": "both"}), "bound"),
+        (job_of(eval_every="never", exchange={"scheme": "bfv", "hide": "both"}), "was learned"),
     ],
 )
 def test_jobs_that_make_no_sense_are_refused(job: Job, told: str) -> None:

@@ -73,8 +73,8 @@ class Ftl(Algorithm):
             raise ConfigError("algorithm = 'ftl' gives no predictions that could be masked")
         if plan.exchange.adds_noise:
             check_noise(plan)
-        if plan.exchange.encrypts and job.exchange.hide != "both":
-            raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
+        if plan.exchange.encrypts:
+            _check_encrypted(job)
         activation = settings_of(plan).activation
         if activation not in BOUNDED and (plan.exchange.encrypts or plan.exchange.adds_noise):
             raise ConfigError(
@@ -134,3 +134,13 @@ class Ftl(Algorithm):
             name: partial(run_party, plan=plan, workplace=place, train=take_part)
             for name, place in places.items()
         }
+
+
+def _check_encrypted(job: Job) -> None:
+    if job.exchange.hide != "both":
+        raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
+    if job.job.eval_every == "never":
+        raise ConfigError(
+            "eval_every = 'never': under encryption only held-out scores tell whether anything "
+            "was learned"
+        )
