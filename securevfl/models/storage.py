@@ -131,7 +131,15 @@ class SavedModel:
         return own
 
     def together(self, parts: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        """At the label party: H, shape (S, C), of what all parties' models predict, by party."""
+        """At the label party: H, shape (S, C), of what all parties' models predict, by party.
+
+        Raises:
+            DataError: parts of other parties or shapes, or another party's part of a headed model.
+        """
+        if self.header.representation is not None and self.head is None:
+            raise DataError(f"{self.header.party!r} holds no head: ask the label party's model")
+        if self.header.head is not None:
+            _require_parts(self.header, parts)
         if self.header.head is None or self.head is None:
             total: NDArray[np.float64] = np.sum(list(parts.values()), axis=0)
             return total
@@ -301,3 +309,14 @@ def _layer_shapes(network: Network, columns: int, outputs: int) -> dict[str, tup
 
 def _numbers(state: StateDict) -> NDArray[np.float64]:
     return np.concatenate([state[name].ravel() for name in sorted(state)])[:, None]
+
+
+def _require_parts(header: ModelHeader, parts: Mapping[str, NDArray[np.float64]]) -> None:
+    names = header.head or ()
+    if set(parts) != set(names):
+        raise DataError(f"parts of {', '.join(parts)}: the head is over {', '.join(names)}")
+    rows = len(parts[header.party])
+    for name, part in parts.items():
+        due = rows, header.outputs if name == header.party else header.given
+        if part.shape != due:
+            raise DataError(f"part of {name!r}: shape {part.shape}, expected {due}")

@@ -5,8 +5,7 @@ For loss f with f″ ≤ c (`curvature`), a party at θ⁰ with predictions H⁰
 - `ResidualSignal` d⁰: d(θ) = d⁰ + c·(H(θ) − H⁰), gradient J(θ)ᵀd(θ)/S;
 - `GradientSignal` G⁰ = J⁰ᵀd⁰/S: G(θ) = G⁰ + (c/S)·J⁰ᵀJ⁰(θ − θ⁰);
 - `PredictionsSignal`: the exact loss at ΣH of the others plus its own fresh H(θ), at the label
-  party, and at all parties under `local_rule = "exact"`.
-- `PredictionsSignal` (label party): its exact loss at ΣH of the others plus its own fresh H(θ);
+  party, and at all parties under `local_rule = "exact"`;
 - under a head, `ThroughHeadSignal` d⁰, θ_k: the first for H(θ) = u_k(θ)·θ_k, and at the label party
   `BesideOthersSignal`: one of the others over its own columns and the others' u.
 

@@ -45,5 +45,7 @@ class L1Settings:
     seed: shared.Seed = 0
 
     def __post_init__(self) -> None:
+        if min(self.l1) <= 0 or self.gap <= 0:
+            raise ConfigError("--l1 and --gap: expected values above 0")
         if any(after >= before for before, after in zip(self.l1, self.l1[1:], strict=False)):
             raise ConfigError("--l1: expected falling values")

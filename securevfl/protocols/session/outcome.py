@@ -23,7 +23,8 @@ class PathPoint:
         rounds: done when training at it ended.
         settled: whether it ended because it was good enough.
         model: this party's part of the model at its end.
-        objective: of all parties' models, at the label party.
+        objective: of all parties' models, at the label party, before weights that were about to
+            become 0 are set to it.
         gap: bound on how far that was above the least one, as a part of it, at the label party.
     """
 

@@ -174,7 +174,9 @@ class Leader:
         settled = False
         if self._common.bounds_gap:
             slack, beyond = optimality.tolist()
-            self.gap = (slack + beyond * start) / start if start > 0 else 0.0
+            # A party says 1 for all that is more, for which F alone is a bound.
+            bound = start if beyond >= 1 else min(start, slack + beyond * start)
+            self.gap = max(bound, 0.0) / start if start > 0 else 0.0
             settled = self.gap <= self._tolerance or place == (0, 0)
         length = np.array([STEPS[place[0]], self._common.lasts[place[1]]])
         return StepTaken(step.index, length, settled)
@@ -258,6 +260,8 @@ class Rounds:
             training.party.costs.end_round()
             training.after_round(index + 1)
             over = taken.settled and len(self.path) + 1 == len(values)
+            if over:
+                self.block.keep_zeros()
             target = await scoring.stops(index, training.model, loss=self.role.loss, last=over)
             if taken.settled or target or index + 1 == plan.rounds:
                 self._note(index + 1, settled=taken.settled)
@@ -270,7 +274,11 @@ class Rounds:
         return "rounds"
 
     def _note(self, rounds: int, *, settled: bool) -> None:
-        part, role = self.training.part.saved(rounds), self.role
+        role, model = self.role, self.training.model
+        weights = model.weights
+        if settled:
+            self.block.keep_zeros()
+        part, model.weights = self.training.part.saved(rounds), weights
         self.path.append(PathPoint(self.block.l1, rounds, settled, part, role.objective, role.gap))
 
 

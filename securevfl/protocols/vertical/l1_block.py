@@ -128,14 +128,15 @@ class L1Block:
         return np.array([slack, np.clip(np.max(beyond, initial=0.0) / self.l1, 0.0, 1.0)])
 
     def move(self, step: float, last: float, *, settled: bool) -> None:
-        """Take the step; where training at this λ₁ ends with it, keep the target's zeros.
-
-        Coordinates that the target has at 0 come to it only in the limit while ω ≠ 1.
-        """
+        """Take the step; where training at this λ₁ ends with it, none is the last one any more."""
         weights = self._weights
         moved = weights + step * (self._target - weights) + last * (weights - self._before)
-        self._before = weights
-        if settled:
-            moved[self._target == 0] = 0.0
-            self._before = moved
+        self._before = moved if settled else weights
         self._model.weights = moved[:, None]
+
+    def keep_zeros(self) -> None:
+        """Set weights to 0 that the target has at 0: they come to it in the limit while ω ≠ 1.
+
+        The label party's H does not follow, so that this is for models to be kept.
+        """
+        self._model.weights = np.where(self._target == 0, 0.0, self._weights)[:, None]
