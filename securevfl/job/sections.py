@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from securevfl.errors import ConfigError
 from securevfl.runtime.line import PRESETS, Line
@@ -317,3 +317,10 @@ class FtlSettings(Section):
     alignment: NonNegative = 1 / 128
     overlap: Annotated[float, Field(gt=0, le=1)] | Annotated[int, Field(ge=2)] = 1.0
     in_turns: bool = False
+
+    @field_validator("overlap", mode="before")
+    @classmethod
+    def _more_than_one_row(cls, overlap: object) -> object:
+        if type(overlap) is int and overlap == 1:
+            raise ValueError("1 is one row, which is too few; 1.0 is all of them")
+        return overlap

@@ -25,13 +25,17 @@ def separable() -> VerticalDataset:
 def test_a_gap_is_a_bound_where_columns_separate_the_classes(
     separable: VerticalDataset, rounds: int
 ) -> None:
-    hard: dict[str, Any] = {"l1": L1, "loss": "squared-hinge", "intercept": False, "tolerance": 1e-6}
-    least = objective_of(run(separable, rounds=150, **hard), separable)
-    after = run(separable, rounds=rounds, **hard)
+    hard: dict[str, Any] = {
+        "loss": "squared-hinge",
+        "intercept": False,
+        "tolerance": 1e-6,
+    }
+    least = objective_of(run(separable, rounds=150, l1=L1, **hard), separable)
+    after = run(separable, rounds=rounds, l1=L1, **hard)
     assert after.rounds == rounds
     before = 1.0
     if rounds > 1:
-        before = objective_of(run(separable, rounds=rounds - 1, **hard), separable)
+        before = objective_of(run(separable, rounds=rounds - 1, l1=L1, **hard), separable)
     gap = after.outcomes[separable.label_party].path[-1].gap
     assert gap is not None
     assert gap >= (before - least) / before > 0

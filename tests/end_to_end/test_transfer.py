@@ -13,8 +13,8 @@ from securevfl.arrays import IntArray
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, DataError
-from securevfl.job import Job
+from securevfl.errors import ConfigError, DataError, TrainingDiverged
+from securevfl.job import FtlSettings, Job
 from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
 from securevfl.protocols.transfer.settings import settings_of
@@ -219,6 +219,9 @@ def test_other_algorithms_leave_own_rows_out() -> None:
         (job_of(model="mlp"), r"brings its own layers: \[ftl\] units"),
         (job_of(start="zero"), "start = 'zero' gives a network no gradient"),
         (job_of(local_rule="frozen"), "local_rule = 'curvature' or 'gauss-newton'"),
+        (job_of(local_rule="exact"), "local_rule = 'curvature' or 'gauss-newton'"),
+        (job_of(l1=0.1), "l1 is for linear models"),
+        (job_of(intercept=False), "have biases"),
         (job_of(acceleration="nesterov"), "acceleration"),
         (job_of(local_steps="exact", learning_rate="auto"), "takes linear models"),
         (job_of({"overlap": 41}), "overlap = 41: 41 rows, expected 2 to 40"),
@@ -311,3 +314,15 @@ def test_a_model_that_learned_nothing_is_told(scored: str | int) -> None:
     settings: dict[str, Any] = {"rounds": 8, "eval_every": scored}
     assert train(job_of(**settings), made()).learned
     assert not train(job_of(learning_rate=1e-9, **settings), made()).learned
+
+
+def test_one_row_in_common_is_too_few_and_no_whole() -> None:
+    with pytest.raises(ConfigError, match=r"1 is one row, which is too few"):
+        job_of({"overlap": 1}).section(FtlSettings, "ftl")
+    assert job_of({"overlap": 1.0}).section(FtlSettings, "ftl").overlap == 1.0
+
+
+def test_scores_that_leave_float64_end_training_with_the_reason() -> None:
+    job = job_of({"activation": "relu"}, learning_rate=1e80, rounds=3, eval_every=1)
+    with pytest.raises(TrainingDiverged, match="training diverged"):
+        train(job, made())

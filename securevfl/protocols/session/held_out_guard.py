@@ -87,8 +87,8 @@ class HeldOutCount:
             f"held-out guard: {self.scorings} scorings x {self.outputs} outputs{earlier} show "
             f"{columns} columns of held-out predictions, at most {self.allowed} expected for "
             f"features of rank {self.rank}: as many as the rank tell every row to who knows some; "
-            "score less often (eval_every = 0 scores once, 'never' not at all), hold out other "
-            "rows, or set allow_feature_leak = true"
+            "score less often (eval_every = 0 scores once, 'never' not at all, where a job can do "
+            "without), hold out other rows, or set allow_feature_leak = true"
         )
 
 

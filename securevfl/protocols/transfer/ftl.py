@@ -81,10 +81,7 @@ class Ftl(Algorithm):
                 f"ftl.activation = {activation!r}: exchange {plan.exchange.name!r} needs units "
                 f"with a bound: {' or '.join(BOUNDED)}"
             )
-        if job.job.local_rule == "frozen":
-            raise ConfigError("algorithm = 'ftl' takes local_rule = 'curvature' or 'gauss-newton'")
-        if job.job.acceleration == "nesterov":
-            raise ConfigError("acceleration: algorithm = 'ftl' has none")
+        _check_steps(job)
 
     @override
     def visits(self, plan: Plan) -> Visits:
@@ -144,3 +141,15 @@ def _check_encrypted(job: Job) -> None:
             "eval_every = 'never': under encryption only held-out scores tell whether anything "
             "was learned"
         )
+
+
+def _check_steps(job: Job) -> None:
+    settings = job.job
+    if settings.local_rule not in ("curvature", "gauss-newton"):
+        raise ConfigError("algorithm = 'ftl' takes local_rule = 'curvature' or 'gauss-newton'")
+    if settings.acceleration == "nesterov":
+        raise ConfigError("acceleration: algorithm = 'ftl' has none")
+    if settings.l1:
+        raise ConfigError("l1 is for linear models: algorithm = 'ftl' has l2")
+    if not settings.intercept:
+        raise ConfigError("intercept = false: the units of algorithm = 'ftl' have biases")

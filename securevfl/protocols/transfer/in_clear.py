@@ -9,7 +9,10 @@ Messages: two a round, and two a scoring.
 
 from collections.abc import Callable
 
+import numpy as np
+
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.errors import TrainingDiverged
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.gathering import HeldOutPredictions
@@ -131,7 +134,10 @@ class ClearFeatureScores:
         expect_shape(sender, message.phi, predictions.shape[1:])
         async with party.costs.compute(SCORING):
             units = predictions if self._release is None else self._release.units(predictions)
-            scores = units @ message.phi[:, None]
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = units @ message.phi[:, None]
+            if not np.isfinite(scores).all():
+                raise TrainingDiverged("training diverged: scores leave float64")
         await party.channel.send(party.label_party, HeldOutPredictions(step, scores))
 
 

@@ -34,9 +34,12 @@ class NoisyRelease:
         return self._noise.predictions.release(units, self._noise.key.stream(self._purpose))
 
     def phi(self, phi: FloatArray, rows: int) -> FloatArray:
-        """With fresh noise; units are within ±1, so that one row is worth 2/N_A."""
-        of_rows = self._noise.predictions
-        mechanism = Mechanism(of_rows.name, of_rows.noise_multiplier, 1 / rows, of_rows.outputs)
+        """With fresh noise; units are within ±1, so that one row is worth 2/N_A.
+
+        Φ is not on the noise's grid of 2^-20 of that: rounding it may be worth one step more.
+        """
+        of_rows, clip = self._noise.predictions, (1 + 2.0**-20) / rows
+        mechanism = Mechanism(of_rows.name, of_rows.noise_multiplier, clip, of_rows.outputs)
         return mechanism.perturb(phi, self._noise.key.stream("mean units"))
 
 
