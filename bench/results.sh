@@ -211,6 +211,11 @@ result theorem2 300 bench theorem2 --batch-size 57,456
 for data in a9a credit; do
     result "l1-$data" 150 bench l1 --dataset "$data" --method dbcd
 done
+result l1-methods 120 bench l1 --dataset credit --l1 0.01,0.001 --parties 2 \
+    --method dbcd,dbcd-alone,dbcd-greedy,fedbcd-p --fedbcd-rounds 1000
+for loss in squared squared-hinge; do
+    result "l1-$loss" 60 bench l1 --dataset credit --l1 0.01,0.001 --parties 2 --method dbcd --loss "$loss"
+done
 
 # docs/results/audit.md
 for data in credit a9a; do
