@@ -3,7 +3,7 @@
 All parties know the λ₁ of a path in advance; the label party says when the next one is on.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -261,7 +261,7 @@ class Rounds:
             training.after_round(index + 1)
             over = taken.settled and len(self.path) + 1 == len(values)
             if over:
-                self.block.keep_zeros()
+                training.model.weights = self.block.with_zeros()
             target = await scoring.stops(index, training.model, loss=self.role.loss, last=over)
             if taken.settled or target or index + 1 == plan.rounds:
                 self._note(index + 1, settled=taken.settled)
@@ -274,11 +274,9 @@ class Rounds:
         return "rounds"
 
     def _note(self, rounds: int, *, settled: bool) -> None:
-        role, model = self.role, self.training.model
-        weights = model.weights
+        part, role = self.training.part.saved(rounds), self.role
         if settled:
-            self.block.keep_zeros()
-        part, model.weights = self.training.part.saved(rounds), weights
+            part = replace(part, weights=self.block.with_zeros())
         self.path.append(PathPoint(self.block.l1, rounds, settled, part, role.objective, role.gap))
 
 

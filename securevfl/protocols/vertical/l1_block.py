@@ -134,9 +134,9 @@ class L1Block:
         self._before = moved if settled else weights
         self._model.weights = moved[:, None]
 
-    def keep_zeros(self) -> None:
-        """Set weights to 0 that the target has at 0: they come to it in the limit while ω ≠ 1.
+    def with_zeros(self) -> FloatArray:
+        """The weights, those 0 that the target has at 0: they come to it in the limit while ω ≠ 1.
 
-        The label party's H does not follow, so that this is for models to be kept.
+        The label party's H does not follow, so that this is for models to be kept. Shape (P, 1).
         """
-        self._model.weights = np.where(self._target == 0, 0.0, self._weights)[:, None]
+        return np.where(self._target == 0, 0.0, self._weights)[:, None]
