@@ -173,9 +173,11 @@ def _warm(
     """Rows of a path, each with the rounds that it took from where the last one ended."""
     before = 0
     points = run.result.outcomes[dataset.label_party].path
-    for problem, point in zip(problems, points, strict=False):
-        here = slice(before, point.rounds + 1)
-        row = _row(settings, dataset, problem, Followed(run.result, run.path[here]), method="dbcd")
+    for number, (problem, point) in enumerate(zip(problems, points, strict=False)):
+        ends = [run.result.outcomes[party.name].path[number] for party in dataset.parties]
+        kept = np.concatenate([end.model.weights[:, 0] for end in ends])
+        path = np.vstack([run.path[before : point.rounds], kept])
+        row = _row(settings, dataset, problem, Followed(run.result, path), method="dbcd")
         row["start"], row["settled"], row["certified_gap"] = "warm", point.settled, point.gap
         costs, earlier = run.result.costs(point.rounds), run.result.costs(max(before, 1))
         row["messages"] = costs.messages - (earlier.messages if before else 0)

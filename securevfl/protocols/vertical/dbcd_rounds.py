@@ -253,15 +253,13 @@ class Rounds:
         """Train one party's part of the model, in place."""
         training, plan, names = self.training, self.training.plan, self.training.party.names
         values = _l1_values(plan)
-        self.block.l1 = values[0]
+        self.block.l1, self.block.is_last = values[0], len(values) == 1
         for index in range(plan.rounds):
             step = Step(index, receivers=names, fresh=names)
             taken = await self.role.take(step, self.batch, self.block)
             training.party.costs.end_round()
             training.after_round(index + 1)
             over = taken.settled and len(self.path) + 1 == len(values)
-            if over:
-                training.model.weights = self.block.with_zeros()
             target = await scoring.stops(index, training.model, loss=self.role.loss, last=over)
             if taken.settled or target or index + 1 == plan.rounds:
                 self._note(index + 1, settled=taken.settled)
@@ -271,6 +269,7 @@ class Rounds:
                 return "target"
             if taken.settled:
                 self.block.l1 = values[len(self.path)]
+                self.block.is_last = len(self.path) + 1 == len(values)
         return "rounds"
 
     def _note(self, rounds: int, *, settled: bool) -> None:

@@ -31,6 +31,7 @@ class L1Block:
 
     Attributes:
         l1: λ₁.
+        is_last: whether no other λ₁ follows.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class L1Block:
         self._penalized = np.ones(inputs.shape[1])
         if model.intercept:
             self._penalized[-1] = 0.0
-        self.l1 = 0.0
+        self.l1, self.is_last = 0.0, True
         self._before = self._target = self._weights
         self._gradient = np.zeros_like(self._before)
 
@@ -128,10 +129,15 @@ class L1Block:
         return np.array([slack, np.clip(np.max(beyond, initial=0.0) / self.l1, 0.0, 1.0)])
 
     def move(self, step: float, last: float, *, settled: bool) -> None:
-        """Take the step; where training at this λ₁ ends with it, none is the last one any more."""
+        """Take the step; where training at this λ₁ ends with it, none is the last one any more.
+
+        Where all training does, weights become those to be kept.
+        """
         weights = self._weights
         moved = weights + step * (self._target - weights) + last * (weights - self._before)
         self._before = moved if settled else weights
+        if settled and self.is_last:
+            moved = np.where(self._target == 0, 0.0, moved)
         self._model.weights = moved[:, None]
 
     def with_zeros(self) -> FloatArray:
