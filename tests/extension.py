@@ -9,7 +9,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
-from securevfl.audit.local_rules import ruled
+from securevfl.auditing.local_rules import ruled
 from securevfl.job import ExchangeSettings, Job, Section
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.catalogue import add_algorithm, add_exchange

@@ -17,12 +17,12 @@ import numpy as np
 from securevfl.arrays import IntArray
 from securevfl.attacks.labels_from_sums import SumsKnowledge, labels_from_sums
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, distinct
-from securevfl.audit.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding, Metric
-from securevfl.audit.label_figures import label_finding
-from securevfl.audit.measures.labels import read_labels
-from securevfl.audit.own_model import OwnModel, own_models
-from securevfl.audit.seats import Recording, table_of
-from securevfl.audit.subject import Subject
+from securevfl.auditing.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding, Metric
+from securevfl.auditing.label_figures import label_finding
+from securevfl.auditing.measures.labels import read_labels
+from securevfl.auditing.own_model import OwnModel, own_models
+from securevfl.auditing.seats import Recording, table_of
+from securevfl.auditing.subject import Subject
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.tables import VerticalDataset

@@ -16,7 +16,7 @@ from torch import nn
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks.rotation import stabilizer_rotation
-from securevfl.audit.local_rules import (
+from securevfl.auditing.local_rules import (
     Adagrad,
     Adam,
     Lasso,
@@ -26,7 +26,7 @@ from securevfl.audit.local_rules import (
     project_on_ball,
     sign_step,
 )
-from securevfl.audit.twins import Twin, TwinSetting, compare_twins
+from securevfl.auditing.twins import Twin, TwinSetting, compare_twins
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.data.tables import VerticalDataset

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from securevfl.audit.policy import ATTACKS, check_policy, violations
+from securevfl.auditing.policy import ATTACKS, check_policy, violations
 from securevfl.cli import options
 from securevfl.cli.train import job_data
 from securevfl.errors import ConfigError
@@ -104,8 +104,8 @@ def audit(
         )
     if seed is not None:
         described = described.with_settings(seed=seed)
-    from securevfl.audit.matrix import AuditSettings
-    from securevfl.audit.matrix import audit as run_audit
+    from securevfl.auditing.matrix import AuditSettings
+    from securevfl.auditing.matrix import audit as run_audit
     from securevfl.reports.page import audit_page, write_page
     from securevfl.reports.results import results, write_results
 

@@ -20,7 +20,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     """One figure: every series over x, levels to compare with as dashed lines.
 
     Args:
-        curve: as `securevfl.audit.curves.curve` makes it; `bands` are half widths by series,
+        curve: as `securevfl.auditing.curves.curve` makes it; `bands` are half widths by series,
             `right` is a dotted line with an axis of its own, in logarithms.
 
     Returns:

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from securevfl.audit.curves import curve
+from securevfl.auditing.curves import curve
 from securevfl.reports.page import render
 from securevfl.reports.plots import curve_svg
 from securevfl.reports.privacy import epsilon_text

@@ -95,7 +95,6 @@ def all_weights(result: TrainingResult) -> NDArray[np.float64]:
 
 
 def relative_difference(a: TrainingResult, b: TrainingResult) -> float:
-    """‖θ_a − θ_b‖ / ‖θ_b‖ over all parties; / 1 for shorter θ_b, as schemes round absolutely."""
+    """‖θ_a − θ_b‖ / ‖θ_b‖ over all parties."""
     reference = all_weights(b)
-    length = max(1.0, float(np.linalg.norm(reference)))
-    return float(np.linalg.norm(all_weights(a) - reference)) / length
+    return float(np.linalg.norm(all_weights(a) - reference) / np.linalg.norm(reference))

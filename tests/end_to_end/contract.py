@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.views import clear_values
+from securevfl.auditing.views import clear_values
 from securevfl.crypto.fixed_point import decode, from_ring
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job

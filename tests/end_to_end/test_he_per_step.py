@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.audit.subject import Subject
+from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.audit.seats import local_part
-from securevfl.audit.views import gradients_of, residuals_of
+from securevfl.auditing.seats import local_part
+from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.plan import ROW_OFFSETS

@@ -4,8 +4,8 @@ from scipy.stats import ortho_group
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks.anchors import AnchorKnowledge, features_from_anchors, spread_anchors
-from securevfl.audit.scoring import feature_error
-from securevfl.audit.seats import scaled
+from securevfl.auditing.scoring import feature_error
+from securevfl.auditing.seats import scaled
 from securevfl.data.sources import load
 from securevfl.job import Job
 

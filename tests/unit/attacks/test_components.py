@@ -5,7 +5,7 @@ from scipy.stats import ortho_group
 from securevfl.arrays import FloatArray
 from securevfl.attacks.binary_columns import BinaryKnowledge, binary_columns
 from securevfl.attacks.components import IndependenceKnowledge, independent_components
-from securevfl.audit.scoring import (
+from securevfl.auditing.scoring import (
     has_binary_columns,
     matched_correlation,
     recall_and_precision,

@@ -13,10 +13,10 @@ from securevfl.attacks.gram import (
 )
 from securevfl.attacks.gram_rows import factor_from_minibatches
 from securevfl.attacks.rounds import Round
-from securevfl.audit.measures.features import label_party_rounds
-from securevfl.audit.scoring import gram_error
-from securevfl.audit.subject import Subject
-from securevfl.audit.views import residuals_of
+from securevfl.auditing.measures.features import label_party_rounds
+from securevfl.auditing.scoring import gram_error
+from securevfl.auditing.subject import Subject
+from securevfl.auditing.views import residuals_of
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError

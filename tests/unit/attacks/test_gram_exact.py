@@ -9,10 +9,10 @@ import pytest
 from securevfl.arrays import FloatArray
 from securevfl.attacks.gram_exact import ExactKnowledge, factor_from_exact_steps
 from securevfl.attacks.rounds import Round
-from securevfl.audit.judging import Finding, NotShown
-from securevfl.audit.measures.features import exact_knowledge, gram, label_party_rounds
-from securevfl.audit.scoring import gram_error
-from securevfl.audit.subject import Subject
+from securevfl.auditing.judging import Finding, NotShown
+from securevfl.auditing.measures.features import exact_knowledge, gram, label_party_rounds
+from securevfl.auditing.scoring import gram_error
+from securevfl.auditing.subject import Subject
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job

@@ -10,7 +10,7 @@ from securevfl.attacks.labels_from_gradients import OneRoundKnowledge, labels_fr
 from securevfl.attacks.labels_from_residuals import ScheduleKnowledge, labels_from_residuals
 from securevfl.attacks.leverage import exposure
 from securevfl.attacks.row_spaces import RowSpace, stacked
-from securevfl.audit.scoring import score
+from securevfl.auditing.scoring import score
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from securevfl.audit.curves import curve
+from securevfl.auditing.curves import curve
 from securevfl.errors import DataError
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.matrix import (

@@ -1,0 +1,172 @@
+"""What a feature party gets that does not multiply by its columns, as a row of the audit.
+
+The residuals come through the job's own encryption, from owners that follow the protocol.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.arrays import IntArray
+from securevfl.attacks.labels_from_gradients import SIGN_LOSSES
+from securevfl.attacks.selection_matrix import (
+    SelectionKnowledge,
+    labels_from_selections,
+    rows_read,
+    selection,
+)
+from securevfl.auditing.judging import RECOVERED, Finding
+from securevfl.auditing.measuring import attack
+from securevfl.auditing.own_model import own_model
+from securevfl.auditing.subject import Subject
+from securevfl.auditing.views import gradients_of
+from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
+from securevfl.crypto.schemes import SCHEMES
+from securevfl.errors import ConfigError
+from securevfl.job import ExchangeSettings, Job
+from securevfl.models.scores import accuracy
+from securevfl.protocols.session.keys import KeyMaker
+
+ROUNDS, SLOW_ROUNDS = 20, 2
+# In place of 1 stands what X may be at most, less so many bits: the cheater's own steps should not
+# send its predictions anywhere, and ckks should not round residuals away.
+SHRINK_BITS = 2
+APPROXIMATE = 1e-3
+
+
+@dataclass
+class _Selected:
+    """A batch at the cheater's.
+
+    Attributes:
+        shape: of X.
+        visit: the one under way, counted from the batch's own number.
+        prepared: its selection.
+        products: made so far.
+    """
+
+    shape: tuple[int, int]
+    visit: int
+    prepared: object
+    products: int = 0
+
+
+def _entry(product_format: ProductFormat) -> int:
+    return max(1, product_format.largest_entry >> SHRINK_BITS)
+
+
+class SelectingEvaluator:
+    """Multiplies by selection matrices in place of X, at every visit of a batch by another.
+
+    Args:
+        evaluator: the job's.
+        product_format: of its products.
+    """
+
+    def __init__(self, evaluator: Evaluator, product_format: ProductFormat) -> None:
+        self._evaluator = evaluator
+        self._outputs = product_format.vectors
+        self._entry = _entry(product_format)
+        self._batches = 0
+
+    @property
+    def modulus_bits(self) -> int:
+        """The job's."""
+        return self._evaluator.modulus_bits
+
+    def prepare(self, matrix: IntArray) -> object:
+        """Forget X but for its shape."""
+        rows, columns = matrix.shape
+        first = self._batches
+        self._batches += 1
+        return _Selected((rows, columns), first, self._selection((rows, columns), first))
+
+    def make_blinder(self) -> bool:
+        """As the job's evaluator does."""
+        return self._evaluator.make_blinder()
+
+    def lacks_blinders(self, prepared: object) -> bool:
+        """As the job's evaluator does."""
+        assert isinstance(prepared, _Selected)  # noqa: S101
+        return self._evaluator.lacks_blinders(prepared.prepared)
+
+    def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
+        """The masked product with this visit's selection: nobody can tell."""
+        assert isinstance(prepared, _Selected)  # noqa: S101
+        if prepared.products and prepared.products % self._outputs == 0:
+            prepared.visit += 1
+            prepared.prepared = self._selection(prepared.shape, prepared.visit)
+        prepared.products += 1
+        return self._evaluator.masked_product(encrypted, prepared.prepared)
+
+    def _selection(self, shape: tuple[int, int], visit: int) -> object:
+        return self._evaluator.prepare(selection(shape, visit, self._entry))
+
+
+class SelectingKeys:
+    """Keys as the job has them, with cheating evaluators, each of which reads for itself."""
+
+    def __init__(self, keys: KeyMaker) -> None:
+        self._keys = keys
+        self.formats: list[ProductFormat] = []
+
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        """A fresh key of a party that follows the protocol."""
+        return self._keys.owner(settings, product_format)
+
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        """A feature party's end."""
+        self.formats.append(product_format)
+        honest = self._keys.evaluator(settings, material, product_format)
+        return SelectingEvaluator(honest, product_format)
+
+
+@attack(
+    "selection_matrix",
+    "malicious feature party",
+    "the schedule; the best model of its columns",
+    immune=lambda subject: "residuals are in clear anyway" if subject.in_clear else "",
+)
+def selection_matrix(subject: Subject) -> Finding:
+    """Residuals of chosen rows, as many a visit as the cheater has columns."""
+    settings, job = subject.job.exchange, subject.job.job
+    if job.loss not in SIGN_LOSSES or settings.hide != "residuals":
+        raise ConfigError("labels are read by signs of logistic residuals, hidden alone")
+    if subject.plan.networks:
+        raise ConfigError("selection matrices are tried with linear models")
+    keys = SelectingKeys(subject.keys)
+    two_trips = Job.of(**{**dict(subject.job), "exchange": {**dict(settings), "round_trips": 2}})
+    rounds = min(job.rounds, SLOW_ROUNDS if subject.is_slow else ROUNDS)
+    recording = Subject(two_trips, subject.dataset, subject.seed, keys).record(rounds=rounds)
+    seat, truth = recording.seat(subject.feature_party), recording.dataset.train_labels
+    gradients, columns = gradients_of(seat.view), seat.inputs.shape[1]
+    pairs = zip(recording.batches, recording.courses, strict=True)
+    answered = [rows for rows, course in pairs if not (course.back or course.stop)]
+    fmt = keys.formats[0]
+    entry = float(np.ldexp(_entry(fmt), -fmt.matrix_fraction_bits))
+    own = own_model(seat.inputs, truth)
+    knowledge = SelectionKnowledge(
+        answered,
+        entry,
+        own.probabilities,
+        resolution=0.0 if SCHEMES[subject.scheme].exact else APPROXIMATE,
+    )
+    found = labels_from_selections(gradients, knowledge)
+    every = rows_read((subject.plan.schedule.batch(each) for each in range(job.rounds)), columns)
+    return Finding(
+        RECOVERED,
+        accuracy(found.scores, truth[found.rows]),
+        own.score.majority,
+        own.score.accuracy,
+        detail={
+            "visits": len(gradients),
+            "residuals_a_visit": min(columns, *map(len, answered)),
+            "rows_read": len(found.rows),
+            "rows_read_after_all_rounds": len(np.unique(np.concatenate(every))),
+            "rows": len(truth),
+            "equations_over_rows": len(gradients) * columns / len(truth),
+            "label_guard_ratio": recording.result.label_guard_ratio,
+        },
+    )

@@ -1,0 +1,285 @@
+"""What ciphertexts give away, as rows of the audit: the product as it is, attacked from views."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from securevfl.arrays import IntArray
+from securevfl.attacks.ciphertexts import (
+    NoiseKnowledge,
+    SymbolKnowledge,
+    matrix_from_noise,
+    parities_from_symbols,
+    secret_from_crafted_queries,
+)
+from securevfl.auditing.judging import CORRELATION, RECOVERED, Finding
+from securevfl.auditing.measuring import Reason, attack
+from securevfl.auditing.scoring import shared_values
+from securevfl.auditing.seats import Recording
+from securevfl.auditing.subject import Subject
+from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
+from securevfl.crypto.fixed_point import encode
+from securevfl.crypto.inspection.bfv import BfvOpening, crafted_replies, owner_secret
+from securevfl.crypto.inspection.ckks import (
+    ckks_key,
+    ckks_key_guess,
+    ckks_matrix,
+    ckks_ratio,
+    ckks_slots,
+)
+from securevfl.crypto.inspection.paillier import jacobi_symbols
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.errors import ConfigError
+from securevfl.job import ExchangeSettings, Job
+from securevfl.protocols.exchanges.homomorphic import EncryptedProducts, EncryptedValues
+from securevfl.protocols.session.keys import KeyMaker, PublicKey
+from securevfl.runtime.views import View
+
+OWN_KEY = "its own key and ciphertexts"
+ROWS, QUERIES = 64, 30
+SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
+KEY_ROWS = 8
+EXACT = "exact schemes release no approximations"
+
+
+class RememberedKeys:
+    """Keys as the job asks for them; an adversary keeps the one that it made."""
+
+    def __init__(self, keys: KeyMaker) -> None:
+        self._keys = keys
+        self.made: list[tuple[KeyOwner, ProductFormat]] = []
+
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        """A fresh key, remembered."""
+        made = self._keys.owner(settings, product_format)
+        self.made.append((made, product_format))
+        return made
+
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        """A peer's end, as the job has it."""
+        return self._keys.evaluator(settings, material, product_format)
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanged:
+    """The label party's key and ciphertexts of a run, with the answers of one feature party.
+
+    Attributes:
+        owner: the label party's end of its key.
+        product_format: of its products.
+        inputs: encrypted vectors that it sent, one a round.
+        replies: what came back, one a round.
+        party: the feature party.
+        recording: the run.
+    """
+
+    owner: KeyOwner
+    product_format: ProductFormat
+    inputs: list[bytes]
+    replies: list[bytes]
+    party: str
+    recording: Recording
+
+    @property
+    def matrix(self) -> IntArray:
+        """The feature party's X of the batch as integers, for scores; shape (S, P)."""
+        inputs = self.recording.seat(self.party).inputs[self.recording.batches[0]]
+        fmt = self.product_format
+        return encode(inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+
+
+def _immune(**schemes: str) -> Reason:
+    """Nothing is encrypted, or the scheme, by name, has not what the attack reads."""
+
+    def reason(subject: Subject) -> str:
+        return "nothing is encrypted" if subject.in_clear else schemes.get(subject.scheme, "")
+
+    return reason
+
+
+@attack(
+    "ciphertext_ratio",
+    "label party",
+    OWN_KEY,
+    immune=_immune(paillier="not an RLWE scheme: there is no c1"),
+)
+def ratio(subject: Subject) -> Finding:
+    """X from c₁ of replies and of inputs."""
+    run = _run(subject, ROWS, 2)
+    if isinstance(run.owner, CkksOwner):
+        evaluator = CkksEvaluator(run.owner.public_bytes, run.product_format)
+        truth = ckks_matrix(evaluator.prepare(run.matrix))
+        value = shared_values(ckks_ratio(run.replies[0], run.inputs[0]), truth)
+    elif isinstance(run.owner, BfvOwner):
+        opening = BfvOpening(run.product_format, owner_secret(run.owner))
+        seen = opening.replies(run.replies[0], run.matrix.shape[1])
+        guess = opening.expected_c1(
+            run.inputs[0],
+            run.matrix,
+            BfvEvaluator(run.owner.public_bytes, run.product_format),
+        )
+        pairs = [(one[1].ravel(), other.ravel()) for one, other in zip(seen, guess, strict=True)]
+        value = float(np.mean([shared_values(*pair) for pair in pairs]))
+    else:
+        raise ConfigError("this attack reads c1 of bfv and ckks")
+    return Finding(RECOVERED, value, chance=0.0)
+
+
+@attack(
+    "ciphertext_noise",
+    "label party",
+    f"{OWN_KEY}, its noise e",
+    immune=_immune(paillier="Paillier's ciphertexts hold no noise"),
+)
+def noise(subject: Subject) -> Finding:
+    """X from the noise of replies, which the owner sees and whose share X·e it can compute."""
+    run = _run(subject, ROWS, QUERIES)
+    if not isinstance(run.owner, BfvOwner):
+        raise ConfigError("this attack reads the noise of bfv replies")
+    opening = BfvOpening(run.product_format, owner_secret(run.owner))
+    rows, columns = run.matrix.shape
+    within = min(columns, opening.parameters.columns_per_reply)
+    if opening.parameters.inputs > 1:
+        raise ConfigError("several inputs a vector: this attack takes one")
+    knowledge = NoiseKnowledge([opening.noise_equations(each, rows, within) for each in run.inputs])
+    seen = [opening.reply_noise(each, columns)[0] for each in run.replies]
+    found = matrix_from_noise(seen, knowledge)
+    truth = run.matrix[:, :within].T.ravel()
+    return Finding(
+        CORRELATION,
+        abs(float(np.corrcoef(found, truth)[0, 1])),
+        chance=0.0,
+        detail={"queries": len(seen), "entries": len(truth)},
+    )
+
+
+@attack(
+    "jacobi_symbol",
+    "anybody",
+    "that batches repeat",
+    immune=_immune(bfv="symbols are Paillier's", ckks="symbols are Paillier's"),
+)
+def symbols(subject: Subject) -> Finding:
+    """Parities of X from Jacobi symbols."""
+    if subject.scheme != "paillier":
+        raise ConfigError("symbols are Paillier's")
+    run = _run(subject, SYMBOL_ROWS, SYMBOL_QUERIES)
+    modulus = run.owner.public_bytes
+    equations = np.array(
+        [
+            [*jacobi_symbols(one, modulus), jacobi_symbols(reply, modulus)[0]]
+            for one, reply in zip(run.inputs, run.replies, strict=True)
+        ]
+    )
+    found = parities_from_symbols(equations, SymbolKnowledge(len(run.matrix)))
+    truth = run.matrix[:, 0] % 2
+    value = 0.0 if found is None else shared_values(found, truth)
+    detail = {"replies": len(equations), "contradicted": found is None}
+    return Finding(RECOVERED, value, chance=0.0, detail=detail)
+
+
+@attack(
+    "ckks_key",
+    "feature party",
+    "batches of fewer rows than its columns",
+    immune=_immune(bfv=EXACT, paillier=EXACT),
+)
+def approximate_key(subject: Subject) -> Finding:
+    """The CKKS key from what decryptions tell of an input."""
+    run = _run(subject, KEY_ROWS, 2)
+    if not isinstance(run.owner, CkksOwner):
+        raise ConfigError("this attack reads the key of ckks")
+    seat = run.recording.seat(subject.feature_party)
+    bits = run.product_format.value_fraction_bits
+    # Products tell the residuals of so few rows, up to what was rounded and flooded.
+    sums = seat.view.learned()[0].values * len(run.matrix)
+    residuals = np.linalg.lstsq(seat.inputs[run.recording.batches[0]].T, sums, rcond=None)[0]
+    slots = ckks_slots(run.product_format, np.rint(np.ldexp(residuals[:, 0], bits)))
+    value = shared_values(ckks_key_guess(run.inputs[0], slots), ckks_key(run.owner, run.inputs[0]))
+    return Finding(RECOVERED, value, chance=0.0)
+
+
+@attack(
+    "crafted_query", "malicious feature party", "that its replies are decrypted", immune=_immune()
+)
+def crafted_query(subject: Subject) -> Finding:
+    """The BFV key, and every residual, by an evaluator that does not follow the protocol."""
+    if subject.scheme != "bfv":
+        raise ConfigError("crafted queries are built for bfv")
+    run = _run(subject, subject.plan.most_batch_rows, 2)
+    owner, fmt = run.owner, run.product_format
+    assert isinstance(owner, BfvOwner)  # noqa: S101
+    names = run.recording.plan.facts.names
+    columns = {each: len(run.recording.seat(each).model.weights) for each in names}
+    del columns[subject.dataset.label_party]
+    queries = list(crafted_replies(fmt, [columns[subject.feature_party]]))
+    pooled = list(crafted_replies(fmt, list(columns.values())))
+    secret = secret_from_crafted_queries(queries, owner.decrypt, owner.modulus_bits, DEGREE)
+    opening, true_secret = BfvOpening(fmt, secret), owner_secret(owner)
+    truth = BfvOpening(fmt, true_secret)
+    pairs = [(opening.decrypted(each), truth.decrypted(each)) for each in run.inputs]
+    first = np.concatenate([places.ravel() for _, places in queries[: fmt.vectors]]) % DEGREE
+    return Finding(
+        RECOVERED,
+        float(np.mean(secret == true_secret)),
+        chance=1 / 3,
+        detail={
+            "columns": columns[subject.feature_party],
+            "digits_a_value": queries[0][1].shape[1],
+            "rounds": ceil(len(queries) / fmt.vectors),
+            "rounds_if_all_peers_pool": ceil(len(pooled) / (fmt.vectors * len(columns))),
+            "key_after_one_round": len(np.unique(first)) / DEGREE,
+            "residuals_read": float(np.mean([shared_values(*pair) for pair in pairs])),
+        },
+    )
+
+
+def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
+    """A run of full batches of a few rows under encryption."""
+    keys = RememberedKeys(subject.keys)
+    exchange = {**dict(subject.job.exchange), "predictions": "clear", "round_trips": 2}
+    job = Job.of(**{**dict(subject.job), "exchange": exchange})
+    dataset = subject.with_rows(rows).dataset
+    small = Subject(job, dataset, subject.seed, keys, keeps_ciphertexts=True)
+    recording = small.record(
+        rounds=rounds, batch_size="full", algorithm="fedsgd", eval_every="never"
+    )
+    label = dataset.label_party
+    own = recording.result.views[label]
+    other = recording.result.views[subject.feature_party]
+    (material,) = [
+        entry.message.material
+        for entry in other.received(PublicKey)
+        if entry.sender == label and isinstance(entry.message, PublicKey)
+    ]
+    made = next(each for each in keys.made if each[0].public_bytes == material)
+    return Exchanged(
+        *made,
+        inputs=_blobs(other, label, EncryptedValues),
+        replies=_blobs(own, subject.feature_party, EncryptedProducts),
+        party=subject.feature_party,
+        recording=recording,
+    )
+
+
+def _blobs(
+    view: View, sender: str, kind: type[EncryptedValues] | type[EncryptedProducts]
+) -> list[bytes]:
+    """The first vector of every message of a kind, in order."""
+    found: list[bytes] = []
+    for entry in view.received(kind):
+        parts: Sequence[bytes] = ()
+        if isinstance(entry.message, EncryptedValues):
+            parts = entry.message.vectors
+        elif isinstance(entry.message, EncryptedProducts):
+            parts = entry.message.products
+        if entry.sender == sender:
+            found.append(parts[0])
+    return found

@@ -1,0 +1,355 @@
+"""What the label party reads of a feature party's X, as rows of the audit.
+
+First X up to a rotation, from predictions; then the rotation, from side knowledge. Without the view
+the best guess of standardized features is their mean, zero, which has a relative error of 1, or
+what the same side knowledge gives with the label party's own columns, which may go with the peer's.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.anchors import AnchorKnowledge, features_from_anchors, spread_anchors
+from securevfl.attacks.binary_columns import BinaryKnowledge, binary_columns
+from securevfl.attacks.components import IndependenceKnowledge, independent_components
+from securevfl.attacks.gram import (
+    GramKnowledge,
+    factor_from_fixed_batches,
+    factor_from_full_batches,
+)
+from securevfl.attacks.gram_exact import ExactKnowledge, factor_from_exact_steps
+from securevfl.attacks.gram_rows import factor_from_minibatches
+from securevfl.attacks.rounds import LabelPartyKnowledge, Round, rounds_of
+from securevfl.auditing.curves import curve
+from securevfl.auditing.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
+from securevfl.auditing.measures.representations import KNOWN, from_representations
+from securevfl.auditing.measuring import Case, attack_in_cases
+from securevfl.auditing.own_model import features_alone
+from securevfl.auditing.scoring import (
+    binary_ones,
+    feature_error,
+    gram_error,
+    has_binary_columns,
+    matched_correlation,
+    recall_and_precision,
+    rotated_correlation,
+)
+from securevfl.auditing.seats import Recording, table_of
+from securevfl.auditing.subject import Subject
+from securevfl.auditing.views import predictions_of
+from securevfl.errors import ConfigError
+from securevfl.protocols.plan import Plan
+
+STEPS = "rank of X, step size, Q, local rule"
+KNOWN_ROWS = f"{KNOWN} x as many rows as numbers, in u_k and its own columns"
+THIS_JOB, FULL_BATCHES = "this job's batches", "full batches"
+# Exact steps are of full batches as it is, and end early.
+FULL_LENGTH = "all rows, tolerance = 0"
+# Longer runs are not made for an audit.
+MOST_ROUNDS = 600
+# What-ifs: full batches of so many rows, some rounds for each dimension.
+FULL_ROWS, SLOW_ROWS = 512, 128
+ROUNDS_A_DIMENSION, SLOW_ROUNDS = 20, 6
+SHORTFALL = 1.5
+CURVE_POINTS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Recovered:
+    """X up to a rotation, as an attack found it.
+
+    Attributes:
+        factor: F, shape (N, rank).
+        features: the truth, shape (N, P).
+        own: the label party's own columns, which it would guess from without a view, shape (N, Q).
+        case: from what.
+        rounds: how many.
+    """
+
+    factor: FloatArray
+    features: FloatArray
+    own: FloatArray
+    case: str
+    rounds: int
+
+
+def _unseen(subject: Subject) -> str:
+    reason = "the label party sees no single party's predictions"
+    return "" if subject.shows_predictions else reason
+
+
+on_features = partial(attack_in_cases, adversary="label party", immune=_unseen)
+
+
+@on_features("gram", side_knowledge=STEPS)
+def gram(subject: Subject) -> Iterable[Case]:
+    """XXᵀ from predictions: of this job's batches, and of full batches."""
+    yield Case(lambda: _gram(subject, _from_job(subject)), THIS_JOB)
+    case = _what_if(subject)
+    yield Case(lambda: _gram(subject, _from_full_batches(subject)), case, what_if=True)
+
+
+@on_features("anchors", side_knowledge=f"{STEPS}; as many rows as rank", takes_head=True)
+def anchors(subject: Subject) -> Iterable[Case]:
+    """X from its Gram matrix and as many known rows as it has rank; or from representations."""
+    if subject.plan.representation is not None:
+        case = Case(partial(from_representations, subject), side_knowledge=KNOWN_ROWS)
+        return [case]
+    return _from_either(subject, _anchors)
+
+
+@on_features("components", side_knowledge=f"{STEPS}; columns are independent, not Gaussian")
+def components(subject: Subject) -> Iterable[Case]:
+    """Columns of X, if they are independent."""
+    return _from_either(subject, _components)
+
+
+@on_features("binary_columns", side_knowledge=f"{STEPS}; columns are 0 or 1")
+def binary(subject: Subject) -> Iterable[Case]:
+    """0/1 columns of X."""
+    return _from_either(subject, _binary)
+
+
+def _from_either(
+    subject: Subject, measure: Callable[[Subject, Recovered], Finding]
+) -> Iterable[Case]:
+    """From the job's batches; where that is not to be had, full batches are a what-if."""
+    try:
+        found = _from_job(subject)
+    except ConfigError as error:
+        reason = NotShown(str(error))
+        yield Case(lambda: reason, THIS_JOB)
+        case = _what_if(subject)
+        yield Case(lambda: measure(subject, _from_full_batches(subject)), case, what_if=True)
+    else:
+        yield Case(partial(measure, subject, found))
+
+
+def _gram(subject: Subject, found: Recovered) -> Finding:
+    with_curve = found.case != THIS_JOB and subject.with_curves
+    detail = {
+        "rounds": found.rounds,
+        "rank": found.factor.shape[1],
+        "rank_of_features": int(np.linalg.matrix_rank(found.features)),
+        "rows": len(found.features),
+        "curves": [_by_rounds(subject)] if with_curve else [],
+    }
+    value = gram_error(found.factor, found.features)
+    return Finding(RELATIVE_ERROR, value, chance=1.0, detail=detail)
+
+
+def _anchors(subject: Subject, found: Recovered) -> Finding:
+    generator = np.random.default_rng([subject.seed, 3])
+    order = spread_anchors(found.factor, found.factor.shape[1], generator)
+    counts = sorted({*np.linspace(0, len(order), CURVE_POINTS).astype(int), len(order) - 1})
+    errors = [_anchored(found, order[:count]) for count in counts]
+    shown = curve(
+        "How many known rows undo the rotation",
+        "known rows",
+        "relative error of the others",
+        [int(count) for count in counts],
+        {"error": errors},
+        log_y=True,
+    )
+    detail = {"anchors": len(order), "x_from": found.case, "curves": [shown]}
+    alone = feature_error(features_alone(found.own, found.features, order), found.features, order)
+    return Finding(RELATIVE_ERROR, errors[-1], 1.0, alone, detail=detail)
+
+
+def _components(subject: Subject, found: Recovered) -> Finding:
+    knowledge = IndependenceKnowledge(subject.seed)
+    return Finding(
+        CORRELATION,
+        matched_correlation(independent_components(found.factor, knowledge), found.features),
+        chance=rotated_correlation(found.factor, found.features, subject.seed),
+        model_alone=matched_correlation(found.own, found.features),
+        detail={"x_from": found.case, "rows": len(found.features)},
+    )
+
+
+def _binary(subject: Subject, found: Recovered) -> Finding:
+    if not has_binary_columns(found.features):
+        raise ConfigError("X has no 0/1 columns")
+    columns = binary_columns(found.factor, BinaryKnowledge(seed=subject.seed))
+    recall, precision = recall_and_precision(columns, found.features)
+    detail = {"precision": precision, "found": columns.shape[1], "x_from": found.case}
+    alone = recall_and_precision(binary_ones(found.own), found.features)[0]
+    return Finding(RECALL, recall, chance=0.0, model_alone=alone, detail=detail)
+
+
+def _from_job(subject: Subject) -> Recovered:
+    """From as many rounds of the job as the attack needs.
+
+    Raises:
+        ConfigError: more than an audit makes, or settings that the attack cannot take.
+    """
+    _check_linear_steps(subject.plan)
+    size, rows = _rank(subject), len(subject.dataset.train_labels)
+    batches = subject.plan.schedule.batches
+    if subject.plan.derives_steps:
+        _check_derived(subject.plan)
+        # No more than it takes anyway: to have few is the point of exact steps.
+        rounds = min(subject.job.job.rounds, MOST_ROUNDS)
+        return _recovered(subject, subject.record(rounds=rounds), size, THIS_JOB)
+    if subject.job.job.sampling == "shuffle":
+        settings = subject.job.job
+        if subject.plan.rule.local_steps > 1 or settings.l2 or settings.proximal:
+            raise ConfigError("reshuffled batches: this attack takes single steps, no penalties")
+        rounds, why = (rows + SLOW_ROUNDS) * batches, f"{rows} rows, reshuffled,"
+    else:
+        rounds = ceil(SHORTFALL * size * batches**2) + SLOW_ROUNDS
+        why = f"rank {size} and {batches} batches"
+    if rounds > MOST_ROUNDS:
+        raise ConfigError(
+            f"{why} take some {rounds:,} rounds, more than an audit makes ({MOST_ROUNDS})"
+        )
+    return _recovered(subject, subject.record(rounds=rounds), size, THIS_JOB)
+
+
+def _from_full_batches(subject: Subject) -> Recovered:
+    """From full batches of the first rows.
+
+    Raises:
+        ConfigError: settings that the attack cannot take.
+    """
+    small, recording, size = _full_batches(subject)
+    return _recovered(small, recording, size, _what_if(subject))
+
+
+def _what_if(subject: Subject) -> str:
+    return FULL_LENGTH if subject.plan.rule.exact else FULL_BATCHES
+
+
+def _full_batches(subject: Subject) -> tuple[Subject, Recording, int]:
+    _check_linear_steps(subject.plan)
+    small = subject.with_rows(SLOW_ROWS if subject.is_slow else FULL_ROWS)
+    size = _rank(small)
+    rounds = (SLOW_ROUNDS if subject.is_slow else ROUNDS_A_DIMENSION) * (size + 1)
+    endless = {"tolerance": 0.0} if small.plan.rule.exact else {}
+    return small, small.record(rounds=rounds, batch_size="full", **endless), size
+
+
+def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> Recovered:
+    rounds = label_party_rounds(recording, subject.feature_party)
+    features = recording.seat(subject.feature_party).inputs
+    own = table_of(recording.dataset, recording.dataset.label_party).train
+    return Recovered(_factor(recording, rounds, size), features, own, case, len(rounds))
+
+
+def label_party_rounds(recording: Recording, party: str) -> list[Round]:
+    """Every round of a run as the label party has it, for attacks on one feature party.
+
+    Raises:
+        ConfigError: a job whose parties take turns, or predictions that are not in the view.
+    """
+    seat = recording.seat(recording.dataset.label_party)
+    assert seat.labels is not None  # noqa: S101
+    others = [table.name for table in recording.dataset.parties if table.name != seat.name]
+    knowledge = LabelPartyKnowledge(
+        seat.inputs,
+        seat.labels,
+        seat.model,
+        recording.batches,
+        recording.plan,
+        recording.columns,
+        recording.courses,
+        seat.row_offsets,
+    )
+    return rounds_of({name: predictions_of(seat.view, name) for name in others}, knowledge, party)
+
+
+def _factor(recording: Recording, rounds: Sequence[Round], size: int) -> FloatArray:
+    job, plan = recording.job.job, recording.plan
+    if plan.rule.own_loss:
+        raise ConfigError("steps that follow the loss itself: this attack undoes a quadratic's")
+    if plan.derives_steps:
+        return factor_from_exact_steps(rounds, exact_knowledge(recording, size))
+    knowledge = GramKnowledge(
+        dimension=size,
+        step_sizes=[plan.step_size.at(index) for index in range(len(rounds))],
+        local_steps=plan.rule.local_steps,
+        curvature=plan.rule.curvature,
+        l2=plan.rule.l2,
+        proximal=plan.rule.proximal,
+    )
+    if job.batch_size == "full":
+        return factor_from_full_batches(rounds, knowledge)
+    if job.sampling == "shuffle":
+        rows = len(recording.dataset.train_labels)
+        return factor_from_minibatches(rounds, rows, knowledge.step_sizes[0], size)
+    return factor_from_fixed_batches(rounds, knowledge)
+
+
+def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
+    """How a party of the run steps.
+
+    Raises:
+        ConfigError: steps that follow from X in a way that the attack does not undo.
+    """
+    plan, seat = recording.plan, recording.seat(recording.dataset.label_party)
+    _check_derived(plan)
+    return ExactKnowledge(
+        dimension=size,
+        pace=plan.steps(seat.model, seat.inputs, recording.columns).pace,
+        courses=recording.courses,
+        curvature=plan.rule.loss.curvature,
+        l2=plan.rule.l2,
+        proximal=plan.rule.proximal,
+        accelerated=plan.rule.accelerated,
+    )
+
+
+def _check_linear_steps(plan: Plan) -> None:
+    """A threshold or a search makes steps that no linear equation in XXᵀ gives.
+
+    That is no protection: predictions span the columns in use whatever the steps are.
+
+    Raises:
+        ConfigError: such steps.
+    """
+    if not plan.algorithm.gradient_steps or plan.job.job.l1:
+        raise ConfigError(
+            "this attack undoes gradient steps, and L1 is more than those; predictions span the "
+            "columns in use all the same, as held_out_features shows"
+        )
+
+
+def _check_derived(plan: Plan) -> None:
+    if not plan.rule.exact:
+        raise ConfigError("steps of a size that follows from X: this attack takes a known one")
+    if not plan.full_batches:
+        raise ConfigError(
+            "exact steps on minibatches follow from X of all rows: this attack takes full batches"
+        )
+
+
+def _rank(subject: Subject) -> int:
+    features = table_of(subject.dataset, subject.feature_party).train
+    return int(np.linalg.matrix_rank(features))
+
+
+def _by_rounds(subject: Subject) -> dict[str, object]:
+    """The Gram error over the rounds of full batches."""
+    small, recording, size = _full_batches(subject)
+    rounds = label_party_rounds(recording, small.feature_party)
+    features = recording.seat(small.feature_party).inputs
+    counts = np.unique(np.geomspace(2, len(rounds), 2 * CURVE_POINTS).astype(int))
+    errors = [gram_error(_factor(recording, rounds[:count], size), features) for count in counts]
+    return curve(
+        "X up to a rotation from full batches",
+        "rounds",
+        "relative error of XXᵀ",
+        counts.tolist(),
+        {"error": errors},
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _anchored(found: Recovered, rows: IntArray) -> float:
+    knowledge = AnchorKnowledge(rows, found.features[rows])
+    return feature_error(features_from_anchors(found.factor, knowledge), found.features, rows)

@@ -1,0 +1,156 @@
+"""What the first gradient tells of labels where all parties start at zero, as a row of the audit.
+
+Judged by how many labels are certain, which no model of the attacker's own columns makes any; and
+where several labelings fit, by what share the likeliest reads right, against the best logistic
+model of the attacker's own columns on the same rows.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.integer_decoding import (
+    UNKNOWN,
+    IntegerKnowledge,
+    certain_labels,
+    count_categories,
+    labels_by_meeting,
+)
+from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.auditing.judging import RECOVERED, Finding, Metric, NotShown
+from securevfl.auditing.measures.ciphertexts import RememberedKeys
+from securevfl.auditing.measuring import Case, attack_in_cases
+from securevfl.auditing.own_model import own_model
+from securevfl.auditing.scoring import score
+from securevfl.auditing.seats import table_of, with_table
+from securevfl.auditing.subject import Subject
+from securevfl.auditing.views import gradients_of, residuals_of
+from securevfl.crypto.fixed_point import decode, encode
+from securevfl.crypto.schemes import SCHEMES
+from securevfl.errors import ConfigError
+
+CERTAIN = Metric("certain_labels", 0.0, at_most_one=False)
+# The what-if: so many real columns, and batches of S = 8·ΣP.
+COLUMNS, ROWS_A_COLUMN = 4, 8
+EXACT, APPROXIMATE = 1e-9, 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class _FirstRound:
+    """The first gradient of a run from θ⁰ = 0, with what its reader knows.
+
+    Attributes:
+        gradient: Xᵀd/S, shape (P,).
+        knowledge: the reader's.
+        rows: of the batch, shape (S,).
+        inputs: the reader's X, shape (N, P).
+        labels: the truth, shape (N,).
+    """
+
+    gradient: FloatArray
+    knowledge: IntegerKnowledge
+    rows: IntArray
+    inputs: FloatArray
+    labels: IntArray
+
+
+@attack_in_cases(
+    "integer_decoding", "feature party", "its columns, the schedule, the fixed point, theta0 = 0"
+)
+def integer_decoding(subject: Subject) -> Iterable[Case]:
+    """Exact sums of labels: of the job as it is, and of jobs that start at zero."""
+    starts_at_zero = subject.job.job.start == "zero"
+    yield Case(partial(_this_job, subject), "this job's first batch")
+    yield Case(partial(_categories, subject), "theta0 = 0, categories", what_if=not starts_at_zero)
+    narrow = f"theta0 = 0, P = {COLUMNS}, S = {ROWS_A_COLUMN}P"
+    yield Case(partial(_narrow, subject), narrow, what_if=True)
+
+
+def _this_job(subject: Subject) -> Finding | NotShown:
+    if subject.job.job.start != "zero":
+        return NotShown("theta0 is random: nobody knows the first residuals but for the labels")
+    return _decoded(_first_round(subject))
+
+
+def _narrow(subject: Subject) -> Finding:
+    """The feature party's columns of the most bits alone, and a batch of a few rows."""
+    table = table_of(subject.dataset, subject.feature_party)
+    kept = np.sort(np.argsort([_entropy(column) for column in table.train.T])[-COLUMNS:])
+    cut = replace(
+        table,
+        columns=tuple(table.columns[place] for place in kept),
+        train=table.train[:, kept],
+        test=table.test[:, kept],
+    )
+    narrow = Subject(subject.job, with_table(subject.dataset, cut), subject.seed, subject.keys)
+    # A shuffle's batches are of one size.
+    size = ROWS_A_COLUMN * len(kept)
+    return _decoded(_first_round(narrow, cut.name, batch_size=size, sampling="shuffle"))
+
+
+def _entropy(column: FloatArray) -> float:
+    shares = np.unique(column, return_counts=True)[1] / len(column)
+    return -float(shares @ np.log2(shares))
+
+
+def _decoded(seen: _FirstRound) -> Finding:
+    own = own_model(seen.inputs, seen.labels)
+    found = labels_by_meeting(seen.gradient, seen.knowledge, own.probabilities[seen.rows, 0])
+    truth = seen.labels[seen.rows]
+    read = score(LabelEstimate(seen.rows, found[:, None] - 0.5), seen.labels)
+    alone = own.score_on(seen.rows, seen.labels).accuracy
+    recovered = Finding(RECOVERED, read.accuracy, read.majority, alone)
+    detail = {
+        "rows": read.rows,
+        "columns": len(seen.gradient),
+        RECOVERED.name: {"value": recovered.value, "chance": read.majority, "model_alone": alone},
+    }
+    # Labels in which all labelings agree: no model can be as good by luck.
+    certain = float(np.count_nonzero(found == truth))
+    return Finding(CERTAIN, certain, chance=0.0, beside=(recovered,), detail=detail)
+
+
+def _categories(subject: Subject) -> Finding:
+    """Positives by category, exactly, and the labels that follow."""
+    seen = _first_round(subject)
+    categories = count_categories(seen.gradient, seen.knowledge)
+    if not categories:
+        raise ConfigError("no column of two values whose rows are counted exactly")
+    truth = seen.labels[seen.rows]
+    found = certain_labels(categories, len(truth))
+    detail = {
+        "rows": len(truth),
+        "categories": len(categories),
+        "counted_rightly": sum(
+            int(truth[each.rows].sum()) == each.positives for each in categories
+        ),
+        "wrong": int(np.count_nonzero((found != UNKNOWN) & (found != truth))),
+    }
+    return Finding(CERTAIN, float(np.count_nonzero(found == truth)), chance=0.0, detail=detail)
+
+
+def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRound:  # noqa: ANN401
+    if subject.plan.loss.outputs > 1 or subject.plan.networks:
+        raise ConfigError("exact sums are read for two classes and linear models")
+    keys = RememberedKeys(subject.keys)
+    first = Subject(subject.job, subject.dataset, subject.seed, keys)
+    recording = first.record(rounds=1, start="zero", **changes)
+    seat, rows = recording.seat(party or subject.feature_party), recording.batches[0]
+    matrix, tolerance = seat.inputs[rows], EXACT
+    if keys.made:
+        fmt = keys.made[0][1]
+        bits = fmt.matrix_fraction_bits
+        matrix = decode(encode(matrix, bits, fmt.matrix_bound, "features"), bits)
+        tolerance = EXACT if SCHEMES[subject.scheme].exact else APPROXIMATE
+    gradients, residuals = gradients_of(seat.view), residuals_of(seat.view)
+    if not gradients and not residuals:
+        raise ConfigError("the first round shows neither a gradient nor residuals")
+    gradient = gradients[0] if gradients else matrix.T @ residuals[0] / len(rows)
+    by_class = recording.plan.loss.residuals(np.zeros((2, 1)), np.arange(2))
+    knowledge = IntegerKnowledge(matrix, (float(by_class[0, 0]), float(by_class[1, 0])), tolerance)
+    labels = recording.dataset.train_labels
+    return _FirstRound(gradient[:, 0], knowledge, rows, seat.inputs, labels)

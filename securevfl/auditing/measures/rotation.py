@@ -1,0 +1,110 @@
+"""Rotation twins as a row of the audit: whether an exchange keeps what Theorem 1 promises."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.attacks.rotation import stabilizer_rotation
+from securevfl.auditing.curves import curve
+from securevfl.auditing.judging import DEVIATION, Finding
+from securevfl.auditing.local_rules import Adam, Lasso
+from securevfl.auditing.measuring import Case, attack_in_cases
+from securevfl.auditing.subject import Subject
+from securevfl.auditing.twins import Twin, TwinSetting, compare_twins
+from securevfl.crypto.schemes import SCHEMES
+from securevfl.job import Job
+from securevfl.protocols.session import gathering
+
+KNOWLEDGE = "everything but X: both runs' theta0, seeds and messages"
+ROUNDING = 1e-11
+FIXED_POINT_UNITS = 100
+ROUNDS = 1000
+ENCRYPTED_ROUNDS, SLOW_ROWS = 50, 32
+CURVE_POINTS = 60
+DERIVED_RATE = 0.1
+
+
+@attack_in_cases("rotation_twin", "all other parties together", KNOWLEDGE)
+def rotation_twins(subject: Subject) -> Iterable[Case]:
+    """A feature party's twin, the label party's, and in clear the negative controls."""
+    for party in (subject.feature_party, subject.dataset.label_party):
+        name = f"{subject.role(party)} party's data"
+        yield Case(partial(_pair, subject, TwinSetting(party)), name)
+    if subject.exchange.adds_noise or not _exact(subject):
+        return
+    party = subject.feature_party
+    rate = subject.job.job.learning_rate
+    lasso = 1e-2 * (DERIVED_RATE if rate == "auto" else rate)
+    controls = {
+        "Adam": TwinSetting(party, rule=Adam),
+        "L1, 1e-2": TwinSetting(party, rule=lambda: Lasso(lasso)),
+        "U off by 1e-3": TwinSetting(party, rotation=_nearly_orthogonal),
+    }
+    for name, setting in controls.items():
+        yield Case(partial(_pair, subject, setting), f"control: {name}", control=True)
+
+
+def _pair(subject: Subject, setting: TwinSetting) -> Finding:
+    """One pair of runs."""
+    rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
+    job = subject.job.with_settings(rounds=rounds)
+    if subject.exchange.adds_noise:  # Theorem 1 is about the rest: both runs draw the same noise
+        shared = {**dict(job.privacy), "noise_seed": subject.seed}
+        job = Job.of(**{**dict(job), "privacy": shared})
+    size = subject.plan.batch_size
+    if subject.is_slow and size != "full":
+        job = job.with_settings(batch_size=min(size, SLOW_ROWS))
+    generator = np.random.default_rng([subject.seed, 2])
+    twin = compare_twins(job, subject.dataset, replace(setting, keys=subject.keys), generator)
+    return _finding(subject, twin, rounds)
+
+
+def _finding(subject: Subject, twin: Twin, rounds: int) -> Finding:
+    # In fixed point X and XU are rounded differently, by up to half a unit an entry.
+    exact = _exact(subject)
+    units = FIXED_POINT_UNITS * 2.0 ** -_fraction_bits(subject)
+    picked = np.unique(np.linspace(0, len(twin.steps) - 1, CURVE_POINTS).astype(int))
+    return Finding(
+        DEVIATION,
+        twin.deviation if exact else twin.absolute_deviation,
+        allowed=ROUNDING if exact else units,
+        detail={
+            "rounds": rounds,
+            "relative_distance": twin.relative_distance,
+            "orthogonality_error": twin.orthogonality_error,
+            "free_dimensions": twin.free_dimensions,
+            "group_dimension": twin.group_dimension,
+            "set_up_differs": list(twin.set_up_differs),
+            "deviation_is": "relative" if exact else "absolute",
+            "curves": [
+                curve(
+                    "What tells twins apart",
+                    "round",
+                    "relative deviation",
+                    (twin.steps[picked] + 1).tolist(),
+                    {"deviation": twin.deviations[picked].tolist()},
+                    log_y=True,
+                )
+            ],
+        },
+    )
+
+
+def _exact(subject: Subject) -> bool:
+    """Whether all numbers travel as they are."""
+    return subject.in_clear and subject.learns.predictions == "singly"
+
+
+def _fraction_bits(subject: Subject) -> int:
+    if subject.in_clear:
+        return gathering.FRACTION_BITS
+    exchange = subject.job.exchange
+    return exchange.feature_fraction_bits or SCHEMES[exchange.scheme].fraction_bits[0][1]
+
+
+def _nearly_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
+    error = 1e-3 * generator.standard_normal((len(fixed), len(fixed)))
+    return stabilizer_rotation(fixed, generator) + error

@@ -1,0 +1,215 @@
+"""Twin runs: the whole protocol on X and on XU, and how far anyone else can tell them apart.
+
+Theorem 1 says that the others' views agree. Their numbers in clear are compared, message by
+message over all rounds; what they hold in ciphertexts and masks is uniform in both runs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.rotation import freedom, stabilizer_rotation
+from securevfl.auditing.local_rules import Rule, ruled
+from securevfl.auditing.seats import local_part, scaled, table_of, with_table
+from securevfl.auditing.views import clear_values
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.models.local_model import LocalModel, MakeModule
+from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.runtime.views import View
+from securevfl.training import Environment, TrainingResult, plan_for, train
+
+ChangeTwin = Callable[[FloatArray], FloatArray]
+MakeRotation = Callable[[FloatArray, np.random.Generator], FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """How a run on XU compares with that on X, as seen by all other parties.
+
+    Attributes:
+        deviation: largest ‖m − m'‖∞/‖m‖∞ of all numbers in clear.
+        absolute_deviation: largest |m − m'|.
+        steps: shape (steps,), the steps of the job.
+        deviations: shape (steps,), the largest relative deviation of each step's.
+        relative_distance: ‖X − XU‖/‖X‖ over the training rows.
+        orthogonality_error: largest entry of |UᵀU − I|.
+        free_dimensions: in which such U may turn.
+        group_dimension: of the group of such U, free·(free − 1)/2.
+        set_up_differs: what of the set-up in clear differs: a bound, a number of fraction bits, or
+            the choice of messages that follows from these.
+        seen: how many arrays were compared.
+        wall_s: of both runs.
+    """
+
+    deviation: float
+    absolute_deviation: float
+    steps: IntArray
+    deviations: FloatArray
+    relative_distance: float
+    orthogonality_error: float
+    free_dimensions: int
+    group_dimension: int
+    set_up_differs: tuple[str, ...]
+    seen: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class TwinSetting:
+    """What is turned, and how.
+
+    Attributes:
+        party: whose data.
+        known: columns of its X that others know, by index; its own constant column is one anyway.
+        rotation: draws U from θ⁰ and known columns, shape (P, fixed); Lemma 1's group by default.
+        change: what is done to XU afterwards; for negative controls.
+        rule: makes each party's optimizer; plain gradient steps by default.
+        modules: by party what makes a custom network.
+        keys: makes homomorphic keys.
+    """
+
+    party: str
+    known: Sequence[int] = ()
+    rotation: MakeRotation = stabilizer_rotation
+    change: ChangeTwin | None = None
+    rule: Callable[[], Rule] | None = None
+    modules: dict[str, MakeModule] | None = None
+    keys: KeyMaker | None = None
+
+
+def compare_twins(
+    job: Job, dataset: VerticalDataset, setting: TwinSetting, generator: np.random.Generator
+) -> Twin:
+    """Train on X and on XU from the same θ⁰ and compare what the others see.
+
+    Args:
+        job: the job.
+        dataset: the real data.
+        setting: what is turned.
+        generator: draws U.
+
+    Raises:
+        ConfigError: a party that is not there, or data without a twin.
+    """
+    job, dataset = scaled(job, dataset)
+    features = table_of(dataset, setting.party).train
+    model = local_part(
+        plan_for(job, dataset, setting.modules or {}), dataset, setting.party, setting.modules
+    ).model
+    known = np.eye(features.shape[1])[:, list(setting.known)]
+    fixed = np.hstack([fixed_columns(model, features.shape[1]), known])
+    rotation = setting.rotation(fixed, generator)
+    turned = _turned(dataset, setting, rotation)
+    first = _run(job, dataset, setting, model)
+    second = _run(job, turned, setting, model)
+    places, largest, relative = _deviations(first.views, second.views, setting.party)
+    steps = np.unique(places)
+    free, group = freedom(fixed)
+    twin_features = table_of(turned, setting.party).train
+    return Twin(
+        deviation=float(relative.max()),
+        absolute_deviation=float(largest.max()),
+        steps=steps,
+        deviations=np.array([relative[places == step].max() for step in steps]),
+        relative_distance=float(
+            np.linalg.norm(features - twin_features) / np.linalg.norm(features)
+        ),
+        orthogonality_error=float(np.abs(rotation.T @ rotation - np.eye(len(rotation))).max()),
+        free_dimensions=free,
+        group_dimension=group,
+        set_up_differs=_set_up(first.views, second.views, setting.party),
+        seen=len(places),
+        wall_s=first.wall_s + second.wall_s,
+    )
+
+
+def fixed_columns(model: LocalModel, features: int) -> FloatArray:
+    """What of a model meets X directly, shape (P, fixed): θ⁰, or a network's first layer W⁰ᵀ.
+
+    Whatever comes after a first layer sees X·W⁰ᵀ alone, so that a U with UᵀW⁰ᵀ = W⁰ᵀ is hidden
+    as in the linear case: the gradient of W turns along.
+
+    Raises:
+        ConfigError: a network that does not begin with a linear layer.
+    """
+    state = model.state()
+    if state is None:
+        return model.weights[:features]
+    first = next(iter(state.values()))
+    if first.ndim != 2 or first.shape[1] != features:  # noqa: PLR2004
+        raise ConfigError("the network does not begin with a linear layer: no twin is known for it")
+    return first.T.astype(np.float64)
+
+
+def _turned(
+    dataset: VerticalDataset, setting: TwinSetting, rotation: FloatArray
+) -> VerticalDataset:
+    table = table_of(dataset, setting.party)
+    train_rows, test_rows = table.train @ rotation, table.test @ rotation
+    if setting.change is not None:
+        both = setting.change(np.vstack([train_rows, test_rows]))
+        train_rows, test_rows = both[: len(train_rows)], both[len(train_rows) :]
+    return with_table(dataset, replace(table, train=train_rows, test=test_rows))
+
+
+def _run(
+    job: Job, dataset: VerticalDataset, setting: TwinSetting, start: LocalModel
+) -> TrainingResult:
+    def wrap(name: str, model: LocalModel) -> LocalModel:
+        if name == setting.party:
+            model.weights = start.weights
+        return model if setting.rule is None else ruled(model, setting.rule())
+
+    environment = Environment(
+        keys=setting.keys or SchemeKeys(),
+        record_views=True,
+        modules=setting.modules or {},
+        wrap_model=wrap,
+    )
+    return train(job, dataset, environment)
+
+
+def _deviations(
+    first: dict[str, View], second: dict[str, View], party: str
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """The step of every array that another party sees, its largest deviation, and the relative."""
+    seen = clear_values(view for name, view in first.items() if name != party)
+    again = clear_values(view for name, view in second.items() if name != party)
+    steps, largest, relative = [], [], []
+    for place, values in seen.items():
+        if place not in again:  # the parties chose other messages: `_set_up` says so
+            continue
+        difference = float(np.abs(values - again[place]).max())
+        size = float(np.abs(values).max())
+        steps.append(place.step)
+        largest.append(difference)
+        relative.append(difference / size if size > 0 else difference)
+    return np.array(steps), np.array(largest), np.array(relative)
+
+
+def _set_up(first: dict[str, View], second: dict[str, View], party: str) -> tuple[str, ...]:
+    """The fields of a party's Hello that differ; its one-time mask key always does."""
+
+    def greeting(views: dict[str, View]) -> Hello:
+        others = (view for name, view in views.items() if name != party)
+        for entry in next(others).received(Hello):
+            if entry.sender == party and isinstance(entry.message, Hello):
+                return entry.message
+        raise AssertionError(party)
+
+    def kinds(views: dict[str, View]) -> list[type]:
+        others = (view for name, view in views.items() if name != party)
+        return [type(entry.message) for view in others for entry in view.received()]
+
+    one, other = greeting(first), greeting(second)
+    differ = [
+        name
+        for name in ("columns", "feature_bound_bits", "feature_fraction_bits")
+        if getattr(one, name) != getattr(other, name)
+    ]
+    return (*differ, *(["messages"] if kinds(first) != kinds(second) else []))

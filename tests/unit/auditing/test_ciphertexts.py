@@ -1,0 +1,169 @@
+"""The rows on ciphertexts: the product as it is, and evaluators without a protection.
+
+Weakened evaluators live here alone; what makes keys is no part of a job file.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from phe.paillier import PaillierPrivateKey, generate_paillier_keypair
+from typing_extensions import override
+
+from securevfl.attacks.ciphertexts import (
+    SymbolKnowledge,
+    parities_from_symbols,
+)
+from securevfl.auditing.judging import Finding, Immune, NotShown
+from securevfl.auditing.measures.ciphertexts import (
+    approximate_key,
+    crafted_query,
+    noise,
+    ratio,
+    symbols,
+)
+from securevfl.auditing.measuring import Attack, Measurement
+from securevfl.auditing.subject import Subject
+from securevfl.crypto.nth_residues import ShortExponentResidues
+from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.data.sources import load
+from securevfl.data.tables import some_rows
+from securevfl.job import ExchangeSettings, Job
+from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from tests.weakened import EncryptsNothing, ShortBlinders
+
+KEY_BITS = 384
+
+
+class WithoutEncryptions(SchemeKeys):
+    @override
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        return EncryptsNothing(material, product_format)
+
+
+class BlumKeys(SchemeKeys):
+    """Small Paillier keys for which all powers of −y² have Jacobi symbol 1."""
+
+    def __init__(self, short: bool) -> None:
+        self._short = short
+        self._residues: ShortExponentResidues | None = None
+
+    @override
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        while True:
+            private: PaillierPrivateKey = generate_paillier_keypair(n_length=KEY_BITS)[1]
+            if private.p % 4 == private.q % 4 == 3:
+                break
+        self._residues = ShortExponentResidues(private)
+        return FullPaillierOwner.insecure_for_tests(product_format, private)
+
+    @override
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        kind = ShortBlinders if self._short else FastPaillierEvaluator
+        made = kind.insecure_for_tests(material, product_format)
+        if isinstance(made, ShortBlinders):
+            assert self._residues is not None
+            made.residues = self._residues
+        return made
+
+
+def subject(scheme: str, keys: KeyMaker | None = None, **exchange: object) -> Subject:
+    loss = "taylor-logistic" if exchange.get("hide") == "both" else "logistic"
+    job = Job.of(job={"batch_size": 115, "loss": loss}, exchange={"scheme": scheme, **exchange})
+    return Subject(job, load("breast_cancer"), 0, keys or SchemeKeys())
+
+
+def finding(measured: Iterator[Measurement]) -> Finding:
+    (cell,) = measured
+    assert isinstance(cell.outcome, Finding), cell.outcome
+    return cell.outcome
+
+
+@pytest.mark.parametrize("hide", ["residuals", "both"])
+@pytest.mark.parametrize("scheme", ["bfv", "ckks"])
+def test_c1_of_the_products_replies_tells_nothing(scheme: str, hide: str) -> None:
+    assert finding(ratio(subject(scheme, hide=hide))).value == 0
+
+
+def test_c1_without_encryptions_tells_all_of_x() -> None:
+    assert finding(ratio(subject("bfv", WithoutEncryptions()))).value == 1
+
+
+def test_noise_of_the_products_replies_tells_nothing() -> None:
+    # 960 independent numbers: beyond 0.17 once in 10 million.
+    assert finding(noise(subject("bfv"))).value < 0.17
+
+
+def test_symbols_of_the_products_replies_contradict_each_other() -> None:
+    # 36 coins that all fit: 2^-36.
+    assert finding(symbols(subject("paillier", BlumKeys(short=False)))).value == 0
+
+
+def test_symbols_of_short_blinders_tell_parities() -> None:
+    # Fails where 60 random equations have no rank of 24: 2^-36.
+    assert finding(symbols(subject("paillier", BlumKeys(short=True)))).value == 1
+
+
+def test_too_few_equations_contradict_nothing_and_solve_nothing() -> None:
+    equations = np.zeros((3, 3), np.int64)
+    assert parities_from_symbols(equations, SymbolKnowledge(2)) is None
+
+
+def test_released_ckks_sums_are_not_the_key() -> None:
+    assert finding(approximate_key(subject("ckks"))).value == 0
+
+
+def test_a_crafted_query_reads_the_key_and_residuals() -> None:
+    found = finding(crafted_query(subject("bfv")))
+    assert found.value == 1
+    assert found.detail["residuals_read"] == 1
+    assert found.detail["rounds"] == found.detail["rounds_if_all_peers_pool"]
+    assert 20 <= found.detail["rounds"] <= 25
+    digits = found.detail["columns"] * found.detail["digits_a_value"]
+    assert found.detail["key_after_one_round"] == digits / 8192 >= 15 * 28 / 8192
+
+
+def test_crafted_queries_of_two_outputs_and_of_peers_that_pool_take_fewer_rounds() -> None:
+    job = Job.of(job={"loss": "multinomial"}, exchange={"scheme": "bfv"})
+    ten_classes = Subject(job, some_rows(load("digits"), 64), 0)
+    one = finding(crafted_query(ten_classes))
+    assert (one.value, one.detail["rounds"]) == (1, 2)
+    job = Job.of(job={"batch_size": 115}, exchange={"scheme": "bfv"})
+    detail = finding(crafted_query(Subject(job, load("breast_cancer", parties=3), 0))).detail
+    assert 2 * detail["rounds_if_all_peers_pool"] - detail["rounds"] in {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("attack", "scheme", "kind", "reason"),
+    [
+        (ratio, "plain", Immune, "nothing is encrypted"),
+        (ratio, "paillier", Immune, "not an RLWE scheme"),
+        (noise, "paillier", Immune, "no noise"),
+        (noise, "ckks", NotShown, "reads the noise of bfv replies"),
+        (symbols, "bfv", Immune, "Paillier's"),
+        (approximate_key, "bfv", Immune, "exact schemes"),
+        (approximate_key, "masked", Immune, "nothing is encrypted"),
+        (crafted_query, "plain", Immune, "nothing is encrypted"),
+        (crafted_query, "ckks", NotShown, "built for bfv"),
+    ],
+)
+def test_an_attack_for_another_scheme_shows_nothing_unless_there_is_nothing_to_attack(
+    attack: Attack, scheme: str, kind: type[Immune | NotShown], reason: str
+) -> None:
+    (cell,) = attack(subject(scheme))
+    assert isinstance(cell.outcome, kind)
+    assert reason in cell.outcome.reason
+
+
+@pytest.mark.parametrize("attack", [ratio, noise, symbols, approximate_key, crafted_query])
+def test_immunity_is_of_schemes_that_are_known(
+    attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheme that nobody has thought of is not taken for one that an attack cannot touch."""
+    monkeypatch.setattr(Subject, "scheme", "another")
+    assert not attack.immune(subject("bfv"))

@@ -1,0 +1,276 @@
+"""Several jobs over the same people, each permitted by itself."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securevfl.arrays import FloatArray
+from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks.labels_across_jobs import JobKnowledge, labels_across_jobs
+from securevfl.attacks.labels_from_gradients import labels_from_gradients
+from securevfl.auditing import label_figures
+from securevfl.auditing.judging import Finding, Immune, NotShown
+from securevfl.auditing.measures import labels_across_jobs as measure
+from securevfl.auditing.measures.labels import gradients_seen, training_knowledge
+from securevfl.auditing.measures.labels_across_jobs import labels_of_jobs
+from securevfl.auditing.measuring import Measurement
+from securevfl.auditing.own_model import OwnModel, best, own_models
+from securevfl.auditing.scoring import LabelScore, score
+from securevfl.auditing.seats import Recording
+from securevfl.auditing.subject import Subject
+from securevfl.data.sources import load
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
+from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.job import Job
+
+ROWS, COLUMNS = 640, 6
+
+
+def people(parties: int = 2) -> VerticalDataset:
+    """Labels of which a peer's columns tell little."""
+    generator = np.random.default_rng(4)
+    values = generator.standard_normal((ROWS + 200, COLUMNS * parties))
+    odds = values @ np.r_[np.full(COLUMNS, 1.0), np.full(COLUMNS * (parties - 1), 0.1)]
+    labels = (generator.random(len(values)) < 1 / (1 + np.exp(-odds))).astype(np.int64)
+    tables = [
+        PartyTable(
+            f"party{number}",
+            tuple(f"x{number}{column}" for column in range(COLUMNS)),
+            part[:ROWS],
+            part[ROWS:],
+        )
+        for number, part in enumerate(np.split(values, parties, axis=1))
+    ]
+    return VerticalDataset(
+        "people",
+        tuple(tables),
+        "party0",
+        labels[:ROWS],
+        labels[ROWS:],
+        2,
+        standardize=False,
+        row_digests=row_digests(range(ROWS)),
+    )
+
+
+def subject(parties: int = 2, scheme: str = "bfv", **settings: object) -> Subject:
+    steps = {"batch_size": 96, "learning_rate": 0.1, "local_steps": 1, **settings}
+    return Subject(Job.of(job=steps, exchange={"scheme": scheme}), people(parties), 0)
+
+
+def permitted(
+    monkeypatch: pytest.MonkeyPatch, refuse_from: int
+) -> tuple[Subject, list[tuple[Path, VerticalDataset, dict[str, object]]]]:
+    """A subject whose guard refuses from some job on; jobs run in clear."""
+    asked: list[tuple[Path, VerticalDataset, dict[str, object]]] = []
+
+    def recorded(
+        self: Subject, guard: Path, dataset: VerticalDataset, **changes: object
+    ) -> Recording:
+        asked.append((guard, dataset, changes))
+        if len(asked) > refuse_from:
+            raise LabelLeakRefused("label guard: enough")
+        clear = Subject(self.job.without_protection, dataset, self.seed)
+        return clear.record(**changes)
+
+    monkeypatch.setattr(Subject, "record_guarded", recorded)
+    return subject(), asked
+
+
+def cases(measured: Iterator[Measurement]) -> dict[str, Measurement]:
+    return {each.case: each for each in measured}
+
+
+def test_jobs_add_up_to_what_none_of_them_tells() -> None:
+    attacked = subject(scheme="plain", batch_size=48)
+    labels = attacked.dataset.train_labels
+    inputs = attacked.dataset.parties[1].train
+    own = best(own_models(inputs, labels))
+    gradients, jobs = [], []
+    for number in range(8):
+        varied = measure._other_batches(attacked, (), number)
+        recording = Subject(attacked.job, varied.dataset, 0).record(rounds=13, **varied.settings)
+        seat = recording.seat("party1")
+        training = training_knowledge(recording, seat, own)
+        training = replace(training, own_model=own.probabilities[varied.people])
+        gradients.append(gradients_seen(recording, seat))
+        jobs.append(JobKnowledge(training, varied.people))
+
+    def read(chosen: slice) -> float:
+        found = labels_across_jobs(gradients[chosen], jobs[chosen], own.probabilities)
+        return score(found, labels).auc
+
+    one, all_of_them = fmean(read(slice(job, job + 1)) for job in range(8)), read(slice(8))
+    assert one < own.score.auc + 0.15
+    assert all_of_them > one + 0.1
+    assert all_of_them > 0.9
+    # One job alone is what the attack on one job reads.
+    alone = labels_from_gradients(gradients[0], jobs[0].training)
+    both = labels_across_jobs(gradients[:1], jobs[:1], own.probabilities)
+    np.testing.assert_allclose(both.scores, alone.scores, atol=1e-12)
+    # The same job twice is no news, and no more certain: the equations are the same.
+    twice = labels_across_jobs(gradients[:1] * 2, jobs[:1] * 2, own.probabilities)
+    np.testing.assert_allclose(twice.scores, alone.scores, atol=1e-12)
+    # People mixed up are nobody.
+    wrong = [replace(job, people=job.people[::-1].copy()) for job in jobs]
+    mixed = labels_across_jobs(gradients, wrong, own.probabilities)
+    assert score(mixed, labels).auc < own.score.auc + 0.03
+
+
+def test_jobs_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="0 jobs"):
+        labels_across_jobs([], [], np.zeros((3, 1)))
+
+
+def test_the_guard_decides_and_one_directory_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    attacked, asked = permitted(monkeypatch, refuse_from=2)
+    variation = measure._fewer_rows
+    found = measure._permitted(attacked, variation, ("party1",))
+    assert isinstance(found, Finding)
+    assert found.detail["jobs"] == 2
+    assert found.detail["refused"] == "label guard: enough"
+    assert len(asked) == 3
+    assert len({guard for guard, _, _ in asked}) == 1
+    assert [len(dataset.train_labels) for _, dataset, _ in asked] == [640, 639, 638]
+    assert not asked[0][0].exists()
+
+
+def test_a_first_job_that_is_refused_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    attacked, _ = permitted(monkeypatch, refuse_from=0)
+    found = cases(labels_of_jobs(attacked))
+    job = found["one row fewer each job"]
+    assert job.outcome == NotShown("label guard: enough")
+    assert not job.what_if
+    assert isinstance(found["one row fewer, S = 8P"].outcome, Finding)
+
+
+def test_the_recordings_are_of_guarded_jobs(tmp_path: Path) -> None:
+    attacked = subject(batch_size=8)
+    with pytest.raises(LabelLeakRefused):
+        attacked.record_guarded(tmp_path, attacked.dataset, rounds=40)
+    fine = subject(batch_size="full")
+    recording = fine.record_guarded(tmp_path, fine.dataset, rounds=2)
+    assert recording.job.job.allow_label_leak is False
+    assert list(tmp_path.iterdir())
+
+
+def test_what_ifs_leak_and_say_how_many_jobs_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    attacked, _ = permitted(monkeypatch, refuse_from=3 * 8)
+    found = cases(labels_of_jobs(attacked))
+    what_ifs = [each for each in found.values() if each.what_if]
+    assert len(what_ifs) == 3
+    for each in what_ifs:
+        assert isinstance(each.outcome, Finding)
+        assert each.outcome.detail["jobs"] == 8
+        assert not each.outcome.keeps
+    for each in found.values():
+        assert isinstance(each.outcome, Finding)
+        assert each.outcome.detail["jobs"] == 8
+        assert each.outcome.model_alone is not None
+        assert each.outcome.detail["auc_of_first_job"] < each.outcome.detail["auc"]["value"]
+
+
+def test_two_peers_pool_columns_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide: list[tuple[int, ...]] = []
+
+    def watched(inputs: FloatArray, labels: NDArray[np.int64]) -> Sequence[object]:
+        wide.append(inputs.shape)
+        return own_models(inputs, labels)
+
+    monkeypatch.setattr(measure, "own_models", watched)
+    attacked = subject(parties=3, scheme="plain")
+    names = [case.name for case in labels_of_jobs.cases(attacked)]
+    assert [name for name in names if name.startswith("pooled peers")]
+    peers = ("party1", "party2")
+    found = measure._unguarded(attacked, measure._other_columns, peers)
+    assert found.detail["attackers"] == list(peers)
+    assert COLUMNS < wide[0][1] <= 2 * COLUMNS
+    alone = measure._unguarded(attacked, measure._other_columns, peers[:1])
+    assert wide[1][1] <= COLUMNS
+    assert alone.detail["batch_size"] == 8 * (COLUMNS // 2)
+
+
+def test_variations_keep_who_is_who() -> None:
+    attacked = subject(scheme="plain")
+    table = attacked.dataset.parties[1]
+    chosen = []
+    for number in range(4):
+        columns = measure._other_columns(attacked, ("party1",), number)
+        changed = columns.dataset.parties[1]
+        assert len(changed.columns) == COLUMNS // 2
+        places = [table.columns.index(column) for column in changed.columns]
+        np.testing.assert_array_equal(changed.train, table.train[:, places])
+        assert columns.dataset.fingerprint == attacked.dataset.fingerprint
+        chosen.append(changed.columns)
+        rows = measure._fewer_rows(attacked, (), number)
+        np.testing.assert_array_equal(rows.dataset.parties[1].train, table.train[rows.people])
+        assert len(rows.people) == ROWS - number
+        batches = measure._other_batches(attacked, (), number)
+        assert batches.settings == {"seed": number, "sampling": "shuffle"}
+    assert len(set(chosen)) > 1
+
+
+def test_an_attack_of_one_column_says_so() -> None:
+    dataset = load("breast_cancer", parties=30)
+    attacked = Subject(Job.of(job={}), dataset, 0)
+    with pytest.raises(ConfigError, match="one column"):
+        measure._other_columns(attacked, (attacked.feature_party,), 0)
+
+
+def test_slow_exchanges_are_stood_in_for_by_quick_ones_that_show_the_same() -> None:
+    slow = measure._quick(subject(scheme="paillier"))
+    assert not slow.is_slow
+    assert slow.exchange.encrypts
+    assert slow.learns == subject(scheme="paillier").learns
+    quick = subject(scheme="bfv")
+    assert measure._quick(quick) is quick
+
+
+def test_nothing_is_there_where_gradients_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = replace(subject().learns, gradients=False, residuals="hidden")
+    monkeypatch.setattr(Subject, "learns", hidden)
+    (only,) = labels_of_jobs(subject())
+    assert isinstance(only.outcome, Immune)
+
+
+def test_labels_that_change_after_the_recordings_change_no_estimate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attacked = subject(scheme="plain", batch_size=48)
+    truth = attacked.dataset.train_labels
+    estimates: list[FloatArray] = []
+
+    def watched(estimate: LabelEstimate, labels: NDArray[np.int64]) -> LabelScore:
+        estimates.append(estimate.scores)
+        return score(estimate, labels)
+
+    def granted(inputs: FloatArray, labels: NDArray[np.int64]) -> tuple[OwnModel, ...]:
+        return own_models(inputs, truth)
+
+    monkeypatch.setattr(label_figures, "score", watched)
+    monkeypatch.setattr(measure, "own_models", granted)
+    found = []
+    for number in range(4):
+        one = measure._other_batches(attacked, (), number)
+        recording = Subject(attacked.job, one.dataset, 0).record(rounds=40, **one.settings)
+        found.append((recording, one))
+    others = np.random.default_rng(1).permutation(truth)
+    dataset = replace(attacked.dataset, train_labels=others)
+    changed = [
+        (
+            replace(each, dataset=replace(each.dataset, train_labels=others[one.people])),
+            replace(one, dataset=replace(one.dataset, train_labels=others[one.people])),
+        )
+        for each, one in found
+    ]
+    right = measure._finding(attacked, found, ("party1",), "")
+    wrong = measure._finding(Subject(attacked.job, dataset, 0), changed, ("party1",), "")
+    assert len(estimates) == 2
+    np.testing.assert_allclose(estimates[1], estimates[0], rtol=1e-9, atol=1e-12)
+    assert wrong.value < 0.6
+    assert right.value > 0.75

@@ -1,0 +1,304 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.auditing.judging import ACCURACY, Finding
+from securevfl.auditing.matrix import MEASURES, AuditSettings, audit
+from securevfl.auditing.measuring import attack
+from securevfl.auditing.policy import ATTACKS, violations
+from securevfl.auditing.subject import Subject
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+
+NAMES = {
+    "rotation_twin", "gram", "anchors", "components", "binary_columns", "held_out_features",
+    "labels_from_residuals", "labels_from_gradients", "labels_across_jobs", "integer_decoding",
+    "labels_from_components", "labels_from_unit_gradients", "features_from_units",
+    "ciphertext_ratio", "ciphertext_noise", "jacobi_symbol", "ckks_key", "crafted_query",
+    "selection_matrix", "equality_solving", "epsilon",
+}  # fmt: skip
+KEYS = {
+    "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",
+    "model_alone", "verdict", "detail",
+}  # fmt: skip
+
+
+def job(scheme: str, **settings: object) -> Job:
+    return Job.of(
+        job={"batch_size": 115, "learning_rate": 0.1, **settings}, exchange={"scheme": scheme}
+    )
+
+
+def rows_of(
+    dataset: VerticalDataset, *schemes: str, attacks: tuple[str, ...], repeats: int = 2
+) -> list[dict[str, Any]]:
+    jobs = {scheme: job(scheme) for scheme in schemes}
+    return audit(dataset, AuditSettings(jobs, attacks, repeats))
+
+
+def with_columns(columns: int) -> VerticalDataset:
+    """breast_cancer with so many columns at the feature party: attacks on X take fewer rounds."""
+    dataset = load("breast_cancer")
+    label, feature = dataset.parties
+    cut = replace(
+        feature,
+        columns=feature.columns[:columns],
+        train=feature.train[:, :columns],
+        test=feature.test[:, :columns],
+    )
+    return replace(dataset, parties=(label, cut))
+
+
+@pytest.fixture(scope="module")
+def labels() -> list[dict[str, Any]]:
+    names = ("labels_from_residuals", "labels_from_gradients", "gram", "anchors")
+    return rows_of(with_columns(5), "plain", "bfv", attacks=names)
+
+
+@pytest.fixture(scope="module")
+def twins() -> list[dict[str, Any]]:
+    return rows_of(load("breast_cancer"), "plain", attacks=("rotation_twin",), repeats=1)
+
+
+def verdicts(rows: list[dict[str, Any]], attack: str, case: str = "") -> dict[str, str]:
+    return {
+        row["exchange"]: row["verdict"]
+        for row in rows
+        if row["attack"] == attack and row["detail"]["case"] == case
+    }
+
+
+def test_every_attack_has_its_contract_name() -> None:
+    assert set(MEASURES) == NAMES
+    assert tuple(MEASURES) == ATTACKS
+
+
+def test_rows_have_the_contracts_keys_and_are_json(labels: list[dict[str, Any]]) -> None:
+    for row in labels:
+        assert set(row) == KEYS
+        assert row["verdict"] in {"leaks", "resists", "immune", "not_shown"}
+        assert row["adversary"]
+        assert row["side_knowledge"]
+    assert json.loads(json.dumps(labels, allow_nan=False)) == labels
+
+
+def test_plain_residuals_are_labels_and_encrypted_ones_are_not_there(
+    labels: list[dict[str, Any]],
+) -> None:
+    assert verdicts(labels, "labels_from_residuals") == {"plain": "leaks", "bfv": "immune"}
+    (plain,) = [
+        row
+        for row in labels
+        if row["attack"] == "labels_from_residuals" and row["exchange"] == "plain"
+    ]
+    assert plain["value"] == 1
+    assert plain["chance"] < plain["model_alone"] < 1
+
+
+def test_gradients_tell_the_same_under_encryption(labels: list[dict[str, Any]]) -> None:
+    values = {
+        (row["exchange"], row["detail"]["case"]): row["value"]
+        for row in labels
+        if row["attack"] == "labels_from_gradients"
+    }
+    cases = {case for _, case in values}
+    assert len(cases) == 4
+    for case in cases:
+        assert abs(values["plain", case] - values["bfv", case]) < 0.01
+
+
+def test_predictions_in_clear_leave_x_up_to_a_rotation(labels: list[dict[str, Any]]) -> None:
+    case = "this job's batches"
+    assert verdicts(labels, "gram", case) == {"plain": "leaks", "bfv": "leaks"}
+    assert verdicts(labels, "anchors") == {"plain": "leaks", "bfv": "leaks"}
+
+
+def test_masked_predictions_leave_no_single_party() -> None:
+    names = ("gram", "anchors", "components", "binary_columns")
+    rows = rows_of(load("breast_cancer", parties=3), "masked", attacks=names, repeats=1)
+    assert {row["verdict"] for row in rows} == {"immune"}
+    assert {row["detail"]["reason"] for row in rows} == {
+        "the label party sees no single party's predictions"
+    }
+
+
+def test_an_exchange_that_does_not_fit_says_why_in_every_row() -> None:
+    rows = rows_of(load("breast_cancer"), "masked", attacks=("gram", "crafted_query"))
+    assert [row["attack"] for row in rows] == ["gram", "crafted_query"]
+    assert all("at least 3 parties" in row["detail"]["reason"] for row in rows)
+    assert {row["verdict"] for row in rows} == {"not_shown"}
+
+
+def test_rotation_twins_and_their_controls_are_told_apart(twins: list[dict[str, Any]]) -> None:
+    by_case = {row["detail"]["case"]: row for row in twins}
+    assert len(by_case) == 5
+    for case, row in by_case.items():
+        assert row["detail"]["control"] == case.startswith("control")
+        assert row["verdict"] == ("leaks" if row["detail"]["control"] else "resists")
+        if row["detail"]["control"]:
+            assert row["value"] >= 1e-3
+        else:
+            assert row["value"] <= 1e-11
+            assert row["detail"]["relative_distance"] >= 0.1
+            assert row["detail"]["rounds"] == 1000
+
+
+def test_equality_solving_takes_as_many_classes_as_features() -> None:
+    binary = rows_of(load("breast_cancer"), "plain", attacks=("equality_solving",), repeats=5)
+    assert binary[0]["verdict"] == "resists"
+    settings = AuditSettings(
+        {"plain": job("plain", loss="multinomial", learning_rate=0.001)},
+        ("equality_solving",),
+        repeats=1,
+    )
+    (digits,) = audit(load("digits", parties=16), settings)  # 4 columns a party
+    assert digits["verdict"] == "leaks"
+    assert digits["value"] <= 1e-6
+    squared = AuditSettings({"plain": job("plain", loss="squared")}, ("equality_solving",))
+    (row,) = audit(load("breast_cancer"), squared)
+    assert "no probabilities" in row["detail"]["reason"]
+    assert row["verdict"] == "not_shown"
+
+
+def test_bits_come_back_from_a_run() -> None:
+    dataset = load("breast_cancer")
+    table = dataset.parties[1]
+    middle = np.median(table.train, axis=0)
+    # Of 15 columns one or another is missed, by chance; of eight none was, on no CPU.
+    bits = replace(
+        table,
+        columns=table.columns[:8],
+        train=(table.train > middle)[:, :8].astype(np.float64),
+        test=(table.test > middle)[:, :8].astype(np.float64),
+    )
+    dataset = replace(dataset, parties=(dataset.parties[0], bits), standardize=False)
+    (row,) = rows_of(dataset, "plain", attacks=("binary_columns",), repeats=1)
+    assert row["verdict"] == "leaks"
+    assert row["value"] > 0.8
+
+
+def test_settings_that_an_attack_cannot_take_are_a_reason() -> None:
+    settings = AuditSettings(
+        {"plain": job("plain", sampling="shuffle", l2=0.1, loss="squared", learning_rate=0.01)},
+        ("gram", "anchors", "labels_from_residuals", "labels_from_gradients"),
+        repeats=1,
+    )
+    rows = audit(load("breast_cancer"), settings)
+    assert {row["verdict"] for row in rows if "reason" in row["detail"]} == {"not_shown"}
+    reasons = [row["detail"].get("reason", "") for row in rows]
+    assert any("reshuffled" in reason for reason in reasons)
+    assert any("l2 with several" in reason for reason in reasons)
+    assert any("squared" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"loss": "squared-hinge", "learning_rate": 0.01}, {"loss": "hinge", "local_rule": "frozen"}],
+    ids=["squared hinge", "hinge"],
+)
+def test_residuals_of_hinges_tell_every_row_that_was_within_the_margin(
+    settings: dict[str, object],
+) -> None:
+    attacks = ("labels_from_residuals", "labels_from_gradients")
+    jobs = {"plain": job("plain", **settings)}
+    first, *others = audit(with_columns(5), AuditSettings(jobs, attacks, repeats=1))
+    assert (first["verdict"], first["value"]) == ("leaks", 1.0)
+    assert {row["verdict"] for row in others} == {"not_shown"}
+    assert all("loss are not s(H) - y" in row["detail"]["reason"] for row in others)
+
+
+def test_steps_that_follow_the_loss_itself_are_not_shown_where_attacks_repeat_others() -> None:
+    exact = job("plain", local_rule="exact")
+    attacks = ("labels_from_residuals", "labels_from_gradients", "gram")
+    rows = audit(with_columns(5), AuditSettings({"plain": exact}, attacks, repeats=1))
+    leaks = [row for row in rows if row["attack"] == "labels_from_residuals"]
+    assert [row["verdict"] for row in leaks] == ["leaks"]
+    unshown = [row for row in rows if row["verdict"] == "not_shown"]
+    assert {row["attack"] for row in unshown} == {"labels_from_gradients", "gram"}
+    assert all("steps that follow the loss itself" in row["detail"]["reason"] for row in unshown)
+
+
+def test_reshuffled_single_steps_leave_x_up_to_a_rotation_too() -> None:
+    settings = {"sampling": "shuffle", "local_steps": 1, "batch_size": 20}
+    few = some_rows(load("breast_cancer"), 40)
+    (row, _) = audit(few, AuditSettings({"plain": job("plain", **settings)}, ("gram",), 1))
+    assert row["verdict"] == "leaks"
+    assert row["value"] <= 1e-4
+    (row, _) = rows_of_job(job("plain", sampling="shuffle", local_steps=1))
+    assert "reshuffled, take some" in row["detail"]["reason"]
+
+
+def rows_of_job(described: Job) -> list[dict[str, Any]]:
+    return audit(load("breast_cancer"), AuditSettings({"plain": described}, ("gram",), 1))
+
+
+def test_a_seed_that_shows_nothing_leaves_the_cell_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    @attack("gram", "label party", "nothing")
+    def sometimes(subject: Subject) -> Finding:
+        if subject.seed == 1:
+            raise ConfigError("not under this seed")
+        return Finding(ACCURACY, 0.5, chance=0.5)
+
+    monkeypatch.setattr("securevfl.auditing.matrix.MEASURES", {"gram": sometimes})
+    (row,) = rows_of(load("breast_cancer"), "plain", attacks=("gram",))
+    assert (row["verdict"], row["value"]) == ("not_shown", 0.5)
+    (broken,) = violations([row], ["gram"], ["plain"])
+    assert broken.says.endswith("not under this seed")
+
+
+def test_full_batches_do_not_stand_in_for_the_jobs_own() -> None:
+    settings = AuditSettings({"plain": job("plain", sampling="shuffle")}, ("anchors",), repeats=1)
+    own, other = audit(load("breast_cancer"), settings)
+    assert (own["verdict"], own["detail"]["case"]) == ("not_shown", "this job's batches")
+    assert (other["verdict"], other["detail"]["case"]) == ("leaks", "full batches")
+    (broken,) = violations([own, other], ["anchors"], ["plain"])
+    assert "reshuffled" in broken.says
+
+
+def test_a_policy_is_about_attacks_on_this_job(labels: list[dict[str, Any]]) -> None:
+    assert not violations(labels, ["labels_from_residuals"], ["bfv"])
+    (broken,) = violations(labels, ["labels_from_residuals"], ["plain", "bfv"])
+    assert broken.exchange == "plain"
+    # Reshuffled batches are a what-if that leaks, and break nothing.
+    cases = {
+        row["detail"]["case"]
+        for row in labels
+        if row["detail"]["what_if"] and row["verdict"] == "leaks"
+    }
+    assert any(case.startswith("reshuffled") for case in cases)
+    broken_cases = {each.case for each in violations(labels, ["labels_from_gradients"], ["plain"])}
+    assert not broken_cases & cases
+
+
+def test_an_unknown_attack_is_refused() -> None:
+    with pytest.raises(ConfigError, match="attack = 'gramm': unknown"):
+        rows_of(load("breast_cancer"), "plain", attacks=("gramm",))
+
+
+def test_several_processes_give_the_same_rows() -> None:
+    dataset = load("breast_cancer")
+    jobs = {"plain": job("plain"), "masked": job("masked")}
+    alone = audit(dataset, AuditSettings(jobs, ("labels_from_gradients",), 1))
+    told: list[tuple[str, int, int]] = []
+    together = audit(
+        dataset,
+        AuditSettings(jobs, ("labels_from_gradients",), 1, workers=2),
+        lambda what, done, total: told.append((what, done, total)),
+    )
+    assert together == alone
+    assert told == [("plain", 0, 2), ("plain", 1, 2), ("masked", 2, 2)]
+
+
+def test_a_run_is_made_once_for_the_same_settings() -> None:
+    subject = Subject(job("plain"), load("breast_cancer"), 0)
+    first = subject.record(rounds=2)
+    assert subject.record(rounds=2) is first
+    assert subject.record(rounds=3) is not first
+    assert subject.with_rows(100) is subject.with_rows(100)
+    assert subject.with_rows(10_000) is subject
+    assert len(np.unique(subject.with_rows(2).dataset.train_labels)) == 2

@@ -1,0 +1,77 @@
+"""From an attack to an outcome: an attack that cannot be run is never taken for one that fails."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from securevfl.auditing.judging import ACCURACY, Finding, Immune, NotShown
+from securevfl.auditing.measuring import Case, attack, attack_in_cases
+from securevfl.auditing.subject import Subject
+from securevfl.data.sources import load
+from securevfl.errors import (
+    BudgetExhausted,
+    ConfigError,
+    LabelLeakRefused,
+    RangeExceeded,
+    TrainingDiverged,
+)
+from securevfl.job import Job
+
+CANNOT_RUN = [BudgetExhausted, ConfigError, LabelLeakRefused, RangeExceeded, TrainingDiverged]
+FOUND = Finding(ACCURACY, 0.5, chance=0.5)
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    return Subject(Job.of(exchange={"scheme": "bfv"}), load("breast_cancer"), 0)
+
+
+@pytest.mark.parametrize("error", CANNOT_RUN)
+def test_an_attack_that_cannot_be_run_is_not_shown(
+    error: type[Exception], subject: Subject
+) -> None:
+    @attack("some", "anybody", "nothing")
+    def fails(_: Subject) -> Finding:
+        raise error("why")
+
+    (measured,) = fails(subject)
+    assert measured.outcome == NotShown("why")
+    assert (measured.attack, measured.adversary, measured.case) == ("some", "anybody", "")
+
+
+@pytest.mark.parametrize("error", CANNOT_RUN)
+def test_a_case_that_cannot_be_run_leaves_the_others(
+    error: type[Exception], subject: Subject
+) -> None:
+    def refused() -> Finding:
+        raise error("why")
+
+    @attack_in_cases("some", "anybody", "nothing")
+    def cases(_: Subject) -> Iterator[Case]:
+        yield Case(refused, "first")
+        yield Case(lambda: FOUND, "second", side_knowledge="something", what_if=True)
+        raise error("no more")
+
+    first, second, rest = cases(subject)
+    assert (first.case, first.outcome) == ("first", NotShown("why"))
+    assert (second.case, second.outcome, second.what_if) == ("second", FOUND, True)
+    assert (first.side_knowledge, second.side_knowledge) == ("nothing", "something")
+    assert (rest.case, rest.outcome, rest.what_if) == ("", NotShown("no more"), False)
+
+
+def test_an_immune_exchange_is_not_attacked(subject: Subject) -> None:
+    @attack("some", "anybody", "nothing", immune=lambda each: f"{each.scheme} has none")
+    def never(_: Subject) -> Finding:
+        raise AssertionError
+
+    (measured,) = never(subject)
+    assert measured.outcome == Immune("bfv has none")
+
+
+def test_a_bug_is_no_verdict(subject: Subject) -> None:
+    @attack("some", "anybody", "nothing")
+    def broken(_: Subject) -> Finding:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(broken(subject))

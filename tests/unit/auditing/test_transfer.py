@@ -1,0 +1,154 @@
+"""The audit's rows on transfer learning, on recorded runs."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.auditing import label_figures
+from securevfl.auditing.judging import Finding, Immune, NotShown
+from securevfl.auditing.matrix import MEASURES
+from securevfl.auditing.measures import transfer as measure_transfer
+from securevfl.auditing.measures.labels import residual_labels
+from securevfl.auditing.measures.transfer import component_labels, unit_features, unit_labels
+from securevfl.auditing.measuring import Measurement
+from securevfl.auditing.own_model import OwnModel, own_models
+from securevfl.auditing.scoring import LabelScore, score
+from securevfl.auditing.seats import Recording
+from securevfl.auditing.subject import Subject
+from securevfl.data.sources import load
+from securevfl.data.tables import some_rows
+from securevfl.job import Job
+
+ROWS, OVERLAP = 160, 60
+Measure = Callable[[Subject], Iterator[Measurement]]
+
+
+def subject(scheme: str = "plain", algorithm: str = "ftl", **ftl: object) -> Subject:
+    job = {
+        "algorithm": algorithm,
+        "batch_size": 20,
+        "learning_rate": 0.3,
+        "local_steps": 2,
+        "rounds": 9,
+    }
+    exchange = {"scheme": scheme, **({"hide": "both"} if scheme == "bfv" else {})}
+    own = {"ftl": {"units": 32, "overlap": OVERLAP, **ftl}} if algorithm == "ftl" else {}
+    return Subject(
+        Job.of(job=job, exchange=exchange, **own), some_rows(load("breast_cancer"), ROWS), 0
+    )
+
+
+def outcomes(measure: Measure, attacked: Subject) -> dict[str, Finding | Immune | NotShown]:
+    return {each.case: each.outcome for each in measure(attacked)}
+
+
+def test_the_recording_has_the_rows_that_both_parties_hold() -> None:
+    attacked = subject()
+    recording = attacked.record()
+    assert len(recording.dataset.train_labels) == OVERLAP
+    seat = recording.seat(attacked.feature_party)
+    assert seat.labels is None
+    assert len(seat.inputs) == OVERLAP
+    weights = recording.weights(attacked.feature_party)
+    assert len(weights) == recording.result.rounds == 9
+    np.testing.assert_array_equal(weights[0], seat.model.weights)
+    last = recording.result.outcomes[attacked.feature_party].model.weights
+    assert not np.allclose(weights[-1], last)
+    assert len(recording.trails[attacked.feature_party]) == 1 + 9 * 2
+
+
+def test_in_clear_every_label_and_all_features_are_read() -> None:
+    attacked = subject()
+    (labels,) = outcomes(component_labels, attacked).values()
+    assert isinstance(labels, Finding)
+    assert labels.value == 1
+    features = outcomes(unit_features, attacked)
+    assert set(features) == {"the feature party's", "the label party's"}
+    for each in features.values():
+        assert isinstance(each, Finding)
+        assert each.value < 1e-6
+        assert each.bar > 0.1
+    (gradients,) = outcomes(unit_labels, attacked).values()
+    assert isinstance(gradients, Finding)
+
+
+def test_labels_are_read_from_gradients_under_encryption_as_in_clear() -> None:
+    (clear,) = outcomes(unit_labels, subject()).values()
+    attacked = subject("bfv")
+    (hidden,) = outcomes(unit_labels, attacked).values()
+    assert isinstance(clear, Finding)
+    assert isinstance(hidden, Finding)
+    assert hidden.value > 0.8
+    for measure in (component_labels, unit_features):
+        (immune,) = outcomes(measure, attacked).values()
+        assert immune == Immune("components travel encrypted")
+
+
+def test_without_alignment_the_label_partys_units_do_not_travel() -> None:
+    features = outcomes(unit_features, subject(alignment=0.0))
+    assert isinstance(features["the feature party's"], Finding)
+    own = features["the label party's"]
+    assert isinstance(own, NotShown)
+    assert "do not travel" in own.reason
+
+
+def test_batches_that_the_fit_cannot_take_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_transfer, "MOST_ROWS", 19)
+    found = outcomes(unit_labels, subject())
+    own = found["this job's batches"]
+    assert isinstance(own, NotShown)
+    assert "the fit takes no more than 19" in own.reason
+
+
+def test_other_attacks_say_that_they_are_not_about_components() -> None:
+    attacked = subject()
+    names = {"labels_from_components", "labels_from_unit_gradients", "features_from_units"}
+    for name, measure in MEASURES.items():
+        if name not in names:
+            (outcome,) = outcomes(measure, attacked).values()
+            assert isinstance(outcome, NotShown)
+            assert "about predictions and residuals" in outcome.reason
+    other = subject(algorithm="fedbcd-p")
+    for name in names:
+        (outcome,) = outcomes(MEASURES[name], other).values()
+        assert outcome == Immune("parties exchange predictions and residuals, no components")
+    (own,) = outcomes(residual_labels, other).values()
+    assert isinstance(own, Finding)
+
+
+@pytest.mark.parametrize("measure", [component_labels, unit_labels])
+def test_labels_that_change_after_the_recording_change_no_estimate(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimates: list[LabelEstimate] = []
+
+    def watched(estimate: LabelEstimate, labels: np.ndarray) -> LabelScore:
+        estimates.append(estimate)
+        return score(estimate, labels)
+
+    attacked = subject()
+    truth = attacked.record(rounds=1).dataset.train_labels
+
+    def granted(inputs: np.ndarray, labels: np.ndarray) -> tuple[OwnModel, ...]:
+        del labels
+        return own_models(inputs, truth)
+
+    monkeypatch.setattr(label_figures, "score", watched)
+    monkeypatch.setattr(measure_transfer, "own_models", granted)
+    list(measure(attacked))
+    record = Subject.record
+
+    def with_other_labels(self: Subject, **changes: object) -> Recording:
+        found = record(self, **changes)
+        labels = np.random.default_rng(7).permutation(found.dataset.train_labels)
+        return replace(found, dataset=replace(found.dataset, train_labels=labels))
+
+    monkeypatch.setattr(Subject, "record", with_other_labels)
+    (again,) = outcomes(measure, attacked).values()
+    assert isinstance(again, Finding)
+    assert again.value < 0.75
+    assert len(estimates) == 2
+    np.testing.assert_allclose(estimates[0].scores, estimates[1].scores, rtol=1e-9, atol=1e-12)

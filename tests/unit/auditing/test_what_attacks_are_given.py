@@ -1,0 +1,147 @@
+"""No truth reaches an attack: changed after the recording, it changes the score alone."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.auditing import label_figures
+from securevfl.auditing.judging import Finding
+from securevfl.auditing.measures import features as measure_features
+from securevfl.auditing.measures import labels as measure_labels
+from securevfl.auditing.measures.features import gram
+from securevfl.auditing.measures.labels import gradient_labels, residual_labels
+from securevfl.auditing.measuring import Measurement
+from securevfl.auditing.own_model import OwnModel, own_models
+from securevfl.auditing.scoring import LabelScore, gram_error, score
+from securevfl.auditing.seats import Recording
+from securevfl.auditing.subject import Subject
+from securevfl.data.sources import load
+from securevfl.data.tables import some_rows
+from securevfl.job import Job
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+ROWS = 120
+
+
+def subject(scheme: str, **settings: object) -> Subject:
+    job = Job.of(
+        job={"batch_size": 40, "learning_rate": 0.1, **settings}, exchange={"scheme": scheme}
+    )
+    return Subject(job, some_rows(load("breast_cancer", parties=3), ROWS), 0, with_curves=False)
+
+
+def with_other_labels(recording: Recording) -> Recording:
+    """The same run, as if its labels had been in another order."""
+    labels = np.random.default_rng(11).permutation(recording.dataset.train_labels)
+    return replace(recording, dataset=replace(recording.dataset, train_labels=labels))
+
+
+@pytest.mark.parametrize("algorithm", ["fedbcd-p", "fdml"])
+def test_a_feature_partys_seat_holds_no_label(algorithm: str) -> None:
+    recording = subject("plain", algorithm=algorithm, rounds=2).record()
+    other = with_other_labels(recording)
+    for table in recording.dataset.parties:
+        seat, same = recording.seat(table.name), other.seat(table.name)
+        holds_labels = table.name == recording.dataset.label_party
+        if holds_labels:
+            np.testing.assert_array_equal(seat.labels, recording.dataset.train_labels)
+            np.testing.assert_array_equal(same.labels, other.dataset.train_labels)
+        else:
+            assert seat.labels is None
+            assert same.labels is None
+        # Whatever else it holds is its own and does not follow the labels.
+        assert seat.view is same.view is recording.result.views[table.name]
+        assert seat.inputs.shape == (ROWS, len(table.columns) + holds_labels)
+        np.testing.assert_allclose(same.inputs, seat.inputs, rtol=1e-12)
+        np.testing.assert_allclose(same.model.weights, seat.model.weights, rtol=1e-12)
+
+
+MEASURES: dict[str, tuple[Callable[[Subject], Iterator[Measurement]], str, int]] = {
+    "residuals in clear": (residual_labels, "plain", 1),
+    "residuals under masks": (residual_labels, "masked", 1),
+    "gradients in clear": (gradient_labels, "plain", 4),
+    "gradients under encryption": (gradient_labels, "bfv", 4),
+}
+
+
+@pytest.mark.parametrize("case", MEASURES)
+def test_labels_that_change_after_the_recording_change_no_estimate(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure, scheme, cells = MEASURES[case]
+    estimates: list[LabelEstimate] = []
+
+    def watched(estimate: LabelEstimate, labels: IntArray) -> LabelScore:
+        estimates.append(estimate)
+        return score(estimate, labels)
+
+    attacked = subject(scheme)
+    truth = attacked.dataset.train_labels
+
+    def granted(inputs: FloatArray, labels: IntArray) -> tuple[OwnModel, ...]:
+        # The best model of its columns is granted, and follows labels: here the first ones.
+        return own_models(inputs, truth)
+
+    monkeypatch.setattr(label_figures, "score", watched)
+    monkeypatch.setattr(measure_labels, "own_models", granted)
+    found = list(measure(attacked))
+    honest, record = list(estimates), Subject.record
+    estimates.clear()
+
+    def recorded_before(self: Subject, **changes: object) -> Recording:
+        return with_other_labels(record(self, **changes))
+
+    monkeypatch.setattr(Subject, "record", recorded_before)
+    again = list(measure(attacked))
+    assert len(honest) == len(estimates) == len(found) == len(again) == cells
+    for one, other in zip(honest, estimates, strict=True):
+        np.testing.assert_array_equal(other.rows, one.rows)
+        np.testing.assert_allclose(other.scores, one.scores, rtol=1e-9, atol=1e-12)
+    for right, wrong in zip(found, again, strict=True):
+        assert isinstance(right.outcome, Finding)
+        assert isinstance(wrong.outcome, Finding)
+        # Against labels in another order an estimate is a guess: 0.5 ± 0.05.
+        assert wrong.outcome.value < 0.7 < right.outcome.value
+        assert wrong.outcome.value < right.outcome.value
+
+
+def test_features_that_change_after_the_recording_change_no_factor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """XXᵀ is found from the label party's view: the feature party's X is for the score alone."""
+    factors: list[FloatArray] = []
+
+    def watched(factor: FloatArray, features: FloatArray) -> float:
+        factors.append(factor)
+        return gram_error(factor, features)
+
+    monkeypatch.setattr(measure_features, "gram_error", watched)
+    job = Job.of(job={"batch_size": 30, "learning_rate": 0.1})
+    narrow = some_rows(load("breast_cancer", parties=5), 60)  # 6 columns each
+    attacked = Subject(job, narrow, 0, with_curves=False)
+    found, record = [each.outcome for each in gram(attacked)], Subject.record
+
+    def recorded_before(self: Subject, **changes: object) -> Recording:
+        recording = record(self, **changes)
+        tables = {table.name: table for table in recording.dataset.parties}
+        victim = tables[self.feature_party]
+        order = np.random.default_rng(12).permutation(len(victim.train))
+        tables[victim.name] = replace(victim, train=victim.train[order])
+        dataset = replace(recording.dataset, parties=tuple(tables.values()))
+        return replace(recording, dataset=dataset)
+
+    monkeypatch.setattr(Subject, "record", recorded_before)
+    again = [each.outcome for each in gram(attacked)]
+    assert len(factors) == len(found) + len(again) == 4
+    for one, other in zip(factors[:2], factors[2:], strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+    for right, wrong in zip(found, again, strict=True):
+        assert isinstance(right, Finding)
+        assert isinstance(wrong, Finding)
+        assert right.value < 0.1
+        assert wrong.value > 0.5
