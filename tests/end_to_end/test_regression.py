@@ -1,6 +1,6 @@
 """Regression: real targets through the exchanges, against scikit-learn and against twins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ SLACK = 1e-8
 
 
 def fit(
-    dataset: VerticalDataset, settings: dict[str, object] | None = None, **sections: object
+    dataset: VerticalDataset, settings: Mapping[str, object] | None = None, **sections: object
 ) -> TrainingResult:
     job = Job.of(job={"loss": "squared", **(settings or {})}, **sections)
     return train(job, dataset, Environment(keys=SmallKeys()))
@@ -55,7 +55,9 @@ def test_exact_steps_end_at_scikit_learns_ridge(parties: int, intercept: bool) -
     settings = {"rounds": 250, "tolerance": 0.0, "l2": l2, "intercept": intercept, "eval_every": 0}
     result = fit(dataset, settings)
     due = ridge.predict(held_out)
-    assert result.predictions[:, 0] == pytest.approx(due, abs=SLACK * np.std(dataset.train_labels))
+    assert result.predictions[:, 0] == pytest.approx(
+        due, abs=SLACK * float(np.std(dataset.train_labels))
+    )
     score = result.scores[-1]
     assert score.r2 == pytest.approx(r2_score(dataset.test_labels, due), rel=SLACK)
     assert score.rmse == pytest.approx(
