@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from securevfl.arrays import FloatArray, Labels
-from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.data.tables import PartyTable, VerticalDataset, as_classes
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
+from securevfl.models.calibration import PROBABLE, Calibration, calibration
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import SavedModel, save_model
@@ -136,6 +137,17 @@ class TrainingResult:
     def clear_loss(self) -> float:
         """The mean held-out loss of exact predictions, which no party can compute either."""
         return self.plan.loss.value(self.predictions, self.test_labels)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """How far held-out probabilities are what they say, as the label party can tell.
+
+        None where it does not see exact predictions of rows, or where they are no probabilities.
+        """
+        sees_rows = bool(self.scores) and not self.scores[-1].binormal
+        if self.privacy or not sees_rows or self.plan.loss.name not in PROBABLE:
+            return None
+        return calibration(self.predictions, as_classes(self.test_labels))
 
     @property
     def ended(self) -> Ending:
