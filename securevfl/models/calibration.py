@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import softmax
 
 from securevfl.arrays import FloatArray, IntArray
 
@@ -62,13 +61,15 @@ def calibration(predictions: FloatArray, labels: IntArray, bins: int = BINS) -> 
     """Of log odds H, shape (n, C), and classes, shape (n,)."""
     if predictions.shape[1] == 1:
         predictions = np.hstack([np.zeros_like(predictions), predictions])
-    probabilities = softmax(predictions, axis=1)
+    shifted = predictions - predictions.max(axis=1, keepdims=True)
+    odds = np.exp(shifted)
+    total = odds.sum(axis=1, keepdims=True)
+    probabilities = odds / total
     rows = np.arange(len(labels))
     true = np.zeros_like(probabilities)
     true[rows, labels] = 1.0
     squares = np.sum((probabilities - true) ** 2, axis=1)
-    shifted = predictions - predictions.max(axis=1, keepdims=True)
-    log_losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[rows, labels]
+    log_losses = np.log(total[:, 0]) - shifted[rows, labels]
     binary = predictions.shape[1] == 2  # noqa: PLR2004
     likeliest = np.ones_like(labels) if binary else probabilities.argmax(axis=1)
     curve = reliability_curve(probabilities[rows, likeliest], labels == likeliest, bins)
