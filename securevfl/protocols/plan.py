@@ -167,6 +167,18 @@ class Plan:
         return self.derives_steps and watches and self.learns.residuals != "noisy"
 
     @property
+    def never_resumes(self) -> str | None:
+        """Why a session of this job cannot go on after it was killed; None where it can."""
+        if not self.algorithm.keeps_state:
+            return f"algorithm = {self.algorithm.name!r} keeps no state to go on from"
+        if self.account is not None:
+            return (
+                f"exchange {self.exchange.name!r}: a session that goes on would release again "
+                "what its account counts once"
+            )
+        return None
+
+    @property
     def most_batch_rows(self) -> int:
         """The largest S of a batch."""
         return self.schedule.most_rows
