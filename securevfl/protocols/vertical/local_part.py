@@ -31,6 +31,7 @@ class LocalPart:
         start: draws θ⁰ and row offsets.
         make_module: makes a custom network.
         with_intercept: whether the constant column is this party's; the label party's by default.
+        class_names: what its file calls the classes; empty at feature parties.
 
     Attributes:
         phi: computes what the party's file holds beside its layer, by which others' units score.
@@ -48,8 +49,10 @@ class LocalPart:
         make_module: MakeModule | None = None,
         *,
         with_intercept: bool | None = None,
+        class_names: tuple[str, ...] = (),
     ) -> None:
         self._plan, self._table = plan, table
+        self._class_names = class_names
         self.phi: Callable[[], FloatArray] | None = None
         standardize = plan.job.job.standardize
         if standardize is None:
@@ -134,6 +137,8 @@ class LocalPart:
             rounds=rounds,
             network=self._network,
             representation=self._plan.representation,
+            class_names=self._class_names or None,
+            rows=self._plan.facts.rows,
         )
         return saved_model(
             header,
