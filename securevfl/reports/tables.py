@@ -14,6 +14,7 @@ from securevfl.reports.rows import (
     L1Row,
     LabelGuardRow,
     OverheadRow,
+    PredictRow,
     StalenessRow,
 )
 from securevfl.reports.theorem_rows import Theorem1Row, Theorem2Row
@@ -94,6 +95,18 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
     ("a round", lambda row: seconds(row["total_s"] / row["rounds"])),
+    ("sent", lambda row: size(row["bytes_sent"])),
+)
+
+PREDICT: tuple[Column[PredictRow], ...] = (
+    ("exchange", lambda row: f"{row['exchange']} both" if row["hide"] else row["exchange"]),
+    ("K", lambda row: str(row["parties"])),
+    ("rows", lambda row: f"{row['rows']:,}"),
+    ("AUC", lambda row: _share(row["auc"])),
+    ("accuracy", lambda row: _share(row["accuracy"])),
+    ("compute", lambda row: seconds(row["compute_s"])),
+    ("network", lambda row: seconds(row["communication_s"])),
+    ("total", lambda row: seconds(row["total_s"])),
     ("sent", lambda row: size(row["bytes_sent"])),
 )
 
