@@ -60,6 +60,7 @@ class JobRow(CostFigures):
     batch_size: int | str
     rounds: float
     reached_target: bool
+    rounds_before: NotRequired[int]
     auc: float | None
     binormal: NotRequired[bool]
     label_guard_ratio: float | None
@@ -77,6 +78,8 @@ class TrainRow(JobRow):
     of the others. `mae` is null too where only sums are known. Brier score, log loss, the mean
     distance of predicted from observed shares and both by bins (`rows`, `predicted`, `observed`)
     are of probabilities that the label party sees without noise.
+
+    Costs are without those of `rounds_before`, which were done before it was interrupted.
     """
 
     learned: bool
@@ -94,6 +97,33 @@ class TrainRow(JobRow):
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
+
+
+class PredictRow(CostFigures):
+    """Rows that were scored; `shown`: how the label party saw the others' predictions.
+
+    AUC, accuracy and `labelled` rows are of those whose label the label party's file has. The job
+    hash is that of the job that the model was trained in, `same_job` whether it is this one.
+    """
+
+    exchange: str
+    hide: str | None
+    shown: str
+    parties: int
+    rows: int
+    origin: str
+    trained_on: int
+    dropped_rows: Mapping[str, int]
+    unused_columns: Mapping[str, Sequence[str]]
+    labelled: int
+    auc: float | None
+    accuracy: float | None
+    release: Mapping[str, Any] | None
+    job_hash: str
+    same_job: bool | None
+    model_rounds: int
+    out: str
+    wall_s: float
 
 
 class TradeoffRun(CostFigures):
