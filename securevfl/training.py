@@ -17,8 +17,9 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.data.tables import PartyTable, VerticalDataset, as_classes
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
-from securevfl.models.calibration import PROBABLE, Calibration, calibration
+from securevfl.models.calibration import Calibration, calibration
 from securevfl.models.local_model import LocalModel, MakeModule
+from securevfl.models.probabilities import has_probabilities, probabilities
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.catalogue import algorithm_of, resolve
@@ -146,9 +147,10 @@ class TrainingResult:
         None where it does not see exact predictions of rows, or where they are no probabilities.
         """
         sees_rows = bool(self.scores) and not self.scores[-1].binormal
-        if self.privacy or not sees_rows or self.plan.loss.name not in PROBABLE:
+        loss, real = self.plan.loss.name, self.plan.facts.real_targets
+        if self.privacy or not sees_rows or real or not has_probabilities(loss):
             return None
-        return calibration(self.predictions, as_classes(self.test_labels))
+        return calibration(probabilities(loss, self.predictions), as_classes(self.test_labels))
 
     @property
     def ended(self) -> Ending:

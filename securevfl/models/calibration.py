@@ -19,8 +19,8 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray
 
 BINS = 10
-PROBABLE = ("logistic", "multinomial", "taylor-logistic")
-"""Losses whose H are log odds, of which the Taylor expansion's only nearly."""
+LEAST = float(np.finfo(np.float64).eps)
+"""What a probability of the true class counts as where it is less: its logarithm is finite."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,14 @@ class Calibration:
         )
 
 
-def calibration(predictions: FloatArray, labels: IntArray, bins: int = BINS) -> Calibration:
-    """Of log odds H, shape (n, C), and classes, shape (n,)."""
-    if predictions.shape[1] == 1:
-        predictions = np.hstack([np.zeros_like(predictions), predictions])
-    shifted = predictions - predictions.max(axis=1, keepdims=True)
-    odds = np.exp(shifted)
-    total = odds.sum(axis=1, keepdims=True)
-    probabilities = odds / total
+def calibration(probabilities: FloatArray, labels: IntArray, bins: int = BINS) -> Calibration:
+    """Of a probability for every class, shape (n, classes), and classes, shape (n,)."""
     rows = np.arange(len(labels))
     true = np.zeros_like(probabilities)
     true[rows, labels] = 1.0
     squares = np.sum((probabilities - true) ** 2, axis=1)
-    log_losses = np.log(total[:, 0]) - shifted[rows, labels]
-    binary = predictions.shape[1] == 2  # noqa: PLR2004
+    log_losses = -np.log(np.maximum(probabilities[rows, labels], LEAST))
+    binary = probabilities.shape[1] == 2  # noqa: PLR2004
     likeliest = np.ones_like(labels) if binary else probabilities.argmax(axis=1)
     curve = reliability_curve(probabilities[rows, likeliest], labels == likeliest, bins)
     brier = float(squares.mean()) / (2 if binary else 1)

@@ -32,7 +32,7 @@ def test_a_job_reports_scikit_learns_figures(breast_cancer: VerticalDataset) -> 
             "job": {"rounds": 2, "loss": "taylor-logistic"},
             "exchange": {"scheme": "bfv", "hide": "both"},
         },
-        {"job": {"rounds": 2, "loss": "squared"}},
+        {"job": {"rounds": 2, "loss": "hinge", "learning_rate": 0.1, "local_rule": "frozen"}},
         {"job": {"rounds": 2, "eval_every": "never"}},
     ],
     ids=["noise", "sums over classes", "no probabilities", "no scoring"],
