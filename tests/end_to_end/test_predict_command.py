@@ -176,7 +176,7 @@ def drop_columns() -> None:
 
 def mix_models() -> None:
     old = Path("models/shop.safetensors").read_bytes()
-    assert run("train", "job.toml", "--quiet", "--seed", "1") == 0
+    assert run("train", "job.toml", "--quiet", "--seed", "1", "--force") == 0
     Path("models/shop.safetensors").write_bytes(old)
 
 

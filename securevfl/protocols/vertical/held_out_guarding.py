@@ -1,6 +1,7 @@
 """The held-out guard before a job starts: what its scorings would show, with earlier ones'."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from securevfl.protocols.session.held_out_guard import (
 )
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.vertical.remedies import least
 
 if TYPE_CHECKING:
     from securevfl.protocols.vertical.program import Training
@@ -48,8 +50,12 @@ def require_held_out_guard(training: "Training") -> Callable[[], None]:
     def counted() -> dict[str, int]:
         earlier = record.load()
         after = count.planned(earlier, names, resumes=place.resume is not None)
+        columns = max(after.values())
         if not plan.job.job.allow_feature_leak:
-            count.require_below_limit(max(after.values()))
+            remedy = ""
+            if columns > count.allowed:
+                remedy = _remedy(plan, (count.allowed - columns) // count.outputs + scorings)
+            count.require_below_limit(columns, remedy)
         return earlier | after
 
     def write_down() -> None:
@@ -81,3 +87,16 @@ def _record(party: Party, plan: Plan, place: Workplace) -> HeldOutRecord | None:
     if place.guard_directory is None or not (shows and plan.exchange.counts_held_out(plan.job)):
         return None
     return HeldOutRecord(place.guard_directory / party.name)
+
+
+def _remedy(plan: Plan, most: int) -> str:
+    """How often a job that is refused may score, if it may `most` times."""
+    if most < 1:
+        return "eval_every = 'never', where a job can do without, shows nothing: do not score"
+
+    def passes(every: int) -> bool:
+        return replace(plan.timetable, every=every).times(plan.rounds) <= most
+
+    every = least(plan.timetable.every, plan.rounds, passes)
+    once = "" if every < plan.rounds else " or 0"
+    return f"score at most {most} times: eval_every = {every}{once} passes, and less often"
