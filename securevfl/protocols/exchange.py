@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.crypto.scheme import KeyOwner
 from securevfl.job import ExchangeSettings, Job
@@ -76,7 +76,7 @@ class Batch:
     repeats: bool
     rows: IntArray
     inputs: FloatArray
-    labels: IntArray | None
+    labels: Labels | None
     jacobian: Callable[[], FloatArray] | None = None
 
     @property

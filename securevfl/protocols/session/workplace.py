@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.arrays import IntArray
+from securevfl.arrays import Labels
 from securevfl.data.tables import OwnRows, PartyTable
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.keys import KeyMaker
@@ -28,8 +28,8 @@ class PartyData:
     """
 
     table: PartyTable
-    train_labels: IntArray | None
-    test_labels: IntArray | None
+    train_labels: Labels | None
+    test_labels: Labels | None
     own_rows: OwnRows | None = None
     class_names: tuple[str, ...] = ()
 

@@ -26,10 +26,9 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.job import FdmlSettings, Job
-from securevfl.models.scores import accuracy, auc
 from securevfl.privacy.streams import Purpose
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Shown
@@ -183,7 +182,7 @@ async def work(training: Training, batches: PartyBatches, steps: LocalSteps) -> 
 async def score(
     party: Party,
     predictions: FloatArray,
-    labels: IntArray,
+    labels: Labels,
     rounds: int,
     noise: Noise | None,
 ) -> Score:
@@ -194,7 +193,7 @@ async def score(
     expect_shape(sender, others.values, predictions.shape)
     # All parties score the same numbers: each its own as it was shared.
     total = shared + others.values
-    return Score(rounds, auc(total, labels), accuracy(total, labels))
+    return Score.of(rounds, total, labels)
 
 
 async def _released(

@@ -67,6 +67,20 @@ def require_held_out_guard(training: "Training") -> Callable[[], None]:
     return write_down
 
 
+def _remedy(plan: Plan, most: int) -> str:
+    """How often a job that is refused may score, if it may `most` times."""
+    if most < 1:
+        return "eval_every = 'never', where a job can do without, shows nothing: do not score"
+
+    def passes(every: int) -> bool:
+        return replace(plan.timetable, every=every).times(plan.rounds) <= most
+
+    now = plan.timetable.every
+    every = least(1 if now == "doubling" else now, plan.rounds, passes)
+    once = "" if every < plan.rounds else " or 0"
+    return f"score at most {most} times: eval_every = {every}{once} passes, and less often"
+
+
 def note_last_scoring(party: Party, plan: Plan, place: Workplace, model: SavedModel) -> None:
     """Remember that a trained model has scored the held-out rows, so that it may again.
 
@@ -87,16 +101,3 @@ def _record(party: Party, plan: Plan, place: Workplace) -> HeldOutRecord | None:
     if place.guard_directory is None or not (shows and plan.exchange.counts_held_out(plan.job)):
         return None
     return HeldOutRecord(place.guard_directory / party.name)
-
-
-def _remedy(plan: Plan, most: int) -> str:
-    """How often a job that is refused may score, if it may `most` times."""
-    if most < 1:
-        return "eval_every = 'never', where a job can do without, shows nothing: do not score"
-
-    def passes(every: int) -> bool:
-        return replace(plan.timetable, every=every).times(plan.rounds) <= most
-
-    every = least(plan.timetable.every, plan.rounds, passes)
-    once = "" if every < plan.rounds else " or 0"
-    return f"score at most {most} times: eval_every = {every}{once} passes, and less often"
