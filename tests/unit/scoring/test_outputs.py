@@ -44,6 +44,20 @@ def test_an_id_column_of_a_scores_name_is_refused(name: str) -> None:
         score_columns(HEADER, name, ["a", "b", "c"], SCORES)
 
 
+def test_real_targets_have_predictions_and_metrics_of_their_own() -> None:
+    real = replace(HEADER, classes=0, loss="squared", class_names=None, target_mean=1.0)
+    columns = score_columns(real, "id", ["1", "2", "3"], SCORES)
+    assert list(columns) == ["id", "prediction"]
+    found = metrics(real, SCORES, ["-1.5", "0", "2"])
+    assert (found.auc, found.accuracy) == (None, None)
+    assert found.mae == pytest.approx(1 / 6)
+    assert found.r2 == pytest.approx(1 - 0.25 / np.sum((np.array([-1.5, 0, 2]) - 1 / 6) ** 2))
+    assert metrics(real, SCORES, ["2"] * 3).r2 is None
+    for labels in (["1", "much", "2"], ["1", "nan", "2"]):
+        with pytest.raises(DataError, match="labels"):
+            metrics(real, SCORES, labels)
+
+
 def test_labels_are_compared_as_training_does() -> None:
     numbers = replace(HEADER, class_names=("0", "1"))
     found = metrics(numbers, SCORES, ["0", "0.0", "1.0"])
