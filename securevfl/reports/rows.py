@@ -70,8 +70,20 @@ class JobRow(CostFigures):
     wall_s: float
 
 
+class AloneFigures(TypedDict):
+    """One party's own model; where labels were lent to it, no party can compute this."""
+
+    auc: float
+    accuracy: float
+    rows: int
+    labels_lent: bool
+
+
 class TrainRow(JobRow):
-    """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use."""
+    """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use.
+
+    The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
+    """
 
     learned: bool
     ended: str
@@ -80,6 +92,10 @@ class TrainRow(JobRow):
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
+    kept_rounds: int
+    status: int
+    warnings: Sequence[Mapping[str, str]]
+    alone: Mapping[str, AloneFigures]
 
 
 class TradeoffRun(CostFigures):

@@ -11,6 +11,7 @@ from securevfl.crypto.scheme import KeyOwner
 from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import save_model
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending, PartyOutcome, PathPoint
 from securevfl.protocols.session.party import Party
@@ -50,7 +51,7 @@ class Training:
 class Trained:
     """What is left of an algorithm beside the model; see `PartyOutcome`."""
 
-    rounds: int
+    kept: Kept
     scores: list[Score]
     leakage: LeakageCount
     key: KeyOwner | None = None
@@ -105,8 +106,8 @@ async def run_party(
 
     trained = await train(Training(party, plan, workplace, part, model, noise, after_round))
     return PartyOutcome(
-        model=part.saved(trained.rounds),
-        rounds=trained.rounds,
+        model=part.saved(trained.kept.rounds),
+        rounds=trained.kept.done,
         scores=trained.scores,
         key_fingerprint=trained.key.fingerprint if trained.key is not None else None,
         key_bits=trained.key.key_bits if trained.key is not None else None,
@@ -117,4 +118,5 @@ async def run_party(
         # Of all rounds, also where training ended before: when it does follows from the data.
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=trained.path,
+        kept=trained.kept,
     )
