@@ -30,6 +30,7 @@ from securevfl.models.local_model import (
     StateDict,
     pixels_left,
 )
+from securevfl.recipe import Recipe
 
 FORMAT = 1
 _HEADER = "securevfl"
@@ -52,6 +53,7 @@ class ModelHeader:
         network: what was trained in place of a linear model; the header of one leaves it out.
         representation: w, where local models give representations to a head.
         head: the parties in the head's order, where this party, the first of them, holds it.
+        recipe: how the columns are made of the party's raw ones, where that is more than reading.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -67,6 +69,7 @@ class ModelHeader:
     network: Network | None = None
     representation: int | None = None
     head: tuple[str, ...] | None = None
+    recipe: Recipe | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -226,8 +229,7 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
-    if header.head is not None and header.head[:1] != (header.party,):
-        raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
+    _require_one_party(path, header)
     shapes = _shapes(header)
     if header.is_dense and "phi" in tensors:
         shapes["phi"] = (header.outputs,)
@@ -248,6 +250,13 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         if name.startswith(_STATE)
     }
     return SavedModel(header, _numbers(state), *scaling, state, make_module, head)
+
+
+def _require_one_party(path: Path, header: ModelHeader) -> None:
+    if header.head is not None and header.head[:1] != (header.party,):
+        raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
+    if header.recipe is not None and header.recipe.columns != header.columns:
+        raise DataError(f"model file {path}: its recipe does not make its columns")
 
 
 def _require_numbers(
