@@ -134,6 +134,7 @@ class LocalPart:
             rounds=rounds,
             network=self._network,
             representation=self._plan.representation,
+            recipe=self._table.recipe,
         )
         return saved_model(
             header,
