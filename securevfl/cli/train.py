@@ -60,10 +60,16 @@ must_resist = ["labels_from_residuals"]  # securevfl audit example.toml ends wit
 directory = "models"
 checkpoint_every = 10
 
+# [preprocess]                 # text becomes 0/1 columns, missing values the median
+# categories = ["zip"]         # numbers that are names
+# missing = ["-999"]           # beside empty, NA, NaN, null, ? and the like
+# rare_count = 10              # what fewer rows have, or less than rare_share, is pooled
+
 # [[party]]
 # name = "bank"
 # role = "label"
 # data = "bank.csv"            # CSV or Parquet
+# separator = ";"              # as decimal and encoding, only where it cannot be found out
 # id_column = "id"
 # label_column = "default"
 #
@@ -100,6 +106,7 @@ def train(
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
+    _tell(dataset, quiet=quiet)
     import platformdirs
 
     from securevfl.reports.results import write_results
@@ -142,6 +149,15 @@ def train(
         raise typer.Exit(USELESS)
 
 
+def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
+    """What was noticed in the parties' files, on standard error."""
+    for note in dataset.notes:
+        if note.warning:
+            sys.stderr.write(f"securevfl: warning: {note.line}\n")
+        elif not quiet:
+            sys.stderr.write(f"{note.line}\n")
+
+
 def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset":
     """The data of a job: a set by name, or the parties' files, relative to the job file.
 
@@ -149,6 +165,7 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
         ConfigError: a party without a data file.
         DataError: missing or malformed data.
     """
+    from securevfl.data.csv_format import GivenFormat
     from securevfl.data.joining import load_files
     from securevfl.data.own_files import FileSource
     from securevfl.data.sources import load
@@ -172,6 +189,9 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
                 label_column=party.label_column,
                 features=party.features,
                 test_path=beside / party.test_data if party.test_data else None,
+                drop=party.drop,
+                csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+                preprocess=party.preprocess or job.preprocess,
             )
         )
     return load_files(sources)
