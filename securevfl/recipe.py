@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from securevfl.errors import DataError
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-")
 OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
@@ -90,7 +90,7 @@ class ColumnRecipe:
         return self.levels[-1:] if len(self._all) == 2 else self._all  # noqa: PLR2004
 
     def write(
-        self, values: "pl.Series", missing: tuple[str, ...], out: NDArray[np.float64]
+        self, values: "pl.Series", missing: tuple[str, ...], out: "NDArray[np.float64]"
     ) -> None:
         """Transform a raw column.
 
@@ -110,7 +110,9 @@ class ColumnRecipe:
         if self.indicator:
             out[:, 1] = read.is_null().to_numpy()
 
-    def _write_levels(self, text: "pl.Series", out: NDArray[np.float64]) -> None:
+    def _write_levels(self, text: "pl.Series", out: "NDArray[np.float64]") -> None:
+        import numpy as np  # noqa: PLC0415  # slow to import, and job files are read without it
+
         out[:] = 0.0
         place = {level: column for column, level in enumerate(self._shown)}
         known, codes = self._codes(text)
@@ -121,7 +123,7 @@ class ColumnRecipe:
         rows = np.flatnonzero(target >= 0)
         out[rows, target[rows]] = 1.0
 
-    def _codes(self, text: "pl.Series") -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def _codes(self, text: "pl.Series") -> "tuple[NDArray[np.bool_], NDArray[np.int64]]":
         """Which rows have a level, and its number, of these rows only."""
         import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
 
@@ -165,12 +167,14 @@ class Recipe:
         """Names of the P features, as in "city=Berlin"."""
         return tuple(name for part in self.parts for name in part.columns)
 
-    def apply(self, frame: "pl.DataFrame") -> NDArray[np.float64]:
+    def apply(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
         """The features of raw rows, shape (N, P), finite.
 
         Raises:
             DataError: missing columns, or values that are not what they should be; all are named.
         """
+        import numpy as np  # noqa: PLC0415
+
         if absent := [name for name in self.raw_columns if name not in frame.columns]:
             raise DataError(f"columns missing: {', '.join(map(repr, absent))}")
         out = np.empty((frame.height, len(self.columns)))

@@ -122,6 +122,7 @@ def _read_frame(
     source: FileSource, path: Path, text: Collection[str]
 ) -> "tuple[pl.DataFrame, tuple[str, ...], CsvFormat | None]":
     """The columns that are used, the names of the features, and how a CSV was written."""
+    _require_readable(path)
     import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
 
     suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
@@ -129,8 +130,6 @@ def _read_frame(
     taken = [column for column in (source.id_column, source.label_column) if column is not None]
     try:
         if suffix == "parquet":
-            with path.open("rb"):
-                pass
             columns = _feature_columns(source, tuple(pl.read_parquet_schema(path)))
             return pl.read_parquet(path, columns=[*taken, *columns], glob=False), columns, None
         if suffix != "csv":
@@ -145,6 +144,12 @@ def _read_frame(
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{where} is empty or malformed ({reason})") from error
+
+
+def _require_readable(path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
