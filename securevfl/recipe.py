@@ -5,7 +5,7 @@ of columns and of categories reach no other party.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -199,6 +199,11 @@ class Recipe:
         """By raw column, how many values have no category of their own, where there are some."""
         counts = {part.name: part.unknown(frame[part.name], self.missing) for part in self.parts}
         return {name: count for name, count in counts.items() if count}
+
+
+def read_as_numbers(columns: Sequence[str]) -> Recipe:
+    """The recipe of columns that are numbers as they stand."""
+    return Recipe(tuple(ColumnRecipe(name, "number") for name in columns))
 
 
 def text_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":

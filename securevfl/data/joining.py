@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import Labels
 from securevfl.data.aligned import AlignedIds
 from securevfl.data.notes import Note
 from securevfl.data.own_files import FileSource, PartyRows, read_party, require_usable
@@ -22,10 +23,12 @@ from securevfl.data.tables import (
     row_digests,
 )
 from securevfl.errors import ConfigError, DataError
-from securevfl.recipe import ColumnRecipe, Recipe
+from securevfl.recipe import read_as_numbers
 
 if TYPE_CHECKING:
     import polars as pl
+
+MOST_CLASSES, FEWEST_A_CLASS = 20, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +37,8 @@ class OwnData:
 
     Attributes:
         table: Its own columns of the aligned rows.
-        train_labels: Shape (N,), int64, 0..classes-1, at the label party only.
+        train_labels: Shape (N,), int64, 0..classes-1, or float64 for real targets, at the label
+            party only.
         test_labels: Shape (test rows,), the same.
         label_names: What each class is called in the file.
         own_rows: At the label party, its training rows whose ids another party lacks, as far as
@@ -43,14 +47,16 @@ class OwnData:
     """
 
     table: PartyTable
-    train_labels: NDArray[np.int64] | None = None
-    test_labels: NDArray[np.int64] | None = None
+    train_labels: Labels | None = None
+    test_labels: Labels | None = None
     label_names: tuple[str, ...] = ()
     own_rows: OwnRows | None = None
     notes: tuple[Note, ...] = ()
 
 
-def load_files(parties: Sequence[FileSource], *, name: str = "files") -> VerticalDataset:
+def load_files(
+    parties: Sequence[FileSource], *, name: str = "files", regression: bool = False
+) -> VerticalDataset:
     """Join the parties' files by id into one data set, rows sorted by id.
 
     Without test files, a row is a test row if the SHA-256 of its id falls into the first fifth,
@@ -59,14 +65,20 @@ def load_files(parties: Sequence[FileSource], *, name: str = "files") -> Vertica
 
     Each table is made from its party's own file and the aligned ids, as between real parties.
 
+    Args:
+        parties: Their files.
+        name: Of the data set.
+        regression: Take labels that are more than two different numbers as real targets.
+
     Raises:
         ConfigError: Fewer than two parties, two of one name, not exactly one label party, test
             files at some parties only, or a column used twice.
         DataError: A file or column is missing, empty or malformed, ids are missing or double,
-            features not finite numbers, no common ids, or one class only.
+            features not finite numbers, no common ids, one class only, or numbers for labels that
+            look like targets of a regression.
     """
     held = _read_all(parties)
-    aligned, dropped = _align(parties, held)
+    aligned, dropped = _align(parties, held, regression=regression)
     notes = [note for rows in held.values() for note in rows.train.notes]
     own = {}
     for source in parties:
@@ -94,14 +106,14 @@ def load_files(parties: Sequence[FileSource], *, name: str = "files") -> Vertica
     return dataset
 
 
-def align_files(parties: Sequence[FileSource]) -> AlignedIds:
+def align_files(parties: Sequence[FileSource], *, regression: bool = False) -> AlignedIds:
     """The ids that all parties' files share, where one place may read them all.
 
     Raises:
         ConfigError: See `load_files`.
         DataError: See `load_files`.
     """
-    return _align(parties, _read_all(parties))[0]
+    return _align(parties, _read_all(parties), regression=regression)[0]
 
 
 def load_party(source: FileSource, aligned: AlignedIds) -> OwnData:
@@ -161,44 +173,50 @@ def _read_all(parties: Sequence[FileSource]) -> dict[str, _Held]:
 
 
 def _align(
-    parties: Sequence[FileSource], held: Mapping[str, _Held]
+    parties: Sequence[FileSource], held: Mapping[str, _Held], *, regression: bool
 ) -> tuple[AlignedIds, dict[str, int]]:
     """The rows that all hold, and by party how many it holds beside."""
     holder = next(source for source in parties if source.label_column is not None)
     dropped = dict.fromkeys(held, 0)
-    train_ids = _common_ids({name: rows.train.ids for name, rows in held.items()}, dropped)
+    train_ids = common_ids({name: rows.train.ids for name, rows in held.items()}, dropped)
     if holder.test_path is None:
-        falls = [_falls_into_test(row_id) for row_id in train_ids]
+        falls = [falls_into_test(row_id) for row_id in train_ids]
         test_ids = list(compress(train_ids, falls))
         train_ids = [row_id for row_id, test in zip(train_ids, falls, strict=True) if not test]
     else:
-        test_ids = _common_ids({name: rows.test.ids for name, rows in held.items()}, dropped)
+        test_ids = common_ids({name: rows.test.ids for name, rows in held.items()}, dropped)
         if both := len(set(train_ids) & set(test_ids)):
             raise DataError(f"test_path: {both} ids are among the training rows too, expected 0")
     rows = held[holder.name]
     train, test = (
-        _positions(holder, rows.train, train_ids),
-        _positions(holder, rows.test, test_ids),
+        positions(holder, rows.train, train_ids),
+        positions(holder, rows.test, test_ids),
     )
-    names, (train_labels, _) = _encode_labels(holder, _labels(rows, train, test))
+    labels = _labels(rows, train, test)
+    names, (train_labels, _) = _encode_labels(holder, labels, regression=regression)
     check_labels(f"party {holder.name!r}", "training", train_labels, len(names))
     return AlignedIds(tuple(train_ids), tuple(test_ids), len(names)), dropped
 
 
 def _own_data(source: FileSource, held: _Held, aligned: AlignedIds) -> OwnData:
     """A party's part; the frames of `held` are taken apart for it."""
-    train = _positions(source, held.train, aligned.train)
-    test = _positions(source, held.test, aligned.test)
+    train = positions(source, held.train, aligned.train)
+    test = positions(source, held.test, aligned.test)
     labels = None if source.label_column is None else _labels(held, train, test)
+    nobodys = np.array([], np.int64)
     if labels is None:
-        table, _, notes = _table(source, held, (train, test), np.array([], np.int64))
+        table, _, notes = _table(source, held, (train, test), nobodys)
         return OwnData(table, notes=notes)
-    names, (train_labels, test_labels) = _encode_labels(source, labels)
+    real = aligned.classes == 0
+    names, (train_labels, test_labels) = _encode_labels(source, labels, regression=real)
     if len(names) != aligned.classes:
         raise DataError(
             f"party {source.name!r}: {len(names)} classes in {source.label_column!r}, the "
             f"aligned ids say {aligned.classes}"
         )
+    if real:
+        table, _, notes = _table(source, held, (train, test), nobodys)
+        return OwnData(table, train_labels, test_labels, notes=notes)
     codes = np.concatenate([train_labels, test_labels]).tolist()
     known = dict(zip(map(_as_class, (*labels[0], *labels[1])), codes, strict=True))
     taken = {*aligned.train, *aligned.test} if len(held.train.ids) > len(train) else set()
@@ -222,7 +240,7 @@ def _table(
     frame = held.train.frame
     notes: list[Note] = []
     if source.preprocess is None:
-        recipe = Recipe(tuple(ColumnRecipe(name, "number") for name in held.train.columns))
+        recipe = read_as_numbers(held.train.columns)
     else:
         recipe, notes = fit_recipe(source.name, frame, held.train.columns, train, source.preprocess)
     parts = [(frame, train), (held.test.frame, test), (frame, own)]
@@ -263,26 +281,38 @@ def _as_class(label: str) -> str | float:
         return label
 
 
-def _common_ids(parties: "Mapping[str, pl.Series]", dropped: dict[str, int]) -> list[str]:
+def common_ids(
+    parties: "Mapping[str, pl.Series]", dropped: dict[str, int], among: str = "the parties"
+) -> list[str]:
+    """The ids that all parties hold, sorted; how many others each has is added to `dropped`.
+
+    Raises:
+        DataError: there are none.
+    """
     first, *others = (ids.alias("id").to_frame() for ids in parties.values())
     for other in others:
         first = first.join(other, on="id", how="semi")
     if first.is_empty():
         counts = ", ".join(f"{name!r} {len(ids)}" for name, ids in parties.items())
-        raise DataError(f"no common ids among the parties ({counts} ids), expected at least 1")
+        raise DataError(f"no common ids among {among} ({counts} ids), expected at least 1")
     for name, ids in parties.items():
         dropped[name] += len(ids) - first.height
     common: list[str] = first["id"].sort().to_list()
     return common
 
 
-def _falls_into_test(row_id: str) -> bool:
+def falls_into_test(row_id: str) -> bool:
+    """Whether a row is held out of training where there are no test files."""
     digest = hashlib.sha256(row_id.encode()).digest()
     return int.from_bytes(digest[:8], "big") * 5 < 1 << 64
 
 
-def _positions(source: FileSource, rows: PartyRows, ids: Sequence[str]) -> NDArray[np.int64]:
-    """The rows of some ids, in their order."""
+def positions(source: FileSource, rows: PartyRows, ids: Sequence[str]) -> NDArray[np.int64]:
+    """The rows of some ids, in their order, shape (len(ids),).
+
+    Raises:
+        DataError: some are missing.
+    """
     import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
 
     wanted = pl.DataFrame({"id": pl.Series(ids, dtype=pl.String)})
@@ -304,8 +334,9 @@ def _labels(held: _Held, train: NDArray[np.int64], test: NDArray[np.int64]) -> l
 
 
 def _encode_labels(
-    holder: FileSource, splits: list[list[str]]
-) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    holder: FileSource, splits: list[list[str]], *, regression: bool
+) -> tuple[tuple[str, ...], list[Labels]]:
+    """Names of classes and the labels of both splits; no names where they are real targets."""
     import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
 
     text = pl.Series([label for labels in splits for label in labels], dtype=pl.String)
@@ -318,6 +349,11 @@ def _encode_labels(
         )
     values = numbers.to_numpy() if numeric else np.array(text.to_list(), dtype=np.str_)
     classes, codes = np.unique(values, return_inverse=True)
+    if numeric and len(classes) > 2:  # noqa: PLR2004
+        if regression:
+            targets = numbers.to_numpy()
+            return (), [targets[: len(splits[0])], targets[len(splits[0]) :]]
+        _require_classes(holder, classes, len(values))
     codes = codes.astype(np.int64)
     train, test = codes[: len(splits[0])], codes[len(splits[0]) :]
     if unseen := np.setdiff1d(test, train).size:
@@ -327,3 +363,18 @@ def _encode_labels(
         )
     names = [f"{label:.0f}" if numeric and label == int(label) else str(label) for label in classes]
     return tuple(names), [train, test]
+
+
+def _require_classes(holder: FileSource, values: NDArray[np.float64], rows: int) -> None:
+    """Refuse numbers that nobody would call classes.
+
+    Raises:
+        DataError: more than two, and fractions among them or too many for so few rows.
+    """
+    fractions = bool((values != np.rint(values)).any())
+    if fractions or len(values) > MOST_CLASSES or rows < FEWEST_A_CLASS * len(values):
+        raise DataError(
+            f"party {holder.name!r}: column {holder.label_column!r} has {len(values)} different "
+            f"numbers among {rows} rows{', fractions among them' if fractions else ''}: for "
+            "regression say loss = 'squared' under [job]; classes need names that are no numbers"
+        )

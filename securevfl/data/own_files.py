@@ -1,9 +1,9 @@
 """A user's own CSV and Parquet files."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from securevfl.data.bad_columns import BadColumn, bad_columns, require_none
 from securevfl.data.csv_files import as_point, read_csv
@@ -15,6 +15,7 @@ from securevfl.recipe import Preprocessing
 if TYPE_CHECKING:
     import polars as pl
 
+T = TypeVar("T")
 FOUND_OUT = GivenFormat()
 
 
@@ -88,7 +89,10 @@ def read_party(source: FileSource, *, test: bool = False, text: Collection[str] 
     path = source.test_path if test else source.path
     if path is None:
         raise ConfigError(f"test_path: party {source.name!r} has none")
-    frame, columns, found = _read_frame(source, Path(path), text)
+    opened = _Opened(source, Path(path))
+    columns, found = _feature_columns(source, opened.columns), opened.found
+    settings = source.preprocess or Preprocessing()
+    frame = opened.read(columns, {*text, *settings.categories}, settings.markers)
     if frame.is_empty():
         raise DataError(f"party {source.name!r}: {path} has no rows")
     ids = _ids(source, frame)
@@ -104,9 +108,19 @@ def read_party(source: FileSource, *, test: bool = False, text: Collection[str] 
         columns,
         frame,
         labels,
-        tuple(bad_columns(source.name, frame, source.preprocess, found)),
+        tuple(bad_columns(source.name, frame.drop(text), source.preprocess, found)),
         tuple(notes),
     )
+
+
+def columns_of(source: FileSource) -> tuple[str, ...]:
+    """The columns of a party's file.
+
+    Raises:
+        ConfigError: A suffix that is not known.
+        DataError: Missing, empty or malformed.
+    """
+    return _Opened(source, Path(source.path)).columns
 
 
 def require_usable(held: Sequence[PartyRows]) -> None:
@@ -118,32 +132,47 @@ def require_usable(held: Sequence[PartyRows]) -> None:
     require_none([problem for rows in held for problem in rows.problems])
 
 
-def _read_frame(
-    source: FileSource, path: Path, text: Collection[str]
-) -> "tuple[pl.DataFrame, tuple[str, ...], CsvFormat | None]":
-    """The columns that are used, the names of the features, and how a CSV was written."""
-    _require_readable(path)
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+class _Opened:
+    """A file of which the columns' names are known."""
 
-    suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    where = f"party {source.name!r}: {path}"
-    taken = [column for column in (source.id_column, source.label_column) if column is not None]
-    try:
-        if suffix == "parquet":
-            columns = _feature_columns(source, tuple(pl.read_parquet_schema(path)))
-            return pl.read_parquet(path, columns=[*taken, *columns], glob=False), columns, None
-        if suffix != "csv":
+    def __init__(self, source: FileSource, path: Path) -> None:
+        _require_readable(path)
+        import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
+        self._path, self._where = path, f"party {source.name!r}: {path}"
+        self.taken = [each for each in (source.id_column, source.label_column) if each is not None]
+        self.found: CsvFormat | None = None
+        suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+        if suffix == "csv":
+            known = (source.id_column, *(source.features or ()))
+            self.found = find_format(path, source.csv, known, self._where)
+            self.columns = self.found.header
+        elif suffix == "parquet":
+            self.columns = tuple(self._tried(lambda: pl.read_parquet_schema(path)))
+        else:
             raise ConfigError(
                 f"path: {path} of party {source.name!r}, expected .csv, .csv.gz or .parquet"
             )
-        found = find_format(path, source.csv, (*taken, *(source.features or ())), where)
-        columns = _feature_columns(source, found.header)
-        settings = source.preprocess or Preprocessing()
-        kept = {*taken, *text, *settings.categories}
-        return read_csv(found, [*taken, *columns], kept, settings.markers), columns, found
-    except pl.exceptions.PolarsError as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{where} is empty or malformed ({reason})") from error
+
+    def read(
+        self, columns: Sequence[str], text: Collection[str], markers: Sequence[str]
+    ) -> "pl.DataFrame":
+        """Some columns; those of text, and ids and labels, stay as they stand."""
+        import polars as pl  # noqa: PLC0415
+
+        found, used = self.found, [*self.taken, *columns]
+        if found is None:
+            return self._tried(lambda: pl.read_parquet(self._path, columns=used, glob=False))
+        return self._tried(lambda: read_csv(found, used, {*self.taken, *text}, markers))
+
+    def _tried(self, read: Callable[[], T]) -> T:
+        import polars as pl  # noqa: PLC0415
+
+        try:
+            return read()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DataError(f"{self._where} is empty or malformed ({reason})") from error
 
 
 def _require_readable(path: Path) -> None:

@@ -84,5 +84,25 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     held = json.dumps([part.name for part in shop.header.recipe.parts])
     assert "income" not in held
     assert "city" not in held
-    rows = pl.DataFrame({"spent": [50.0], "member": ["True"], "since": ["2020-01-03"]})
-    assert np.isfinite(shop.predict(shop.header.recipe.apply(rows))).all()
+    Path("new_bank.csv").write_text("id;city;income\nq1;Rom;\nq2;Köln;2000,5\n", "utf-8")
+    Path("new_shop.csv").write_text(
+        "since,spent,member,customer\n2020-01-03,50.5,True,q2\n,?,,q1\n", "utf-8"
+    )
+    given = ["--rows", "bank=new_bank.csv", "--rows", "shop=new_shop.csv"]
+    assert run("predict", "job.toml", "--out", "scores.csv", *given) == 0
+    assert "party 'bank': column 'city' has 1 values that training had not" in (
+        capsys.readouterr().err
+    )
+    # Under the exchange as in one place: each party's raw rows through its own recipe.
+    scores = pl.read_csv("scores.csv")
+    new = {"income": ["2000.5"], "city": ["Köln"]}, {
+        "spent": ["50.5"], "member": ["True"], "since": ["2020-01-03"],
+    }  # fmt: skip
+    total = sum(
+        float(model.predict(model.header.recipe.apply(pl.DataFrame(rows)))[0, 0])
+        for model, rows in zip((bank, shop), new, strict=True)
+        if model.header.recipe is not None
+    )
+    assert scores.filter(pl.col("id") == "q2")[:, 1].item() == pytest.approx(
+        1 / (1 + np.exp(-total)), abs=1e-3
+    )
