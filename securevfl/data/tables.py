@@ -53,7 +53,8 @@ class VerticalDataset:
         parties: At least two.
         label_party: Name of the party that holds the labels.
         train_labels: Shape (N,), int64, 0..classes-1.
-        test_labels: Shape (test rows,), int64, 0..classes-1.
+        test_labels: Shape (test rows,), int64, 0..classes-1; there may be none, and then nothing is
+            scored.
         classes: How many classes there are, at least two.
         standardize: Whether the default is to standardize (not for 0/1 columns and pixels).
         row_digests: Shape (N,), uint64: who the training rows are, see `row_digests`; they
@@ -174,8 +175,8 @@ def check(dataset: VerticalDataset) -> None:
 
     Raises:
         ConfigError: Fewer than two parties, two of the same name, or no such label party.
-        DataError: Different row counts, no rows, NaN or infinite features, labels out of range,
-            or one class only; party, column and count are named.
+        DataError: Different row counts, no training rows, NaN or infinite features, labels out of
+            range, or one class only; party, column and count are named.
     """
     names = [party.name for party in dataset.parties]
     if len(names) < 2:  # noqa: PLR2004
@@ -189,7 +190,8 @@ def check(dataset: VerticalDataset) -> None:
         check_rows(party, "test", party.test, dataset.test_labels)
         if dataset.own_rows is not None and party.name == dataset.label_party:
             check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
-    for split, labels in (("training", dataset.train_labels), ("test", dataset.test_labels)):
+    scored = (("test", dataset.test_labels),) if dataset.test_labels.size else ()
+    for split, labels in (("training", dataset.train_labels), *scored):
         check_labels(f"data set {dataset.name!r}", split, labels, dataset.classes)
     if dataset.own_rows is not None:
         own = np.unique(dataset.own_rows.labels)
@@ -240,8 +242,8 @@ def check_rows(
             f"party {party.name!r}: {values.shape[0]} {split} rows, expected {labels.size} as "
             f"there are labels"
         )
-    if not labels.size:
-        raise DataError(f"party {party.name!r}: no {split} rows")
+    if not labels.size and split == "training":
+        raise DataError(f"party {party.name!r}: no training rows")
     unusable = (~np.isfinite(values)).sum(axis=0)
     if unusable.any():
         column = int(np.flatnonzero(unusable)[0])
