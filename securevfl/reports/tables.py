@@ -61,7 +61,8 @@ def _rounds_paid(row: JobRow) -> float:
     return row["rounds"] - row.get("rounds_before", 0)
 
 
-def _exchange(row: JobRow) -> str:
+def exchange_text(row: JobRow) -> str:
+    """An exchange with the size of its keys, and whether it hides both."""
     name = row["exchange"]
     if row["key_bits"]:
         name = f"{name}-{row['key_bits']}"
@@ -90,7 +91,7 @@ def _ahead(value: float) -> str:
 
 
 TRADEOFF: tuple[Column[JobRow], ...] = (
-    ("exchange", _exchange),
+    ("exchange", exchange_text),
     ("Q", lambda row: f"{row['local_steps']}{' HE' if row.get('he_per_step') else ''}"),
     ("rounds", _rounds),
     ("AUC", lambda row: ("≈" if row.get("binormal") else "") + _share(row["auc"])),
@@ -318,7 +319,7 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
         notes.append(f"{what} for Q = {values}: {chosen}")
     by_exchange: dict[str, dict[str, None]] = {}
     for row in rows:
-        keys = by_exchange.setdefault(_exchange(row), {})
+        keys = by_exchange.setdefault(exchange_text(row), {})
         keys.update((f"{key} ({owner})", None) for owner, key in row["key_fingerprints"].items())
     for exchange, keys in by_exchange.items():
         if keys:
