@@ -278,11 +278,11 @@ class Plan:
     @cached_property
     def timetable(self) -> Timetable:
         """When held-out rows are scored."""
-        every = self.job.job.eval_every
+        every = self.job.job.eval_every or 0
         if every == "never":
             return Timetable(self.rounds, 0, 0)
         between = self.algorithm.scores_between
-        return Timetable(self.rounds, every or 0 if between else 0, self.facts.test_rows)
+        return Timetable(self.rounds, every if between else 0, self.facts.test_rows)
 
     @cached_property
     def account(self) -> PrivacyAccount | None:
