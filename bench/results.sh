@@ -74,6 +74,10 @@ for network in wan intercontinental; do
     done
 done
 
+# docs/results/defaults.md
+result defaults 600 bench defaults --dataset \
+    breast_cancer,digits,a9a,credit,icu2012,icu2012-714,mnist-3v8,mfeat-even-odd,wikipedia-biology
+
 # docs/results/encrypted-or-clear.md
 for size in 256 1024; do
     for network in lan wan intercontinental; do

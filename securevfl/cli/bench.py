@@ -11,6 +11,7 @@ import typer
 from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
+from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.fdml import FdmlSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.l1 import L1Settings
@@ -147,6 +148,17 @@ def joint(settings: JointSettings, data: JointData, output: options.Output) -> N
     title = f"{name}, {typed(settings.network)}; medians of {settings.repeats}"
     _show(output, tables.JOINT, rows, title)
     _say(output, *tables.joint_notes(rows))
+
+
+@command(bench)
+def defaults(settings: DefaultsSettings, data: options.Place, output: options.Output) -> None:
+    """A job with nothing set beside tuning by hand in one place, and each party alone."""
+    datasets = [options.dataset(name, None, data.data_dir) for name in settings.datasets]
+    from securevfl.benchmarks.defaults import defaults as run
+
+    rows = _rows(output, lambda report: run(settings, datasets, report))
+    _keep(output, "bench defaults", settings, rows)
+    _show(output, tables.DEFAULTS, rows, f"nothing set; medians of {settings.repeats}")
 
 
 @dataclass(frozen=True)
