@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.models.comparing import accuracy_difference, auc_difference
-from securevfl.models.scores import accuracy, auc
+from securevfl.models.comparing import accuracy_difference, auc_difference, r2_difference
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keeping import Kept
+from securevfl.protocols.session.scoring import Score
 
 MOST_ROWS = 20_000
 MOST_VALUES = 20_000_000
@@ -46,22 +46,22 @@ class Alone:
     """A party's own model, of its own columns.
 
     Attributes:
-        auc: held-out.
-        accuracy: held-out.
+        score: held-out.
         rows: that it was fitted on.
         labels_lent: whether the party has no labels: no party can compute this.
         predictions: of the held-out rows, shape (test rows, C).
     """
 
-    auc: float
-    accuracy: float
+    score: Score
     rows: int
     labels_lent: bool
     predictions: FloatArray
 
 
 def alone(plan: Plan, dataset: VerticalDataset) -> dict[str, Alone]:
-    """Each party's own model: logistic regression, standardized, with C = 1, by scikit-learn.
+    """Each party's own model by scikit-learn, standardized.
+
+    Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets.
 
     Args:
         plan: of the job.
@@ -71,7 +71,7 @@ def alone(plan: Plan, dataset: VerticalDataset) -> dict[str, Alone]:
 
 
 def _alone(plan: Plan, dataset: VerticalDataset, table: PartyTable) -> Alone:
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415  # slow to import
+    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415  # slow to import
 
     train, labels = table.train, dataset.train_labels
     own, holds_labels = dataset.own_rows, table.name == dataset.label_party
@@ -82,23 +82,20 @@ def _alone(plan: Plan, dataset: VerticalDataset, table: PartyTable) -> Alone:
     scaling = Scaling.fit(train[kept])
     if not (dataset.standardize if standardize is None else standardize):
         scaling = Scaling(np.zeros(train.shape[1]), np.ones(train.shape[1]))
-    model = LogisticRegression(max_iter=1000)
-    model.fit(scaling.apply(train[kept]), labels[kept])
-    predictions = np.asarray(model.decision_function(scaling.apply(table.test)))
-    if predictions.ndim == 1:
-        predictions = predictions[:, None]
+    features, held_out = scaling.apply(train[kept]), scaling.apply(table.test)
+    if plan.facts.real_targets:
+        predictions = Ridge().fit(features, labels[kept]).predict(held_out)
     else:
-        # A class that no training row has comes last everywhere.
-        every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
-        every[:, model.classes_] = predictions
-        predictions = every
-    return Alone(
-        auc(predictions, dataset.test_labels),
-        accuracy(predictions, dataset.test_labels),
-        len(kept),
-        not holds_labels,
-        predictions,
-    )
+        model = LogisticRegression(max_iter=1000).fit(features, labels[kept])
+        predictions = np.asarray(model.decision_function(held_out))
+        if predictions.ndim > 1:
+            # A class that no training row has comes last everywhere.
+            every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
+            every[:, model.classes_] = predictions
+            predictions = every
+    predictions = predictions.reshape(len(held_out), -1)
+    score = Score.of(0, predictions, dataset.test_labels)
+    return Alone(score, len(kept), not holds_labels, predictions)
 
 
 def _some_rows(rows: int, columns: int) -> IntArray:
@@ -113,7 +110,7 @@ def warned(
     learned: bool,
     own: Callable[[], Mapping[str, Alone]],
     predictions: FloatArray,
-    labels: IntArray,
+    labels: Labels,
 ) -> Iterator[Warned]:
     """What there is to say of a job, the gravest first.
 
@@ -154,7 +151,8 @@ def status_of(warnings: tuple[Warned, ...]) -> int:
 def _what_went_wrong(plan: Plan, kept: Mapping[str, Kept]) -> Iterator[str]:
     seen = kept[plan.facts.label_party]
     if seen.seen is not None:
-        what = "training loss" if seen.seen == "loss" else "held-out AUC"
+        figure = "R²" if plan.facts.real_targets else "AUC"
+        what = "training loss" if seen.seen == "loss" else f"held-out {figure}"
         said = (
             f"training went wrong: the {what} was {seen.best:.3g} after round {seen.better}, "
             f"clearly worse from round {seen.since} on, and {seen.last:.3g} at the end"
@@ -182,9 +180,9 @@ def _remedy(plan: Plan) -> str:
     return "Try " + "; ".join([*remedies, "more l2, or fewer rounds"])
 
 
-def _difference(
-    first: FloatArray, second: FloatArray, labels: IntArray
-) -> tuple[float, float, str]:
+def _difference(first: FloatArray, second: FloatArray, labels: Labels) -> tuple[float, float, str]:
+    if is_real(labels):
+        return *r2_difference(first, second, labels), "R²"
     if first.shape[1] > 1:
         return *accuracy_difference(first, second, labels), "accuracy"
     if np.bincount(labels, minlength=2).min() < 2:  # noqa: PLR2004

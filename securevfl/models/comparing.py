@@ -6,10 +6,10 @@ Both are scored on the same rows, so what counts is how their difference varies 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 
 
-def auc_difference(first: FloatArray, second: FloatArray, labels: IntArray) -> tuple[float, float]:
+def auc_difference(first: FloatArray, second: FloatArray, labels: Labels) -> tuple[float, float]:
     """How much larger the AUC of the first is, and the standard error of that.
 
     Source: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988).
@@ -26,7 +26,7 @@ def auc_difference(first: FloatArray, second: FloatArray, labels: IntArray) -> t
 
 
 def accuracy_difference(
-    first: FloatArray, second: FloatArray, labels: IntArray
+    first: FloatArray, second: FloatArray, labels: Labels
 ) -> tuple[float, float]:
     """How much larger the accuracy of the first is, and the standard error of that.
 
@@ -38,6 +38,19 @@ def accuracy_difference(
     right = [(each.argmax(axis=1) == labels).astype(np.float64) for each in (first, second)]
     apart = right[0] - right[1]
     return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(labels)))
+
+
+def r2_difference(first: FloatArray, second: FloatArray, targets: Labels) -> tuple[float, float]:
+    """How much larger R² of the first is, and the standard error of that.
+
+    Args:
+        first: predictions, shape (S, 1).
+        second: those of another model, shape (S, 1).
+        targets: real, shape (S,), not all the same.
+    """
+    squares = [(each[:, 0] - targets) ** 2 for each in (first, second)]
+    gained = (squares[1] - squares[0]) / float(np.var(targets.astype(np.float64)))
+    return float(gained.mean()), float(gained.std(ddof=1) / np.sqrt(len(targets)))
 
 
 def _shares(

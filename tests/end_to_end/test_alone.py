@@ -41,8 +41,8 @@ def test_what_makes_the_model_worse_is_said(classes: int) -> None:
 def test_a_model_as_good_as_the_label_partys_own_is_fine() -> None:
     result = trained(data())
     assert (result.warnings, result.status) == ((), 0)
-    assert result.alone["party0"].auc == pytest.approx(result.scores[-1].auc, abs=0.02)
-    assert abs(result.alone["party1"].auc - 0.5) < 0.12  # chance, at three standard errors
+    assert result.alone["party0"].score.auc == pytest.approx(result.scores[-1].auc, abs=0.02)
+    assert abs(result.alone["party1"].score.auc - 0.5) < 0.12  # chance, at three standard errors
 
 
 def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ class Kept:
         seen: what told the label party that the end is worse; None where nothing did.
         better: rounds after which it was better.
         since: the first round that was clearly worse.
-        best: the loss, or the held-out AUC, of the state that is better.
+        best: the loss, or the held-out figure, of the state that is better.
         last: the same of the end.
         lost: rounds done when this party's weights left float64; None where they did not.
     """
@@ -78,22 +78,19 @@ class Kept:
         return self.seen is not None or self.lost is not None
 
 
-def snapshot_rounds(rounds: int, every: int, numbers: int) -> frozenset[int]:
+def snapshot_rounds(eligible: Sequence[int], numbers: int) -> frozenset[int]:
     """Rounds after which all parties keep their weights: close together early on, then even.
 
     Args:
-        rounds: R.
-        every: rounds between scorings, so that what is kept has its score; 0 for none between.
+        eligible: rounds to choose from, in order: those that are scored, or else all.
         numbers: in the weights of the largest party.
     """
-    unit = max(every, 1)
-    last = rounds // unit
+    last = len(eligible)
     most = min(MOST_SNAPSHOTS, max(FEWEST_SNAPSHOTS, MOST_NUMBERS // max(numbers, 1)))
-    if last < 1:
-        return frozenset()
     early = most * EARLY // MOST_SNAPSHOTS
     close, even = np.geomspace(1, last, early + 1)[:-1], np.linspace(0, last, most - early + 1)[1:]
-    return frozenset((np.unique(np.rint(np.hstack([close, even]))).astype(int) * unit).tolist())
+    places = np.unique(np.rint(np.hstack([close, even]))).astype(int)
+    return frozenset(eligible[place - 1] for place in places)
 
 
 @dataclass
@@ -103,16 +100,16 @@ class Hindsight:
     Attributes:
         baseline: the loss of the best constant prediction.
         window: rounds whose mean counts as one loss.
-        chance: standard error of the AUC of scores that say nothing, of the held-out rows.
+        chance: standard error of that of scores that say nothing, of the held-out rows.
         losses: by rounds done before, as exchanged in the next one.
-        aucs: held-out, by rounds done.
+        figures: held-out AUC, or R² of real targets, by rounds done.
     """
 
     baseline: float
     window: int
     chance: float
     losses: list[float] = field(default_factory=list)
-    aucs: dict[int, float] = field(default_factory=dict)
+    figures: dict[int, float] = field(default_factory=dict)
 
     def saw(self, loss: float) -> None:
         """Note the loss of a round."""
@@ -142,8 +139,8 @@ class Hindsight:
             return None
         # Of those that are as good by their loss.
         as_good = [each for each in earlier if not self._rises(least, self._until(each))]
-        best = max(as_good, key=lambda each: (self.aucs.get(each, 0.0), each == best))
-        better = self.aucs.get(done, 0.0) > self.aucs.get(best, 1.0) + self._fall
+        best = max(as_good, key=lambda each: (self.figures.get(each, 0.0), each == best))
+        better = self.figures.get(done, 0.0) > self.figures.get(best, 1.0) + self._fall
         if better and fmean(last) < self.baseline:
             return None
         rounds = range(best + 1, len(self.losses))
@@ -165,28 +162,30 @@ class Hindsight:
         return max(CLEAR_FALL, ERRORS * self.chance)
 
     def _by_score(self, earlier: list[int], done: int) -> Kept | None:
-        scored = [each for each in earlier if each in self.aucs]
-        if not scored or done not in self.aucs:
+        scored = [each for each in earlier if each in self.figures]
+        if not scored or done not in self.figures:
             return None
-        best, last = max(scored, key=self.aucs.__getitem__), self.aucs[done]
-        floor = self.aucs[best] - self._fall
+        best, last = max(scored, key=self.figures.__getitem__), self.figures[done]
+        floor = self.figures[best] - self._fall
         if last >= floor:
             return None
-        since = min(each for each in self.aucs if each > best and self.aucs[each] < floor)
-        return Kept(best, done, "score", best, since, self.aucs[best], last)
+        since = min(each for each in self.figures if each > best and self.figures[each] < floor)
+        return Kept(best, done, "score", best, since, self.figures[best], last)
 
     def arrays(self) -> dict[str, FloatArray]:
         """What it takes to go on."""
         return {
             "losses": np.array(self.losses),
-            "scored": np.array(list(self.aucs), np.float64),
-            "aucs": np.array(list(self.aucs.values())),
+            "scored": np.array(list(self.figures), np.float64),
+            "figures": np.array(list(self.figures.values())),
         }
 
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
         """Go on from there."""
         self.losses = arrays["losses"].tolist()
-        self.aucs = dict(zip(arrays["scored"].astype(int).tolist(), arrays["aucs"], strict=True))
+        self.figures = dict(
+            zip(arrays["scored"].astype(int).tolist(), arrays["figures"], strict=True)
+        )
 
 
 class Keeper:
@@ -225,7 +224,7 @@ class Keeper:
         if self.hindsight is not None and loss is not None:
             self.hindsight.saw(loss)
         if self.hindsight is not None and scores and scores[-1].rounds == rounds:
-            self.hindsight.aucs[rounds] = scores[-1].auc
+            self.hindsight.figures[rounds] = scores[-1].figure
         if rounds in self._due:
             self.snapshots[rounds] = self._model.weights
 

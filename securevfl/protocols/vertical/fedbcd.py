@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
@@ -180,7 +180,9 @@ async def take_part(training: Training) -> Trained:
     keeper = keeper_of(training, agreement)
     memory = Memory(ready, steps, watch, keeper, part.row_offsets)
     first_round = 0
-    if place.resume is not None:
+    if place.resume is None:
+        keep_state(training, leakage, memory, 0)
+    else:
         first_round = go_on(place.resume, training, leakage, memory)
     by_row = ByRow(party, ready.gathering)
     scoring: FeatureScoring | LabelScoring
@@ -330,7 +332,7 @@ async def train(
     return kept, ended
 
 
-def watch_of(party: Party, plan: Plan, labels: IntArray | None) -> Watch:
+def watch_of(party: Party, plan: Plan, labels: Labels | None) -> Watch:
     """A party's side of the label party's word.
 
     Args:

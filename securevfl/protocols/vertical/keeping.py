@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from securevfl.arrays import IntArray
-from securevfl.models.scores import auc_error
+from securevfl.arrays import Labels
+from securevfl.models.scores import auc_error, r2_error
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.course import LONGEST_WINDOW, SHORTEST_WINDOW
@@ -11,7 +11,7 @@ from securevfl.protocols.session.keeping import Hindsight, Keeper, snapshot_roun
 from securevfl.protocols.vertical.program import Training
 
 
-def baseline_of(plan: Plan, labels: IntArray) -> float:
+def baseline_of(plan: Plan, labels: Labels) -> float:
     """The loss of the best prediction that is the same for all training rows."""
     constant = np.broadcast_to(plan.loss.constant(labels), (len(labels), plan.loss.outputs))
     return plan.loss.value(constant, labels)
@@ -32,11 +32,14 @@ def keeper_of(training: Training, agreement: Agreement) -> Keeper:
     if party.holds_labels:
         labels, held_out = data.train_labels, data.test_labels
         assert labels is not None and held_out is not None  # noqa: S101, PT018
-        hindsight = Hindsight(baseline_of(plan, labels), window_of(plan), auc_error(held_out))
+        chance = r2_error(len(held_out)) if plan.facts.real_targets else auc_error(held_out)
+        hindsight = Hindsight(baseline_of(plan, labels), window_of(plan), chance)
+    every = range(1, plan.rounds + 1)
     return Keeper(
         party,
         training.model,
-        snapshot_rounds(plan.rounds, plan.timetable.every, largest),
+        # What is kept has its score, where there is one.
+        snapshot_rounds([*filter(plan.timetable.due, every)] or every, largest),
         told=plan.learns.residuals != "noisy",
         hindsight=hindsight,
     )

@@ -23,7 +23,7 @@ def hindsight_of(
     hindsight = Hindsight(baseline=0.7, window=window, chance=0.02)
     for loss in losses:
         hindsight.saw(loss)
-    hindsight.aucs = aucs or {}
+    hindsight.figures = aucs or {}
     return hindsight.judge(EVERY_TENTH, len(losses))
 
 
@@ -67,10 +67,10 @@ def test_a_loss_that_is_not_finite_goes_back(bad: float) -> None:
 
 def test_where_no_loss_is_seen_scores_count() -> None:
     aucs = {rounds: 0.75 for rounds in range(10, 110, 10)} | {110: 0.55, 120: 0.6}
-    hindsight = Hindsight(baseline=0.7, window=5, chance=0.02, aucs=aucs)
+    hindsight = Hindsight(baseline=0.7, window=5, chance=0.02, figures=aucs)
     kept = hindsight.judge(EVERY_TENTH, 120)
     assert (kept.rounds, kept.seen, kept.since) == (10, "score", 110)
-    hindsight.aucs[120] = 0.7
+    hindsight.figures[120] = 0.7
     assert hindsight.judge(EVERY_TENTH, 120) == Kept(120, 120)
 
 
@@ -82,7 +82,7 @@ def test_a_better_score_is_not_given_up_for_a_loss_while_that_is_below_the_basel
 
 @pytest.mark.parametrize("every", [0, 1, 3, 25])
 def test_snapshots_are_few_early_and_at_scorings(every: int) -> None:
-    rounds = sorted(snapshot_rounds(1000, every, numbers=100))
+    rounds = sorted(snapshot_rounds(range(max(every, 1), 1001, max(every, 1)), numbers=100))
     unit = max(every, 1)
     assert len(rounds) <= MOST_SNAPSHOTS
     assert all(each > 0 and each % unit == 0 for each in rounds)
@@ -92,6 +92,6 @@ def test_snapshots_are_few_early_and_at_scorings(every: int) -> None:
 
 
 def test_large_networks_have_fewer_snapshots() -> None:
-    assert len(snapshot_rounds(1000, 1, MOST_NUMBERS // 6)) <= 6
-    assert len(snapshot_rounds(1000, 1, MOST_NUMBERS)) == FEWEST_SNAPSHOTS
-    assert snapshot_rounds(5, 10, 1) == frozenset()
+    assert len(snapshot_rounds(range(1, 1001), MOST_NUMBERS // 6)) <= 6
+    assert len(snapshot_rounds(range(1, 1001), MOST_NUMBERS)) == FEWEST_SNAPSHOTS
+    assert snapshot_rounds([5], 1) == {5}
