@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.benchmarks.in_one_place import one_table
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
@@ -21,7 +21,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.scores import accuracy, auc
-from securevfl.reports.defaults_rows import DefaultsRow, DefaultsRun
+from securevfl.reports.defaults import DefaultsRow, DefaultsRun
 from securevfl.training import train
 
 GRID = tuple(10.0**power for power in range(-4, 3))
@@ -84,7 +84,7 @@ def defaults(
             "usual_score": by_hand.usual,
             "difference": statistics.median(scores) - by_hand.score,
             "label_party": dataset.label_party,
-            "alone": {party: getattr(each, name) for party, each in results[0].alone.items()},
+            "alone": {party: getattr(each.score, name) for party, each in results[0].alone.items()},
             "repeats": len(runs),
             "runs": runs,
         }
@@ -110,8 +110,8 @@ def tuned_by_hand(dataset: VerticalDataset) -> ByHand:
 def _scored(
     dataset: VerticalDataset,
     c: float,
-    training: tuple[FloatArray, IntArray],
-    held_out: tuple[FloatArray, IntArray],
+    training: tuple[FloatArray, Labels],
+    held_out: tuple[FloatArray, Labels],
 ) -> float:
     (rows, labels), (others, truth) = training, held_out
     if dataset.standardize:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
@@ -28,7 +29,6 @@ from securevfl.reports.tables import (
     COST_LAW,
     CRYPTO,
     CRYPTO_PHASES,
-    DEFAULTS,
     FDML,
     JOINT,
     L1,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from securevfl.reports.defaults_rows import DefaultsRow
 from securevfl.reports.network_rows import NetworksRow
 from securevfl.reports.rounds_rows import RoundsRow
 from securevfl.reports.rows import (
@@ -160,10 +159,6 @@ NETWORKS: tuple[Column[NetworksRow], ...] = (
 )
 
 
-def _others_alone(row: DefaultsRow) -> list[str]:
-    return [f"{score:.4f}" for name, score in row["alone"].items() if name != row["label_party"]]
-
-
 JOINT: tuple[Column[JointRow], ...] = (
     ("K", lambda row: str(row["parties"])),
     ("exchange", lambda row: row["exchange"]),
@@ -175,20 +170,6 @@ JOINT: tuple[Column[JointRow], ...] = (
     ("guard", lambda row: _share(row["label_guard_ratio"])),
     ("sent", lambda row: size(row["bytes_sent"])),
     ("total", lambda row: seconds(row["total_s"])),
-)
-
-DEFAULTS: tuple[Column[DefaultsRow], ...] = (
-    ("data", lambda row: row["dataset"]),
-    ("N x P", lambda row: f"{row['rows']} x {row['columns']}"),
-    ("score", lambda row: row["score_name"]),
-    ("defaults", lambda row: f"{row['score']:.4f}"),
-    ("worst", lambda row: f"{row['worst_score']:.4f}"),
-    ("tuned", lambda row: f"{row['tuned_score']:.4f}"),
-    ("its C", lambda row: f"{row['tuned_c']:g}"),
-    ("C = 1", lambda row: f"{row['usual_score']:.4f}"),
-    ("difference", lambda row: f"{row['difference']:+.4f}"),
-    ("label party alone", lambda row: f"{row['alone'][row['label_party']]:.4f}"),
-    ("others alone", lambda row: ", ".join(_others_alone(row))),
 )
 
 CRYPTO: tuple[Column[CryptoRow], ...] = (
