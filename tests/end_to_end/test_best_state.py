@@ -148,7 +148,7 @@ TOO_FAR: dict[str, Any] = {"learning_rate": 1000.0, "batch_size": "full"}
         ({"scheme": "plain"}, {"learning_rate": 30.0, "algorithm": "fedsgd"}),
         ({"scheme": "plain"}, {"learning_rate": 30.0, "algorithm": "fedbcd-s"}),
         ({"scheme": "plain"}, {"learning_rate": 300.0, "algorithm": "fdml"}),
-        ({"scheme": "plain"}, {"learning_rate": 3.0, "model": "mlp", "hidden": [4]}),
+        ({"scheme": "plain"}, {"learning_rate": 3.0, "model": "mlp", "hidden": [4], "rounds": 20}),
         ({"scheme": "plain"}, {"learning_rate": 3.0, "loss": "squared"}),
         ({"scheme": "plain"}, {"learning_rate": 1e6, "algorithm": "ftl"}),
         ({"scheme": "bfv"}, {"learning_rate": 300.0, "rounds": 8, "batch_size": "full"}),
