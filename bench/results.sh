@@ -74,6 +74,11 @@ for network in wan intercontinental; do
     done
 done
 
+# docs/results/defaults.md
+for data in breast_cancer digits a9a credit icu2012 icu2012-714 mfeat-even-odd wikipedia-biology; do
+    result "defaults-$data" 60 bench defaults --dataset "$data"
+done
+
 # docs/results/encrypted-or-clear.md
 for size in 256 1024; do
     for network in lan wan intercontinental; do

@@ -131,7 +131,9 @@ def warned(
         )
     for text in _what_went_wrong(plan, kept):
         yield Warned("went wrong", f"{text}. {remedy}")
-    for name, each in own().items() if learned else ():
+    # Transfer learning is for rows that one party does not hold and the other has no labels of.
+    compares = learned and not plan.algorithm.own_components
+    for name, each in own().items() if compares else ():
         better, error, what = _difference(each.predictions, predictions, labels)
         if better > max(ERRORS * error, WORTH):
             lent = ", were it lent the labels," if each.labels_lent else ""

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
+from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.fdml import FdmlSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.l1 import L1Settings
@@ -26,15 +26,14 @@ from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSettings
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
-from securevfl.errors import ConfigError
-from securevfl.job import read_job
+from securevfl.cli.joint_data import JointData
 from securevfl.reports import tables
 from securevfl.reports import transfer as transfer_tables
+from securevfl.reports.defaults import DEFAULTS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from securevfl.data.tables import VerticalDataset
 
 bench = typer.Typer(help="Benchmarks: what it costs, what theory says.", no_args_is_help=True)
 
@@ -116,38 +115,6 @@ def networks(settings: NetworksSettings, data: NetworksData, output: options.Out
         _say(output, "* target not reached in so many rounds")
 
 
-@dataclass(frozen=True)
-class JointData:
-    """A data set, or what a job file says of its parties' own files."""
-
-    job: Annotated[
-        Path | None, typer.Argument(help="Job file: its parties and their data, nothing else.")
-    ] = None
-    dataset: Annotated[
-        str | None, typer.Option(help="Data set by name; breast_cancer where no job is given.")
-    ] = None
-    parties: Annotated[
-        tuple[int, ...], typer.Option(help="Values of K, by commas; 2,5,17 where no job is given.")
-    ] = ()
-    data_dir: options.DataDir = None
-
-    def load(self) -> "list[VerticalDataset]":
-        """The data by number of parties.
-
-        Raises:
-            ConfigError: a job beside what only a data set has, or see `Data.load`.
-            DataError: missing or malformed files.
-        """
-        if self.job is None:
-            name = self.dataset or "breast_cancer"
-            return [
-                options.dataset(name, count, self.data_dir) for count in self.parties or (2, 5, 17)
-            ]
-        if self.dataset is not None or self.parties:
-            raise ConfigError("--dataset and --parties: the job file says what data and parties")
-        return [options.job_dataset(read_job(self.job), self.job, self.data_dir)]
-
-
 @command(bench)
 def joint(settings: JointSettings, data: JointData, output: options.Output) -> None:
     """Rounds, with nothing set, to the model of one place with all columns."""
@@ -160,6 +127,17 @@ def joint(settings: JointSettings, data: JointData, output: options.Output) -> N
     title = f"{name}, {typed(settings.network)}; medians of {settings.repeats}"
     _show(output, tables.JOINT, rows, title)
     _say(output, *tables.joint_notes(rows))
+
+
+@command(bench)
+def defaults(settings: DefaultsSettings, data: options.Place, output: options.Output) -> None:
+    """A job with nothing set beside tuning by hand in one place, and each party alone."""
+    datasets = [options.dataset(name, None, data.data_dir) for name in settings.datasets]
+    from securevfl.benchmarks.defaults import defaults as run
+
+    rows = _rows(output, lambda report: run(settings, datasets, report))
+    _keep(output, "bench defaults", settings, rows)
+    _show(output, DEFAULTS, rows, f"nothing set; medians of {settings.repeats}")
 
 
 @dataclass(frozen=True)

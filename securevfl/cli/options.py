@@ -65,6 +65,13 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where data sets are."""
+
+    data_dir: DataDir = None
+
+
+@dataclass(frozen=True)
 class SplitData(Data):
     """Which data set, and among how many parties."""
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
@@ -193,6 +194,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "transfer": lambda rows: by_columns(*TRANSFER)(sorted(rows, key=lambda row: row["target_auc"])),
     "transfer-rounds": by_columns(*_TRANSFER_ROUNDS),
     "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
+    "defaults": by_columns(*DEFAULTS),
     "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),

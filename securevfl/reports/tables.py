@@ -158,6 +158,7 @@ NETWORKS: tuple[Column[NetworksRow], ...] = (
     ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
 )
 
+
 JOINT: tuple[Column[JointRow], ...] = (
     ("K", lambda row: str(row["parties"])),
     ("exchange", lambda row: row["exchange"]),

@@ -148,8 +148,9 @@ TOO_FAR: dict[str, Any] = {"learning_rate": 1000.0, "batch_size": "full"}
         ({"scheme": "plain"}, {"learning_rate": 30.0, "algorithm": "fedsgd"}),
         ({"scheme": "plain"}, {"learning_rate": 30.0, "algorithm": "fedbcd-s"}),
         ({"scheme": "plain"}, {"learning_rate": 300.0, "algorithm": "fdml"}),
-        ({"scheme": "plain"}, {"learning_rate": 3.0, "model": "mlp", "hidden": [4]}),
+        ({"scheme": "plain"}, {"learning_rate": 3.0, "model": "mlp", "hidden": [4], "rounds": 20}),
         ({"scheme": "plain"}, {"learning_rate": 3.0, "loss": "squared"}),
+        ({"scheme": "plain"}, {"learning_rate": 1e6, "algorithm": "ftl"}),
         ({"scheme": "bfv"}, {"learning_rate": 300.0, "rounds": 8, "batch_size": "full"}),
     ],
 )
@@ -160,6 +161,12 @@ def test_steps_that_are_too_long_are_never_silent(
     assert result.status in {3, 5}
     assert "a smaller learning_rate, or 'auto'" in result.warnings[0].text
     assert np.abs(all_weights(result)).max() < 1e100
+
+
+def test_transfer_learning_is_not_compared_with_rows_that_its_parties_lack() -> None:
+    result = trained(learning_rate=1e4, algorithm="ftl")
+    assert result.alone["party0"].score.auc > result.scores[-1].auc + 0.02
+    assert result.warnings == ()
 
 
 def test_too_much_noise_is_never_silent() -> None:

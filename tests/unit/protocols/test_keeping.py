@@ -1,6 +1,9 @@
 """Which state is kept, from what the label party saw."""
 
+import asyncio
 from math import inf, nan
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from securevfl.protocols.session.keeping import (
     MOST_NUMBERS,
     MOST_SNAPSHOTS,
     Hindsight,
+    Keeper,
     Kept,
     snapshot_rounds,
 )
@@ -95,3 +99,16 @@ def test_large_networks_have_fewer_snapshots() -> None:
     assert len(snapshot_rounds(range(1, 1001), MOST_NUMBERS // 6)) <= 6
     assert len(snapshot_rounds(range(1, 1001), MOST_NUMBERS)) == FEWEST_SNAPSHOTS
     assert snapshot_rounds([5], 1) == {5}
+
+
+def test_the_label_party_does_not_go_back_alone_where_it_may_not_say_so() -> None:
+    model: Any = SimpleNamespace(weights=np.zeros(1))
+    party: Any = SimpleNamespace(feature_parties=("other",))
+    hindsight = Hindsight(baseline=0.7, window=1, chance=0.02)
+    keeper = Keeper(party, model, {10}, told=False, hindsight=hindsight)
+    for rounds in range(1, 31):
+        model.weights = np.full(1, float(rounds))
+        keeper.after(rounds, (), loss=0.5 if rounds < 20 else 5.0)
+    kept = asyncio.run(keeper.end(30))
+    assert (kept.rounds, kept.better, kept.went_wrong) == (30, 10, True)
+    assert model.weights == 30.0

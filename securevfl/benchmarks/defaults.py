@@ -1,0 +1,127 @@
+"""A job with nothing set beside what tuning by hand reaches in one place, and each party alone.
+
+By hand: scikit-learn's LogisticRegression on the columns of all parties, standardized as parties
+do it, with the C of a grid whose score on five folds of the training rows is best. A benchmark may
+put the parties' columns side by side; no party does.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from securevfl.arrays import FloatArray, Labels
+from securevfl.benchmarks.in_one_place import one_table
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.defaults import DefaultsSettings
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.models.scores import accuracy, auc
+from securevfl.reports.defaults import DefaultsRow, DefaultsRun
+from securevfl.training import train
+
+GRID = tuple(10.0**power for power in range(-4, 3))
+FOLDS = 5
+MOST_ITERATIONS = 1_000
+
+
+class ByHand(NamedTuple):
+    """What one place reaches.
+
+    Attributes:
+        score: held-out, with the C that the folds chose.
+        best_c: that C.
+        usual: held-out, with C = 1.
+    """
+
+    score: float
+    best_c: float
+    usual: float
+
+
+def defaults(
+    settings: DefaultsSettings, datasets: Sequence[VerticalDataset], report: Report = silent
+) -> Iterator[DefaultsRow]:
+    """Train on every data set with nothing set; yields rows as they are done.
+
+    Args:
+        settings: what to run.
+        datasets: the data.
+        report: told what runs now.
+    """
+    for dataset in datasets:
+        name, results = _score_name(dataset), []
+        for repeat in range(settings.repeats):
+            report(f"{dataset.name}, run {repeat + 1}", repeat, settings.repeats)
+            results.append(train(Job.of(job={"seed": settings.seed + repeat}), dataset))
+        report(f"{dataset.name}, tuned in one place")
+        by_hand = tuned_by_hand(dataset)
+        runs: list[DefaultsRun] = [
+            {
+                "seed": result.job.job.seed,
+                "score": getattr(result.scores[-1], name),
+                "rounds": result.rounds,
+                "status": result.status,
+            }
+            for result in results
+        ]
+        scores = [run["score"] for run in runs]
+        yield {
+            "dataset": dataset.name,
+            "rows": len(dataset.train_labels),
+            "columns": sum(len(table.columns) for table in dataset.parties),
+            "parties": len(dataset.parties),
+            "score_name": name,
+            "score": statistics.median(scores),
+            "worst_score": min(scores),
+            "rounds": statistics.median(run["rounds"] for run in runs),
+            "tuned_score": by_hand.score,
+            "tuned_c": by_hand.best_c,
+            "usual_score": by_hand.usual,
+            "difference": statistics.median(scores) - by_hand.score,
+            "label_party": dataset.label_party,
+            "alone": {party: getattr(each.score, name) for party, each in results[0].alone.items()},
+            "repeats": len(runs),
+            "runs": runs,
+        }
+
+
+def tuned_by_hand(dataset: VerticalDataset) -> ByHand:
+    """What tuning C on the training rows reaches on the held-out ones."""
+    table, labels = one_table(dataset), dataset.train_labels
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+    parts = list(folds.split(table.train, labels))
+
+    def on_folds(c: float) -> float:
+        return statistics.fmean(
+            _scored(dataset, c, (table.train[kept], labels[kept]), (table.train[out], labels[out]))
+            for kept, out in parts
+        )
+
+    best = max(GRID, key=on_folds)
+    both = (table.train, labels), (table.test, dataset.test_labels)
+    return ByHand(_scored(dataset, best, *both), best, _scored(dataset, 1.0, *both))
+
+
+def _scored(
+    dataset: VerticalDataset,
+    c: float,
+    training: tuple[FloatArray, Labels],
+    held_out: tuple[FloatArray, Labels],
+) -> float:
+    (rows, labels), (others, truth) = training, held_out
+    if dataset.standardize:
+        scaling = Scaling.fit(rows)
+        rows, others = scaling.apply(rows), scaling.apply(others)
+    model = LogisticRegression(C=c, max_iter=MOST_ITERATIONS).fit(rows, labels)
+    predictions = np.asarray(model.decision_function(others)).reshape(len(truth), -1)
+    score = auc if _score_name(dataset) == "auc" else accuracy
+    return score(predictions, truth)
+
+
+def _score_name(dataset: VerticalDataset) -> str:
+    return "auc" if dataset.classes == 2 else "accuracy"  # noqa: PLR2004

@@ -1,0 +1,60 @@
+"""Result rows and the table of `bench defaults`; see `rows` and `tables`."""
+
+from collections.abc import Mapping, Sequence
+
+from typing_extensions import TypedDict
+
+from securevfl.reports.tables import Column
+
+
+class DefaultsRun(TypedDict):
+    """One run with nothing set."""
+
+    seed: int
+    score: float
+    rounds: int
+    status: int
+
+
+class DefaultsRow(TypedDict):
+    """One data set: a job with nothing set, tuning by hand in one place, and each party alone.
+
+    `score` is the median, `worst_score` the least of any seed, `usual_score` that of C = 1 in one
+    place; `difference` is the median less `tuned_score`.
+    """
+
+    dataset: str
+    rows: int
+    columns: int
+    parties: int
+    score_name: str
+    score: float
+    worst_score: float
+    rounds: float
+    tuned_score: float
+    tuned_c: float
+    usual_score: float
+    difference: float
+    label_party: str
+    alone: Mapping[str, float]
+    repeats: int
+    runs: Sequence[DefaultsRun]
+
+
+def _others_alone(row: DefaultsRow) -> list[str]:
+    return [f"{score:.4f}" for name, score in row["alone"].items() if name != row["label_party"]]
+
+
+DEFAULTS: tuple[Column[DefaultsRow], ...] = (
+    ("data", lambda row: row["dataset"]),
+    ("N x P", lambda row: f"{row['rows']} x {row['columns']}"),
+    ("score", lambda row: row["score_name"]),
+    ("defaults", lambda row: f"{row['score']:.4f}"),
+    ("worst", lambda row: f"{row['worst_score']:.4f}"),
+    ("tuned", lambda row: f"{row['tuned_score']:.4f}"),
+    ("its C", lambda row: f"{row['tuned_c']:g}"),
+    ("C = 1", lambda row: f"{row['usual_score']:.4f}"),
+    ("difference", lambda row: f"{row['difference']:+.4f}"),
+    ("label party alone", lambda row: f"{row['alone'][row['label_party']]:.4f}"),
+    ("others alone", lambda row: ", ".join(_others_alone(row))),
+)
