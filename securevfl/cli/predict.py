@@ -54,8 +54,8 @@ def predict(
 
     from securevfl.data.sources import load
     from securevfl.reports.results import write_results
-    from securevfl.reports.scores import left_out, scores_as_csv, write_scores
-    from securevfl.scoring.outputs import Metrics, metrics, score_columns
+    from securevfl.reports.scores import scores_as_csv, warnings, write_scores
+    from securevfl.scoring.outputs import metrics, score_columns
     from securevfl.scoring.parts import load_parts
     from securevfl.scoring.running import score, scoring_plan
     from securevfl.scoring.sources import rows_to_score
@@ -72,10 +72,9 @@ def predict(
     new = found.rows
     guard = platformdirs.user_state_path("securevfl") / "label-guard"
     scored = score(plan, parts, new.features, new.ids, guard_directory=guard)
-    columns = score_columns(header, found.id_column, new.ids, scored.predictions)
-    quality = Metrics(0)
-    if new.labels is not None:
-        quality = metrics(header, scored.predictions, new.labels)
+    ids = [new.ids[row] for row in new.order]
+    columns = score_columns(header, found.id_column, ids, scored.predictions[new.order])
+    quality = metrics(header, scored.predictions, new.labels)
     if out == STANDARD_OUTPUT:
         sys.stdout.buffer.write(scores_as_csv(columns))
         sys.stdout.flush()
@@ -92,8 +91,8 @@ def predict(
         )
     if not quiet:
         _show(row, header.class_names or ())
-    if (dropped := left_out(new.dropped)) is not None:
-        sys.stderr.write(f"securevfl: {dropped}\n")
+    for warning in warnings(new.dropped, new.unknown):
+        sys.stderr.write(f"securevfl: {warning}\n")
 
 
 def predict_row(

@@ -72,20 +72,25 @@ class Metrics:
     mae: float | None = None
 
 
-def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str]) -> Metrics:
+def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str | None]) -> Metrics:
     """How good scores of labelled rows are.
 
     Args:
         header: of the label party's part.
         predictions: H, shape (rows, C).
-        labels: as the file has them.
+        labels: as the file has them, None where it has none.
 
     Raises:
         DataError: labels that are no class of the model, or no numbers where it predicts some.
     """
+    known = [row for row, label in enumerate(labels) if label is not None]
+    there = [label for label in labels if label is not None]
+    if not there:
+        return Metrics(0)
+    predictions = predictions[known]
     if header.classes == 0:
-        return _of_targets(predictions, labels)
-    codes = _codes(header.class_names or (), labels)
+        return _of_targets(predictions, there)
+    codes = _codes(header.class_names or (), there)
     chosen = class_numbers(header.loss, predictions)
     several = len(np.unique(codes)) > 1
     return Metrics(

@@ -63,5 +63,8 @@ def test_labels_are_compared_as_training_does() -> None:
     found = metrics(numbers, SCORES, ["0", "0.0", "1.0"])
     assert (found.rows, found.auc, found.accuracy) == (3, 1.0, 1.0)
     assert metrics(HEADER, SCORES, ["no"] * 3).auc is None
+    found = metrics(numbers, SCORES, [None, "0", "1"])
+    assert (found.rows, found.auc, found.accuracy) == (2, 1.0, 1.0)
+    assert metrics(numbers, SCORES, [None] * 3).rows == 0
     with pytest.raises(DataError, match="2 are no class of the model, the first is 'maybe'"):
         metrics(HEADER, SCORES, ["no", "maybe", "perhaps"])
