@@ -14,7 +14,7 @@ from securevfl.protocols import names
 
 if TYPE_CHECKING:
     from securevfl.models.storage import SavedModel
-    from securevfl.reports.rows import PredictRow
+    from securevfl.reports.predictions import PredictRow
     from securevfl.scoring.outputs import Metrics
     from securevfl.scoring.running import Scored
     from securevfl.scoring.sources import RowsToScore
@@ -163,13 +163,14 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
+    from securevfl.reports.predictions import PREDICT, PREDICT_TARGETS
     from securevfl.reports.scores import predict_notes
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)
     console = Console(stderr=apart)
     title = f"{row['rows']:,} rows, model of job {row['job_hash'][:16]}"
-    columns = tables.PREDICT if row["classes"] else tables.PREDICT_TARGETS
+    columns = PREDICT if row["classes"] else PREDICT_TARGETS
     console.print(tables.table(columns, [row], title))
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)

@@ -71,6 +71,17 @@ class JobRow(CostFigures):
     wall_s: float
 
 
+class AloneFigures(TypedDict):
+    """One party's own model; where labels were lent to it, no party can compute this."""
+
+    auc: float | None
+    accuracy: float | None
+    r2: float | None
+    rmse: float | None
+    rows: int
+    labels_lent: bool
+
+
 class TrainRow(JobRow):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
@@ -78,6 +89,7 @@ class TrainRow(JobRow):
     of the others. `mae` is null too where only sums are known.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
+    The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
     learned: bool
@@ -91,38 +103,10 @@ class TrainRow(JobRow):
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
-
-
-class PredictRow(CostFigures):
-    """Rows that were scored; `shown`: how the label party saw the others' predictions.
-
-    Metrics are of the `labelled` rows, whose label the label party's file has: AUC and accuracy of
-    classes, R², RMSE and MAE of real targets, in their units. The job
-    hash is that of the job that the model was trained in, `same_job` whether it is this one.
-    """
-
-    exchange: str
-    hide: str | None
-    shown: str
-    parties: int
-    rows: int
-    classes: int
-    origin: str
-    trained_on: int
-    dropped_rows: Mapping[str, int]
-    unused_columns: Mapping[str, Sequence[str]]
-    labelled: int
-    auc: float | None
-    accuracy: float | None
-    r2: float | None
-    rmse: float | None
-    mae: float | None
-    release: Mapping[str, Any] | None
-    job_hash: str
-    same_job: bool | None
-    model_rounds: int
-    out: str
-    wall_s: float
+    kept_rounds: int
+    status: int
+    warnings: Sequence[Mapping[str, str]]
+    alone: Mapping[str, AloneFigures]
 
 
 class TradeoffRun(CostFigures):
@@ -141,6 +125,7 @@ class TradeoffRow(JobRow):
     """One exchange at one Q to one target."""
 
     target_auc: float
+    target_chosen: str
     engine: str | None
     repeats: int
     max_rounds: int
@@ -374,7 +359,8 @@ class NoiseRow(TypedDict):
 
     `own_prediction` is fdml's, null of other algorithms. `auc_centralized` is of one model over all
     columns with a step size of its own, `auc_sum_in_one_place` of the sum of the parties' models;
-    the same of linear ones.
+    the same of linear ones. Of a job file both are the job's own, without noise. Learning rates are
+    null where steps follow from each party's own curvature.
     """
 
     dataset: str
@@ -399,8 +385,8 @@ class NoiseRow(TypedDict):
     local_only_party: str
     auc_centralized: float
     auc_sum_in_one_place: float
-    learning_rate: float
-    learning_rate_centralized: float
+    learning_rate: float | None
+    learning_rate_centralized: float | None
     repeats: int
     aucs: Sequence[float]
     aucs_noisy: Sequence[float]

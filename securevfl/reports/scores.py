@@ -7,8 +7,8 @@ from typing import Any
 
 from securevfl.errors import ConfigError
 from securevfl.files import replace_file
+from securevfl.reports.predictions import PredictRow
 from securevfl.reports.privacy import epsilon_text
-from securevfl.reports.rows import PredictRow
 
 SUFFIXES = (".csv", ".parquet")
 
