@@ -163,15 +163,14 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
-    from securevfl.reports.predictions import PREDICT, PREDICT_TARGETS
+    from securevfl.reports.predictions import columns_of
     from securevfl.reports.scores import predict_notes
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)
     console = Console(stderr=apart)
     title = f"{row['rows']:,} rows, model of job {row['job_hash'][:16]}"
-    columns = PREDICT if row["classes"] else PREDICT_TARGETS
-    console.print(tables.table(columns, [row], title))
+    console.print(tables.table(columns_of(row), [row], title))
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
     if not apart:

@@ -43,29 +43,31 @@ def _figure(value: float | None, digits: str = ".4g") -> str:
     return "-" if value is None else f"{value:{digits}}"
 
 
-_SCORED: tuple[Column[PredictRow], ...] = (
+SCORED: tuple[Column[PredictRow], ...] = (
     ("exchange", lambda row: f"{row['exchange']} both" if row["hide"] else row["exchange"]),
     ("K", lambda row: str(row["parties"])),
     ("rows", lambda row: f"{row['rows']:,}"),
 )
-_SCORING_COSTS: tuple[Column[PredictRow], ...] = (
+COSTS: tuple[Column[PredictRow], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
     ("sent", lambda row: size(row["bytes_sent"])),
 )
 
-PREDICT: tuple[Column[PredictRow], ...] = (
-    *_SCORED,
+CLASSES: tuple[Column[PredictRow], ...] = (
     ("AUC", lambda row: _figure(row["auc"], ".4f")),
     ("accuracy", lambda row: _figure(row["accuracy"], ".4f")),
-    *_SCORING_COSTS,
 )
-
-PREDICT_TARGETS: tuple[Column[PredictRow], ...] = (
-    *_SCORED,
+TARGETS: tuple[Column[PredictRow], ...] = (
     ("R²", lambda row: _figure(row["r2"], ".4f")),
     ("RMSE", lambda row: _figure(row["rmse"])),
     ("MAE", lambda row: _figure(row["mae"])),
-    *_SCORING_COSTS,
 )
+
+
+def columns_of(row: PredictRow) -> tuple[Column[PredictRow], ...]:
+    """The columns of a table of one scoring; metrics only where rows have labels."""
+    if not row["labelled"]:
+        return (*SCORED, *COSTS)
+    return (*SCORED, *(CLASSES if row["classes"] else TARGETS), *COSTS)

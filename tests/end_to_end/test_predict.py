@@ -155,6 +155,13 @@ def test_scores_of_transferred_models_are_refused_with_a_reason() -> None:
     )
     with pytest.raises(ConfigError, match="ftl"):
         scored(result, dataset)
+    # Where all parts lie in one place nobody has to be asked.
+    model = JointModel(parts_of(result))
+    expected = result.plan.algorithm.together(result.plan, result.outcomes)[:, 0]
+    phi = model.parts["party0"].phi
+    assert phi is not None
+    np.testing.assert_allclose(result.outcomes["party1"].held_out @ phi, expected, atol=1e-12)
+    np.testing.assert_allclose(model.decision_function(features_of(dataset)), expected, atol=1e-12)
 
 
 def test_the_same_model_may_score_the_same_rows_again_and_another_one_is_counted(
