@@ -17,6 +17,7 @@ from securevfl.errors import (
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.scoring import JointModel
+from securevfl.scoring.outputs import metrics
 from securevfl.wire.codec import decode, encode
 from tests.scoring_jobs import features_of, parts_of, scored, trained
 
@@ -60,6 +61,18 @@ def test_rows_score_as_in_training_and_the_label_party_sees_what_is_said(case: s
     for name in dataset.parties[1:]:
         told = again.views[name.name].received()
         assert {type(entry.message) for entry in told} == {ScoringHello}
+
+
+def test_accuracy_of_squared_losses_is_that_of_the_classes_that_scores_say() -> None:
+    for exchange in ({}, BOTH):
+        result, dataset = trained(2, exchange=exchange, job=SQUARED)
+        again = scored(result, dataset)
+        names = [str(label) for label in dataset.test_labels]
+        header = parts_of(result)["party0"].header
+        found = metrics(header, again.predictions, names).accuracy
+        # Under encryption it is of two normal distributions.
+        assert result.scores[-1].accuracy == pytest.approx(found, abs=0.1 if exchange else 1e-9)
+        assert result.exact_score.accuracy == pytest.approx(found)
 
 
 def test_a_masked_part_alone_says_nothing() -> None:
