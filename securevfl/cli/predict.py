@@ -110,7 +110,7 @@ def predict_row(
 
     plan = scored.plan
     header = parts[plan.label_party].header
-    exchange = plan.job.exchange
+    exchange, told = plan.job.exchange, quality.calibration
     return {
         "exchange": exchange.scheme,
         "hide": exchange.hide if exchange.hide == "both" else None,
@@ -125,6 +125,10 @@ def predict_row(
         "labelled": quality.rows,
         "auc": quality.auc,
         "accuracy": quality.accuracy,
+        "brier": told.brier if told else None,
+        "log_loss": told.log_loss if told else None,
+        "calibration_error": told.expected_error if told else None,
+        "reliability": [asdict(each) for each in told.curve] if told else None,
         "r2": quality.r2,
         "rmse": quality.rmse,
         "mae": quality.mae,

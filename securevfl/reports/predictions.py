@@ -10,9 +10,9 @@ from securevfl.reports.tables import Column, seconds, size
 class PredictRow(CostFigures):
     """Rows that were scored; `shown`: how the label party saw the others' predictions.
 
-    Metrics are of the `labelled` rows, whose label the label party's file has: AUC and accuracy of
-    classes, R², RMSE and MAE of real targets, in their units. The job
-    hash is that of the job that the model was trained in, `same_job` whether it is this one.
+    Metrics are of the `labelled` rows, whose label the label party's file has: AUC, accuracy and
+    calibration of classes, R², RMSE and MAE of real targets, in their units. The job hash is that of
+    the job that the model was trained in, `same_job` whether it is this one.
     """
 
     exchange: str
@@ -28,6 +28,10 @@ class PredictRow(CostFigures):
     labelled: int
     auc: float | None
     accuracy: float | None
+    brier: float | None
+    log_loss: float | None
+    calibration_error: float | None
+    reliability: Sequence[Mapping[str, float]] | None
     r2: float | None
     rmse: float | None
     mae: float | None
@@ -58,6 +62,7 @@ COSTS: tuple[Column[PredictRow], ...] = (
 CLASSES: tuple[Column[PredictRow], ...] = (
     ("AUC", lambda row: _figure(row["auc"], ".4f")),
     ("accuracy", lambda row: _figure(row["accuracy"], ".4f")),
+    ("Brier", lambda row: _figure(row["brier"], ".4f")),
 )
 TARGETS: tuple[Column[PredictRow], ...] = (
     ("R²", lambda row: _figure(row["r2"], ".4f")),

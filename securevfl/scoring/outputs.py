@@ -7,6 +7,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError, DataError
+from securevfl.models.calibration import Calibration, calibration
 from securevfl.models.header import ModelHeader
 from securevfl.models.probabilities import class_numbers, has_probabilities, probabilities
 from securevfl.models.scores import auc, mean_absolute_error, mean_squared_error, r2
@@ -58,6 +59,7 @@ class Metrics:
         rows: with a label.
         auc: area under the ROC curve; None where one class alone occurs, or targets are real.
         accuracy: share of rows whose most likely class is theirs; None where targets are real.
+        calibration: whether probabilities are what they say; None where there are none.
         r2: share of the variance of real targets that is explained; None where all are the same,
             or for classes.
         rmse: root of the mean squared error, in the targets' units; None for classes.
@@ -67,6 +69,7 @@ class Metrics:
     rows: int
     auc: float | None = None
     accuracy: float | None = None
+    calibration: Calibration | None = None
     r2: float | None = None
     rmse: float | None = None
     mae: float | None = None
@@ -97,7 +100,14 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str |
         rows=len(codes),
         auc=auc(predictions, codes) if several else None,
         accuracy=float(np.mean(chosen == codes)),
+        calibration=_calibration(header.loss, predictions, codes),
     )
+
+
+def _calibration(loss: str, predictions: FloatArray, codes: IntArray) -> Calibration | None:
+    if not has_probabilities(loss):
+        return None
+    return calibration(probabilities(loss, predictions), codes)
 
 
 def _of_targets(predictions: FloatArray, labels: Sequence[str]) -> Metrics:

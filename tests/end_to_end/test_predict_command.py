@@ -164,6 +164,9 @@ def test_a_data_set_by_name_has_its_test_rows_scored() -> None:
     assert run("predict", job, "--out", "scores.csv", "--quiet", "--json", "out.json") == 0
     (trained,), (row,) = rows_of("train.json", "train"), rows_of("out.json", "predict")
     assert (row["auc"], row["origin"]) == (trained["auc"], "dataset")
+    assert row["brier"] == pytest.approx(trained["brier"])
+    assert row["log_loss"] == pytest.approx(trained["log_loss"])
+    assert len(row["reliability"]) == len(trained["reliability"])
     scores = pl.read_csv("scores.csv")
     assert scores.columns[0] == "row"
     assert set(scores["class"]) == {"malignant", "benign"}

@@ -62,6 +62,8 @@ def test_labels_are_compared_as_training_does() -> None:
     numbers = replace(HEADER, class_names=("0", "1"))
     found = metrics(numbers, SCORES, ["0", "0.0", "1.0"])
     assert (found.rows, found.auc, found.accuracy) == (3, 1.0, 1.0)
+    assert found.calibration is not None
+    assert metrics(replace(HEADER, loss="hinge"), SCORES, ["no"] * 3).calibration is None
     assert metrics(HEADER, SCORES, ["no"] * 3).auc is None
     found = metrics(numbers, SCORES, [None, "0", "1"])
     assert (found.rows, found.auc, found.accuracy) == (2, 1.0, 1.0)
