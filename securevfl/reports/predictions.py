@@ -11,8 +11,8 @@ class PredictRow(CostFigures):
     """Rows that were scored; `shown`: how the label party saw the others' predictions.
 
     Metrics are of the `labelled` rows, whose label the label party's file has: AUC, accuracy and
-    calibration of classes, R², RMSE and MAE of real targets, in their units. The job hash is that of
-    the job that the model was trained in, `same_job` whether it is this one.
+    calibration of classes, R², RMSE and MAE of real targets, in their units. The job hash is of the
+    job that the model was trained in, `same_job` whether it is this one.
     """
 
     exchange: str
