@@ -136,7 +136,7 @@ class TrainingResult:
     @property
     def exact_score(self) -> Score:
         """Of the trained models' exact predictions, which no party has under noise."""
-        return Score.of(self.rounds, self.predictions, self.test_labels)
+        return Score.of(self.rounds, self.predictions, self.test_labels, self.plan.loss.middle)
 
     @property
     def clear_loss(self) -> float:

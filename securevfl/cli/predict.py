@@ -1,7 +1,7 @@
 """`securevfl predict`: all parties of a job score new rows with the model that they trained."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ from securevfl.protocols import names
 
 if TYPE_CHECKING:
     from securevfl.models.storage import SavedModel
-    from securevfl.reports.rows import PredictRow
+    from securevfl.reports.predictions import PredictRow
     from securevfl.scoring.outputs import Metrics
     from securevfl.scoring.running import Scored
     from securevfl.scoring.sources import RowsToScore
@@ -54,8 +54,8 @@ def predict(
 
     from securevfl.data.sources import load
     from securevfl.reports.results import write_results
-    from securevfl.reports.scores import left_out, scores_as_csv, write_scores
-    from securevfl.scoring.outputs import Metrics, metrics, score_columns
+    from securevfl.reports.scores import scores_as_csv, warnings, write_scores
+    from securevfl.scoring.outputs import metrics, score_columns
     from securevfl.scoring.parts import load_parts
     from securevfl.scoring.running import score, scoring_plan
     from securevfl.scoring.sources import rows_to_score
@@ -72,10 +72,9 @@ def predict(
     new = found.rows
     guard = platformdirs.user_state_path("securevfl") / "label-guard"
     scored = score(plan, parts, new.features, new.ids, guard_directory=guard)
-    columns = score_columns(header, found.id_column, new.ids, scored.predictions)
-    quality = Metrics(0)
-    if new.labels is not None:
-        quality = metrics(header, scored.predictions, new.labels)
+    ids = [new.ids[row] for row in new.order]
+    columns = score_columns(header, found.id_column, ids, scored.predictions[new.order])
+    quality = metrics(header, scored.predictions, new.labels)
     if out == STANDARD_OUTPUT:
         sys.stdout.buffer.write(scores_as_csv(columns))
         sys.stdout.flush()
@@ -92,19 +91,8 @@ def predict(
         )
     if not quiet:
         _show(row, header.class_names or ())
-    for told in _unknown_values(new.unknown):
-        sys.stderr.write(f"securevfl: {told}\n")
-    if (dropped := left_out(new.dropped)) is not None:
-        sys.stderr.write(f"securevfl: {dropped}\n")
-
-
-def _unknown_values(unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    for name, columns in unknown.items():
-        for column, count in columns.items():
-            yield (
-                f"party {name!r}: column {column!r} has {count} values that training had not, or "
-                "few of"
-            )
+    for warning in warnings(new.dropped, new.unknown):
+        sys.stderr.write(f"securevfl: {warning}\n")
 
 
 def predict_row(
@@ -122,7 +110,7 @@ def predict_row(
 
     plan = scored.plan
     header = parts[plan.label_party].header
-    exchange = plan.job.exchange
+    exchange, told = plan.job.exchange, quality.calibration
     return {
         "exchange": exchange.scheme,
         "hide": exchange.hide if exchange.hide == "both" else None,
@@ -137,6 +125,10 @@ def predict_row(
         "labelled": quality.rows,
         "auc": quality.auc,
         "accuracy": quality.accuracy,
+        "brier": told.brier if told else None,
+        "log_loss": told.log_loss if told else None,
+        "calibration_error": told.expected_error if told else None,
+        "reliability": [asdict(each) for each in told.curve] if told else None,
         "r2": quality.r2,
         "rmse": quality.rmse,
         "mae": quality.mae,
@@ -175,14 +167,14 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
+    from securevfl.reports.predictions import columns_of
     from securevfl.reports.scores import predict_notes
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)
     console = Console(stderr=apart)
     title = f"{row['rows']:,} rows, model of job {row['job_hash'][:16]}"
-    columns = tables.PREDICT if row["classes"] else tables.PREDICT_TARGETS
-    console.print(tables.table(columns, [row], title))
+    console.print(tables.table(columns_of(row), [row], title))
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
     if not apart:

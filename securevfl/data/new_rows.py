@@ -25,28 +25,31 @@ class NewRows:
     Attributes:
         ids: of the rows that all parties hold, sorted.
         features: by party, raw columns in the order that was asked for, shape (rows, P).
-        labels: as text, where the label party's file has them.
+        labels: as text, None where the label party's file has none yet.
         dropped: by party, rows whose id another party lacks.
+        order: the rows' numbers in the order of the label party's file.
         unused: by party, columns of its file that nobody asked for.
         unknown: by party and column, values that training rows did not have, or few of them.
     """
 
     ids: tuple[str, ...]
     features: Mapping[str, NDArray[np.float64]]
-    labels: tuple[str, ...] | None
+    labels: tuple[str | None, ...]
     dropped: Mapping[str, int]
     unused: Mapping[str, tuple[str, ...]]
+    order: NDArray[np.int64]
     unknown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def read_new_rows(
-    sources: Sequence[FileSource], recipes: Mapping[str, Recipe] | None = None
+    sources: Sequence[FileSource], holder: str, recipes: Mapping[str, Recipe] | None = None
 ) -> NewRows:
     """Join the parties' files of new rows by id.
 
     Args:
         sources: one a party, with the columns that its model takes as `features`, found by name
-            whatever their order; a label column may be missing.
+            whatever their order; a label column may be missing, or labels in it.
+        holder: the label party.
         recipes: by party, what makes features of these columns, where that is more than reading.
 
     Raises:
@@ -62,7 +65,8 @@ def read_new_rows(
     require_usable(list(held.values()))
     dropped = dict.fromkeys(held, 0)
     ids = common_ids({name: rows.ids for name, rows in held.items()}, dropped, "the new rows")
-    labels = None
+    labels: tuple[str | None, ...] = (None,) * len(ids)
+    order = np.arange(len(ids))
     features, unknown = {}, {}
     for source in sources:
         name, rows = source.name, held[source.name]
@@ -74,9 +78,11 @@ def read_new_rows(
         except DataError as error:
             raise DataError(f"party {name!r}: {error}") from error
         unknown[name] = recipe.unknown(frame)
+        if name == holder:
+            order = np.argsort(places)
         if rows.labels is not None:
-            labels = tuple(rows.labels.gather(places))
-    return NewRows(tuple(ids), features, labels, dropped, unused, unknown)
+            labels = tuple(label or None for label in rows.labels.gather(places))
+    return NewRows(tuple(ids), features, labels, dropped, unused, order, unknown)
 
 
 def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[str, ...]]:
@@ -92,5 +98,6 @@ def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[s
     source = replace(source, label_column=label)
     if recipe is not None:
         source = replace(source, preprocess=Preprocessing(missing=recipe.missing))
-    rows = read_party(source, text=() if recipe is None else recipe.text_columns)
+    text = () if recipe is None else recipe.text_columns
+    rows = read_party(source, text=text, open_labels=True)
     return rows, tuple(each for each in there if each not in {*due, source.label_column})

@@ -74,13 +74,20 @@ class PartyRows:
         return tuple(self.frame.select(pl.col(pl.String)).columns)
 
 
-def read_party(source: FileSource, *, test: bool = False, text: Collection[str] = ()) -> PartyRows:
+def read_party(
+    source: FileSource,
+    *,
+    test: bool = False,
+    text: Collection[str] = (),
+    open_labels: bool = False,
+) -> PartyRows:
     """Read one party's own file, or its test file, without looking at any other party's.
 
     Args:
         source: the file.
         test: the test file.
         text: columns that are text, even if only numbers stand in them.
+        open_labels: labels may be missing, and are then empty.
 
     Raises:
         ConfigError: A suffix that is not known, a column used twice, or a setting out of range.
@@ -98,9 +105,8 @@ def read_party(source: FileSource, *, test: bool = False, text: Collection[str] 
     ids = _ids(source, frame)
     labels = None
     if source.label_column is not None:
-        labels = _as_text(source.name, frame[source.label_column]).str.strip_chars()
-        pointed = labels if found is None else as_point(labels, found)
-        labels = labels if pointed.null_count() else pointed
+        column = frame[source.label_column]
+        labels = _labels(column if open_labels else _as_text(source.name, column), found)
     frame = frame.select(columns)
     notes = [] if found is None else [Note("file", source.name, None, f"{path.name}: {found.line}")]
     return PartyRows(
@@ -223,6 +229,18 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> "pl.Series":
             f"is {first!r}"
         )
     return ids
+
+
+def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
+    """Labels as text, numbers written with a point; empty where there is none."""
+    import polars as pl  # noqa: PLC0415
+
+    labels = column.cast(pl.String).fill_null("").str.strip_chars()
+    if found is None:
+        return labels
+    pointed = as_point(labels, found)
+    there = labels != ""
+    return labels if pointed.filter(there).null_count() else pointed.set(~there, "")
 
 
 def _as_text(party: str, column: "pl.Series") -> "pl.Series":

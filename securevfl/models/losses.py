@@ -35,6 +35,10 @@ class Loss(Protocol):
     def label_change(self) -> float:
         """The most that another label moves a d of one output at the same H."""
 
+    @property
+    def middle(self) -> float:
+        """The H of two classes that are as likely."""
+
     def residual_bound(self, largest: float) -> float:
         """Bound on |d| while |H| ≤ `largest`."""
 
@@ -71,6 +75,7 @@ class Logistic:
     """f = log(1 + e^H) − yH for y ∈ {0, 1}; d = σ(H) − y, f″ ≤ ¼."""
 
     name, outputs, curvature, label_change = "logistic", 1, 0.25, 1.0
+    middle = 0.0
 
     def residual_bound(self, largest: float) -> float:
         """1, whatever H is."""
@@ -104,7 +109,7 @@ class Squared:
     """f = ½(H − y)² for y ∈ {0, 1}; d = H − y, f″ = 1."""
 
     name, outputs, curvature, label_change = "squared", 1, 1.0, 1.0
-    label_bound = 1.0
+    label_bound, middle = 1.0, 0.5
 
     def residual_bound(self, largest: float) -> float:
         """c·|H| + the label's part."""
@@ -151,7 +156,7 @@ class TaylorLogistic(Squared):
     f = log 2 − (y − ½)H + ⅛H²; d = ¼H − y + ½.
     """
 
-    name, curvature, label_bound = "taylor-logistic", 0.25, 0.5
+    name, curvature, label_bound, middle = "taylor-logistic", 0.25, 0.5, 0.0
 
     @override
     def label_part(self, labels: Labels) -> FloatArray:
@@ -173,6 +178,7 @@ class SquaredHinge:
     """
 
     name, outputs, curvature, label_change = "squared-hinge", 1, 2.0, inf
+    middle = 0.0
 
     def residual_bound(self, largest: float) -> float:
         """2(1 + |H|)."""
@@ -204,6 +210,7 @@ class Hinge:
     """
 
     name, outputs, curvature, label_change = "hinge", 1, inf, 2.0
+    middle = 0.0
 
     def residual_bound(self, largest: float) -> float:
         """1, whatever H is."""
@@ -231,7 +238,7 @@ class Multinomial:
     f″ = diag(p) − ppᵀ has no eigenvalue above ½ (Böhning 1992).
     """
 
-    name, curvature, label_change = "multinomial", 0.5, 1.0
+    name, curvature, label_change, middle = "multinomial", 0.5, 1.0, 0.0
 
     def __init__(self, classes: int) -> None:
         self.outputs = classes

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.models.losses import loss_for
 
 
 def _logistic(predictions: FloatArray) -> FloatArray:
@@ -56,5 +57,4 @@ def class_numbers(loss: str, predictions: FloatArray) -> IntArray:
     """
     if predictions.shape[1] > 1:
         return np.asarray(predictions.argmax(axis=1), np.int64)
-    threshold = 0.5 if loss == "squared" else 0.0
-    return np.asarray(predictions[:, 0] > threshold, np.int64)
+    return np.asarray(predictions[:, 0] > loss_for(loss, 2).middle, np.int64)

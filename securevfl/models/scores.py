@@ -53,10 +53,10 @@ def auc_error(labels: Labels) -> float:
     return float(np.sqrt((rows + 1) / (12 * np.max(counts * (rows - counts)))))
 
 
-def accuracy(predictions: NDArray[np.float64], labels: Labels) -> float:
-    """Share of rows whose most likely class is theirs."""
+def accuracy(predictions: NDArray[np.float64], labels: Labels, middle: float = 0.0) -> float:
+    """Share of rows whose most likely class is theirs: of two the second where H > `middle`."""
     if predictions.shape[1] == 1:
-        return float(np.mean((predictions[:, 0] > 0) == (labels == 1)))
+        return float(np.mean((predictions[:, 0] > middle) == (labels == 1)))
     return float(np.mean(predictions.argmax(axis=1) == labels))
 
 

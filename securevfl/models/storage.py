@@ -11,13 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -25,6 +24,7 @@ from securevfl.errors import DataError
 from securevfl.files import replace_file
 from securevfl.models.dense import DenseLayer
 from securevfl.models.head import Head, HeadedModel, part_of, together
+from securevfl.models.header import ModelHeader, check_header
 from securevfl.models.local_model import (
     KERNEL,
     LocalModel,
@@ -34,76 +34,9 @@ from securevfl.models.local_model import (
     pixels_left,
     require_torch,
 )
-from securevfl.recipe import Recipe
 
-FORMAT = 1
 _HEADER = "securevfl"
 _STATE, _HEAD = "network.", "head"
-
-
-@dataclass(frozen=True)
-class ModelHeader:
-    """What a model file says of itself.
-
-    Attributes:
-        party: whose part of the model this is.
-        columns: its feature columns, in the order of the weights' rows.
-        intercept: whether one more row of weights belongs to a constant column of ones.
-        classes: number of classes; 0 where targets are real.
-        loss: the loss it was trained with.
-        job_hash: SHA-256 of the job, in hex.
-        rounds: rounds trained.
-        format: version of this header.
-        network: what was trained in place of a linear model; the header of one leaves it out.
-        representation: w, where local models give representations to a head.
-        head: the parties in the head's order, where this party, the first of them, holds it.
-        target_mean: at the label party of real targets: these are it + `target_scale`·H.
-        target_scale: their deviation.
-        class_names: what each class is called, at the label party only.
-        rows: N, of the training rows.
-        recipe: how the columns are made of the party's raw ones, where that is more than reading.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    party: str
-    columns: tuple[str, ...]
-    intercept: bool
-    classes: int
-    loss: str
-    job_hash: str
-    rounds: int
-    format: int = FORMAT
-    network: Network | None = None
-    representation: int | None = None
-    head: tuple[str, ...] | None = None
-    target_mean: float | None = None
-    target_scale: float | None = None
-    class_names: tuple[str, ...] | None = None
-    rows: int | None = None
-    recipe: Recipe | None = None
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether it is one dense layer, whose weights are saved like those of a linear model."""
-        return self.network is not None and self.network.kind == "dense"
-
-    @property
-    def holds_labels(self) -> bool:
-        """Whether this is the label party's part, which alone knows what labels mean."""
-        return self.class_names is not None or self.target_mean is not None
-
-    @property
-    def outputs(self) -> int:
-        """C, or the units of one dense layer."""
-        if self.is_dense and self.network is not None:
-            return self.network.hidden[-1]
-        return self.classes if self.classes > 2 else 1  # noqa: PLR2004
-
-    @property
-    def given(self) -> int:
-        """The numbers that the local model gives of a row: w or C."""
-        return self.representation or self.outputs
 
 
 _MODEL_HEADER = TypeAdapter(ModelHeader)
@@ -169,7 +102,7 @@ class SavedModel:
     def together(self, parts: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
         """At the label party: H, shape (S, C), of what all parties' models predict, by party.
 
-        Real targets come out in their own units.
+        Real targets come out in their own units, and of transfer learning φ = Φ·u_B.
 
         Raises:
             DataError: parts of other parties or shapes, or another party's part of a headed model
@@ -177,6 +110,9 @@ class SavedModel:
         """
         if self.header.representation is not None and self.head is None:
             raise DataError(f"{self.header.party!r} holds no head: ask the label party's model")
+        if self.phi is not None:
+            (units,) = (part for name, part in parts.items() if name != self.header.party)
+            return units @ self.phi[:, None]
         if self.header.head is not None:
             _require_parts(self.header, parts)
         if self.header.head is None or self.head is None:
@@ -287,7 +223,7 @@ def load_model(
         header = _MODEL_HEADER.validate_json(metadata[_HEADER], strict=True)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error
-    _check_header(path, header)
+    check_header(path, header)
     shapes = tensor_shapes(header)
     if header.is_dense and "phi" in tensors:
         shapes["phi"] = (header.outputs,)
@@ -308,25 +244,6 @@ def load_model(
         if name.startswith(_STATE)
     }
     return SavedModel(header, _numbers(state), *scaling, state, make_module, head)
-
-
-def _check_header(path: Path, header: ModelHeader) -> None:
-    """Check what a header says beside tensors.
-
-    Raises:
-        DataError: another version, or what no header of ours says.
-    """
-    if header.format != FORMAT:
-        raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
-    if header.head is not None and header.head[:1] != (header.party,):
-        raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
-    if header.recipe is not None and header.recipe.columns != header.columns:
-        raise DataError(f"model file {path}: its recipe does not make its columns")
-    mean, scale = header.target_mean, header.target_scale
-    if (mean is None) != (scale is None):
-        raise DataError(f"model file {path}: target_mean {mean} with target_scale {scale}")
-    if mean is not None and scale is not None and not (isfinite(mean) and 0 < scale < inf):
-        raise DataError(f"model file {path}: targets are {mean} + {scale}·H")
 
 
 def _require_numbers(

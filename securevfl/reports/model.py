@@ -25,6 +25,9 @@ def model_lines(row: ModelRow) -> Iterator[str]:
         yield f"{len(names)} classes: {', '.join(names[:MOST_CLASSES_NAMED])}{more}"
     if row["target_mean"] is not None:
         yield f"real targets: {row['target_mean']:.6g} + {row['target_scale']:.6g}·H"
+    for raw in row["recipe"] or ():
+        if raw["kind"] != "number":
+            yield f"{raw['name']} ({raw['kind']}): {', '.join(raw['columns'])}"
     if row["network"] is not None:
         yield _network(row)
     if row["representation"] is not None:

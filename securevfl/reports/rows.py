@@ -115,38 +115,6 @@ class TrainRow(JobRow):
     alone: Mapping[str, AloneFigures]
 
 
-class PredictRow(CostFigures):
-    """Rows that were scored; `shown`: how the label party saw the others' predictions.
-
-    Metrics are of the `labelled` rows, whose label the label party's file has: AUC and accuracy of
-    classes, R², RMSE and MAE of real targets, in their units. The job
-    hash is that of the job that the model was trained in, `same_job` whether it is this one.
-    """
-
-    exchange: str
-    hide: str | None
-    shown: str
-    parties: int
-    rows: int
-    classes: int
-    origin: str
-    trained_on: int
-    dropped_rows: Mapping[str, int]
-    unused_columns: Mapping[str, Sequence[str]]
-    labelled: int
-    auc: float | None
-    accuracy: float | None
-    r2: float | None
-    rmse: float | None
-    mae: float | None
-    release: Mapping[str, Any] | None
-    job_hash: str
-    same_job: bool | None
-    model_rounds: int
-    out: str
-    wall_s: float
-
-
 class TradeoffRun(CostFigures):
     """One run up to a target."""
 

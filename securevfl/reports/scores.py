@@ -1,14 +1,14 @@
 """Scores as a file, and what is to be told of them."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError
 from securevfl.files import replace_file
+from securevfl.reports.predictions import PredictRow
 from securevfl.reports.privacy import epsilon_text
-from securevfl.reports.rows import PredictRow
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -49,10 +49,19 @@ def write_scores(path: Path, columns: Mapping[str, Any]) -> None:
     replace_file(path, data, "scores file")
 
 
-def left_out(dropped: Mapping[str, int]) -> str | None:
-    """Rows without a partner, in a line; None where every row has one."""
-    told = [f"{count} of {name}" for name, count in dropped.items() if count]
-    return f"rows without a partner are not scored: {', '.join(told)}" if told else None
+def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """What is told of rows even where nothing else is, a line each.
+
+    Args:
+        dropped: by party, rows without a partner.
+        unknown: by party and column, values that training rows did not have, or few of them.
+    """
+    for name, columns in unknown.items():
+        told = ", ".join(f"{count} of {column!r}" for column, count in columns.items())
+        if told:
+            yield f"{name}: values that training had not, or few of: {told}"
+    if told := ", ".join(f"{count} of {name}" for name, count in dropped.items() if count):
+        yield f"rows without a partner are not scored: {told}"
 
 
 def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
@@ -60,6 +69,8 @@ def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
     notes = [_told(row)]
     if len(class_names) == 2:  # noqa: PLR2004
         notes.insert(0, f"probability: of class {class_names[1]!r}, not {class_names[0]!r}")
+    if 0 < row["labelled"] < row["rows"]:
+        notes.append(f"metrics: of the {row['labelled']:,} rows that have a label")
     if row["trained_on"]:
         notes.append(
             f"{row['trained_on']:,} of these rows are those that the model was trained on: how "

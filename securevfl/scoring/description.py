@@ -8,6 +8,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from securevfl.models.storage import SavedModel
+from securevfl.recipe import Recipe
 from securevfl.scoring.coefficients import in_original_units, standardized
 
 
@@ -21,11 +22,21 @@ class ColumnRow(TypedDict):
     scale: float
 
 
+class RawColumn(TypedDict):
+    """One raw column, and the features that are made of it; `fill` stands in for missing ones."""
+
+    name: str
+    kind: str
+    columns: Sequence[str]
+    fill: float | None
+
+
 class ModelRow(TypedDict):
     """One party's part.
 
     `intercept` belongs to standardized columns and `constant` to raw ones, one number an output;
-    of a network both are null, and `columns` have their scaling alone.
+    of a network both are null, and `columns` have their scaling alone. `recipe`:
+    what is made of raw columns, where that is more than reading them.
     """
 
     party: str
@@ -44,6 +55,7 @@ class ModelRow(TypedDict):
     representation: int | None
     head: Sequence[str] | None
     columns: Sequence[ColumnRow]
+    recipe: Sequence[RawColumn] | None
     intercept: Sequence[float] | None
     constant: Sequence[float] | None
 
@@ -89,6 +101,19 @@ def model_row(model: SavedModel, target_scale: float | None = None) -> ModelRow:
             }
             for index, column in enumerate(header.columns)
         ],
+        "recipe": None if header.recipe is None else _raw_columns(header.recipe),
         "intercept": intercept.tolist() if linear else None,
         "constant": constant.tolist() if linear else None,
     }
+
+
+def _raw_columns(recipe: Recipe) -> list[RawColumn]:
+    return [
+        {
+            "name": part.name,
+            "kind": part.kind,
+            "columns": part.columns,
+            "fill": None if part.kind == "category" else part.fill,
+        }
+        for part in recipe.parts
+    ]

@@ -7,9 +7,10 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError, DataError
+from securevfl.models.calibration import Calibration, calibration
+from securevfl.models.header import ModelHeader
 from securevfl.models.probabilities import class_numbers, has_probabilities, probabilities
 from securevfl.models.scores import auc, mean_absolute_error, mean_squared_error, r2
-from securevfl.models.storage import ModelHeader
 
 Columns = dict[str, Sequence[str] | FloatArray]
 
@@ -58,6 +59,7 @@ class Metrics:
         rows: with a label.
         auc: area under the ROC curve; None where one class alone occurs, or targets are real.
         accuracy: share of rows whose most likely class is theirs; None where targets are real.
+        calibration: whether probabilities are what they say; None where there are none.
         r2: share of the variance of real targets that is explained; None where all are the same,
             or for classes.
         rmse: root of the mean squared error, in the targets' units; None for classes.
@@ -67,32 +69,45 @@ class Metrics:
     rows: int
     auc: float | None = None
     accuracy: float | None = None
+    calibration: Calibration | None = None
     r2: float | None = None
     rmse: float | None = None
     mae: float | None = None
 
 
-def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str]) -> Metrics:
+def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str | None]) -> Metrics:
     """How good scores of labelled rows are.
 
     Args:
         header: of the label party's part.
         predictions: H, shape (rows, C).
-        labels: as the file has them.
+        labels: as the file has them, None where it has none.
 
     Raises:
         DataError: labels that are no class of the model, or no numbers where it predicts some.
     """
+    known = [row for row, label in enumerate(labels) if label is not None]
+    there = [label for label in labels if label is not None]
+    if not there:
+        return Metrics(0)
+    predictions = predictions[known]
     if header.classes == 0:
-        return _of_targets(predictions, labels)
-    codes = _codes(header.class_names or (), labels)
+        return _of_targets(predictions, there)
+    codes = _codes(header.class_names or (), there)
     chosen = class_numbers(header.loss, predictions)
     several = len(np.unique(codes)) > 1
     return Metrics(
         rows=len(codes),
         auc=auc(predictions, codes) if several else None,
         accuracy=float(np.mean(chosen == codes)),
+        calibration=_calibration(header.loss, predictions, codes),
     )
+
+
+def _calibration(loss: str, predictions: FloatArray, codes: IntArray) -> Calibration | None:
+    if not has_probabilities(loss):
+        return None
+    return calibration(probabilities(loss, predictions), codes)
 
 
 def _of_targets(predictions: FloatArray, labels: Sequence[str]) -> Metrics:

@@ -6,7 +6,8 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
-from securevfl.models.storage import ModelHeader, SavedModel
+from securevfl.models.header import ModelHeader
+from securevfl.models.storage import SavedModel
 from securevfl.recipe import Recipe
 
 

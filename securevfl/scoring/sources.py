@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from securevfl.arrays import is_real
 from securevfl.data.csv_format import GivenFormat
 from securevfl.data.joining import falls_into_test
@@ -68,13 +70,13 @@ def rows_to_score(
     origin, paths = _paths(parties, given, beside, tuple(parts))
     sources = [_source(name, path, parties.get(name), parts[name]) for name, path in paths.items()]
     recipes = {name: each.header.recipe for name, each in parts.items() if each.header.recipe}
-    rows = read_new_rows(sources, recipes)
+    holder = next(name for name, part in parts.items() if part.header.holds_labels)
+    rows = read_new_rows(sources, holder, recipes)
     trained_on = 0
     if origin == "data":
         trained_on = sum(not falls_into_test(row_id) for row_id in rows.ids)
         if any(each.test_data for each in job.party):
             trained_on = len(rows.ids)
-    holder = next(name for name, part in parts.items() if part.header.holds_labels)
     label = next(source for source in sources if source.name == holder)
     return RowsToScore(rows, origin, label.id_column, trained_on)
 
@@ -134,6 +136,7 @@ def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> Ro
         labels=_labels(dataset),
         dropped={},
         unused={},
+        order=np.arange(len(dataset.test_labels)),
     )
     return RowsToScore(rows, "dataset", "row")
 

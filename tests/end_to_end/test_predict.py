@@ -17,6 +17,7 @@ from securevfl.errors import (
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.scoring import JointModel
+from securevfl.scoring.outputs import metrics
 from securevfl.wire.codec import decode, encode
 from tests.scoring_jobs import features_of, parts_of, scored, trained
 
@@ -60,6 +61,18 @@ def test_rows_score_as_in_training_and_the_label_party_sees_what_is_said(case: s
     for name in dataset.parties[1:]:
         told = again.views[name.name].received()
         assert {type(entry.message) for entry in told} == {ScoringHello}
+
+
+def test_accuracy_of_squared_losses_is_that_of_the_classes_that_scores_say() -> None:
+    for exchange in ({}, BOTH):
+        result, dataset = trained(2, exchange=exchange, job=SQUARED)
+        again = scored(result, dataset)
+        names = [str(label) for label in dataset.test_labels]
+        header = parts_of(result)["party0"].header
+        found = metrics(header, again.predictions, names).accuracy
+        # Under encryption it is of two normal distributions.
+        assert result.scores[-1].accuracy == pytest.approx(found, abs=0.1 if exchange else 1e-9)
+        assert result.exact_score.accuracy == pytest.approx(found)
 
 
 def test_a_masked_part_alone_says_nothing() -> None:
@@ -155,6 +168,13 @@ def test_scores_of_transferred_models_are_refused_with_a_reason() -> None:
     )
     with pytest.raises(ConfigError, match="ftl"):
         scored(result, dataset)
+    # Where all parts lie in one place nobody has to be asked.
+    model = JointModel(parts_of(result))
+    expected = result.plan.algorithm.together(result.plan, result.outcomes)[:, 0]
+    phi = model.parts["party0"].phi
+    assert phi is not None
+    np.testing.assert_allclose(result.outcomes["party1"].held_out @ phi, expected, atol=1e-12)
+    np.testing.assert_allclose(model.decision_function(features_of(dataset)), expected, atol=1e-12)
 
 
 def test_the_same_model_may_score_the_same_rows_again_and_another_one_is_counted(

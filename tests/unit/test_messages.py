@@ -83,8 +83,8 @@ EXAMPLES: tuple[Message, ...] = (
     Penalties(5, FLOATS, FLOATS[0]),
     MaskedPenalties(6, RING, RING[0]),
     StepTaken(7, FLOATS[0], settled=True),
-    ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
     KeepState(40),
+    ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
 )
 
 

@@ -230,7 +230,8 @@ class LabelClassSums:
     def _sums(self, ours: FloatArray, labels: Labels) -> "_ClassSums | _SquareSum":
         """What is to be summed, of H_A/b, shape (test rows,)."""
         if not is_real(labels):
-            return _ClassSums(ours, (labels[:, None] == np.arange(CLASSES)).astype(np.float64))
+            classes = (labels[:, None] == np.arange(CLASSES)).astype(np.float64)
+            return _ClassSums(ours, classes, self._party.loss.middle)
         errors: FloatArray = ours - labels.astype(np.float64) / self._bound
         halvings = max(0, frexp(float(np.max(np.abs(errors))))[1])
         if halvings >= self._format.value_fraction_bits:
@@ -242,10 +243,11 @@ class LabelClassSums:
 
 @dataclass(frozen=True, eq=False)
 class _ClassSums:
-    """H_A/b, shape (test rows,), and the rows of each class as 0/1, shape (test rows, 2)."""
+    """H_A/b, shape (test rows,), rows by class as 0/1, (test rows, 2), and the loss's middle."""
 
     ours: FloatArray
     classes: FloatArray
+    middle: float
 
     @property
     def vectors(self) -> FloatArray:
@@ -260,7 +262,7 @@ class _ClassSums:
         return Score(
             rounds,
             binormal_auc(means, variances),
-            binormal_accuracy(means, variances, counts),
+            binormal_accuracy(means - self.middle, variances, counts),
             binormal=True,
         )
 

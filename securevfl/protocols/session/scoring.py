@@ -66,10 +66,13 @@ class Score:
     mae: float | None = None
 
     @classmethod
-    def of(cls, rounds: int, predictions: FloatArray, labels: Labels) -> "Score":
+    def of(
+        cls, rounds: int, predictions: FloatArray, labels: Labels, middle: float = 0.0
+    ) -> "Score":
         """Of H, shape (test rows, C), and the labels, shape (test rows,)."""
         if not is_real(labels):
-            return cls(rounds, auc(predictions, labels), accuracy(predictions, labels))
+            found = accuracy(predictions, labels, middle)
+            return cls(rounds, auc(predictions, labels), found)
         return cls.of_squares(
             rounds,
             mean_squared_error(predictions, labels),
@@ -203,7 +206,7 @@ class ByRow:
         others = await self._gathering.take_held_out_sum(step, own.shape)
         async with self._party.costs.compute(SCORING):
             total = own + others
-            return Score.of(step + 1, total, labels)
+            return Score.of(step + 1, total, labels, self._party.loss.middle)
 
 
 class FeatureScoring:

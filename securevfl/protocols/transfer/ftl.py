@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray
 from securevfl.data.overlap import overlapping
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -23,7 +22,6 @@ from securevfl.models.local_model import Network
 from securevfl.protocols.algorithm import Algorithm, Role
 from securevfl.protocols.exchange import Exchange, Shown
 from securevfl.protocols.plan import Facts, Plan
-from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.transfer.noisy import check_noise
@@ -133,15 +131,6 @@ class Ftl(Algorithm):
         raise ConfigError(
             "algorithm = 'ftl' scores rows in training only: hold new ones out as test_data"
         )
-
-    @override
-    def together(self, plan: Plan, outcomes: Mapping[str, PartyOutcome]) -> FloatArray:
-        """Φ·u_B."""
-        label_party = plan.facts.label_party
-        phi = outcomes[label_party].model.phi
-        (other,) = (each for name, each in outcomes.items() if name != label_party)
-        assert phi is not None  # noqa: S101
-        return other.held_out @ phi[:, None]
 
     @override
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:

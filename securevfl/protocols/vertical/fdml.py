@@ -203,7 +203,7 @@ async def score(
     expect_shape(sender, others.values, predictions.shape)
     # All parties score the same numbers: each its own as it was shared.
     total = shared + others.values
-    return Score.of(rounds, total, labels)
+    return Score.of(rounds, total, labels, party.loss.middle)
 
 
 async def _released(

@@ -16,9 +16,10 @@ from securevfl.data.tables import PartyTable
 from securevfl.data.targets import TargetScaling
 from securevfl.models.dense import dense_start
 from securevfl.models.head import HeadedModel, head_start
+from securevfl.models.header import ModelHeader
 from securevfl.models.linear import random_start, zero_start
 from securevfl.models.local_model import LocalModel, MakeModule
-from securevfl.models.storage import ModelHeader, SavedModel, saved_model
+from securevfl.models.storage import SavedModel, saved_model
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.plan import Plan
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.models.storage import ModelHeader
+from securevfl.models.header import ModelHeader
 from securevfl.scoring.outputs import metrics, score_columns
 
 HEADER = ModelHeader(
@@ -62,6 +62,11 @@ def test_labels_are_compared_as_training_does() -> None:
     numbers = replace(HEADER, class_names=("0", "1"))
     found = metrics(numbers, SCORES, ["0", "0.0", "1.0"])
     assert (found.rows, found.auc, found.accuracy) == (3, 1.0, 1.0)
+    assert found.calibration is not None
+    assert metrics(replace(HEADER, loss="hinge"), SCORES, ["no"] * 3).calibration is None
     assert metrics(HEADER, SCORES, ["no"] * 3).auc is None
+    found = metrics(numbers, SCORES, [None, "0", "1"])
+    assert (found.rows, found.auc, found.accuracy) == (2, 1.0, 1.0)
+    assert metrics(numbers, SCORES, [None] * 3).rows == 0
     with pytest.raises(DataError, match="2 are no class of the model, the first is 'maybe'"):
         metrics(HEADER, SCORES, ["no", "maybe", "perhaps"])

@@ -8,8 +8,9 @@ import pytest
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import parse_job
+from securevfl.models.header import ModelHeader
 from securevfl.models.local_model import Network
-from securevfl.models.storage import ModelHeader, SavedModel, save_model
+from securevfl.models.storage import SavedModel, save_model
 from securevfl.reports.model import coefficient_table, model_lines
 from securevfl.scoring import load_models
 from securevfl.scoring.coefficients import standardized
