@@ -262,6 +262,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "job_hash": result.job.hash().hex(),
         "privacy": result.privacy.row() if result.privacy else None,
         "dropped_rows": dict(result.dropped),
+        "notes": [note.line for note in dataset.notes],
         "wall_s": result.wall_s,
     }
 

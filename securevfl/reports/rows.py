@@ -91,6 +91,7 @@ class TrainRow(JobRow):
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
+    notes: list[str]
 
 
 class PredictRow(CostFigures):
