@@ -71,6 +71,17 @@ class JobRow(CostFigures):
     wall_s: float
 
 
+class AloneFigures(TypedDict):
+    """One party's own model; where labels were lent to it, no party can compute this."""
+
+    auc: float | None
+    accuracy: float | None
+    r2: float | None
+    rmse: float | None
+    rows: int
+    labels_lent: bool
+
+
 class TrainRow(JobRow):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
@@ -78,6 +89,7 @@ class TrainRow(JobRow):
     of the others. `mae` is null too where only sums are known.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
+    The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
     learned: bool
@@ -92,12 +104,17 @@ class TrainRow(JobRow):
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
     notes: list[str]
+    kept_rounds: int
+    status: int
+    warnings: Sequence[Mapping[str, str]]
+    alone: Mapping[str, AloneFigures]
 
 
 class PredictRow(CostFigures):
     """Rows that were scored; `shown`: how the label party saw the others' predictions.
 
-    AUC, accuracy and `labelled` rows are of those whose label the label party's file has. The job
+    Metrics are of the `labelled` rows, whose label the label party's file has: AUC and accuracy of
+    classes, R², RMSE and MAE of real targets, in their units. The job
     hash is that of the job that the model was trained in, `same_job` whether it is this one.
     """
 
@@ -106,6 +123,7 @@ class PredictRow(CostFigures):
     shown: str
     parties: int
     rows: int
+    classes: int
     origin: str
     trained_on: int
     dropped_rows: Mapping[str, int]
@@ -113,6 +131,9 @@ class PredictRow(CostFigures):
     labelled: int
     auc: float | None
     accuracy: float | None
+    r2: float | None
+    rmse: float | None
+    mae: float | None
     release: Mapping[str, Any] | None
     job_hash: str
     same_job: bool | None
@@ -137,6 +158,7 @@ class TradeoffRow(JobRow):
     """One exchange at one Q to one target."""
 
     target_auc: float
+    target_chosen: str
     engine: str | None
     repeats: int
     max_rounds: int
@@ -370,7 +392,8 @@ class NoiseRow(TypedDict):
 
     `own_prediction` is fdml's, null of other algorithms. `auc_centralized` is of one model over all
     columns with a step size of its own, `auc_sum_in_one_place` of the sum of the parties' models;
-    the same of linear ones.
+    the same of linear ones. Of a job file both are the job's own, without noise. Learning rates are
+    null where steps follow from each party's own curvature.
     """
 
     dataset: str
@@ -395,8 +418,8 @@ class NoiseRow(TypedDict):
     local_only_party: str
     auc_centralized: float
     auc_sum_in_one_place: float
-    learning_rate: float
-    learning_rate_centralized: float
+    learning_rate: float | None
+    learning_rate_centralized: float | None
     repeats: int
     aucs: Sequence[float]
     aucs_noisy: Sequence[float]

@@ -63,7 +63,8 @@ def _rounds_paid(row: JobRow) -> float:
     return row["rounds"] - row.get("rounds_before", 0)
 
 
-def _exchange(row: JobRow) -> str:
+def exchange_text(row: JobRow) -> str:
+    """An exchange with the size of its keys, and whether it hides both."""
     name = row["exchange"]
     if row["key_bits"]:
         name = f"{name}-{row['key_bits']}"
@@ -92,7 +93,7 @@ def _ahead(value: float) -> str:
 
 
 TRADEOFF: tuple[Column[JobRow], ...] = (
-    ("exchange", _exchange),
+    ("exchange", exchange_text),
     ("Q", lambda row: f"{row['local_steps']}{' HE' if row.get('he_per_step') else ''}"),
     ("rounds", _rounds),
     ("AUC", lambda row: ("≈" if row.get("binormal") else "") + _share(row["auc"])),
@@ -108,16 +109,31 @@ OF_TARGETS: tuple[Column[TrainRow], ...] = (
     ("RMSE", lambda row: "-" if row["rmse"] is None else f"{row['rmse']:.4g}"),
 )
 
-PREDICT: tuple[Column[PredictRow], ...] = (
+_SCORED: tuple[Column[PredictRow], ...] = (
     ("exchange", lambda row: f"{row['exchange']} both" if row["hide"] else row["exchange"]),
     ("K", lambda row: str(row["parties"])),
     ("rows", lambda row: f"{row['rows']:,}"),
-    ("AUC", lambda row: _share(row["auc"])),
-    ("accuracy", lambda row: _share(row["accuracy"])),
+)
+_SCORING_COSTS: tuple[Column[PredictRow], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
     ("sent", lambda row: size(row["bytes_sent"])),
+)
+
+PREDICT: tuple[Column[PredictRow], ...] = (
+    *_SCORED,
+    ("AUC", lambda row: _share(row["auc"])),
+    ("accuracy", lambda row: _share(row["accuracy"])),
+    *_SCORING_COSTS,
+)
+
+PREDICT_TARGETS: tuple[Column[PredictRow], ...] = (
+    *_SCORED,
+    ("R²", lambda row: _share(row["r2"])),
+    ("RMSE", lambda row: _figure(row["rmse"])),
+    ("MAE", lambda row: _figure(row["mae"])),
+    *_SCORING_COSTS,
 )
 
 ROUNDS: tuple[Column[RoundsRow], ...] = (
@@ -281,6 +297,10 @@ def _share(value: float | None, sign: str = "") -> str:
     return "-" if value is None else f"{value:{sign}.4f}"
 
 
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
 def _seconds_or_dash(value: float | None) -> str:
     return "-" if value is None else seconds(value)
 
@@ -329,7 +349,8 @@ def target_notes(rows: Sequence[JobRow | RoundsRow]) -> list[str]:
         notes.append("Q = exact: the minimum that local steps go towards, all rows every round")
     if any(row.get("he_per_step") for row in rows):
         notes.append("HE: homomorphic work repeated in every local step, for benchmarks only")
-    return notes
+    targets = dict.fromkeys(str(row.get("target_chosen", "given")) for row in rows)
+    return notes + [f"target: {chosen}" for chosen in targets if chosen != "given"]
 
 
 def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
@@ -345,7 +366,7 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
         notes.append(f"{what} for Q = {values}: {chosen}")
     by_exchange: dict[str, dict[str, None]] = {}
     for row in rows:
-        keys = by_exchange.setdefault(_exchange(row), {})
+        keys = by_exchange.setdefault(exchange_text(row), {})
         keys.update((f"{key} ({owner})", None) for owner, key in row["key_fingerprints"].items())
     for exchange, keys in by_exchange.items():
         if keys:
