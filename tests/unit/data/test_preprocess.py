@@ -68,6 +68,13 @@ def test_no_feature_of_categories_has_few_ones_or_few_zeros(
         assert few == 1 or ones.max() <= 200 - few
 
 
+def test_a_pool_that_would_be_rare_itself_takes_the_next_smallest_category() -> None:
+    frame = pl.DataFrame({"x": ["a"] * 50 + ["b"] * 40 + ["c"] * 30 + ["d"] * 2 + ["e"]})
+    recipe = fitted(frame, Preprocessing(rare_count=10))
+    assert recipe.columns == ("x=a", "x=b", "x=(other)")
+    assert recipe.apply(frame).sum(axis=0).tolist() == [50, 40, 33]
+
+
 def test_a_category_never_seen_in_training_goes_to_the_pool_and_is_counted() -> None:
     recipe = fitted()
     new = FRAME.head(1).with_columns(city=pl.lit("Rom"))
