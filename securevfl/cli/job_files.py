@@ -43,6 +43,7 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
                 test_path=beside / party.test_data if party.test_data else None,
                 drop=party.drop,
                 csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+                id_format=party.id_format,
                 preprocess=party.preprocess or job.preprocess,
             )
         )

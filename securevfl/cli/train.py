@@ -272,6 +272,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "job_hash": result.job.hash().hex(),
         "privacy": result.privacy.row() if result.privacy else None,
         "dropped_rows": dict(result.dropped),
+        "notes": [note.line for note in dataset.notes],
         "kept_rounds": result.kept_rounds,
         "status": result.status,
         "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],

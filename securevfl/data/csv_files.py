@@ -26,20 +26,24 @@ def read_csv(
     Raises:
         polars.exceptions.PolarsError: it is malformed.
     """
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
     lazy = _scan(found)
     if found.has_empty_lines:
-        import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
-
         lazy = lazy.filter(pl.any_horizontal(pl.all().str.strip_chars().fill_null("") != ""))
     lazy = lazy.select(columns)
     free = [name for name in columns if name not in text]
     sample = lazy.select(_number(name, found, missing) for name in free).head(SAMPLED).collect()
     numbers = [name for name in free if not sample[name].is_nan().any()]
-    frame = lazy.with_columns(_number(name, found, missing) for name in numbers).collect(
-        engine="streaming"
-    )
+    frame = lazy.with_columns(
+        _pointed(pl.col(name), found).cast(pl.Float64, strict=False) for name in numbers
+    ).collect(engine="streaming")
+    # Most columns have neither gaps nor blanks, and are done.
+    if gaps := [name for name in numbers if _has_gaps(frame[name])]:
+        looked_at = lazy.select(_number(name, found, missing) for name in gaps)
+        frame = frame.with_columns(looked_at.collect(engine="streaming"))
     # Numbers but for a row that the sample has not.
-    if late := [name for name in numbers if frame[name].is_nan().any()]:
+    if late := [name for name in gaps if frame[name].is_nan().any()]:
         frame = frame.with_columns(lazy.select(late).collect(engine="streaming"))
     return frame
 
@@ -51,6 +55,10 @@ def as_point(values: "pl.Series", found: CsvFormat) -> "pl.Series":
     pointed = values.alias("value").to_frame().select(_pointed(pl.col("value"), found))
     read = pointed["value"].alias(values.name)
     return read.set(read.cast(pl.Float64, strict=False).is_null(), None)
+
+
+def _has_gaps(numbers: "pl.Series") -> bool:
+    return bool(numbers.null_count() or numbers.is_nan().any())
 
 
 def _scan(found: CsvFormat) -> "pl.LazyFrame":
@@ -79,7 +87,6 @@ def _pointed(text: "pl.Expr", found: CsvFormat) -> "pl.Expr":
     """Numbers with a point and without marks between thousands; null where they break the rule."""
     import polars as pl  # noqa: PLC0415
 
-    text = text.str.strip_chars()
     if found.thousands:
         mark, decimal = re.escape(found.thousands), re.escape(found.decimal)
         grouped = text.str.contains(rf"^[+-]?\d{{1,3}}({mark}\d{{3}})+({decimal}\d*)?$")

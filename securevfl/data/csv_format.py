@@ -17,6 +17,7 @@ from securevfl.errors import ConfigError, DataError
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 HEAD = 200
 EVERY = 1000
+BLOCK = 1 << 20
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _QUOTED = re.compile(rb'"[^"]*"')
 
@@ -186,15 +187,17 @@ def _utf8_or_windows(content: Path | bytes, where: str) -> str:
 
 
 def _decoded(content: Path | bytes, encoding: str) -> Iterator[str]:
-    return codecs.iterdecode(_lines(content), encoding)
+    return codecs.iterdecode(_blocks(content), encoding)
+
+
+def _blocks(content: Path | bytes) -> Iterator[bytes]:
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+        yield from iter(lambda: file.read(BLOCK), b"")
 
 
 def _lines(content: Path | bytes) -> Iterator[bytes]:
-    if isinstance(content, bytes):
-        yield from io.BytesIO(content)
-    else:
-        with content.open("rb") as file:
-            yield from file
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+        yield from file
 
 
 def _find_separator(head: list[bytes], known: tuple[str, ...], where: str) -> str:

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import Labels
 from securevfl.data.aligned import AlignedIds
+from securevfl.data.feature_table import make_table
+from securevfl.data.id_matching import why_few
 from securevfl.data.notes import Note
 from securevfl.data.own_files import FileSource, PartyRows, read_party, require_usable
-from securevfl.data.preprocess import fit_recipe
+from securevfl.data.suspicious import suspicious
 from securevfl.data.tables import (
     OwnRows,
     PartyTable,
@@ -23,7 +25,6 @@ from securevfl.data.tables import (
     row_digests,
 )
 from securevfl.errors import ConfigError, DataError
-from securevfl.recipe import read_as_numbers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -80,6 +81,7 @@ def load_files(
     held = _read_all(parties)
     aligned, dropped = _align(parties, held, regression=regression)
     notes = [note for rows in held.values() for note in rows.train.notes]
+    notes += _few_in_common(parties, held)
     own = {}
     for source in parties:
         own[source.name] = _own_data(source, held.pop(source.name), aligned)
@@ -205,8 +207,8 @@ def _own_data(source: FileSource, held: _Held, aligned: AlignedIds) -> OwnData:
     labels = None if source.label_column is None else _labels(held, train, test)
     nobodys = np.array([], np.int64)
     if labels is None:
-        table, _, notes = _table(source, held, (train, test), nobodys)
-        return OwnData(table, notes=notes)
+        table, _, notes = make_table(source, held.train, held.test, (train, test, nobodys))
+        return OwnData(table, notes=(*notes, *suspicious(table, None)))
     real = aligned.classes == 0
     names, (train_labels, test_labels) = _encode_labels(source, labels, regression=real)
     if len(names) != aligned.classes:
@@ -215,49 +217,19 @@ def _own_data(source: FileSource, held: _Held, aligned: AlignedIds) -> OwnData:
             f"aligned ids say {aligned.classes}"
         )
     if real:
-        table, _, notes = _table(source, held, (train, test), nobodys)
+        table, _, notes = make_table(source, held.train, held.test, (train, test, nobodys))
+        notes = (*notes, *suspicious(table, train_labels))
         return OwnData(table, train_labels, test_labels, notes=notes)
     codes = np.concatenate([train_labels, test_labels]).tolist()
     known = dict(zip(map(_as_class, (*labels[0], *labels[1])), codes, strict=True))
     taken = {*aligned.train, *aligned.test} if len(held.train.ids) > len(train) else set()
     own, own_labels = _own_rows(held.train, taken, known) if taken else ([], [])
-    table, features, notes = _table(source, held, (train, test), np.array(own, np.int64))
+    table, features, notes = make_table(
+        source, held.train, held.test, (train, test, np.array(own, np.int64))
+    )
+    notes = (*notes, *suspicious(table, train_labels))
     own_rows = OwnRows(features, np.array(own_labels, np.int64)) if own else None
     return OwnData(table, train_labels, test_labels, names, own_rows, notes)
-
-
-def _table(
-    source: FileSource,
-    held: _Held,
-    rows: tuple[NDArray[np.int64], NDArray[np.int64]],
-    own: NDArray[np.int64],
-) -> tuple[PartyTable, NDArray[np.float64], tuple[Note, ...]]:
-    """A party's features of training and test rows, and of its own ones.
-
-    Raw columns go as features come, so that a file is never held twice.
-    """
-    train, test = rows
-    frame = held.train.frame
-    notes: list[Note] = []
-    if source.preprocess is None:
-        recipe = read_as_numbers(held.train.columns)
-    else:
-        recipe, notes = fit_recipe(source.name, frame, held.train.columns, train, source.preprocess)
-    parts = [(frame, train), (held.test.frame, test), (frame, own)]
-    arrays = [np.empty((len(places), len(recipe.columns))) for _, places in parts]
-    wrong: list[str] = []
-    for part, place in recipe.places():
-        for (raw, places), out in zip(parts, arrays, strict=True):
-            try:
-                part.write(raw[part.name].gather(places), recipe.missing, out[:, place])
-            except ValueError as error:
-                wrong.append(f"party {source.name!r}: column {part.name!r} {error}")
-        frame.drop_in_place(part.name)
-    if wrong:
-        raise DataError("; ".join(dict.fromkeys(wrong)))
-    kept = None if source.preprocess is None else recipe
-    table = PartyTable(source.name, recipe.columns, arrays[0], arrays[1], kept)
-    return table, arrays[2], tuple(notes)
 
 
 def _own_rows(
@@ -294,11 +266,27 @@ def common_ids(
         first = first.join(other, on="id", how="semi")
     if first.is_empty():
         counts = ", ".join(f"{name!r} {len(ids)}" for name, ids in parties.items())
-        raise DataError(f"no common ids among {among} ({counts} ids), expected at least 1")
+        raise DataError(
+            f"no common ids among {among} ({counts} ids), expected at least 1: "
+            f"{why_few(parties, 0)}"
+        )
     for name, ids in parties.items():
         dropped[name] += len(ids) - first.height
     common: list[str] = first["id"].sort().to_list()
     return common
+
+
+def _few_in_common(parties: Sequence[FileSource], held: Mapping[str, _Held]) -> list[Note]:
+    """A warning where less than half of the smallest file's ids are in all files."""
+    ids = {name: rows.train.ids for name, rows in held.items()}
+    common = len(common_ids(ids, dict.fromkeys(held, 0)))
+    why = why_few(ids, common)
+    if why is None:
+        return []
+    smallest = min(ids, key=lambda name: len(ids[name]))
+    text = f"only {common} of {len(ids[smallest])} ids are in every file: {why}"
+    column = next(source.id_column for source in parties if source.name == smallest)
+    return [Note("ids", smallest, column, text, warning=True)]
 
 
 def falls_into_test(row_id: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from securevfl.data.bad_columns import BadColumn, bad_columns, require_none
 from securevfl.data.csv_files import as_point, read_csv
 from securevfl.data.csv_format import CsvFormat, GivenFormat, find_format
+from securevfl.data.id_matching import IdFormat, as_ids
 from securevfl.data.notes import Note
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Preprocessing
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FOUND_OUT = GivenFormat()
+NO_LABEL = ("", "NA", "N/A", "n/a", "NULL", "null", "?")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,9 @@ class FileSource:
     Attributes:
         name: The party.
         path: .csv, .csv.gz or .parquet; CSV has a header.
-        id_column: Joins the parties' rows; compared as text, so "07" is not "7".
+        id_column: Joins the parties' rows.
+        id_format: How ids are compared: as text, so that "07" is not "7"; as whole numbers; or
+            folded, without case and outer blanks.
         label_column: At exactly one party.
         features: Columns to use; None for all but the id and the label.
         test_path: A second file of test rows, at every party or at none.
@@ -44,6 +48,7 @@ class FileSource:
     drop: Sequence[str] = ()
     csv: GivenFormat = FOUND_OUT
     preprocess: Preprocessing | None = None
+    id_format: IdFormat = "text"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +111,9 @@ def read_party(
     labels = None
     if source.label_column is not None:
         column = frame[source.label_column]
-        labels = _labels(column if open_labels else _as_text(source.name, column), found)
+        if not open_labels:
+            column = _as_text(source.name, column, NO_LABEL)
+        labels = _labels(column, found)
     frame = frame.select(columns)
     notes = [] if found is None else [Note("file", source.name, None, f"{path.name}: {found.line}")]
     return PartyRows(
@@ -216,12 +223,14 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> "pl.Series":
     import polars as pl  # noqa: PLC0415
 
     column = frame[source.id_column]
-    if not (column.dtype == pl.String or column.dtype.is_integer()):
+    is_number = column.dtype.is_float() and source.id_format == "number"
+    if not (column.dtype == pl.String or column.dtype.is_integer() or is_number):
         raise DataError(
             f"party {source.name!r}: ids in {source.id_column!r} are {column.dtype}, expected "
             f"text or integers"
         )
-    ids = _as_text(source.name, column)
+    where = f"party {source.name!r}: {source.id_column!r}"
+    ids = as_ids(_as_text(source.name, column), source.id_format, where)
     if double := len(ids) - ids.n_unique():
         first = ids.filter(ids.is_duplicated())[0]
         raise DataError(
@@ -236,6 +245,7 @@ def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
     import polars as pl  # noqa: PLC0415
 
     labels = column.cast(pl.String).fill_null("").str.strip_chars()
+    labels = labels.set(labels.is_in(list(NO_LABEL)), "")
     if found is None:
         return labels
     pointed = as_point(labels, found)
@@ -243,10 +253,10 @@ def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
     return labels if pointed.filter(there).null_count() else pointed.set(~there, "")
 
 
-def _as_text(party: str, column: "pl.Series") -> "pl.Series":
+def _as_text(party: str, column: "pl.Series", missing: Sequence[str] = ("",)) -> "pl.Series":
     import polars as pl  # noqa: PLC0415
 
     text = column.cast(pl.String)
-    if missing := int((text.is_null() | (text == "").fill_null(False)).sum()):
-        raise DataError(f"party {party!r}: column {column.name!r} has {missing} missing values")
+    if absent := int((text.is_null() | text.is_in(list(missing)).fill_null(False)).sum()):
+        raise DataError(f"party {party!r}: column {column.name!r} has {absent} missing values")
     return text

@@ -66,7 +66,7 @@ def fit_recipe(
             if kind == "date":
                 note("preprocess", name, "is read as dates, in days since 1970-01-01")
         if part is None or not part.columns:
-            note("unused", name, "is the same in all training rows, or rare, and left out")
+            note("unused", name, f"is left out: {_why(values.n_unique(), len(rows))}")
         else:
             parts.append(part)
     recipe = Recipe(tuple(parts), settings.markers)
@@ -77,6 +77,12 @@ def fit_recipe(
         double = next(name for name in names if names.count(name) > 1)
         raise DataError(f"party {party!r}: two features would have the name {double!r}")
     return recipe, notes
+
+
+def _why(values: int, rows: int) -> str:
+    if values > rows / 2:
+        return f"{values} different values in {rows} training rows, as an id or free text has"
+    return "the same in all training rows, or all but a few"
 
 
 def _numbers(

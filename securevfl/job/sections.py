@@ -135,8 +135,8 @@ class PartySettings(Section):
 
     `model`, `hidden`, `activation`, `channels` and `image_line` are the job's where not given, and
     so is `preprocess`, as a whole. `separator`, `decimal`, `thousands` and `encoding` of a CSV are
-    found out where not given; `drop` names columns not to use. `new_data` are rows that `securevfl
-    predict` scores.
+    found out where not given; `drop` names columns not to use; `id_format` says how ids are
+    compared. `new_data` are rows that `securevfl predict` scores.
     """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
@@ -146,6 +146,7 @@ class PartySettings(Section):
     test_data: Path | None = None
     new_data: Path | None = None
     id_column: str = "id"
+    id_format: Literal["text", "number", "folded"] = "text"
     label_column: str | None = None
     features: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()

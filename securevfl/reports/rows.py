@@ -109,6 +109,7 @@ class TrainRow(JobRow):
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
+    notes: list[str]
     kept_rounds: int
     status: int
     warnings: Sequence[Mapping[str, str]]

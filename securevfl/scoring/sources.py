@@ -118,6 +118,7 @@ def _source(name: str, path: Path, party: PartySettings | None, part: SavedModel
         party.label_column,
         columns,
         csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+        id_format=party.id_format,
     )
 
 

@@ -76,6 +76,7 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     assert "shop.csv: comma-separated, decimal ',', utf-8" in told
     (row,) = rows_of("out.json", "train")
     assert row["auc"] > 0.9
+    assert any("windows-1252" in note for note in row["notes"])
     bank, shop = (load_model(Path(f"models/{name}.safetensors")) for name in ("bank", "shop"))
     # Of Ulm there are too few for a column, and for a pool without Berlin.
     assert bank.header.columns == ("income", "city=Köln")
@@ -104,3 +105,17 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     assert scores.filter(pl.col("id") == "q2")[:, 1].item() == pytest.approx(
         1 / (1 + np.exp(-total)), abs=1e-3
     )
+
+
+def test_a_copied_label_is_warned_of_even_where_little_is_told(capsys: Capture) -> None:
+    write_files()
+    text = Path("bank.csv").read_bytes().decode("cp1252")
+    lines = [f"{line};{line[-1] == 'a'}" for line in text.split("\r\n")[2:]]
+    head = "id;income;city;default;paid"
+    Path("bank.csv").write_text("\n".join([head, *lines]), "utf-8")
+    Path("job.toml").write_text(
+        JOB.replace('"bfv"', '"plain"') + '[preprocess]\nmissing = ["k. A."]\n'
+    )
+    assert run("train", "job.toml", "--quiet") == 0
+    error = capsys.readouterr().err
+    assert "warning: party 'bank': column 'paid=True' is a copy of the label" in error

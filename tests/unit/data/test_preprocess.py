@@ -46,9 +46,12 @@ def test_columns_become_numbers_categories_and_days() -> None:
 
 
 def test_what_is_left_out_or_pooled_is_told() -> None:
-    _, notes = fit_recipe("bank", FRAME, FRAME.columns, np.arange(20), SETTINGS)
+    frame = FRAME.with_columns(name=pl.Series([f"customer {n}" for n in range(20)]))
+    recipe, notes = fit_recipe("bank", frame, frame.columns, np.arange(20), SETTINGS)
+    assert recipe == fitted()
     told = {note.column: note.line for note in notes}
-    assert "same in all training rows, or rare, and left out" in told["same"]
+    assert "is left out: the same in all training rows" in told["same"]
+    assert "is left out: 20 different values in 20 training rows, as an id or" in told["name"]
     assert "3 rare categories are pooled in '(other)'" in told["city"]
     assert "days since 1970-01-01" in told["opened"]
 
@@ -63,6 +66,13 @@ def test_no_feature_of_categories_has_few_ones_or_few_zeros(
         assert ones.size
         assert ones.min() >= few
         assert few == 1 or ones.max() <= 200 - few
+
+
+def test_a_pool_that_would_be_rare_itself_takes_the_next_smallest_category() -> None:
+    frame = pl.DataFrame({"x": ["a"] * 50 + ["b"] * 40 + ["c"] * 30 + ["d"] * 2 + ["e"]})
+    recipe = fitted(frame, Preprocessing(rare_count=10))
+    assert recipe.columns == ("x=a", "x=b", "x=(other)")
+    assert recipe.apply(frame).sum(axis=0).tolist() == [50, 40, 33]
 
 
 def test_a_category_never_seen_in_training_goes_to_the_pool_and_is_counted() -> None:

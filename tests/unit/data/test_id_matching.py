@@ -1,0 +1,86 @@
+"""Ids that do not meet, and what would make them."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from securevfl.data import FileSource, VerticalDataset, load_files
+from securevfl.data.id_matching import IdFormat
+from securevfl.errors import DataError
+
+
+def join(folder: Path, bank: list[str], shop: list[str], how: IdFormat = "text") -> VerticalDataset:
+    lines = [f"{row_id},{n},{n % 2}" for n, row_id in enumerate(bank)]
+    (folder / "bank.csv").write_text("\n".join(["id,x,y", *lines]))
+    (folder / "shop.csv").write_text(
+        "\n".join(["id,z", *(f"{row_id},{n / 2}" for n, row_id in enumerate(shop))])
+    )
+    a = FileSource("bank", folder / "bank.csv", "id", "y", id_format=how)
+    return load_files([a, replace(a, name="shop", path=folder / "shop.csv", label_column=None)])
+
+
+@pytest.mark.parametrize(
+    ("bank", "shop", "told"),
+    [
+        ("{:05}", "{}", "'bank' has '00000' and 'shop' has '0'; `id_format = \"number\"` at every"),
+        ("{}", "{}.0", "'bank' has '0' and 'shop' has '0.0'; `id_format = \"number\"`"),
+        ("ab{}", "AB{}", "'bank' has 'ab0' and 'shop' has 'AB0'; `id_format = \"folded\"`"),
+        ("ab{}", "ab{} ", '`id_format = "folded"` at every party'),
+        ("{}", "CUST-{:04}", "and 'shop' has 'CUST-0000'; only their last digits are the same"),
+        ("a{}", "b{}-x", "'bank' has 'a0', 'a1', 'a2', 'shop' has 'b0-x', 'b1-x', 'b2-x'"),
+    ],
+)
+def test_ids_that_never_meet_are_refused_with_examples_and_what_would_help(
+    tmp_path: Path, bank: str, shop: str, told: str
+) -> None:
+    numbers = range(60)
+    with pytest.raises(DataError, match=re.escape(told)) as caught:
+        join(tmp_path, [bank.format(n) for n in numbers], [shop.format(n) for n in numbers])
+    assert "no common ids among the parties ('bank' 60, 'shop' 60 ids)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("bank", "shop", "how"), [("{:05}", " {}.0", "number"), ("ab{}", "AB{} ", "folded")]
+)
+def test_a_format_makes_them_meet(tmp_path: Path, bank: str, shop: str, how: IdFormat) -> None:
+    numbers = range(60)
+    ids = [bank.format(n) for n in numbers], [shop.format(n) for n in numbers]
+    data = join(tmp_path, *ids, how=how)
+    assert data.dropped == {"bank": 0, "shop": 0}
+    rows = zip(data.parties[0].train[:, 0], data.parties[1].train[:, 0], strict=True)
+    assert all(x == 2 * z for x, z in rows)
+
+
+def test_few_in_common_are_warned_of(tmp_path: Path) -> None:
+    # From 1000 on nothing is filled up with zeros.
+    bank, shop = [f"{n:04}" for n in range(900, 1040)], [str(n) for n in range(900, 1040)]
+    (note,) = (each for each in join(tmp_path, bank, shop).notes if each.kind == "ids")
+    assert note.warning
+    assert "only 40 of 140 ids are in every file: 'bank' has '0900' and 'shop' has '900'" in (
+        note.text
+    )
+    assert "(140 in common)" in note.text
+    assert not [each for each in join(tmp_path, bank, bank[:100]).notes if each.kind == "ids"]
+
+
+def test_two_ids_that_are_one_number_are_refused(tmp_path: Path) -> None:
+    ids = [str(n) for n in range(60)]
+    with pytest.raises(DataError, match="party 'bank': 1 duplicate ids in 'id', the first is '7'"):
+        join(tmp_path, [*ids, "007"], ids, how="number")
+    with pytest.raises(DataError, match="1 ids are no whole numbers, as 'x7'"):
+        join(tmp_path, [*ids, "x7"], ids, how="number")
+
+
+def test_whole_floats_are_numbers_where_ids_are(tmp_path: Path) -> None:
+    pl.DataFrame({"id": [float(n) for n in range(60)], "z": range(60)}).write_parquet(
+        tmp_path / "shop.parquet"
+    )
+    (tmp_path / "bank.csv").write_text(
+        "id,x,y\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(60))
+    )
+    bank = FileSource("bank", tmp_path / "bank.csv", "id", "y")
+    shop = FileSource("shop", tmp_path / "shop.parquet", "id", id_format="number")
+    assert load_files([bank, shop]).dropped == {"bank": 0, "shop": 0}

@@ -1,0 +1,66 @@
+"""Columns that a party can tell to be worth a second look."""
+
+import numpy as np
+import pytest
+
+from securevfl.data.suspicious import suspicious
+from securevfl.data.tables import PartyTable
+
+ROWS = 60
+
+
+def told(columns: dict[str, np.ndarray], labels: np.ndarray | None = None) -> dict[str, str]:
+    values = np.column_stack([np.asarray(each, float) for each in columns.values()])
+    table = PartyTable("bank", tuple(columns), values, values[:2])
+    return {note.column or "": note.kind for note in suspicious(table, labels)}
+
+
+@pytest.fixture
+def numbers(generator: np.random.Generator) -> np.ndarray:
+    return generator.normal(size=ROWS)
+
+
+@pytest.fixture
+def labels(generator: np.random.Generator) -> np.ndarray:
+    return generator.integers(0, 2, ROWS)
+
+
+def test_ordinary_columns_are_not_worth_a_word(
+    numbers: np.ndarray, labels: np.ndarray, generator: np.random.Generator
+) -> None:
+    prices = generator.permutation(10_000)[:ROWS]
+    assert told({"x": numbers, "price": prices, "noisy": labels + numbers}, labels) == {}
+
+
+def test_a_copy_of_the_label_is_a_warning(numbers: np.ndarray, labels: np.ndarray) -> None:
+    copies = {"a": labels, "b": 3 - 2 * labels, "c": labels + numbers / 1000, "d": numbers}
+    assert told(copies, labels) == {"a": "label", "b": "label", "c": "label"}
+    # Whoever has no labels cannot know.
+    assert told(copies) == {}
+    table = PartyTable("bank", ("a",), labels[:, None].astype(float), np.ones((1, 1)))
+    assert [note.warning for note in suspicious(table, labels)] == [True]
+
+
+def test_so_is_one_of_a_class_among_many_or_of_a_real_target(
+    numbers: np.ndarray, generator: np.random.Generator
+) -> None:
+    classes = generator.integers(0, 4, ROWS)
+    columns = {"two": (classes == 2).astype(float), "codes": classes.astype(float)}
+    assert told(columns, classes) == {"two": "label", "codes": "label"}
+    assert told({"y": 2 * numbers}, numbers) == {"y": "label"}
+
+
+def test_constants_copies_and_ids_are_told(
+    numbers: np.ndarray, generator: np.random.Generator
+) -> None:
+    columns = {
+        "one": np.ones(ROWS),
+        "x": numbers,
+        "again": numbers,
+        "running": generator.permutation(ROWS) + 7,
+        "customer_id": generator.permutation(10_000)[:ROWS],
+        "paid": generator.permutation(10_000)[:ROWS],
+    }
+    assert told(columns) == {
+        "one": "constant", "again": "duplicate", "running": "id", "customer_id": "id",
+    }  # fmt: skip
