@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,6 +53,7 @@ def train(
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
     json: options.Json = None,
+    html: options.Html = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Train all parties of a job here, over the simulated network.
@@ -71,12 +72,11 @@ def train(
     dataset = job_data(described, job.parent, data_dir)
 
     from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
-    from securevfl.reports.results import write_results
     from securevfl.training import plan_for, save_models
 
     folder, plan = described.output.directory, plan_for(described, dataset)
     session = session_to_go_on(plan, folder, resume=resume, force=force)
-    require_room_for(plan, dataset, folder, [json])
+    require_room_for(plan, dataset, folder, [json, html])
     if not quiet:
         _tell_first(plan, dataset, session)
     with _interruptible(plan, folder):
@@ -84,14 +84,7 @@ def train(
         paths = save_models(result, folder)
         forget_session(folder, plan.facts.names)
     row = training_row(result, dataset)
-    if json is not None:
-        write_results(
-            json,
-            command="train",
-            seed=described.job.seed,
-            settings=described.model_dump(mode="json"),
-            rows=[row],
-        )
+    _keep(described, row, json, html)
     if not quiet:
         _show(row, paths, columns_a_label(result, dataset))
     _warn_of_rows_left_out(result, dataset)
@@ -101,6 +94,25 @@ def train(
             f"it is written all the same (status {USELESS})\n"
         )
         raise typer.Exit(USELESS)
+
+
+def _keep(job: Job, row: TrainRow, json: Path | None, html: Path | None) -> None:
+    """Write what was found where it is asked for."""
+    from securevfl.reports.results import results, write_results
+
+    made: dict[str, Any] = {
+        "command": "train",
+        "seed": job.job.seed,
+        "settings": job.model_dump(mode="json"),
+        "rows": [row],
+    }
+    if json is not None:
+        write_results(json, **made)
+    if html is not None:
+        from securevfl.reports.page import write_page
+        from securevfl.reports.trained import train_page
+
+        write_page(html, train_page(results(**made)))
 
 
 def _tell_first(
@@ -246,6 +258,18 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "key_fingerprints": result.key_fingerprints,
         "job_hash": result.job.hash().hex(),
         "privacy": result.privacy.row() if result.privacy else None,
+        "curve": [
+            {
+                "rounds": each.rounds,
+                "total_s": result.costs(each.rounds).total_s,
+                "auc": each.auc,
+                "accuracy": each.accuracy,
+                "training_loss": each.training_loss,
+            }
+            for each in result.scores
+        ],
+        "alone": {},
+        "warnings": [],
         "dropped_rows": dict(result.dropped),
         "wall_s": result.wall_s,
     }
@@ -254,13 +278,17 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
 def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
     from rich.console import Console
 
+    from securevfl.reports.comparison import compared, comparison_notes
+
     Console().print(
         tables.table(tables.TRADEOFF, [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
     )
+    if row["alone"]:
+        Console().print(tables.table(*compared(row)))
     sys.stdout.write(f"{ENDINGS[row['ended']]}\n")
     if row["rounds_before"]:
         sys.stdout.write(f"times and bytes are of the rounds after {row['rounds_before']}\n")
-    for note in tables.tradeoff_notes([row]):
+    for note in (*comparison_notes(row), *tables.tradeoff_notes([row])):
         sys.stdout.write(f"{note}\n")
     for note in privacy_notes(row):
         Console().print(note, highlight=False)

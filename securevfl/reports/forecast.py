@@ -59,7 +59,8 @@ class Forecast:
         self._told = True
         most = now - began + (self.rounds - done) * one
         ends = "; it may end before" if self.may_end and self.rounds > done else ""
+        told = f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
         return (
             f"set-up took {seconds(began - self.started)}, a round takes {seconds(one)}: "
-            f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
+            f"{told if self.rounds > 1 else 'it is the only one'}"
         )

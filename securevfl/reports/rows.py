@@ -71,11 +71,34 @@ class JobRow(CostFigures):
     wall_s: float
 
 
+class CurvePoint(TypedDict):
+    """The held-out scores after some rounds, and the mean loss of the rounds since the last."""
+
+    rounds: int
+    total_s: float
+    auc: float | None
+    accuracy: float | None
+    training_loss: float | None
+
+
+class AloneFigures(TypedDict):
+    """One party's own model; where labels were lent to it, no party can compute this."""
+
+    auc: float
+    accuracy: float
+    rows: int
+    labels_lent: bool
+
+
 class TrainRow(JobRow):
     """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
     """
+
+    curve: Sequence[CurvePoint]
+    alone: Mapping[str, AloneFigures]
+    warnings: Sequence[Mapping[str, str]]
 
     learned: bool
     ended: str

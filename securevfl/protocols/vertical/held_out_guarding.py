@@ -70,6 +70,7 @@ def _remedy(plan: Plan, most: int) -> str:
     def passes(every: int) -> bool:
         return replace(plan.timetable, every=every).times(plan.rounds) <= most
 
-    every = least(plan.timetable.every, plan.rounds, passes)
+    more = 1 if plan.timetable.every == "doubling" else plan.timetable.every
+    every = least(more, plan.rounds, passes)
     once = "" if every < plan.rounds else " or 0"
     return f"score at most {most} times: eval_every = {every}{once} passes, and less often"

@@ -1,0 +1,48 @@
+"""The joint model of a job beside each party's own."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from securevfl.reports.rows import TrainRow
+from securevfl.reports.tables import Column
+
+Row = Mapping[str, Any]
+SCORES = {
+    "auc": "AUC",
+    "accuracy": "accuracy",
+    "brier": "Brier score",
+    "log_loss": "log loss",
+    "r2": "R2",
+    "rmse": "RMSE",
+    "mae": "MAE",
+}
+LENT = " *"
+
+
+def compared(row: TrainRow) -> tuple[list[Column[Row]], list[Row]]:
+    """The joint model and each party's own, with the scores that any of them has."""
+    models: list[Row] = [{**row, "model": "joint"}]
+    for party, own in row["alone"].items():
+        models.append({**own, "model": f"{party} alone{LENT if own['labels_lent'] else ''}"})
+    columns: list[Column[Row]] = [("model", lambda each: str(each["model"]))]
+    columns += [
+        (heading, _score(key))
+        for key, heading in SCORES.items()
+        if any(each.get(key) is not None for each in models)
+    ]
+    return columns, models
+
+
+def comparison_notes(row: TrainRow) -> list[str]:
+    """What marks in the table of models mean."""
+    if any(own["labels_lent"] for own in row["alone"].values()):
+        return ["* with the labels, lent for this figure: no real party has both"]
+    return []
+
+
+def _score(key: str) -> Callable[[Row], str]:
+    def show(row: Row) -> str:
+        value = row.get(key)
+        return "-" if value is None else f"{value:.4f}"
+
+    return show
