@@ -14,7 +14,9 @@ from securevfl.reports.rows import (
     L1Row,
     LabelGuardRow,
     OverheadRow,
+    PredictRow,
     StalenessRow,
+    TrainRow,
 )
 from securevfl.reports.theorem_rows import Theorem1Row, Theorem2Row
 
@@ -99,6 +101,23 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
     ("a round", lambda row: seconds(row["total_s"] / _rounds_paid(row))),
+    ("sent", lambda row: size(row["bytes_sent"])),
+)
+
+OF_TARGETS: tuple[Column[TrainRow], ...] = (
+    ("R²", lambda row: _share(row["r2"])),
+    ("RMSE", lambda row: "-" if row["rmse"] is None else f"{row['rmse']:.4g}"),
+)
+
+PREDICT: tuple[Column[PredictRow], ...] = (
+    ("exchange", lambda row: f"{row['exchange']} both" if row["hide"] else row["exchange"]),
+    ("K", lambda row: str(row["parties"])),
+    ("rows", lambda row: f"{row['rows']:,}"),
+    ("AUC", lambda row: _share(row["auc"])),
+    ("accuracy", lambda row: _share(row["accuracy"])),
+    ("compute", lambda row: seconds(row["compute_s"])),
+    ("network", lambda row: seconds(row["communication_s"])),
+    ("total", lambda row: seconds(row["total_s"])),
     ("sent", lambda row: size(row["bytes_sent"])),
 )
 
@@ -292,6 +311,14 @@ def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "
     for row in rows:
         result.add_row(*(show(row) for _, show in columns))
     return result
+
+
+def scored_by(row: TrainRow) -> Sequence[Column[TrainRow]]:
+    """The columns of a finished job, with errors in place of AUC where targets are real."""
+    if row["r2"] is None:
+        return TRADEOFF
+    place = [name for name, _ in TRADEOFF].index("AUC")
+    return (*TRADEOFF[:place], *OF_TARGETS, *TRADEOFF[place + 1 :])
 
 
 def target_notes(rows: Sequence[JobRow | RoundsRow]) -> list[str]:
