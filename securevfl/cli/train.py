@@ -87,7 +87,7 @@ def train(
     _keep(described, row, json, html)
     if not quiet:
         _show(row, paths, columns_a_label(result, dataset))
-    _warn_of_rows_left_out(result, dataset)
+    _tell_rows_left_out(result, dataset, quiet=quiet)
     if not result.learned:
         sys.stderr.write(
             "securevfl: warning: the model has learned nothing that can be told from chance; "
@@ -205,14 +205,19 @@ def _resuming() -> str:
     return shlex.join(["securevfl", *words, "--resume"])
 
 
-def _warn_of_rows_left_out(result: "TrainingResult", dataset: "VerticalDataset") -> None:
+def _tell_rows_left_out(
+    result: "TrainingResult", dataset: "VerticalDataset", *, quiet: bool
+) -> None:
+    """On stdout, and where that says nothing on stderr: no run is silent about it."""
     common = len(dataset.train_labels) + len(dataset.test_labels)
     left = [
         f"{party} {count} of {common + count}" for party, count in result.dropped.items() if count
     ]
-    if left:
-        sys.stderr.write(f"securevfl: rows left out, as not every party has them: {left[0]}")
-        sys.stderr.write("".join(f", {each}" for each in left[1:]) + "\n")
+    told = f"rows left out, as not every party has them: {', '.join(left)}\n"
+    if left and quiet:
+        sys.stderr.write(f"securevfl: {told}")
+    elif left:
+        sys.stdout.write(told)
 
 
 def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> float:
@@ -299,8 +304,6 @@ def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
         sys.stdout.write(f"{note}\n")
     for note in privacy_notes(row):
         Console().print(note, highlight=False)
-    for party, count in row["dropped_rows"].items():
-        sys.stdout.write(f"{party}: {count} rows without a partner were left out\n")
     if columns > BY_HEART:
         sys.stdout.write(
             f"peers' columns are {columns:.2f} of what labels vary, above {BY_HEART:g}:\n"

@@ -68,7 +68,11 @@ def train_page(result: Mapping[str, Any]) -> str:
         costs=(["what", "time"], costs(row)),
         job=([heading for heading, _ in TRADEOFF], _lines(TRADEOFF, [row])),
         notes=[
-            *(f"{party}: {count} rows left out" for party, count in row["dropped_rows"].items()),
+            *(
+                f"{name}: {count} rows left out"
+                for name, count in row["dropped_rows"].items()
+                if count
+            ),
             *comparison_notes(row),
             *tradeoff_notes([row]),
             *privacy_notes(row),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 80
+UNITS, KEPT_TOGETHER = r"(?:[mu]?s|min)\b", "\N{NO-BREAK SPACE}"
 MOST_CLASSES, MOST_NAMES = 3, 3
 SYMBOLS = {
     r"H_k": "H_k is party k's part of the prediction of a row",
@@ -74,7 +75,9 @@ def before(plan: Plan, dataset: VerticalDataset) -> list[str]:
 
 def wrapped(text: str) -> list[str]:
     """A sentence in lines of at most 80 columns, all but the first indented."""
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    kept = re.sub(rf"(?<=\d) (?={UNITS})", KEPT_TOGETHER, text)
+    lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return [line.replace(KEPT_TOGETHER, " ") for line in lines]
 
 
 def _classes(dataset: VerticalDataset) -> str:
