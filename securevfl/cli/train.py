@@ -280,8 +280,6 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
             }
             for each in result.scores
         ],
-        "alone": {},
-        "warnings": [],
         "dropped_rows": dict(result.dropped),
         "wall_s": result.wall_s,
     }
@@ -295,8 +293,9 @@ def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
     Console().print(
         tables.table(tables.scored_by(row), [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
     )
-    if row["alone"]:
-        Console().print(tables.table(*compared(row)))
+    columns_of_models, models = compared(row)
+    if len(models) > 1:
+        Console().print(tables.table(columns_of_models, models))
     sys.stdout.write(f"{ENDINGS[row['ended']]}\n")
     if row["rounds_before"]:
         sys.stdout.write(f"times and bytes are of the rounds after {row['rounds_before']}\n")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from securevfl.reports.rows import TrainRow
 from securevfl.reports.tables import Column
 
 Row = Mapping[str, Any]
@@ -19,10 +18,10 @@ SCORES = {
 LENT = " *"
 
 
-def compared(row: TrainRow) -> tuple[list[Column[Row]], list[Row]]:
+def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
     """The joint model and each party's own, with the scores that any of them has."""
     models: list[Row] = [{**row, "model": "joint"}]
-    for party, own in row["alone"].items():
+    for party, own in row.get("alone", {}).items():
         models.append({**own, "model": f"{party} alone{LENT if own['labels_lent'] else ''}"})
     columns: list[Column[Row]] = [("model", lambda each: str(each["model"]))]
     columns += [
@@ -33,9 +32,9 @@ def compared(row: TrainRow) -> tuple[list[Column[Row]], list[Row]]:
     return columns, models
 
 
-def comparison_notes(row: TrainRow) -> list[str]:
+def comparison_notes(row: Row) -> list[str]:
     """What marks in the table of models mean."""
-    if any(own["labels_lent"] for own in row["alone"].values()):
+    if any(own["labels_lent"] for own in row.get("alone", {}).values()):
         return ["* with the labels, lent for this figure: no real party has both"]
     return []
 

@@ -83,15 +83,6 @@ class CurvePoint(TypedDict):
     training_loss: float | None
 
 
-class AloneFigures(TypedDict):
-    """One party's own model; where labels were lent to it, no party can compute this."""
-
-    auc: float
-    accuracy: float
-    rows: int
-    labels_lent: bool
-
-
 class TrainRow(JobRow):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
@@ -102,8 +93,6 @@ class TrainRow(JobRow):
     """
 
     curve: Sequence[CurvePoint]
-    alone: Mapping[str, AloneFigures]
-    warnings: Sequence[Mapping[str, str]]
 
     learned: bool
     ended: str

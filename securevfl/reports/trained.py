@@ -7,7 +7,6 @@ from securevfl.auditing.curves import curve
 from securevfl.reports.comparison import SCORES, compared, comparison_notes
 from securevfl.reports.page import render
 from securevfl.reports.privacy import privacy_notes
-from securevfl.reports.rows import TrainRow
 from securevfl.reports.tables import TRADEOFF, Column, seconds, size, tradeoff_notes
 
 Row = Mapping[str, Any]
@@ -20,10 +19,10 @@ PHASES = {
 }
 
 
-def curves(row: TrainRow) -> list[dict[str, Any]]:
+def curves(row: Row) -> list[dict[str, Any]]:
     """Held-out scores and the training loss as training went on, by rounds and by seconds."""
     points: Sequence[Row] = row["curve"]
-    owns: Mapping[str, Row] = row["alone"]
+    owns: Mapping[str, Row] = row.get("alone", {})
     figures = []
     key = next((each for each in ("auc", "r2") if any(p.get(each) is not None for p in points)), "")
     if key and len(points) > 1:
@@ -62,7 +61,7 @@ def train_page(result: Mapping[str, Any]) -> str:
         title=f"A model of {row['dataset']} by {parties}",
         lead=f"{row['algorithm']} under {row['exchange']}, {row['rounds']} rounds. Computation was "
         "measured on the machine named below; the network is a model.",
-        warnings=[each["text"] for each in row["warnings"]],
+        warnings=[each["text"] for each in row.get("warnings", ())],
         figures=[{"title": each["title"], "curve": each} for each in curves(row)],
         models=([heading for heading, _ in columns], _lines(columns, models)),
         costs=(["what", "time"], costs(row)),
@@ -80,7 +79,7 @@ def train_page(result: Mapping[str, Any]) -> str:
     )
 
 
-def costs(row: TrainRow) -> list[tuple[str, str]]:
+def costs(row: Row) -> list[tuple[str, str]]:
     """Seconds of the critical path by what they were spent on, and what was sent."""
     phases = row["compute_by_phase_s"]
     return [
