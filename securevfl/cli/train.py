@@ -280,10 +280,10 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
                 "accuracy": each.class_accuracy,
                 "r2": each.r2,
                 "rmse": each.rmse,
-                "training_loss": each.training_loss,
             }
-            for each in result.scores
+            for _, each in sorted({each.rounds: each for each in result.scores}.items())
         ],
+        "losses": list(result.outcomes[dataset.label_party].losses),
         "dropped_rows": dict(result.dropped),
         "kept_rounds": result.kept_rounds,
         "status": result.status,

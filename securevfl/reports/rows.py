@@ -72,7 +72,7 @@ class JobRow(CostFigures):
 
 
 class CurvePoint(TypedDict):
-    """The held-out scores after some rounds, and the mean loss of the rounds since the last."""
+    """The held-out scores after some rounds."""
 
     rounds: int
     total_s: float
@@ -80,7 +80,6 @@ class CurvePoint(TypedDict):
     accuracy: float | None
     r2: float | None
     rmse: float | None
-    training_loss: float | None
 
 
 class AloneFigures(TypedDict):
@@ -101,11 +100,12 @@ class TrainRow(JobRow):
     of the others. `mae` is null too where only sums are known.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
+    `losses` are those of each round since, where the label party sees them.
     The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
     curve: Sequence[CurvePoint]
-
+    losses: Sequence[float]
     learned: bool
     ended: str
     auc_exact: float | None

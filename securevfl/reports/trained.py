@@ -40,13 +40,12 @@ def curves(row: Row) -> list[dict[str, Any]]:
                     lines=alone,
                 )
             )
-    losses = [(p["rounds"], p["training_loss"]) for p in points if p["training_loss"] is not None]
+    losses: Sequence[float] = row["losses"]
     if len(losses) > 1:
-        rounds, values = zip(*losses, strict=True)
+        begins = row["rounds_before"] + 1
+        rounds = range(begins, begins + len(losses))
         title = "Training loss by rounds"
-        figures.append(
-            curve(title, "rounds", "mean loss since the last", rounds, {"joint": values})
-        )
+        figures.append(curve(title, "rounds", "loss as exchanged", rounds, {"joint": losses}))
     return figures
 
 

@@ -238,8 +238,12 @@ def test_a_disk_without_room_is_found_before_training(
 
 
 def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> None:
-    assert run("train", job("bfv")) == 0
+    assert run("train", job("bfv"), "--html", "page.html") == 0
     printed = capsys.readouterr()
+    page = Path("page.html").read_text(encoding="utf-8")
+    for text in ("bank alone", "Training loss by rounds", "train job.toml --html page.html"):
+        assert text in page
+    assert "bank alone" in printed.out
     told = printed.err
     assert "rows left out, as not every party has them: bank 20 of 400" in printed.out
     assert max(map(len, told.splitlines())) <= 80
