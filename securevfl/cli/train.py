@@ -70,6 +70,7 @@ def train(
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
+    _tell(dataset, quiet=quiet)
 
     from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
     from securevfl.training import plan_for, save_models
@@ -117,6 +118,15 @@ def _keep(job: Job, row: TrainRow, json: Path | None, html: Path | None) -> None
         from securevfl.reports.trained import train_page
 
         write_page(html, train_page(results(**made)))
+
+
+def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
+    """What was noticed in the parties' files, on standard error."""
+    for note in dataset.notes:
+        if note.warning:
+            sys.stderr.write(f"securevfl: warning: {note.line}\n")
+        elif not quiet:
+            sys.stderr.write(f"{note.line}\n")
 
 
 def _tell_first(

@@ -32,7 +32,9 @@ from securevfl.models.local_model import (
     Network,
     StateDict,
     pixels_left,
+    require_torch,
 )
+from securevfl.recipe import Recipe
 
 FORMAT = 1
 _HEADER = "securevfl"
@@ -59,6 +61,7 @@ class ModelHeader:
         target_scale: their deviation.
         class_names: what each class is called, at the label party only.
         rows: N, of the training rows.
+        recipe: how the columns are made of the party's raw ones, where that is more than reading.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -78,6 +81,7 @@ class ModelHeader:
     target_scale: float | None = None
     class_names: tuple[str, ...] | None = None
     rows: int | None = None
+    recipe: Recipe | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -207,6 +211,7 @@ class SavedModel:
             layer = DenseLayer(self.weights, activation=self.header.network.activation)
             return layer.predict(layer.inputs(inputs))
         if self.header.network is not None and self.state is not None:
+            require_torch()
             from securevfl.models.neural import loaded_network, maker_of  # noqa: PLC0415
 
             network = self.header.network
@@ -315,6 +320,8 @@ def _check_header(path: Path, header: ModelHeader) -> None:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
     if header.head is not None and header.head[:1] != (header.party,):
         raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
+    if header.recipe is not None and header.recipe.columns != header.columns:
+        raise DataError(f"model file {path}: its recipe does not make its columns")
     mean, scale = header.target_mean, header.target_scale
     if (mean is None) != (scale is None):
         raise DataError(f"model file {path}: target_mean {mean} with target_scale {scale}")
