@@ -19,7 +19,7 @@ LENT = " *"
 
 
 def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
-    """The joint model and each party's own, with the scores that any of them has."""
+    """The joint model and each party's own, with the scores that all of them have."""
     models: list[Row] = [{**row, "model": "joint"}]
     for party, own in row.get("alone", {}).items():
         models.append({**own, "model": f"{party} alone{LENT if own['labels_lent'] else ''}"})
@@ -27,7 +27,7 @@ def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
     columns += [
         (heading, _score(key))
         for key, heading in SCORES.items()
-        if any(each.get(key) is not None for each in models)
+        if all(each.get(key) is not None for each in models)
     ]
     return columns, models
 

@@ -8,9 +8,9 @@ from typing_extensions import override
 from securevfl.reports.tables import seconds
 from securevfl.runtime.costs import SETUP, Stopwatch
 
-# A round that took as long says enough; after a shorter one the next, which has less to prepare,
-# costs nobody any patience.
-LONG_SECONDS = 1.0
+# A round that took as long says enough; after a shorter one the next, which has nothing to prepare,
+# is worth waiting for.
+LONG_SECONDS = 10.0
 
 
 class SetupWatch(Stopwatch):

@@ -13,9 +13,9 @@ def forecast(rounds: int, *, may_end: bool = False) -> Forecast:
 
 
 def test_a_long_first_round_says_enough() -> None:
-    told = forecast(10, may_end=True).after(1, 107.0)
+    told = forecast(10, may_end=True).after(1, 122.0)
     assert told == (
-        "set-up took 2 s, a round takes 5 s: at most 10 rounds take about 50 s; it may end before"
+        "set-up took 2 s, a round takes 20 s: at most 10 rounds take about 200 s; it may end before"
     )
 
 
