@@ -33,10 +33,13 @@ def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
 
 
 def comparison_notes(row: Row) -> list[str]:
-    """What marks in the table of models mean."""
+    """What marks in the table of models mean, and how good the joint one's probabilities are."""
+    notes = []
     if any(own["labels_lent"] for own in row.get("alone", {}).values()):
-        return ["* with the labels, lent for this figure: no real party has both"]
-    return []
+        notes.append("* with the labels, lent for this figure: no real party has both")
+    if row.get("brier") is not None:
+        notes.append(f"Brier score {row['brier']:.4f}, log loss {row['log_loss']:.4f} (joint)")
+    return notes
 
 
 def _score(key: str) -> Callable[[Row], str]:

@@ -46,6 +46,13 @@ def curves(row: Row) -> list[dict[str, Any]]:
         rounds = range(begins, begins + len(losses))
         title = "Training loss by rounds"
         figures.append(curve(title, "rounds", "loss as exchanged", rounds, {"joint": losses}))
+    bins: Sequence[Row] = row.get("reliability") or ()
+    if bins:
+        predicted = [float(f"{each['predicted']:.3g}") for each in bins]
+        observed = [each["observed"] for each in bins]
+        shares = {"joint": observed, "as predicted": predicted}
+        title = "Calibration of held-out rows"
+        figures.append(curve(title, "predicted share", "observed share", predicted, shares))
     return figures
 
 
