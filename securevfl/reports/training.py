@@ -71,10 +71,18 @@ def before(plan: Plan, dataset: VerticalDataset) -> list[str]:
         f"{steps} in each",
         *_learned(plan),
     ]
+    output = plan.job.output
     if plan.account is not None:
         told.append(f"noise after all rounds: {spent_text(plan.account.after(plan.rounds).row())}")
     if plan.never_resumes is not None:
         told.append(f"cannot go on once it is interrupted: {plan.never_resumes}")
+    elif output.checkpoint_every == 0:
+        told.append("cannot go on once it is interrupted: checkpoint_every = 0")
+    elif output.checkpoint_every < plan.rounds:
+        told.append(
+            f"a checkpoint every {output.checkpoint_every} rounds in {output.directory}: --resume "
+            "goes on from it"
+        )
     return [line for text in told for line in wrapped(text)]
 
 

@@ -261,6 +261,7 @@ def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> N
         "bank learns: every H_k",
         "shop learns: only its own gradient",
         "H_k is party k's part of the prediction",
+        "a checkpoint every 3 rounds in models: --resume goes on from it",
         r"set-up took [\d.]+ m?s, a round takes [\d.]+ m?s: at most 12 rounds take about",
     ):
         assert re.search(piece if "\\" in piece else re.escape(piece), words), piece
