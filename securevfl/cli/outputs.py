@@ -14,12 +14,13 @@ from securevfl.models.header import ModelHeader
 from securevfl.models.storage import load_model, tensor_shapes
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
+from securevfl.protocols.session.keeping import MOST_SNAPSHOTS
 from securevfl.protocols.session.state import SessionState
 
 HEADER_BYTES = 10_000
-# Weights as they are, before the last step, of the best point and its gradient; two states and the
-# one that takes their place.
-STATE_COPIES, STATES = 5, 3
+# Weights as they are, before the last step, of the best point and its gradient, and snapshots; two
+# states and the one that takes their place.
+STATE_COPIES, STATES = 5 + MOST_SNAPSHOTS, 3
 
 
 def model_path(folder: Path, party: str) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,6 +53,7 @@ def train(
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
     json: options.Json = None,
+    html: options.Html = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Train all parties of a job here, over the simulated network.
@@ -73,12 +74,11 @@ def train(
     _tell(dataset, quiet=quiet)
 
     from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
-    from securevfl.reports.results import write_results
     from securevfl.training import plan_for, save_models
 
     folder, plan = described.output.directory, plan_for(described, dataset)
     session = session_to_go_on(plan, folder, resume=resume, force=force)
-    require_room_for(plan, dataset, folder, [json])
+    require_room_for(plan, dataset, folder, [json, html])
     if not quiet:
         _tell_first(plan, dataset, session)
     with _interruptible(plan, folder):
@@ -86,17 +86,10 @@ def train(
         paths = save_models(result, folder)
         forget_session(folder, plan.facts.names)
     row = training_row(result, dataset)
-    if json is not None:
-        write_results(
-            json,
-            command="train",
-            seed=described.job.seed,
-            settings=described.model_dump(mode="json"),
-            rows=[row],
-        )
+    _keep(described, row, json, html)
     if not quiet:
         _show(row, paths, columns_a_label(result, dataset))
-    _warn_of_rows_left_out(result, dataset)
+    _tell_rows_left_out(result, dataset, quiet=quiet)
     _end(row)
 
 
@@ -107,6 +100,25 @@ def _end(row: TrainRow) -> None:
     if row["status"]:
         sys.stderr.write(f"securevfl: status {row['status']}\n")
         raise typer.Exit(row["status"])
+
+
+def _keep(job: Job, row: TrainRow, json: Path | None, html: Path | None) -> None:
+    """Write what was found where it is asked for."""
+    from securevfl.reports.results import results, write_results
+
+    made: dict[str, Any] = {
+        "command": "train",
+        "seed": job.job.seed,
+        "settings": job.model_dump(mode="json"),
+        "rows": [row],
+    }
+    if json is not None:
+        write_results(json, **made)
+    if html is not None:
+        from securevfl.reports.page import write_page
+        from securevfl.reports.trained import train_page
+
+        write_page(html, train_page(results(**made)))
 
 
 def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
@@ -208,14 +220,19 @@ def _resuming() -> str:
     return shlex.join(["securevfl", *words, "--resume"])
 
 
-def _warn_of_rows_left_out(result: "TrainingResult", dataset: "VerticalDataset") -> None:
+def _tell_rows_left_out(
+    result: "TrainingResult", dataset: "VerticalDataset", *, quiet: bool
+) -> None:
+    """On stdout, and where that says nothing on stderr: no run is silent about it."""
     common = len(dataset.train_labels) + len(dataset.test_labels)
     left = [
         f"{party} {count} of {common + count}" for party, count in result.dropped.items() if count
     ]
-    if left:
-        sys.stderr.write(f"securevfl: rows left out, as not every party has them: {left[0]}")
-        sys.stderr.write("".join(f", {each}" for each in left[1:]) + "\n")
+    told = f"rows left out, as not every party has them: {', '.join(left)}\n"
+    if left and quiet:
+        sys.stderr.write(f"securevfl: {told}")
+    elif left:
+        sys.stdout.write(told)
 
 
 def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> float:
@@ -271,6 +288,18 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "key_fingerprints": result.key_fingerprints,
         "job_hash": result.job.hash().hex(),
         "privacy": result.privacy.row() if result.privacy else None,
+        "curve": [
+            {
+                "rounds": each.rounds,
+                "total_s": result.costs(each.rounds).total_s,
+                "auc": each.class_auc,
+                "accuracy": each.class_accuracy,
+                "r2": each.r2,
+                "rmse": each.rmse,
+            }
+            for _, each in sorted({each.rounds: each for each in result.scores}.items())
+        ],
+        "losses": list(result.outcomes[dataset.label_party].losses),
         "dropped_rows": dict(result.dropped),
         "notes": [note.line for note in dataset.notes],
         "kept_rounds": result.kept_rounds,
@@ -294,18 +323,21 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
 def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
     from rich.console import Console
 
+    from securevfl.reports.comparison import compared, comparison_notes
+
     Console().print(
         tables.table(tables.scored_by(row), [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
     )
+    columns_of_models, models = compared(row)
+    if len(models) > 1:
+        Console().print(tables.table(columns_of_models, models))
     sys.stdout.write(f"{ENDINGS[row['ended']]}\n")
     if row["rounds_before"]:
         sys.stdout.write(f"times and bytes are of the rounds after {row['rounds_before']}\n")
-    for note in tables.tradeoff_notes([row]):
+    for note in (*comparison_notes(row), *tables.tradeoff_notes([row])):
         sys.stdout.write(f"{note}\n")
     for note in privacy_notes(row):
         Console().print(note, highlight=False)
-    for party, count in row["dropped_rows"].items():
-        sys.stdout.write(f"{party}: {count} rows without a partner were left out\n")
     if columns > BY_HEART:
         sys.stdout.write(
             f"peers' columns are {columns:.2f} of what labels vary, above {BY_HEART:g}:\n"

@@ -8,9 +8,9 @@ from typing_extensions import override
 from securevfl.reports.tables import seconds
 from securevfl.runtime.costs import SETUP, Stopwatch
 
-# A round that took as long says enough; after a shorter one the next, which has less to prepare,
-# costs nobody any patience.
-LONG_SECONDS = 1.0
+# A round that took as long says enough; after a shorter one the next, which has nothing to prepare,
+# is worth waiting for.
+LONG_SECONDS = 10.0
 
 
 class SetupWatch(Stopwatch):
@@ -59,7 +59,8 @@ class Forecast:
         self._told = True
         most = now - began + (self.rounds - done) * one
         ends = "; it may end before" if self.may_end and self.rounds > done else ""
+        told = f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
         return (
             f"set-up took {seconds(began - self.started)}, a round takes {seconds(one)}: "
-            f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
+            f"{told if self.rounds > 1 else 'it is the only one'}"
         )

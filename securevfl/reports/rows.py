@@ -71,6 +71,17 @@ class JobRow(CostFigures):
     wall_s: float
 
 
+class CurvePoint(TypedDict):
+    """The held-out scores after some rounds."""
+
+    rounds: int
+    total_s: float
+    auc: float | None
+    accuracy: float | None
+    r2: float | None
+    rmse: float | None
+
+
 class AloneFigures(TypedDict):
     """One party's own model; where labels were lent to it, no party can compute this."""
 
@@ -91,9 +102,12 @@ class TrainRow(JobRow):
     are of probabilities that the label party sees without noise.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
+    `losses` are those of each round since, where the label party sees them.
     The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
+    curve: Sequence[CurvePoint]
+    losses: Sequence[float]
     learned: bool
     ended: str
     auc_exact: float | None

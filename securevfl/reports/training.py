@@ -10,20 +10,25 @@ import numpy as np
 from securevfl.data.tables import VerticalDataset
 from securevfl.protocols.plan import Plan
 from securevfl.reports.descriptions import learned_in
+from securevfl.reports.privacy import spent_text
 from securevfl.reports.tables import Column, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 80
+UNITS, KEPT_TOGETHER = r"(?:[mu]?s|min)\b", "\N{NO-BREAK SPACE}"
 MOST_CLASSES, MOST_NAMES = 3, 3
 SYMBOLS = {
     r"H_k": "H_k is party k's part of the prediction of a row",
     r"ΣH": "ΣH the sum of all parts",
-    r"\bd\b": "d the loss's slope at a row",
+    r"\bd\b|ᵀd": "d the loss's slope at a row",
     r"G_k": "G_k party k's gradient",
-    r"Xᵀ|X_k": "X_k its columns",
+    r"Xᵀ|X_k": "X_k a party's columns",
     r"\bS\b": "S the rows of a round",
+    r"u_[AB]": "u_A and u_B a row's hidden units at the label party and the other",
+    r"Φ": "Φ the mean of u_A by label",
+    r"φ": "φ a row's score",
 }
 
 Row = dict[str, str | int]
@@ -59,22 +64,33 @@ def before(plan: Plan, dataset: VerticalDataset) -> list[str]:
     """What will be done, and what each party will learn of the others, in lines."""
     settings = plan.job.job
     size = "all rows" if plan.full_batches else f"about {plan.batch_size} rows"
-    exact = plan.local_steps == "exact"
-    steps = "exact local steps" if exact else f"{plan.local_steps} local steps"
+    steps = "1 local step" if plan.local_steps == 1 else f"{plan.local_steps} local steps"
     told = [
         f"{plan.facts.rows} rows to train on, {plan.facts.test_rows} held out; {_classes(dataset)}",
         f"{settings.algorithm} under {plan.exchange.name}: at most {plan.rounds} rounds of {size}, "
         f"{steps} in each",
         *_learned(plan),
     ]
+    output = plan.job.output
+    if plan.account is not None:
+        told.append(f"noise after all rounds: {spent_text(plan.account.after(plan.rounds).row())}")
     if plan.never_resumes is not None:
         told.append(f"cannot go on once it is interrupted: {plan.never_resumes}")
+    elif output.checkpoint_every == 0:
+        told.append("cannot go on once it is interrupted: checkpoint_every = 0")
+    elif output.checkpoint_every < plan.rounds:
+        told.append(
+            f"a checkpoint every {output.checkpoint_every} rounds in {output.directory}: --resume "
+            "goes on from it"
+        )
     return [line for text in told for line in wrapped(text)]
 
 
 def wrapped(text: str) -> list[str]:
     """A sentence in lines of at most 80 columns, all but the first indented."""
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    kept = re.sub(rf"(?<=\d) (?={UNITS})", KEPT_TOGETHER, text)
+    lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return [line.replace(KEPT_TOGETHER, " ") for line in lines]
 
 
 def _classes(dataset: VerticalDataset) -> str:
@@ -99,7 +115,7 @@ def _learned(plan: Plan) -> Iterator[str]:
     names = {"label party": label, "feature party": features}
     texts = []
     for role, learns in learned_in(plan):
-        verb = "each learns" if names.get(role) == features and len(others) > 1 else "learns"
+        verb = "learn, each" if names.get(role) == features and len(others) > 1 else "learns"
         texts.append(f"{names.get(role, role)} {verb}: {learns}")
     yield from texts
     said = " ".join(texts)

@@ -133,7 +133,7 @@ def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
     (row,) = rows_of("out.json", "train")
     assert row["auc"] > 0.97
     assert row["dropped_rows"] == {"bank": 20, "shop": 0}
-    assert "bank: 20 rows" in capsys.readouterr().out
+    assert "not every party has them: bank 20 of 400\n" in capsys.readouterr().out
 
 
 def test_labels_that_follow_from_nothing_end_with_a_status_of_their_own(capsys: Capture) -> None:

@@ -1,7 +1,9 @@
 """Pages for people, as a browser shows them: from the result files that the documents keep."""
 
+import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +16,8 @@ from securevfl.reports.page import audit_page
 from securevfl.reports.rounds import rounds_page
 from securevfl.reports.sweep import sweep_page
 from securevfl.reports.tradeoff import tradeoff_page
+from securevfl.reports.trained import train_page
+from tests.end_to_end.commands import example, run
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "data"
 CHECKS = Path(__file__).with_name("page_checks.js").read_text(encoding="utf-8")
@@ -24,6 +28,7 @@ PAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "noise-lr": sweep_page,
     "rounds-optimum": rounds_page,
     "opening-credit": tradeoff_page,
+    "train": train_page,
 }
 
 
@@ -35,8 +40,23 @@ def with_few_figures(result: Mapping[str, Any], kept: int = 9) -> dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A Chromium of this machine: $CHROMIUM, or by one of its usual names."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result file of a run of the example in clear."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        job = example(('"bfv"', '"plain"'))
+        assert run("train", job, "--json", "train.json", "--quiet") == 0
+    return folder / "train.json"
+
+
+@pytest.fixture(scope="module")
+def browser(trained: Path) -> Iterator[Browser]:
+    """A Chromium of this machine: $CHROMIUM, or by one of its usual names.
+
+    Once it runs, this thread has an event loop, and no job can be run beside it.
+    """
+    del trained
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip("no Chromium found: install one, or name it in CHROMIUM")
@@ -48,11 +68,17 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module", params=PAGES)
 def shown(
-    request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    browser: Browser,
+    trained: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Page, list[str]]]:
     """A page, and what the browser asked for or complained of since it was opened."""
-    result = json.loads((RESULTS / f"{request.param}.json").read_text(encoding="utf-8"))
-    path = tmp_path_factory.mktemp("page") / "page.html"
+    folder = tmp_path_factory.mktemp("page")
+    kept = RESULTS / f"{request.param}.json"
+    found = trained if request.param == "train" else kept
+    result = json.loads(found.read_text(encoding="utf-8"))
+    path = folder / "page.html"
     path.write_text(PAGES[request.param](result), encoding="utf-8")
     page = browser.new_page()
     heard: list[str] = []
@@ -94,4 +120,4 @@ def test_a_page_says_how_it_was_made(shown: tuple[Page, list[str]]) -> None:
     footer = page.inner_text("footer")
     assert page.inner_text("footer pre").startswith("securevfl ")
     for word in ("version", "commit", "date", "seed", "processor", "dataset"):
-        assert f"\n{word}\n" in footer
+        assert re.search(rf"\n(job\.)?{word}\n", footer), word

@@ -44,6 +44,11 @@ def job(scheme: str = "plain", **settings: object) -> str:
     return str(path)
 
 
+def said(error: str) -> int:
+    """Lines of standard error beside those on what the files are like."""
+    return sum(not line.startswith("party '") for line in error.splitlines())
+
+
 def weights() -> np.ndarray:
     parts = [load_model(Path(f"models/{name}.safetensors")).weights for name in PARTIES]
     return np.concatenate(parts)
@@ -171,7 +176,7 @@ def test_a_finished_job_says_so_and_keeps_its_models(capsys: Capture) -> None:
         capsys.readouterr()
         assert run("train", path, *arguments) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1  # before a word about the job
+        assert said(error) == 1  # before a word about the job
         assert told in error
     np.testing.assert_array_equal(weights(), whole)
     assert run("train", path, "--force", "--seed", "5", "--quiet") == 0
@@ -222,7 +227,7 @@ def test_a_place_that_cannot_be_written_is_found_before_training(
     assert run("train", str(path), *arguments) == 2
     error = capsys.readouterr().err
     assert "cannot be written to" in error
-    assert error.count("\n") == 1
+    assert said(error) == 1
     assert not Path("models").exists()
 
 
@@ -233,13 +238,19 @@ def test_a_disk_without_room_is_found_before_training(
     assert run("train", job()) == 2
     error = capsys.readouterr().err
     assert re.search(r"models: 0\.\d+ MB will be written and 0\.02 MB are free", error)
-    assert error.count("\n") == 1
+    assert said(error) == 1
     assert not Path("models").exists()
 
 
 def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> None:
-    assert run("train", job("bfv")) == 0
-    told = capsys.readouterr().err
+    assert run("train", job("bfv"), "--html", "page.html") == 0
+    printed = capsys.readouterr()
+    page = Path("page.html").read_text(encoding="utf-8")
+    for text in ("bank alone", "Training loss by rounds", "train job.toml --html page.html"):
+        assert text in page
+    assert "bank alone" in printed.out
+    told = printed.err
+    assert "rows left out, as not every party has them: bank 20 of 400" in printed.out
     assert max(map(len, told.splitlines())) <= 80
     words = " ".join(told.split())
     for piece in (
@@ -250,8 +261,8 @@ def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> N
         "bank learns: every H_k",
         "shop learns: only its own gradient",
         "H_k is party k's part of the prediction",
+        "a checkpoint every 3 rounds in models: --resume goes on from it",
         r"set-up took [\d.]+ m?s, a round takes [\d.]+ m?s: at most 12 rounds take about",
-        "rows left out, as not every party has them: bank 20 of 400",
     ):
         assert re.search(piece if "\\" in piece else re.escape(piece), words), piece
 

@@ -1,5 +1,6 @@
 """What is left of a party's part of a job."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +56,7 @@ class PartyOutcome:
         privacy: what the job's noise promises; None where there is none.
         kept: which state the model is, and what this party saw of it.
         path: by λ₁, of algorithms that have an L1 path.
+        losses: of every round of this session, as exchanged, at the label party where it sees them.
     """
 
     model: SavedModel
@@ -69,3 +71,4 @@ class PartyOutcome:
     privacy: Promise | None
     kept: Kept
     path: tuple[PathPoint, ...] = ()
+    losses: Sequence[float] = ()

@@ -219,6 +219,7 @@ class FeatureScoring:
         self._held_out = held_out
         self._timetable = timetable
         self._inputs = inputs
+        self.losses: list[float] = []
         self.scores: list[Score] = []
 
     async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
@@ -242,7 +243,7 @@ class FeatureScoring:
 
 
 class LabelScoring:
-    """The label party's side; `scores` fills as training goes on."""
+    """The label party's side; `scores` fills as training goes on, and `losses` of its rounds."""
 
     def __init__(
         self,
@@ -261,7 +262,8 @@ class LabelScoring:
         self._inputs = inputs
         self._labels = labels
         self._target = target_auc
-        self._losses: list[float] = []
+        self._since = 0
+        self.losses: list[float] = []
         self.scores: list[Score] = []
 
     async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
@@ -273,7 +275,7 @@ class LabelScoring:
             loss: of the last one's batch, as it was exchanged, if this party saw it.
         """
         if loss is not None:
-            self._losses.append(loss)
+            self.losses.append(loss)
         return self._timetable.due(rounds) and await self._score(rounds, model)
 
     async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:
@@ -297,7 +299,7 @@ class LabelScoring:
         async with party.costs.compute(SCORING):
             own = model.predict(self._inputs)
         score = await self._held_out.score(round_index, own, self._labels)
-        seen, self._losses = self._losses, []
+        seen, self._since = self.losses[self._since :], len(self.losses)
         self.scores.append(replace(score, training_loss=fmean(seen) if seen else None))
         stop = self._target is not None and score.auc >= self._target
         for name in party.feature_parties:

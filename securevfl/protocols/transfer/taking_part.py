@@ -96,7 +96,15 @@ async def take_part(training: Training) -> Trained:
         first_round=first_round,
     )
     learned = own_side.learned(kept)
-    return Trained(kept, scoring.scores, leakage, ready.key, ended=ended, learned=learned)
+    return Trained(
+        kept,
+        scoring.scores,
+        leakage,
+        ready.key,
+        ended=ended,
+        learned=learned,
+        losses=scoring.losses,
+    )
 
 
 class OwnSide:

@@ -3,12 +3,13 @@
 import hashlib
 import secrets
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, Labels, is_real
+from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
 from securevfl.protocols.plan import Plan
@@ -100,7 +101,9 @@ def require_guard(
             model, others = record.told(places, variance)
             remedy = ""
             if model > MODEL_LIMIT or others > OTHERS_LIMIT:
-                remedy = _remedy(_Trial(party, agreement, labels, path), plan)
+                earlier = PersonRecord.load(path)
+                earlier.welcome(plan.facts.row_digests)
+                remedy = _remedy(_Trial(party, agreement, labels, earlier, places), plan)
             record.require_within_limits(places, variance, remedy)
             record.require_company(before, columns, variance)
         record.save(path)
@@ -113,17 +116,18 @@ class _Trial:
     party: Party
     agreement: Agreement
     labels: Labels | None
-    path: Path
+    earlier: PersonRecord
+    places: IntArray
 
     def passes(self, plan: Plan) -> bool:
         """Whether a plan would, of columns that its peers have not shown in such batches before."""
-        record, agreement = PersonRecord.load(self.path), self._agreement(plan)
-        places, before = record.welcome(plan.facts.row_digests), record.history.copy()
-        record.add(_told(self.party, plan, agreement, self.labels, resumes=False), places)
+        record, agreement = deepcopy(self.earlier), self._agreement(plan)
+        record.add(_told(self.party, plan, agreement, self.labels, resumes=False), self.places)
         variance = NO_LABELS if self.labels is None else label_variance(self.labels)
         try:
-            record.require_within_limits(places, variance, "")
-            record.require_company(before, sum(agreement.columns.values()), variance)
+            record.require_within_limits(self.places, variance, "")
+            columns = sum(agreement.columns.values())
+            record.require_company(self.earlier.history, columns, variance)
         except LabelLeakRefused:
             return False
         return True

@@ -70,7 +70,7 @@ def require_held_out_guard(training: "Training") -> Callable[[], None]:
 def _remedy(plan: Plan, most: int) -> str:
     """How often a job that is refused may score, if it may `most` times."""
     if most < 1:
-        return "eval_every = 'never', where a job can do without, shows nothing: do not score"
+        return "do not score (eval_every = 'never', where a job can do without)"
 
     def passes(every: int) -> bool:
         return replace(plan.timetable, every=every).times(plan.rounds) <= most

@@ -1,0 +1,63 @@
+"""A party's last two states, and the round that all parties have in common."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.errors import DataError
+from securevfl.protocols.session.checkpoints import Checkpoints, last_session
+from securevfl.protocols.session.state import SessionState
+
+
+def keep(folder: Path, party: str, *rounds: int) -> Checkpoints:
+    checkpoints = Checkpoints(folder, party)
+    for each in rounds:
+        checkpoints.keep(SessionState("ab", party, each, np.full((2, 1), float(each))))
+    return checkpoints
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    checkpoints = keep(tmp_path, "bank", 0, 10, 20, 30)
+    assert {rounds: state.weights[0, 0] for rounds, state in checkpoints.load().items()} == {
+        20: 20.0,
+        30: 30.0,
+    }
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_round_0_begins_another_session(tmp_path: Path) -> None:
+    assert set(keep(tmp_path, "bank", 0, 10, 20, 0).load()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("bank", "shop", "common"),
+    [((0, 10), (0, 10), 10), ((0, 10, 20), (0, 10), 10), ((0,), (0, 10), 0), ((0,), (), None)],
+)
+def test_all_go_on_from_the_newest_round_that_all_have(
+    tmp_path: Path, bank: tuple[int, ...], shop: tuple[int, ...], common: int | None
+) -> None:
+    keep(tmp_path, "bank", *bank)
+    keep(tmp_path, "shop", *shop)
+    session = last_session(tmp_path, ["bank", "shop"])
+    assert {state.rounds for state in session.values()} == ({common} - {None})
+
+
+def test_a_crash_between_the_two_files_loses_the_newest_alone(tmp_path: Path) -> None:
+    checkpoints = keep(tmp_path, "bank", 0, 10)
+    checkpoints.newest.replace(checkpoints.before)
+    assert set(checkpoints.load()) == {10}
+
+
+def test_clearing_takes_what_a_killed_process_was_writing(tmp_path: Path) -> None:
+    checkpoints = keep(tmp_path, "bank", 0, 10)
+    (tmp_path / ".bank.state-x1y2").write_bytes(b"half")
+    others = keep(tmp_path, "shop", 0)
+    checkpoints.clear()
+    assert list(tmp_path.iterdir()) == [others.newest]
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DataError, match="session state"):
+        keep(tmp_path / "file", "bank", 10)

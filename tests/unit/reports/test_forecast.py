@@ -1,0 +1,48 @@
+"""How long a job will take, from its first rounds."""
+
+import time
+
+from securevfl.reports.forecast import Forecast, SetupWatch
+from securevfl.runtime.costs import SETUP
+
+
+def forecast(rounds: int, *, may_end: bool = False) -> Forecast:
+    watch = SetupWatch()
+    watch.rounds_began = 102.0
+    return Forecast(rounds, may_end, watch, started=100.0)
+
+
+def test_a_long_first_round_says_enough() -> None:
+    told = forecast(10, may_end=True).after(1, 122.0)
+    assert told == (
+        "set-up took 2 s, a round takes 20 s: at most 10 rounds take about 200 s; it may end before"
+    )
+
+
+def test_after_a_short_one_the_second_is_measured_and_it_is_told_once() -> None:
+    one = forecast(100)
+    assert one.after(1, 102.5) is None
+    told = one.after(2, 102.6)
+    assert told is not None
+    assert told.endswith("a round takes 100 ms: at most 100 rounds take about 10.4 s")
+    assert one.after(3, 102.7) is None
+
+
+def test_the_only_round_is_told_however_short() -> None:
+    assert "a round takes 500 ms: it is the only one" in (forecast(1).after(1, 102.5) or "")
+
+
+def test_set_up_ends_with_the_first_section_of_another_phase() -> None:
+    watch = SetupWatch()
+
+    def after(phase: str) -> float | None:
+        watch.start()
+        watch.stop(phase)
+        return watch.rounds_began
+
+    assert (after(SETUP), after(SETUP)) == (None, None)
+    before = time.perf_counter()
+    began = after("local")
+    assert began is not None
+    assert before <= began <= time.perf_counter()
+    assert after("encrypt") == began

@@ -1,0 +1,56 @@
+"""A finished job beside each party alone, and its figures."""
+
+from typing import Any
+
+from securevfl.reports.comparison import compared, comparison_notes
+from securevfl.reports.trained import curves
+
+POINT = {"accuracy": 0.8, "r2": None, "rmse": None}
+ROW: dict[str, Any] = {
+    "auc": 0.9,
+    "accuracy": 0.85,
+    "r2": None,
+    "mae": 0.1,
+    "brier": 0.12,
+    "log_loss": 0.4,
+    "rounds_before": 6,
+    "alone": {
+        "bank": {"auc": 0.7, "accuracy": 0.6, "r2": None, "rows": 9, "labels_lent": False},
+        "shop": {"auc": 0.8, "accuracy": 0.7, "r2": None, "rows": 9, "labels_lent": True},
+    },
+    "curve": [
+        {**POINT, "rounds": 7, "total_s": 0.123456, "auc": 0.6},
+        {**POINT, "rounds": 8, "total_s": 0.2, "auc": 0.9},
+    ],
+    "losses": [0.6, 0.5],
+    "reliability": [
+        {"rows": 5, "predicted": 0.1, "observed": 0.2},
+        {"rows": 4, "predicted": 0.9, "observed": 0.8},
+    ],
+}
+
+
+def test_models_stand_beside_each_other_by_the_scores_that_all_have() -> None:
+    columns, models = compared(ROW)
+    assert [heading for heading, _ in columns] == ["model", "AUC", "accuracy"]
+    assert [[show(each) for _, show in columns] for each in models] == [
+        ["joint", "0.9000", "0.8500"],
+        ["bank alone", "0.7000", "0.6000"],
+        ["shop alone *", "0.8000", "0.7000"],
+    ]
+    lent, probabilities = comparison_notes(ROW)
+    assert lent.startswith("* with the labels, lent")
+    assert probabilities == "Brier score 0.1200, log loss 0.4000 (joint)"
+
+
+def test_figures_are_of_scores_losses_and_calibration() -> None:
+    by_rounds, by_seconds, losses, calibration = curves(ROW)
+    assert (by_rounds["x"], by_seconds["x"]) == ([7, 8], [0.1235, 0.2])
+    assert by_rounds["lines"] == {"bank alone": 0.7, "shop alone": 0.8}
+    # Those before it was interrupted are not known.
+    assert (losses["x"], losses["series"]) == ([7, 8], {"joint": [0.6, 0.5]})
+    assert calibration["series"] == {"joint": [0.2, 0.8], "as predicted": [0.1, 0.9]}
+
+
+def test_what_was_not_seen_has_no_figure() -> None:
+    assert curves({**ROW, "curve": ROW["curve"][:1], "losses": [], "reliability": None}) == []
