@@ -46,7 +46,8 @@ class Environment:
         tamper: fault injection into the network.
         guard_directory: where earlier jobs' leakage is remembered and this one's refused or
             noted; None only reports the ratio, as benchmarks do.
-        checkpoints: where parties write their models as training goes on; None writes none.
+        checkpoints: where parties write their models as training goes on, and what it takes to go
+            on from there (`session.checkpoints`); None writes none.
         progress: called with rounds done.
         modules: by party what makes its network, where its model is custom: a function of the
             numbers of features and outputs.

@@ -16,14 +16,25 @@ def auc(predictions: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
         predictions: H, shape (S, C).
         labels: class numbers, shape (S,).
     """
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415  # slow to import
-
     if predictions.shape[1] == 1:
-        return float(roc_auc_score(labels, predictions[:, 0]))
+        return _area(predictions[:, 0], labels == 1)
     odds = np.exp(predictions - predictions.max(axis=1, keepdims=True))
     probabilities = odds / odds.sum(axis=1, keepdims=True)
     present = np.unique(labels)
-    return float(np.mean([roc_auc_score(labels == k, probabilities[:, k]) for k in present]))
+    return float(np.mean([_area(probabilities[:, k], labels == k) for k in present]))
+
+
+def _area(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
+    """The share of pairs that are in order, ties as half: Mann and Whitney's U / (n₁·n₀).
+
+    Sorting once takes a twentieth of a library's whole curve, and rounds are scored one by one.
+    """
+    others = np.sort(scores[~positive])
+    own = np.sort(scores[positive])  # in order, their places are found quickly
+    if not (len(own) and len(others)):
+        raise ValueError("an AUC takes rows of both classes")
+    sides = [np.searchsorted(others, own, side).mean() for side in ("left", "right")]
+    return float(sum(sides) / (2 * len(others)))
 
 
 def auc_error(labels: NDArray[np.int64]) -> float:

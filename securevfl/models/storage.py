@@ -230,7 +230,7 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
     if header.head is not None and header.head[:1] != (header.party,):
         raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
-    shapes = _shapes(header)
+    shapes = tensor_shapes(header)
     if header.is_dense and "phi" in tensors:
         shapes["phi"] = (header.outputs,)
     custom = header.network is not None and header.network.kind == "custom"
@@ -277,7 +277,7 @@ def _require_numbers(
         raise DataError(f"model file {path}: a scale is not positive")
 
 
-def _shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a file's tensors, but for those of a custom network."""
     columns = len(header.columns)
     shapes: dict[str, tuple[int, ...]] = {"mean": (columns,), "scale": (columns,)}

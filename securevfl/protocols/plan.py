@@ -167,6 +167,18 @@ class Plan:
         return self.derives_steps and watches and self.learns.residuals != "noisy"
 
     @property
+    def never_resumes(self) -> str | None:
+        """Why a session of this job cannot go on after it was killed; None where it can."""
+        if not self.algorithm.keeps_state:
+            return f"algorithm = {self.algorithm.name!r} keeps no state to go on from"
+        if self.account is not None:
+            return (
+                f"exchange {self.exchange.name!r}: a session that goes on would release again "
+                "what its account counts once"
+            )
+        return None
+
+    @property
     def most_batch_rows(self) -> int:
         """The largest S of a batch."""
         return self.schedule.most_rows
@@ -266,11 +278,11 @@ class Plan:
     @cached_property
     def timetable(self) -> Timetable:
         """When held-out rows are scored."""
-        every = self.job.job.eval_every
+        every = self.job.job.eval_every or 0
         if every == "never":
             return Timetable(self.rounds, 0, 0)
         between = self.algorithm.scores_between
-        return Timetable(self.rounds, every or 0 if between else 0, self.facts.test_rows)
+        return Timetable(self.rounds, every if between else 0, self.facts.test_rows)
 
     @cached_property
     def account(self) -> PrivacyAccount | None:

@@ -60,6 +60,7 @@ class JobRow(CostFigures):
     batch_size: int | str
     rounds: float
     reached_target: bool
+    rounds_before: NotRequired[int]
     auc: float | None
     binormal: NotRequired[bool]
     label_guard_ratio: float | None
@@ -71,7 +72,10 @@ class JobRow(CostFigures):
 
 
 class TrainRow(JobRow):
-    """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use."""
+    """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use.
+
+    Costs are without those of `rounds_before`, which were done before it was interrupted.
+    """
 
     learned: bool
     ended: str

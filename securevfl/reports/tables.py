@@ -57,6 +57,10 @@ def _rounds(row: JobRow | RoundsRow | NetworksRow) -> str:
     return f"{row['rounds']:g}{mark}"
 
 
+def _rounds_paid(row: JobRow) -> float:
+    return row["rounds"] - row.get("rounds_before", 0)
+
+
 def _exchange(row: JobRow) -> str:
     name = row["exchange"]
     if row["key_bits"]:
@@ -93,7 +97,7 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
-    ("a round", lambda row: seconds(row["total_s"] / row["rounds"])),
+    ("a round", lambda row: seconds(row["total_s"] / _rounds_paid(row))),
     ("sent", lambda row: size(row["bytes_sent"])),
 )
 

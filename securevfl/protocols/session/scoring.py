@@ -11,7 +11,7 @@ Scoring is no part of a round: neither its time nor its messages count as traini
 
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol
+from typing import Literal, Protocol
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.models.local_model import LocalModel
@@ -20,6 +20,8 @@ from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.costs import SCORING
 from securevfl.wire.codec import StepMessage, message_kind
+
+DOUBLING_UNTIL, LATE_SCORINGS = 32, 20
 
 
 @message_kind(11, stage="evaluation")
@@ -56,26 +58,31 @@ class Timetable:
 
     Attributes:
         rounds: R; the last round is always scored, whichever it turns out to be.
-        every: rounds between scorings; 0 scores the last round only.
+        every: rounds between scorings; doubling ones up to 20; 0 scores the last round only.
         test_rows: 0 turns scoring off.
     """
 
     rounds: int
-    every: int
+    every: int | Literal["doubling"]
     test_rows: int
 
     def due(self, round_index: int, *, last: bool = False) -> bool:
         """Whether to score after this round, counted from 0."""
         done = round_index + 1
-        regular = self.every > 0 and done % self.every == 0
-        return self.test_rows > 0 and (regular or last or done == self.rounds)
+        return self.test_rows > 0 and (last or done == self.rounds or self._regular(done))
 
     def times(self, rounds: int) -> int:
         """How often held-out rows have been scored if a job ends after so many rounds."""
         if self.test_rows == 0:
             return 0
-        ends_between = self.every == 0 or rounds % self.every != 0
-        return (rounds // self.every if self.every else 0) + int(ends_between)
+        return sum(map(self._regular, range(1, rounds))) + 1
+
+    def _regular(self, done: int) -> bool:
+        if self.every == "doubling":
+            # More would cost a quick job as much as its rounds do.
+            late = done - DOUBLING_UNTIL
+            return late % LATE_SCORINGS == 0 if late > 0 else done.bit_count() == 1
+        return self.every > 0 and done % self.every == 0
 
 
 class GivesHeldOut(Protocol):

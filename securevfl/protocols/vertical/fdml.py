@@ -43,6 +43,7 @@ from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions, serve
+from securevfl.protocols.vertical.memory import require_no_session
 from securevfl.protocols.vertical.program import Trained, Training, run_party
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING, Costs
@@ -56,6 +57,7 @@ class Fdml(Algorithm):
     settings = FdmlSettings
     one_step = True
     labels_everywhere = True
+    keeps_state = False
     scores_between = False
     default_schedule = "inverse-sqrt"
     roles = (
@@ -112,8 +114,7 @@ async def take_part(training: Training) -> Trained:
         PeerError: a peer or the server broke the protocol or is gone.
     """
     party, plan, part = training.party, training.plan, training.part
-    if training.workplace.resume is not None:
-        raise ConfigError("algorithm = 'fdml': its server keeps no state to go on from")
+    require_no_session(training)
     agreement = await agree(
         party,
         plan.hash,

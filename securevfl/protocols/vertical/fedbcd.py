@@ -176,7 +176,9 @@ async def take_part(training: Training) -> Trained:
     write_down_scorings()
     memory = Memory(ready, steps, watch, part.row_offsets)
     first_round = 0
-    if place.resume is not None:
+    if place.resume is None:
+        keep_state(training, leakage, memory, 0)
+    else:
         first_round = go_on(place.resume, training, leakage, memory)
     by_row = ByRow(party, ready.gathering)
     scoring: FeatureScoring | LabelScoring

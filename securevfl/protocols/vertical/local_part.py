@@ -63,13 +63,15 @@ class LocalPart:
             with_intercept = table.name == plan.facts.label_party
         intercept = plan.job.job.intercept and with_intercept
         self.head: HeadedModel | None = None
+        features = self.scaling.apply(table.train)
         if plan.representation is None:
-            self.model = self._start(intercept, start)
+            self.model = self._start(features, intercept, start)
         else:
-            self.model = self._start(False, start)
+            self.model = self._start(features, False, start)
             if table.name == plan.facts.label_party:
                 self.model = self.head = self._with_head(self.model, start)
-        self.inputs = self.model.inputs(self.scaling.apply(table.train))
+        self.inputs = self.model.inputs(features)
+        del features  # as large as the inputs
         self.held_out = self.model.inputs(self.scaling.apply(table.test))
         self.row_offsets: FloatArray | None = None
         if plan.row_offsets and table.name == plan.facts.label_party:
@@ -83,9 +85,10 @@ class LocalPart:
         """P of a network; None for a linear model."""
         return None if self.model.is_linear else self.model.weights.size
 
-    def _start(self, intercept: bool, start: np.random.Generator) -> LocalModel:
+    def _start(
+        self, features: FloatArray, intercept: bool, start: np.random.Generator
+    ) -> LocalModel:
         job, outputs = self._plan.job, self._plan.given
-        features = self.scaling.apply(self._table.train)
         # A promise end to end covers θ⁰, which predictions show.
         private = job.privacy.gradient_clip is not None
         if self._network is not None and self._network.kind == "dense":
@@ -104,11 +107,10 @@ class LocalPart:
                 precision=self._network.precision,
                 whatever_the_rows=private or self._plan.representation is not None,
             )
-        zero = zero_start(features.shape[1] + int(intercept), outputs, intercept)
         if job.job.start == "zero":
-            return zero
+            return zero_start(features.shape[1] + int(intercept), outputs, intercept)
         return random_start(
-            zero.inputs(features),
+            features,
             outputs,
             intercept,
             start,
