@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.data.tables import PartyTable, VerticalDataset
@@ -33,6 +34,7 @@ from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
 from securevfl.runtime.pace import Pace
 from securevfl.runtime.simulation import Tamper, simulate
 from securevfl.runtime.views import View
+from securevfl.shown import Shown
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Environment:
     resume: Mapping[str, SessionState] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class TrainingResult:
+@dataclass(frozen=True, repr=False)
+class TrainingResult(Shown):
     """A finished job.
 
     Attributes:
@@ -103,6 +105,24 @@ class TrainingResult:
     others: dict[str, Any] = field(default_factory=dict)
     rounds_before: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """How training went, and what it cost."""
+        facts, costs = self.plan.facts, self.costs()
+        score = self.scores[-1] if self.scores else None
+        scored = {"AUC": f"{score.auc:.4f}", "accuracy": f"{score.accuracy:.4f}"} if score else {}
+        guard = self.label_guard_ratio
+        return {
+            "job": f"{self.plan.algorithm.name} under {self.plan.exchange.name}, {facts.rows} rows",
+            "parties": ", ".join(facts.names),
+            "rounds": f"{self.rounds}, ended: {self.ended}",
+            **scored,
+            "learned": "yes" if self.learned else "nothing that can be told from chance",
+            "total": f"{costs.total_s:.3g} s ({costs.compute_s:.3g} s of it computation)",
+            "sent": f"{costs.bytes_sent:,} bytes in {costs.messages} messages",
+            **({} if guard is None else {"label guard ratio": f"{guard:.3f}"}),
+        }
 
     @property
     def job(self) -> Job:

@@ -22,7 +22,7 @@ from securevfl.arrays import FloatArray, IntArray
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.interactive.columns import Columns, blocks, columns_of, is_by_party, side_by_side
-from securevfl.interactive.progress import rounds_done
+from securevfl.interactive.progress import line_of_progress
 from securevfl.job import Job
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
@@ -131,8 +131,9 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         job = self._job(**settings)
         if plan_for(job, dataset).networks:
             raise ConfigError(f"{type(self).__name__} is linear: securevfl.train trains networks")
-        with rounds_done(self.verbose, self.rounds) as progress:
-            result = train(job, dataset, Environment(progress=progress))
+        with line_of_progress(self.verbose) as tell:
+            told = Environment(progress=lambda done: tell(f"round {done} of at most {self.rounds}"))
+            result = train(job, dataset, told)
         self.result_ = result
         self.n_iter_ = result.rounds
         self.cost_ = result.costs()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from typing_extensions import override
 
 from securevfl.errors import DataError
 from securevfl.files import replace_file
@@ -31,6 +32,7 @@ from securevfl.models.local_model import (
     pixels_left,
     require_torch,
 )
+from securevfl.shown import Shown
 
 FORMAT = 1
 _HEADER = "securevfl"
@@ -90,8 +92,8 @@ class ModelHeader:
 _MODEL_HEADER = TypeAdapter(ModelHeader)
 
 
-@dataclass(frozen=True)
-class SavedModel:
+@dataclass(frozen=True, repr=False)
+class SavedModel(Shown):
     """A party's model with the scaling of its features.
 
     Attributes:
@@ -115,6 +117,18 @@ class SavedModel:
     make_module: MakeModule | None = field(default=None, repr=False)
     head: NDArray[np.float64] | None = None
     phi: NDArray[np.float64] | None = None
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """Whose it is, and of what size."""
+        header = self.header
+        return {
+            "party": header.party,
+            "model": "linear" if header.network is None else header.network.kind,
+            "columns": len(header.columns),
+            "outputs": header.outputs,
+            "rounds": header.rounds,
+        }
 
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Local predictions H_k of raw features, shape (S, len(columns)).

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from typing_extensions import override
+
 from securevfl.arrays import FloatArray
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
+from securevfl.shown import Shown
 
 Ending = Literal["rounds", "target", "settled", "no way down"]
 """What ends training: all rounds are done, the held-out target is reached, or the label party's
@@ -36,8 +39,8 @@ class PathPoint:
     gap: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class PartyOutcome:
+@dataclass(frozen=True, eq=False, repr=False)
+class PartyOutcome(Shown):
     """What one party's program returns.
 
     Attributes:
@@ -66,3 +69,8 @@ class PartyOutcome:
     learned: bool
     privacy: Promise | None
     path: tuple[PathPoint, ...] = ()
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """Whose it is, and how it ended."""
+        return {"party": self.model.header.party, "rounds": self.rounds, "ended": self.ended}
