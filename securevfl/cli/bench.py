@@ -42,14 +42,16 @@ R = TypeVar("R", bound=Mapping[str, Any])
 
 
 @command(bench)
-def tradeoff(settings: TradeoffSettings, data: options.SplitData, output: options.Output) -> None:
+def tradeoff(settings: TradeoffSettings, data: options.SplitData, output: options.Page) -> None:
     """Encrypted training to a target AUC, and what each part costs."""
     dataset = data.load()
     from securevfl.benchmarks.tradeoff import tradeoff as run
+    from securevfl.reports.tradeoff import tradeoff_page
 
     rows = _rows(output, lambda report: run(settings, dataset, report))
     parties = len(dataset.parties)
-    _keep(output, "bench tradeoff", settings, rows, dataset=dataset.name, parties=parties)
+    kept = {"dataset": dataset.name, "parties": parties}
+    _keep(output, "bench tradeoff", settings, rows, page=tradeoff_page, **kept)
     for target in settings.target_aucs:
         chosen = [row for row in rows if row["target_auc"] == target]
         title = (

@@ -42,4 +42,4 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
                 test_path=beside / party.test_data if party.test_data else None,
             )
         )
-    return load_files(sources)
+    return load_files(sources, regression=job.job.loss == "squared")

@@ -218,6 +218,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
     """What a finished job reports."""
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
+    exact = result.exact_score if result.privacy and score else None
     target = job.target_auc
     rate = None if job.learning_rate == "auto" else job.learning_rate
     return {
@@ -234,9 +235,13 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "learned": result.learned,
         "ended": result.ended,
         "reached_target": target is None or (score is not None and score.auc >= target),
-        "auc": score.auc if score else None,
-        "auc_exact": result.clear_auc if result.privacy and score else None,
-        "accuracy": score.accuracy if score else None,
+        "auc": score.class_auc if score else None,
+        "auc_exact": exact.class_auc if exact else None,
+        "accuracy": score.class_accuracy if score else None,
+        "r2": score.r2 if score else None,
+        "r2_exact": exact.r2 if exact else None,
+        "rmse": score.rmse if score else None,
+        "mae": score.mae if score else None,
         "binormal": score is not None and score.binormal,
         **cost_figures(result.costs()),
         "label_guard_ratio": result.label_guard_ratio,
@@ -255,7 +260,7 @@ def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
     from rich.console import Console
 
     Console().print(
-        tables.table(tables.TRADEOFF, [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
+        tables.table(tables.scored_by(row), [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
     )
     sys.stdout.write(f"{ENDINGS[row['ended']]}\n")
     if row["rounds_before"]:

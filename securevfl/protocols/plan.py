@@ -42,7 +42,7 @@ class Facts:
         label_party: the one that holds the labels.
         rows: N.
         test_rows: of the held-out rows; 0 for none.
-        classes: number of classes.
+        classes: number of classes; 0 where targets are real.
         row_digests: who the training rows are; they fix the batches.
         standardize: whether features are standardized where the job does not say, each party on
             its own.
@@ -55,6 +55,11 @@ class Facts:
     classes: int
     row_digests: NDArray[np.uint64] = field(compare=False)
     standardize: bool = True
+
+    @property
+    def real_targets(self) -> bool:
+        """Whether the job is a regression."""
+        return self.classes == 0
 
     @classmethod
     def of(cls, dataset: VerticalDataset) -> "Facts":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.arrays import IntArray
+from securevfl.arrays import Labels
 from securevfl.data.tables import OwnRows, PartyTable
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.keys import KeyMaker
@@ -24,12 +24,14 @@ class PartyData:
         train_labels: at the label party only; at all where the algorithm gives them to all.
         test_labels: the same.
         own_rows: the label party's rows that no other party holds.
+        class_names: at the label party, what each class is called.
     """
 
     table: PartyTable
-    train_labels: IntArray | None
-    test_labels: IntArray | None
+    train_labels: Labels | None
+    test_labels: Labels | None
     own_rows: OwnRows | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def whole_table(self) -> PartyTable:

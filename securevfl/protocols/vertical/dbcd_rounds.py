@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import UnexpectedMessage
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import BendingLoss
@@ -115,7 +115,7 @@ class Leader:
         gap: bound on how far it was above the least before the last step, as a part of it.
     """
 
-    def __init__(self, common: Common, labels: IntArray, tolerance: float) -> None:
+    def __init__(self, common: Common, labels: Labels, tolerance: float) -> None:
         self._common, self._labels, self._tolerance = common, labels, tolerance
         self._total = self._before = self._others = np.zeros((len(labels), 1))
         self.objective: float | None = None

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
@@ -313,7 +313,7 @@ async def train(
     return plan.rounds, "rounds"
 
 
-def watch_of(party: Party, plan: Plan, labels: IntArray | None) -> Watch:
+def watch_of(party: Party, plan: Plan, labels: Labels | None) -> Watch:
     """A party's side of the label party's word.
 
     Args:

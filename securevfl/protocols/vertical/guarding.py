@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels, is_real
 from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
 from securevfl.protocols.plan import Plan
@@ -62,7 +62,7 @@ def require_guard(
     party: Party,
     plan: Plan,
     agreement: Agreement,
-    labels: IntArray | None,
+    labels: Labels | None,
     directory: Path | None,
     *,
     resumes: bool = False,
@@ -112,7 +112,7 @@ class _Trial:
 
     party: Party
     agreement: Agreement
-    labels: IntArray | None
+    labels: Labels | None
     path: Path
 
     def passes(self, plan: Plan) -> bool:
@@ -145,7 +145,7 @@ class _Trial:
 
 
 def _told(
-    party: Party, plan: Plan, agreement: Agreement, labels: IntArray | None, *, resumes: bool
+    party: Party, plan: Plan, agreement: Agreement, labels: Labels | None, *, resumes: bool
 ) -> Iterator[Told]:
     """What all rounds of a job would tell all peers."""
     every_visit = plan.job.job.label_guard == "visits" or not plan.schedule.repeats
@@ -168,10 +168,11 @@ def _told(
             continue
         for key in keys:
             rows = plan.schedule.fixed[key]
+            kind = "<f8" if labels is not None and is_real(labels) else "<i8"
             what = hashlib.sha256(committed[COMMITMENT_BYTES * key :][:COMMITMENT_BYTES])
             if labels is not None:
                 people = plan.facts.row_digests[rows]
-                what.update(labels[rows[np.argsort(people)]].astype("<i8").tobytes())
+                what.update(labels[rows[np.argsort(people)]].astype(kind).tobytes())
             yield Told(peer, values, rows, what.hexdigest()[:32], model)
 
 

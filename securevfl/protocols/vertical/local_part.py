@@ -13,6 +13,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
+from securevfl.data.targets import TargetScaling
 from securevfl.models.dense import dense_start
 from securevfl.models.head import HeadedModel, head_start
 from securevfl.models.linear import random_start, zero_start
@@ -31,10 +32,12 @@ class LocalPart:
         start: draws θ⁰ and row offsets.
         make_module: makes a custom network.
         with_intercept: whether the constant column is this party's; the label party's by default.
+        class_names: what its file calls the classes; empty at feature parties.
 
     Attributes:
         phi: computes what the party's file holds beside its layer, by which others' units score.
         row_offsets: e of all rows, shape (N, C); None where this party adds none.
+        targets: how the label party scales real ones; its file keeps it.
 
     Raises:
         ConfigError: a module that does not fit.
@@ -48,9 +51,12 @@ class LocalPart:
         make_module: MakeModule | None = None,
         *,
         with_intercept: bool | None = None,
+        class_names: tuple[str, ...] = (),
     ) -> None:
         self._plan, self._table = plan, table
+        self._class_names = class_names
         self.phi: Callable[[], FloatArray] | None = None
+        self.targets: TargetScaling | None = None
         standardize = plan.job.job.standardize
         if standardize is None:
             standardize = plan.facts.standardize
@@ -136,6 +142,10 @@ class LocalPart:
             rounds=rounds,
             network=self._network,
             representation=self._plan.representation,
+            target_mean=None if self.targets is None else self.targets.mean,
+            target_scale=None if self.targets is None else self.targets.scale,
+            class_names=self._class_names or None,
+            rows=self._plan.facts.rows,
         )
         return saved_model(
             header,
