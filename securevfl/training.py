@@ -110,13 +110,22 @@ class TrainingResult(Shown):
         """How training went, and what it cost."""
         facts, costs = self.plan.facts, self.costs()
         score = self.scores[-1] if self.scores else None
-        scored = {"AUC": f"{score.auc:.4f}", "accuracy": f"{score.accuracy:.4f}"} if score else {}
+        figures = (
+            {}
+            if score is None
+            else {
+                "AUC": score.class_auc,
+                "accuracy": score.class_accuracy,
+                "R²": score.r2,
+                "RMSE": score.rmse,
+            }
+        )
         guard = self.label_guard_ratio
         return {
             "job": f"{self.plan.algorithm.name} under {self.plan.exchange.name}, {facts.rows} rows",
             "parties": ", ".join(facts.names),
             "rounds": f"{self.rounds}, ended: {self.ended}",
-            **scored,
+            **{name: f"{each:.4g}" for name, each in figures.items() if each is not None},
             "learned": "yes" if self.learned else "nothing that can be told from chance",
             "total": f"{costs.total_s:.3g} s ({costs.compute_s:.3g} s of it computation)",
             "sent": f"{costs.bytes_sent:,} bytes in {costs.messages} messages",

@@ -47,6 +47,6 @@ def test_results_models_jobs_and_data_show_a_few_lines_whatever_their_size() -> 
         assert repr(each) == str(each)
         assert not re.search(r"array|\d\.\d{9}", repr(each))
     assert "rounds: 2, ended: rounds" in repr(result)
-    assert f"AUC: {result.scores[-1].auc:.4f}" in repr(result)
+    assert f"AUC: {result.scores[-1].auc:.4g}" in repr(result)
     assert "<td" in result._repr_html_()
     assert repr(np.float64(0.5)) not in repr(result)
