@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import IntArray, Labels, is_real
+from securevfl.data.notes import Note
 from securevfl.errors import ConfigError, DataError
+from securevfl.recipe import Recipe
 from securevfl.shown import Shown
 
 
@@ -22,12 +24,14 @@ class PartyTable(Shown):
         columns: P column names.
         train: Shape (N, P), float64, unscaled.
         test: Shape (test rows, P), float64, unscaled.
+        recipe: How they were made of the party's raw columns, where that took more than reading.
     """
 
     name: str
     columns: tuple[str, ...]
     train: NDArray[np.float64]
     test: NDArray[np.float64]
+    recipe: Recipe | None = None
 
     @override
     def shown(self) -> dict[str, object]:
@@ -74,6 +78,7 @@ class VerticalDataset(Shown):
         label_names: What each class was called at the source.
         dropped: By party, how many of its rows had an id that not every party holds.
         own_rows: The label party's rows beside the N, for transfer learning.
+        notes: What was noticed in the parties' files.
     """
 
     name: str
@@ -87,6 +92,7 @@ class VerticalDataset(Shown):
     label_names: tuple[str, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
     own_rows: OwnRows | None = None
+    notes: tuple[Note, ...] = ()
 
     @override
     def shown(self) -> dict[str, object]:

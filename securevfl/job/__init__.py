@@ -35,6 +35,7 @@ from securevfl.job.sections import (
     PrivacySettings,
     Section,
 )
+from securevfl.recipe import Preprocessing
 from securevfl.shown import Shown
 
 __all__ = [
@@ -80,6 +81,8 @@ class Job(Shown, Section):
     """A whole job file.
 
     Attributes:
+        preprocess: what parties make of text and of missing values, each of its own; not given,
+            they are refused.
         own: sections that belong to one algorithm, by its name; in a file they stand like others.
     """
 
@@ -89,6 +92,7 @@ class Job(Shown, Section):
     network: NetworkSettings = NetworkSettings(preset="lan")
     privacy: PrivacySettings = PrivacySettings()
     audit: AuditSection = AuditSection()
+    preprocess: Preprocessing | None = None
     output: OutputSettings = OutputSettings()
     own: Mapping[str, SerializeAsAny[Section]] = {}
 
@@ -302,6 +306,7 @@ def _sections() -> dict[str, type[BaseModel]]:
         "network": NetworkSettings,
         "privacy": PrivacySettings,
         "audit": AuditSection,
+        "preprocess": Preprocessing,
         "output": OutputSettings,
         **OWN_SECTIONS,
     }

@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.models.storage import SavedModel
+from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
@@ -55,6 +56,7 @@ class PartyOutcome(Shown):
         learned: at the label party, whether the training loss has ended below that of the best
             constant, as far as it could see.
         privacy: what the job's noise promises; None where there is none.
+        kept: which state the model is, and what this party saw of it.
         path: by λ₁, of algorithms that have an L1 path.
     """
 
@@ -68,6 +70,7 @@ class PartyOutcome(Shown):
     ended: Ending
     learned: bool
     privacy: Promise | None
+    kept: Kept
     path: tuple[PathPoint, ...] = ()
 
     @override
