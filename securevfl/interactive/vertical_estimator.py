@@ -60,8 +60,9 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         n_iter_: rounds done.
         cost_: the cost ledger: seconds of computation by phase and of communication on the
             critical path, bytes, messages (`securevfl.runtime.costs.JobCosts`).
-        history_: of every scoring of held-out rows: its round, AUC and accuracy, and the training
-            loss until then.
+        history_: by round the training loss of its batch, as it was exchanged: rows of "round" and
+            "loss", for a data frame; of fedsgd and fedbcd, where the label party sees it without
+            noise, and else empty.
         label_guard_ratio_: equations that gradients told others over unknown labels; None where
             they tell none. Real parties refuse a job by such figures, here it is only said.
         result_: the job (`securevfl.training.TrainingResult`); it is not pickled, as it holds keys.
@@ -136,15 +137,8 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self.n_iter_ = result.rounds
         self.cost_ = result.costs()
         self.label_guard_ratio_ = result.label_guard_ratio
-        self.history_ = [
-            {
-                "round": score.rounds,
-                "auc": score.class_auc,
-                "accuracy": score.class_accuracy,
-                "loss": score.training_loss,
-            }
-            for score in result.scores
-        ]
+        losses = result.outcomes[result.plan.facts.label_party].losses
+        self.history_ = [{"round": index, "loss": loss} for index, loss in enumerate(losses, 1)]
         self._warn(result)
         return result
 
@@ -174,6 +168,9 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return Job.of(**sections, job={**more, **own}, exchange={"hide": self.hide, **keys})
 
     def _warn(self, result: TrainingResult) -> None:
+        """Say what whoever fits has to know."""
+        for each in result.warnings:
+            warnings.warn(each.text, UserWarning, stacklevel=4)
         if self.learning_rate == "auto" and result.ended == "rounds":
             warnings.warn(
                 f"rounds = {self.rounds} were done before the loss had settled (tol = "

@@ -58,6 +58,8 @@ class PartyOutcome(Shown):
         privacy: what the job's noise promises; None where there is none.
         kept: which state the model is, and what this party saw of it.
         path: by λ₁, of algorithms that have an L1 path.
+        losses: of fedsgd and fedbcd at the label party, of the batch of every round of this run as
+            it was exchanged, in the targets' units; empty where it sees none without noise.
     """
 
     model: SavedModel
@@ -72,6 +74,7 @@ class PartyOutcome(Shown):
     privacy: Promise | None
     kept: Kept
     path: tuple[PathPoint, ...] = ()
+    losses: tuple[float, ...] = ()
 
     @override
     def shown(self) -> dict[str, object]:

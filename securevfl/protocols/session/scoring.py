@@ -217,6 +217,7 @@ class FeatureScoring:
         self._timetable = timetable
         self._inputs = inputs
         self.scores: list[Score] = []
+        self.losses: list[float] = []
 
     async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
         """Give held-out predictions if it is due, take the verdict."""
@@ -239,7 +240,7 @@ class FeatureScoring:
 
 
 class LabelScoring:
-    """The label party's side; `scores` fills as training goes on."""
+    """The label party's side; `scores` and `losses` of rounds fill as training goes on."""
 
     def __init__(
         self,
@@ -260,6 +261,7 @@ class LabelScoring:
         self._target = target_auc
         self._losses: list[float] = []
         self.scores: list[Score] = []
+        self.losses: list[float] = []
 
     async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
         """Score the sum of all predictions if it is due, and tell the others whether to stop.
@@ -271,6 +273,7 @@ class LabelScoring:
         """
         if loss is not None:
             self._losses.append(loss)
+            self.losses.append(loss)
         return self._timetable.due(rounds) and await self._score(rounds, model)
 
     async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:

@@ -210,7 +210,15 @@ async def take_part(training: Training) -> Trained:
         learned = keeper.hindsight.learned(kept)
     # Noise on predictions drowns the training loss.
     learned = learned or plan.exchange.adds_noise
-    return Trained(kept, scoring.scores, leakage, ready.key, ended=ended, learned=learned)
+    return Trained(
+        kept,
+        scoring.scores,
+        leakage,
+        ready.key,
+        ended=ended,
+        learned=learned,
+        losses=tuple(scoring.losses),
+    )
 
 
 @dataclass(frozen=True, eq=False)

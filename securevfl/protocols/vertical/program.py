@@ -62,6 +62,7 @@ class Trained:
     ended: Ending = "rounds"
     learned: bool = True
     path: tuple[PathPoint, ...] = ()
+    losses: tuple[float, ...] = ()
 
 
 Train = Callable[[Training], Awaitable[Trained]]
@@ -131,6 +132,7 @@ async def run_party(
         # Of all rounds, also where training ended before: when it does follows from the data.
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=trained.path,
+        losses=tuple(unit**2 * loss for loss in trained.losses),
         kept=trained.kept,
     )
 
