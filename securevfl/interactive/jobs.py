@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
@@ -23,12 +24,14 @@ from securevfl.training import Environment, TrainingResult
 from securevfl.training import train as run_training
 
 AnyJob = Job | Mapping[str, Any] | str | Path
+AnyData = VerticalDataset | Mapping[str, Any]
+"""Data that are at hand, or by party a data frame or a file in place of the job's."""
 WIDTH = 100
 
 
 def train(
     job: AnyJob,
-    data: VerticalDataset | None = None,
+    data: AnyData | None = None,
     *,
     data_dir: Path | None = None,
     environment: Environment | None = None,
@@ -41,7 +44,9 @@ def train(
 
     Args:
         job: a job, its file, or its sections as mappings of keys to values.
-        data: in place of what the job names: a set by name, or files beside the job file.
+        data: in place of what the job names, which are a set by name or files beside the job file:
+            a data set, or by party a pandas or polars data frame or the path of a file, with the
+            columns that `[[party]]` says. They are joined by id as files are.
         data_dir: where to look for a set by name first.
         environment: see there; it may bring modules of networks.
         verbose: show rounds as they are done.
@@ -115,7 +120,7 @@ class AuditResult:
 
 def audit(
     job: AnyJob,
-    data: VerticalDataset | None = None,
+    data: AnyData | None = None,
     *,
     attacks: Sequence[str] = ATTACKS,
     repeats: int = 5,
@@ -129,7 +134,7 @@ def audit(
 
     Args:
         job: a job, its file, or its sections as mappings of keys to values.
-        data: in place of what the job names; with held-out rows.
+        data: see `train`; with held-out rows.
         attacks: by name.
         repeats: seeds, from the job's on.
         workers: processes; a script that asks for more than one guards its own start by
@@ -153,16 +158,49 @@ def audit(
     return AuditResult(described, rows)
 
 
-def _read(
-    job: AnyJob, data: VerticalDataset | None, data_dir: Path | None
-) -> tuple[Job, VerticalDataset]:
+def _read(job: AnyJob, data: AnyData | None, data_dir: Path | None) -> tuple[Job, VerticalDataset]:
     beside = Path()
     if isinstance(job, str | Path):
         path = Path(job)
         job, beside = read_job(path), path.parent
     elif not isinstance(job, Job):
         job = Job.of(**job)
-    if data is None:
-        check_job(job)
-        data = job_data(job, beside, data_dir)
-    return job, data
+    if isinstance(data, VerticalDataset):
+        return job, data
+    check_job(job)
+    with TemporaryDirectory() as folder:
+        return job, job_data(_with_tables(job, data or {}, Path(folder)), beside, data_dir)
+
+
+def _with_tables(job: Job, tables: Mapping[str, Any], folder: Path) -> Job:
+    """The job with these tables as its parties' files, written into a folder of this user's."""
+    names = [party.name for party in job.party]
+    for name in tables:
+        if name not in names:
+            raise ConfigError(f"data of {name!r}, who is no [[party]] of the job: {names}")
+    files = {name: _file_of(table, folder / f"{name}.parquet") for name, table in tables.items()}
+    parties = [
+        party.model_copy(update={"data": files.get(party.name, party.data)}) for party in job.party
+    ]
+    return job.model_copy(update={"party": tuple(parties)})
+
+
+def _file_of(table: Any, path: Path) -> Path:  # noqa: ANN401
+    if isinstance(table, str | Path):
+        return Path(table).absolute()
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for data frames
+
+    if hasattr(table, "isna"):  # pandas: by values, as its own conversion takes another library
+        missing = table.isna()
+        columns = {
+            str(name): [
+                None if none else value
+                for value, none in zip(table[name].tolist(), missing[name], strict=True)
+            ]
+            for name in table.columns
+        }
+        table = pl.DataFrame(columns)
+    if not isinstance(table, pl.DataFrame):
+        raise ConfigError(f"data: a {type(table).__name__}, expected a data frame or a path")
+    table.write_parquet(path)
+    return path

@@ -1,11 +1,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+import polars as pl
 import pytest
 
 import securevfl
 from securevfl.data.sources import load
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, DataError
 from securevfl.interactive.jobs import AuditResult
 from securevfl.job import Job
 
@@ -44,6 +46,28 @@ def test_own_files_are_found_beside_the_job_file(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert securevfl.train(str(path)).outcomes.keys() == {"bank", "shop"}
+
+
+def test_data_frames_of_either_kind_and_paths_stand_for_files(tmp_path: Path) -> None:
+    rows = [f"{row:03d}" for row in range(80)]
+    ages = [float(row % 7) for row in range(80)]
+    bank = pd.DataFrame({"id": rows, "age": ages, "late": [int(age > 3) for age in ages]})
+    shop = pl.DataFrame({"id": rows, "visits": [row % 5 for row in range(80)]})
+    parties = [
+        {"name": "bank", "role": "label", "label_column": "late"},
+        {"name": "shop", "role": "feature"},
+    ]
+    job = {"job": {"rounds": 3}, "party": parties}
+    shop.write_csv(tmp_path / "shop.csv")
+    by_frame = securevfl.train(job, {"bank": bank, "shop": shop})
+    by_path = securevfl.train(job, {"bank": bank, "shop": tmp_path / "shop.csv"})
+    assert by_frame.scores[-1].auc == by_path.scores[-1].auc
+    with pytest.raises(DataError, match=r"'age'.* 1 missing"):
+        securevfl.train(job, {"bank": bank.assign(age=[float("nan"), *ages[1:]]), "shop": shop})
+    with pytest.raises(ConfigError, match="data of 'shoe'"):
+        securevfl.train(job, {"bank": bank, "shoe": shop})
+    with pytest.raises(ConfigError, match="a list, expected a data frame"):
+        securevfl.train(job, {"bank": [1, 2]})
 
 
 def test_an_audit_gives_verdicts_and_what_breaks_the_policy() -> None:
