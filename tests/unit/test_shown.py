@@ -42,7 +42,8 @@ def test_results_models_jobs_and_data_show_a_few_lines_whatever_their_size() -> 
     assert repr(job) == "Job(job.dataset: breast_cancer, job.rounds: 2, exchange.scheme: masked)"
     result = train(Job.of(job={"rounds": 2}), dataset)
     outcome = result.outcomes[dataset.label_party]
-    for each in (dataset, dataset.parties[0], job, result, result.plan, outcome, outcome.model):
+    results = (result, result.plan, result.costs(), outcome, outcome.model)
+    for each in (dataset, dataset.parties[0], job, *results):
         assert len(repr(each)) < MOST, each
         assert repr(each) == str(each)
         assert not re.search(r"array|\d\.\d{9}", repr(each))
