@@ -6,9 +6,12 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "VerticalLogisticRegression": "securevfl.interactive.estimators",
+    "VerticalRidge": "securevfl.interactive.estimators",
+    "audit": "securevfl.interactive.jobs",
+    "train": "securevfl.interactive.jobs",
 }
 """What is imported when it is first asked for: `import securevfl` stays quick."""
-__all__ = ["VerticalLogisticRegression", "__version__"]
+__all__ = ["VerticalLogisticRegression", "VerticalRidge", "__version__", "audit", "train"]
 
 
 def __getattr__(name: str) -> object:

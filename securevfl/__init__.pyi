@@ -3,5 +3,10 @@
 from securevfl.interactive.estimators import (
     VerticalLogisticRegression as VerticalLogisticRegression,
 )
+from securevfl.interactive.estimators import (
+    VerticalRidge as VerticalRidge,
+)
+from securevfl.interactive.jobs import audit as audit
+from securevfl.interactive.jobs import train as train
 
 __version__: str

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels
 from securevfl.data.tables import PartyTable, VerticalDataset, as_classes
@@ -34,6 +35,7 @@ from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
 from securevfl.runtime.pace import Pace
 from securevfl.runtime.simulation import Tamper, simulate
 from securevfl.runtime.views import View
+from securevfl.shown import Shown
 from securevfl.verdict import Alone, Warned, alone, status_of, warned
 
 
@@ -74,8 +76,8 @@ class Environment:
     resume: Mapping[str, SessionState] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class TrainingResult:
+@dataclass(frozen=True, repr=False)
+class TrainingResult(Shown):
     """A finished job.
 
     Attributes:
@@ -107,6 +109,33 @@ class TrainingResult:
     others: dict[str, Any] = field(default_factory=dict)
     rounds_before: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """How training went, and what it cost."""
+        facts, costs = self.plan.facts, self.costs()
+        score = self.scores[-1] if self.scores else None
+        figures = (
+            {}
+            if score is None
+            else {
+                "AUC": score.class_auc,
+                "accuracy": score.class_accuracy,
+                "R²": score.r2,
+                "RMSE": score.rmse,
+            }
+        )
+        guard = self.label_guard_ratio
+        return {
+            "job": f"{self.plan.algorithm.name} under {self.plan.exchange.name}, {facts.rows} rows",
+            "parties": ", ".join(facts.names),
+            "rounds": f"{self.rounds}, ended: {self.ended}",
+            **{name: f"{each:.4g}" for name, each in figures.items() if each is not None},
+            "learned": "yes" if self.learned else "nothing that can be told from chance",
+            "total": f"{costs.total_s:.3g} s ({costs.compute_s:.3g} s of it computation)",
+            "sent": f"{costs.bytes_sent:,} bytes in {costs.messages} messages",
+            **({} if guard is None else {"label guard ratio": f"{guard:.3f}"}),
+        }
 
     @property
     def job(self) -> Job:

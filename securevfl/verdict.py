@@ -61,13 +61,15 @@ class Alone:
 def alone(plan: Plan, dataset: VerticalDataset) -> dict[str, Alone]:
     """Each party's own model by scikit-learn, standardized.
 
-    Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets.
+    Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets; none where
+    there are no held-out rows to compare them on.
 
     Args:
         plan: of the job.
         dataset: the rows that took part.
     """
-    return {table.name: _alone(plan, dataset, table) for table in dataset.parties}
+    tables = dataset.parties if plan.facts.test_rows else ()
+    return {table.name: _alone(plan, dataset, table) for table in tables}
 
 
 def _alone(plan: Plan, dataset: VerticalDataset, table: PartyTable) -> Alone:

@@ -6,15 +6,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import IntArray, Labels, is_real
 from securevfl.data.notes import Note
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
+from securevfl.shown import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class PartyTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class PartyTable(Shown):
     """One party's columns, the party's own rows only.
 
     Attributes:
@@ -30,6 +32,16 @@ class PartyTable:
     train: NDArray[np.float64]
     test: NDArray[np.float64]
     recipe: Recipe | None = None
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """Its size."""
+        return {
+            "party": self.name,
+            "columns": len(self.columns),
+            "rows": len(self.train),
+            "held out": len(self.test),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +61,8 @@ class OwnRows:
         return len(self.labels)
 
 
-@dataclass(frozen=True, eq=False)
-class VerticalDataset:
+@dataclass(frozen=True, eq=False, repr=False)
+class VerticalDataset(Shown):
     """The same rows at every party, in the same order.
 
     Attributes:
@@ -81,6 +93,17 @@ class VerticalDataset:
     dropped: Mapping[str, int] = field(default_factory=dict)
     own_rows: OwnRows | None = None
     notes: tuple[Note, ...] = ()
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """Who holds how much of it."""
+        labels = {self.label_party: " and the labels"}
+        return {
+            "name": self.name,
+            "rows": f"{len(self.train_labels)} to train on, {len(self.test_labels)} held out",
+            "target": f"{self.classes} classes" if self.classes else "real",
+            **{p.name: f"{len(p.columns)} columns{labels.get(p.name, '')}" for p in self.parties},
+        }
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Rounds done, on one line that is written over: in a terminal and in a notebook alike."""
+"""What runs now, on one line that is written over: in a terminal and in a notebook alike."""
 
 import sys
 import time
@@ -9,25 +9,22 @@ SECONDS_BETWEEN = 0.2
 
 
 @contextmanager
-def rounds_done(shown: bool, rounds: int) -> Iterator[Callable[[int], None] | None]:
-    """What to tell of rounds done, or None if nothing is to be shown.
+def line_of_progress(shown: bool) -> Iterator[Callable[[str], None]]:
+    """What to tell of how far a work is; the last word stays.
 
     Args:
         shown: whether to write anything, to stderr.
-        rounds: R, at most.
     """
-    if not shown:
-        yield None
-        return
-    last, told = 0.0, ""
+    written, last = 0.0, ""
 
-    def tell(done: int) -> None:
-        nonlocal last, told
-        told = f"round {done} of at most {rounds}"
-        if time.monotonic() - last >= SECONDS_BETWEEN:
-            last = time.monotonic()
-            sys.stderr.write(f"\r{told}")
+    def tell(text: str) -> None:
+        nonlocal written, last
+        last = text
+        if shown and time.monotonic() - written >= SECONDS_BETWEEN:
+            written = time.monotonic()
+            sys.stderr.write(f"\r{text}")
             sys.stderr.flush()
 
     yield tell
-    sys.stderr.write(f"\r{told}\n")
+    if shown and last:
+        sys.stderr.write(f"\r{last}\n")

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, SerializeAsAny, ValidationError
 from pydantic_core import to_json
+from typing_extensions import override
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.job.sections import (
@@ -35,6 +36,7 @@ from securevfl.job.sections import (
     Section,
 )
 from securevfl.recipe import Preprocessing
+from securevfl.shown import Shown
 
 __all__ = [
     "Activation",
@@ -75,7 +77,7 @@ OWN_SECTIONS: dict[str, type[Section]] = {
 """What algorithms have of their own; those of other packages say so when they are made known."""
 
 
-class Job(Section):
+class Job(Shown, Section):
     """A whole job file.
 
     Attributes:
@@ -119,6 +121,19 @@ class Job(Section):
             ConfigError: see `of`.
         """
         return Job.of(**{**dict(self), "job": {**dict(self.job), **changes}})
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """What differs from a job that says nothing."""
+        said = self.model_dump(mode="json", exclude_defaults=True)
+        parties = said.pop("party", [])
+        found: dict[str, object] = (
+            {"parties": ", ".join(p["name"] for p in parties)} if parties else {}
+        )
+        sections = {**said, **said.pop("own", {})}
+        for section, keys in sections.items():
+            found |= {f"{section}.{key}": value for key, value in keys.items()}
+        return found
 
     @property
     def without_protection(self) -> "Job":

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from typing_extensions import override
 
 from securevfl.errors import DataError
 from securevfl.files import replace_file
@@ -34,6 +35,7 @@ from securevfl.models.local_model import (
     pixels_left,
     require_torch,
 )
+from securevfl.shown import Shown
 
 _HEADER = "securevfl"
 _STATE, _HEAD = "network.", "head"
@@ -42,8 +44,8 @@ _STATE, _HEAD = "network.", "head"
 _MODEL_HEADER = TypeAdapter(ModelHeader)
 
 
-@dataclass(frozen=True)
-class SavedModel:
+@dataclass(frozen=True, repr=False)
+class SavedModel(Shown):
     """A party's model with the scaling of its features.
 
     Attributes:
@@ -67,6 +69,18 @@ class SavedModel:
     make_module: MakeModule | None = field(default=None, repr=False)
     head: NDArray[np.float64] | None = None
     phi: NDArray[np.float64] | None = None
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """Whose it is, and of what size."""
+        header = self.header
+        return {
+            "party": header.party,
+            "model": "linear" if header.network is None else header.network.kind,
+            "columns": len(header.columns),
+            "outputs": header.outputs,
+            "rounds": header.rounds,
+        }
 
     @property
     def digest(self) -> str:

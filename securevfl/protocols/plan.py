@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.data.partition import BatchSchedule
@@ -23,6 +24,7 @@ from securevfl.protocols.session.privacy_account import PrivacyAccount
 from securevfl.protocols.session.scoring import Timetable
 from securevfl.protocols.signals import LocalRule
 from securevfl.runtime.line import Line
+from securevfl.shown import Shown
 
 REPRESENTATION = 64
 # docs/decisions/0022-row-offsets.md
@@ -87,8 +89,8 @@ class StepSize:
         return eta / sqrt(round_index + 1) if self.decays else eta
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Shown):
     """A resolved job: what the parties' programs, the audit and the command line work from.
 
     Attributes:
@@ -110,6 +112,16 @@ class Plan:
     line: Line
     schedule: BatchSchedule
     networks: Mapping[str, Network]
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """What is run, with whom."""
+        return {
+            "algorithm": self.algorithm.name,
+            "exchange": self.exchange.name,
+            "loss": self.loss.name,
+            "parties": ", ".join(self.facts.names),
+        }
 
     @property
     def rounds(self) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from securevfl.runtime.pace import Pace, steady
+from securevfl.shown import Shown
 from securevfl.wire.codec import Message, Stage
 
 OFFLINE = "offline"
@@ -209,8 +210,8 @@ class ComputeSection:
         await costs.clock.spend(seconds)
 
 
-@dataclass(frozen=True)
-class JobCosts:
+@dataclass(frozen=True, repr=False)
+class JobCosts(Shown):
     """What a job has cost up to a round, over all parties.
 
     Attributes:
@@ -234,6 +235,18 @@ class JobCosts:
     ciphertext_bytes: int
     messages: int
     offline_hidden_s: float
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """The ledger's totals."""
+        phases = {name: s for name, s in self.compute_by_phase_s.items() if s}
+        return {
+            "total": f"{self.total_s:.3g} s and {self.setup_s:.3g} s of set-up",
+            "computation": f"{self.compute_s:.3g} s",
+            **{f"of it {name}": f"{seconds:.3g} s" for name, seconds in phases.items()},
+            "communication": f"{self.communication_s:.3g} s in {self.round_trips:g} round trips",
+            "sent": f"{self.bytes_sent:,} bytes in {self.messages} messages",
+        }
 
     def row(self) -> dict[str, Any]:
         """The costs as fields of a result row."""

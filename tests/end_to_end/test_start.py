@@ -65,6 +65,25 @@ def test_the_package_loads_nothing_before_it_is_asked_for_something() -> None:
     assert not modules & (SLOW | NEEDED_BY_WORK | {"typer", "pydantic"})
 
 
+def test_a_job_loads_the_library_of_its_own_scheme_and_no_other() -> None:
+    code = """
+import sys
+from securevfl.data.sources import load
+from securevfl.job import Job
+from securevfl.training import train
+data = load("breast_cancer")
+for scheme in ("plain", "bfv"):
+    train(Job.of(job={"rounds": 1}, exchange={"scheme": scheme}), data)
+    print(scheme, *sys.modules)
+"""
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    modules = {line.split()[0]: set(line.split()[1:]) for line in ended.stdout.splitlines()}
+    assert not modules["plain"] & SLOW
+    assert modules["bfv"] & SLOW == {"tenseal"}
+
+
 def test_help_loads_nothing_that_is_slow() -> None:
     # One process for all of them: whichever loads something shows it.
     every = "; ".join(

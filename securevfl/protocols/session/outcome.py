@@ -1,8 +1,9 @@
 """What is left of a party's part of a job."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.models.storage import SavedModel
@@ -10,6 +11,7 @@ from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
+from securevfl.shown import Shown
 
 Ending = Literal["rounds", "target", "settled", "no way down"]
 """What ends training: all rounds are done, the held-out target is reached, or the label party's
@@ -38,8 +40,8 @@ class PathPoint:
     gap: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class PartyOutcome:
+@dataclass(frozen=True, eq=False, repr=False)
+class PartyOutcome(Shown):
     """What one party's program returns.
 
     Attributes:
@@ -56,7 +58,8 @@ class PartyOutcome:
         privacy: what the job's noise promises; None where there is none.
         kept: which state the model is, and what this party saw of it.
         path: by λ₁, of algorithms that have an L1 path.
-        losses: of every round of this session, as exchanged, at the label party where it sees them.
+        losses: of fedsgd and fedbcd at the label party, of the batch of every round of this run as
+            it was exchanged, in the targets' units; empty where it sees none without noise.
     """
 
     model: SavedModel
@@ -71,4 +74,9 @@ class PartyOutcome:
     privacy: Promise | None
     kept: Kept
     path: tuple[PathPoint, ...] = ()
-    losses: Sequence[float] = ()
+    losses: tuple[float, ...] = ()
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """Whose it is, and how it ended."""
+        return {"party": self.model.header.party, "rounds": self.rounds, "ended": self.ended}

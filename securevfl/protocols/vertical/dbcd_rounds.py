@@ -237,7 +237,7 @@ async def take_part(training: Training) -> Trained:
         ended=ended,
         learned=noisy or isinstance(role, Follower) or role.learned,
         path=tuple(rounds.path),
-        losses=scoring.losses,
+        losses=tuple(scoring.losses),
     )
 
 

@@ -217,7 +217,7 @@ async def take_part(training: Training) -> Trained:
         ready.key,
         ended=ended,
         learned=learned,
-        losses=scoring.losses,
+        losses=tuple(scoring.losses),
     )
 
 

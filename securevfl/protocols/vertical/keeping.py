@@ -32,7 +32,9 @@ def keeper_of(training: Training, agreement: Agreement) -> Keeper:
     if party.holds_labels:
         labels, held_out = data.train_labels, data.test_labels
         assert labels is not None and held_out is not None  # noqa: S101, PT018
-        chance = r2_error(len(held_out)) if plan.facts.real_targets else auc_error(held_out)
+        chance = 0.0  # of no scores
+        if len(held_out):
+            chance = r2_error(len(held_out)) if plan.facts.real_targets else auc_error(held_out)
         hindsight = Hindsight(baseline_of(plan, labels), window_of(plan), chance)
     every = range(1, plan.rounds + 1)
     return Keeper(

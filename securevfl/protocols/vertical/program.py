@@ -4,7 +4,7 @@ The same coroutine runs in simulation and over a real network. It is given its o
 the labels only where the algorithm says so.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,7 +62,7 @@ class Trained:
     ended: Ending = "rounds"
     learned: bool = True
     path: tuple[PathPoint, ...] = ()
-    losses: Sequence[float] = ()
+    losses: tuple[float, ...] = ()
 
 
 Train = Callable[[Training], Awaitable[Trained]]
@@ -132,8 +132,8 @@ async def run_party(
         # Of all rounds, also where training ended before: when it does follows from the data.
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=trained.path,
+        losses=tuple(unit**2 * loss for loss in trained.losses),
         kept=trained.kept,
-        losses=[unit**2 * loss for loss in trained.losses],
     )
 
 

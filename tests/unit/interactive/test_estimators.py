@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import securevfl
-from securevfl import VerticalLogisticRegression
+from securevfl import VerticalLogisticRegression, VerticalRidge
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 
@@ -70,6 +70,23 @@ def test_three_classes_by_name_are_multinomial() -> None:
     assert model.coef_.shape == (3, 4)
     assert set(model.predict(X)) <= {"red", "green", "blue"}
     assert model.score(X, y) > 0.5
+
+
+@pytest.mark.parametrize(("exchange", "hide"), [("plain", "residuals"), ("bfv", "both")])
+def test_ridge_is_that_of_scikit_learn_in_the_units_of_x_and_y(exchange: str, hide: str) -> None:
+    X, _ = table()
+    y = 1e4 + 50 * X[:, 2] + X[:, 0] + np.random.default_rng(1).standard_normal(len(X))
+    scaler = StandardScaler().fit(X)
+    theirs = Ridge(alpha=3.0).fit(scaler.transform(X), y)
+    model = VerticalRidge([[3, 0], [1, 2]], exchange=exchange, alpha=3.0, tol=1e-7, random_state=0)
+    model.set_params(hide=hide).fit(X, y)
+    np.testing.assert_allclose(model.coef_, theirs.coef_ / scaler.scale_, rtol=0.01, atol=1e-4)
+    np.testing.assert_allclose(model.predict(X), theirs.predict(scaler.transform(X)), rtol=1e-4)
+    assert model.score(X, y) == pytest.approx(theirs.score(scaler.transform(X), y), abs=1e-3)
+    assert isinstance(model.intercept_, float)
+    errors = y - model.predict(X)
+    if exchange == "plain":  # where the label party sees the loss
+        assert model.history_[-1]["loss"] == pytest.approx(np.mean(errors**2) / 2, rel=0.01)
 
 
 def test_parties_are_column_names_of_either_data_frame_or_tables_of_their_own() -> None:
@@ -181,7 +198,18 @@ def test_rounds_that_run_out_are_warned_of_and_shown(capsys: pytest.CaptureFixtu
     with pytest.warns(ConvergenceWarning, match="rounds = 2 were done before"):
         model = VerticalLogisticRegression(rounds=2, verbose=True).fit(X, y)
     assert model.n_iter_ == 2
+    assert [row["round"] for row in model.history_] == [1, 2]
+    assert model.history_[1]["loss"] < model.history_[0]["loss"]
     assert "round 2 of at most 2\n" in capsys.readouterr().err
+
+
+def test_a_fit_that_failed_is_warned_of() -> None:
+    X, y = table()
+    model = VerticalLogisticRegression(
+        learning_rate=1e4, local_steps=5, batch_size=10, rounds=20, C=1e-3, random_state=0
+    )
+    with pytest.warns(UserWarning, match="a smaller learning_rate"):
+        model.fit(X, y)
 
 
 def test_the_package_says_what_it_has() -> None:

@@ -1,0 +1,206 @@
+"""A job from Python: trained, or audited, in this process."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from typing_extensions import override
+
+from securevfl.auditing.matrix import AuditSettings
+from securevfl.auditing.matrix import audit as run_audit
+from securevfl.auditing.policy import ATTACKS, Violation, violations
+from securevfl.cli.job_files import job_data
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.interactive.progress import line_of_progress
+from securevfl.job import Job, check_job, read_job
+from securevfl.reports.matrix import legend, matrix
+from securevfl.training import Environment, TrainingResult
+from securevfl.training import train as run_training
+
+AnyJob = Job | Mapping[str, Any] | str | Path
+AnyData = VerticalDataset | Mapping[str, Any]
+"""Data that are at hand, or by party a data frame or a file in place of the job's."""
+WIDTH = 100
+
+
+def train(
+    job: AnyJob,
+    data: AnyData | None = None,
+    *,
+    data_dir: Path | None = None,
+    environment: Environment | None = None,
+    verbose: bool = False,
+) -> TrainingResult:
+    """Train all parties of a job in this process, over the simulated network.
+
+    A simulation: the label guard's ratio is told and refuses nothing, unless the environment names
+    a `guard_directory`, as the command line does. Models are written by `save_models`.
+
+    Args:
+        job: a job, its file, or its sections as mappings of keys to values.
+        data: in place of what the job names, which are a set by name or files beside the job file:
+            a data set, or by party a pandas or polars data frame or the path of a file, with the
+            columns that `[[party]]` says. They are joined by id as files are.
+        data_dir: where to look for a set by name first.
+        environment: see there; it may bring modules of networks.
+        verbose: show rounds as they are done.
+
+    Raises:
+        ConfigError: a job that cannot be, or not on these data.
+        DataError: missing or malformed data.
+        RangeExceeded: fixed-point products could overflow.
+
+    Example:
+        >>> from securevfl import train
+        >>> result = train({"job": {"dataset": "breast_cancer", "rounds": 3}})
+        >>> result.rounds, result.scores[-1].auc > 0.98
+        (3, True)
+    """
+    described, dataset = _read(job, data, data_dir)
+    environment = environment or Environment()
+    with line_of_progress(verbose) as tell:
+        told = environment.progress
+
+        def progress(done: int) -> None:
+            tell(f"round {done} of at most {described.job.rounds}")
+            if told is not None:
+                told(done)
+
+        return run_training(described, dataset, replace(environment, progress=progress))
+
+
+@dataclass(frozen=True, repr=False)
+class AuditResult:
+    """What attacks found in recorded runs of a job.
+
+    Attributes:
+        job: that was audited.
+        rows: as in the JSON of `securevfl audit`: attack, case, metric, value, chance, verdict.
+    """
+
+    job: Job
+    rows: Sequence[Mapping[str, Any]]
+
+    @cached_property
+    def verdicts(self) -> dict[str, str]:
+        """By attack the worst of its cases: leaks, not_shown, resists, immune."""
+        order = ("leaks", "not_shown", "resists", "immune")
+        own = [r for r in self.rows if not (r["detail"]["control"] or r["detail"]["what_if"])]
+        return {
+            attack: min((r["verdict"] for r in own if r["attack"] == attack), key=order.index)
+            for attack in dict.fromkeys(row["attack"] for row in own)
+        }
+
+    @property
+    def broken(self) -> list[Violation]:
+        """What breaks the job's policy, `[audit] must_resist`."""
+        return violations(self.rows, self.job.audit.must_resist, [self.job.exchange.scheme])
+
+    @override
+    def __repr__(self) -> str:
+        return self._printed().export_text().rstrip()
+
+    def _repr_html_(self) -> str:
+        code = '<pre style="line-height: 1.3">{code}</pre>'
+        return self._printed().export_html(inline_styles=True, code_format=code)
+
+    def _printed(self) -> Console:
+        console = Console(record=True, file=StringIO(), width=WIDTH, force_jupyter=False)
+        console.print(matrix(self.rows, f"audit of {self.job.job.name!r}"))
+        for note in legend(self.rows):
+            console.print(note, highlight=False, markup=False)
+        return console
+
+
+def audit(
+    job: AnyJob,
+    data: AnyData | None = None,
+    *,
+    attacks: Sequence[str] = ATTACKS,
+    repeats: int = 5,
+    workers: int = 1,
+    data_dir: Path | None = None,
+    verbose: bool = False,
+) -> AuditResult:
+    """Attack recorded runs of a job: what leaks, to whom.
+
+    A cell is a measurement of these attacks on this job, not a proof.
+
+    Args:
+        job: a job, its file, or its sections as mappings of keys to values.
+        data: see `train`; with held-out rows.
+        attacks: by name.
+        repeats: seeds, from the job's on.
+        workers: processes; a script that asks for more than one guards its own start by
+            `if __name__ == "__main__"`.
+        data_dir: where to look for a set by name first.
+        verbose: show runs as they are done.
+
+    Raises:
+        ConfigError: a job that cannot be, or not on these data, or an unknown attack.
+        DataError: missing or malformed data.
+    """
+    described, dataset = _read(job, data, data_dir)
+    if not len(dataset.test_labels):
+        raise ConfigError("an audit needs held-out rows, and there are none")
+    scheme = described.exchange.scheme
+    settings = AuditSettings({scheme: described}, tuple(attacks), repeats, workers)
+    with line_of_progress(verbose) as tell:
+        rows = run_audit(
+            dataset, settings, lambda what, done, total: tell(f"{what}: run {done} of {total}")
+        )
+    return AuditResult(described, rows)
+
+
+def _read(job: AnyJob, data: AnyData | None, data_dir: Path | None) -> tuple[Job, VerticalDataset]:
+    beside = Path()
+    if isinstance(job, str | Path):
+        path = Path(job)
+        job, beside = read_job(path), path.parent
+    elif not isinstance(job, Job):
+        job = Job.of(**job)
+    if isinstance(data, VerticalDataset):
+        return job, data
+    check_job(job)
+    with TemporaryDirectory() as folder:
+        return job, job_data(_with_tables(job, data or {}, Path(folder)), beside, data_dir)
+
+
+def _with_tables(job: Job, tables: Mapping[str, Any], folder: Path) -> Job:
+    """The job with these tables as its parties' files, written into a folder of this user's."""
+    names = [party.name for party in job.party]
+    for name in tables:
+        if name not in names:
+            raise ConfigError(f"data of {name!r}, who is no [[party]] of the job: {names}")
+    files = {name: _file_of(table, folder / f"{name}.parquet") for name, table in tables.items()}
+    parties = [
+        party.model_copy(update={"data": files.get(party.name, party.data)}) for party in job.party
+    ]
+    return job.model_copy(update={"party": tuple(parties)})
+
+
+def _file_of(table: Any, path: Path) -> Path:  # noqa: ANN401
+    if isinstance(table, str | Path):
+        return Path(table).absolute()
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for data frames
+
+    if hasattr(table, "isna"):  # pandas: by values, as its own conversion takes another library
+        missing = table.isna()
+        columns = {
+            str(name): [
+                None if none else value
+                for value, none in zip(table[name].tolist(), missing[name], strict=True)
+            ]
+            for name in table.columns
+        }
+        table = pl.DataFrame(columns)
+    if not isinstance(table, pl.DataFrame):
+        raise ConfigError(f"data: a {type(table).__name__}, expected a data frame or a path")
+    table.write_parquet(path)
+    return path
