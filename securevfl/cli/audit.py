@@ -11,7 +11,7 @@ import typer
 
 from securevfl.auditing.policy import ATTACKS, check_policy, violations
 from securevfl.cli import options
-from securevfl.cli.train import job_data
+from securevfl.cli.job_files import job_data
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
 from securevfl.protocols import names

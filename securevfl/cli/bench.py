@@ -25,7 +25,7 @@ from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSettings
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
-from securevfl.cli.train import job_data
+from securevfl.cli.job_files import job_data
 from securevfl.errors import ConfigError
 from securevfl.job import read_job
 from securevfl.reports import tables

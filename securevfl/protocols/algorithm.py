@@ -43,6 +43,7 @@ class Algorithm(ABC):
         only_loss: the loss that it stands on, if any other is an error; logistic means it too.
         own_components: whether parties exchange something else than predictions and residuals, so
             that the algorithm itself checks what local models an exchange can serve.
+        keeps_state: whether a session can go on from what its parties kept after a round.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Algorithm(ABC):
     roles: ClassVar[tuple[Role, ...]] = ()
     only_loss: ClassVar[str | None] = None
     own_components: ClassVar[bool] = False
+    keeps_state: ClassVar[bool] = True
 
     def loss(self, job: Job) -> str:
         """The loss of a job.
@@ -73,6 +75,11 @@ class Algorithm(ABC):
                 f"loss = {job.job.loss!r}: algorithm {self.name!r} stands on {self.only_loss!r}"
             )
         return self.only_loss
+
+    def roles_in(self, plan: "Plan") -> tuple[Role, ...]:
+        """The roles of one job; all by default."""
+        del plan
+        return self.roles
 
     def rows(self, job: Job, dataset: VerticalDataset) -> VerticalDataset:
         """The rows of a data set that a job takes: those that all parties hold.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.crypto.scheme import KeyOwner
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.head import HeadedModel
@@ -75,7 +75,7 @@ class Batch:
     repeats: bool
     rows: IntArray
     inputs: FloatArray
-    labels: IntArray | None
+    labels: Labels | None
     jacobian: Callable[[], FloatArray] | None = None
 
     @property

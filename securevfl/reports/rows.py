@@ -60,6 +60,7 @@ class JobRow(CostFigures):
     batch_size: int | str
     rounds: float
     reached_target: bool
+    rounds_before: NotRequired[int]
     auc: float | None
     binormal: NotRequired[bool]
     label_guard_ratio: float | None
@@ -71,12 +72,22 @@ class JobRow(CostFigures):
 
 
 class TrainRow(JobRow):
-    """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use."""
+    """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
+
+    AUC and accuracy are of classes, `r2`, `rmse` and `mae` of real targets, in their units; null
+    of the others. `mae` is null too where only sums are known.
+
+    Costs are without those of `rounds_before`, which were done before it was interrupted.
+    """
 
     learned: bool
     ended: str
     auc_exact: float | None
     accuracy: float | None
+    r2: float | None
+    r2_exact: float | None
+    rmse: float | None
+    mae: float | None
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]

@@ -15,6 +15,7 @@ from securevfl.reports.rows import (
     LabelGuardRow,
     OverheadRow,
     StalenessRow,
+    TrainRow,
 )
 from securevfl.reports.theorem_rows import Theorem1Row, Theorem2Row
 
@@ -57,6 +58,10 @@ def _rounds(row: JobRow | RoundsRow | NetworksRow) -> str:
     return f"{row['rounds']:g}{mark}"
 
 
+def _rounds_paid(row: JobRow) -> float:
+    return row["rounds"] - row.get("rounds_before", 0)
+
+
 def exchange_text(row: JobRow) -> str:
     """An exchange with the size of its keys, and whether it hides both."""
     name = row["exchange"]
@@ -94,8 +99,13 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
-    ("a round", lambda row: seconds(row["total_s"] / row["rounds"])),
+    ("a round", lambda row: seconds(row["total_s"] / _rounds_paid(row))),
     ("sent", lambda row: size(row["bytes_sent"])),
+)
+
+OF_TARGETS: tuple[Column[TrainRow], ...] = (
+    ("R²", lambda row: _share(row["r2"])),
+    ("RMSE", lambda row: "-" if row["rmse"] is None else f"{row['rmse']:.4g}"),
 )
 
 ROUNDS: tuple[Column[RoundsRow], ...] = (
@@ -288,6 +298,14 @@ def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "
     for row in rows:
         result.add_row(*(show(row) for _, show in columns))
     return result
+
+
+def scored_by(row: TrainRow) -> Sequence[Column[TrainRow]]:
+    """The columns of a finished job, with errors in place of AUC where targets are real."""
+    if row["r2"] is None:
+        return TRADEOFF
+    place = [name for name, _ in TRADEOFF].index("AUC")
+    return (*TRADEOFF[:place], *OF_TARGETS, *TRADEOFF[place + 1 :])
 
 
 def target_notes(rows: Sequence[JobRow | RoundsRow]) -> list[str]:

@@ -73,8 +73,12 @@ class HeldOutCount:
         shown = {row: earlier.get(row, 0) for row in rows}
         return {row: max(own, n) if resumes else n + own for row, n in shown.items()}
 
-    def require_below_limit(self, columns: int) -> None:
+    def require_below_limit(self, columns: int, remedy: str = "score less often") -> None:
         """Check how many columns of a row's predictions there would be after the job.
+
+        Args:
+            columns: so many.
+            remedy: what would show fewer.
 
         Raises:
             HeldOutLeakRefused: more than may be shown.
@@ -87,8 +91,7 @@ class HeldOutCount:
             f"held-out guard: {self.scorings} scorings x {self.outputs} outputs{earlier} show "
             f"{columns} columns of held-out predictions, at most {self.allowed} expected for "
             f"features of rank {self.rank}: as many as the rank tell every row to who knows some; "
-            "score less often (eval_every = 0 scores once, 'never' not at all, where a job can do "
-            "without), hold out other rows, or set allow_feature_leak = true"
+            f"{remedy}, hold out other rows, or set allow_feature_leak = true"
         )
 
 

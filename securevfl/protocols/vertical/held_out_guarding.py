@@ -1,16 +1,19 @@
 """The held-out guard before a job starts: what its scorings would show, with earlier ones'."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from securevfl.files import only_one
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.held_out_guard import (
     HeldOutCount,
     HeldOutRecord,
     names_of_rows,
 )
 from securevfl.protocols.vertical.program import Training
+from securevfl.protocols.vertical.remedies import least
 
 
 def require_held_out_guard(training: Training) -> Callable[[], None]:
@@ -42,8 +45,12 @@ def require_held_out_guard(training: Training) -> Callable[[], None]:
     def counted() -> dict[str, int]:
         earlier = record.load()
         after = count.planned(earlier, names, resumes=place.resume is not None)
+        columns = max(after.values())
         if not plan.job.job.allow_feature_leak:
-            count.require_below_limit(max(after.values()))
+            remedy = ""
+            if columns > count.allowed:
+                remedy = _remedy(plan, (count.allowed - columns) // count.outputs + scorings)
+            count.require_below_limit(columns, remedy)
         return earlier | after
 
     def write_down() -> None:
@@ -53,3 +60,17 @@ def require_held_out_guard(training: Training) -> Callable[[], None]:
 
     counted()
     return write_down
+
+
+def _remedy(plan: Plan, most: int) -> str:
+    """How often a job that is refused may score, if it may `most` times."""
+    if most < 1:
+        return "eval_every = 'never', where a job can do without, shows nothing: do not score"
+
+    def passes(every: int) -> bool:
+        return replace(plan.timetable, every=every).times(plan.rounds) <= most
+
+    now = plan.timetable.every
+    every = least(1 if now == "doubling" else now, plan.rounds, passes)
+    once = "" if every < plan.rounds else " or 0"
+    return f"score at most {most} times: eval_every = {every}{once} passes, and less often"
