@@ -281,6 +281,7 @@ def _workplace(
             dataset.train_labels if with_labels else None,
             dataset.test_labels if with_labels else None,
             dataset.own_rows if name == facts.label_party else None,
+            dataset.class_names if name == facts.label_party else (),
         ),
         keys=environment.keys,
         start=np.random.default_rng([plan.job.job.seed, facts.names.index(name)]),

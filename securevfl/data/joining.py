@@ -159,8 +159,8 @@ def _align(
     dropped = dict.fromkeys(held, 0)
     train_ids = _common_ids({name: rows.train for name, rows in held.items()}, dropped)
     if holder.test_path is None:
-        test_ids = [row_id for row_id in train_ids if _falls_into_test(row_id)]
-        train_ids = [row_id for row_id in train_ids if not _falls_into_test(row_id)]
+        test_ids = [row_id for row_id in train_ids if falls_into_test(row_id)]
+        train_ids = [row_id for row_id in train_ids if not falls_into_test(row_id)]
     else:
         test_ids = _common_ids({name: rows.test for name, rows in held.items()}, dropped)
         if both := len(set(train_ids) & set(test_ids)):
@@ -229,7 +229,8 @@ def _common_ids(parties: Mapping[str, PartyRows], dropped: dict[str, int]) -> li
     return sorted(common)
 
 
-def _falls_into_test(row_id: str) -> bool:
+def falls_into_test(row_id: str) -> bool:
+    """Whether a row is held out of training where there are no test files."""
     digest = hashlib.sha256(row_id.encode()).digest()
     return int.from_bytes(digest[:8], "big") * 5 < 1 << 64
 

@@ -77,6 +77,11 @@ class VerticalDataset:
     own_rows: OwnRows | None = None
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each class is called, by its number where the source has no names."""
+        return self.label_names or tuple(map(str, range(self.classes)))
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the training rows in their order: one name for all of them."""
         return rows_fingerprint(self.row_digests)

@@ -131,6 +131,7 @@ class PartySettings(Section):
     """`[[party]]`: one organization, its local model, and where it keeps its own files.
 
     `model`, `hidden`, `activation`, `channels` and `image_line` are the job's where not given.
+    `new_data` are rows that `securevfl predict` scores.
     """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
@@ -138,6 +139,7 @@ class PartySettings(Section):
     address: str | None = None
     data: Path | None = None
     test_data: Path | None = None
+    new_data: Path | None = None
     id_column: str = "id"
     label_column: str | None = None
     features: tuple[str, ...] | None = None

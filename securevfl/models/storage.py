@@ -6,12 +6,14 @@ one, so that its maker is needed to read it back. The label party's file holds i
 has one. No code is ever read from a file.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from safetensors.numpy import save
 from securevfl.errors import DataError
 from securevfl.files import replace_file
 from securevfl.models.dense import DenseLayer
-from securevfl.models.head import HeadedModel, part_of, together
+from securevfl.models.head import Head, HeadedModel, part_of, together
 from securevfl.models.local_model import (
     KERNEL,
     LocalModel,
@@ -55,6 +57,8 @@ class ModelHeader:
         head: the parties in the head's order, where this party, the first of them, holds it.
         target_mean: at the label party of real targets: these are it + `target_scale`·H.
         target_scale: their deviation.
+        class_names: what each class is called, at the label party only.
+        rows: N, of the training rows.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -72,11 +76,18 @@ class ModelHeader:
     head: tuple[str, ...] | None = None
     target_mean: float | None = None
     target_scale: float | None = None
+    class_names: tuple[str, ...] | None = None
+    rows: int | None = None
 
     @property
     def is_dense(self) -> bool:
         """Whether it is one dense layer, whose weights are saved like those of a linear model."""
         return self.network is not None and self.network.kind == "dense"
+
+    @property
+    def holds_labels(self) -> bool:
+        """Whether this is the label party's part, which alone knows what labels mean."""
+        return self.class_names is not None
 
     @property
     def outputs(self) -> int:
@@ -119,6 +130,22 @@ class SavedModel:
     make_module: MakeModule | None = field(default=None, repr=False)
     head: NDArray[np.float64] | None = None
     phi: NDArray[np.float64] | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over every number that a prediction follows from."""
+        tensors = _tensors(self)
+        digest = hashlib.sha256()
+        for name in sorted(tensors):
+            values = np.ascontiguousarray(tensors[name])
+            digest.update(f"{name} {values.dtype.str} {values.shape}|".encode() + values.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def top(self) -> Head | None:
+        """The head that this party holds, if any."""
+        names = self.header.head
+        return None if names is None or self.head is None else Head(names, self.head)
 
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Local predictions H_k of raw features, shape (S, len(columns)).
@@ -205,6 +232,13 @@ def save_model(path: Path, model: SavedModel) -> None:
     Raises:
         DataError: the file cannot be written (no room, no permission).
     """
+    contiguous = {name: np.asarray(values, order="C") for name, values in _tensors(model).items()}
+    header = {key: value for key, value in asdict(model.header).items() if value is not None}
+    data = save(contiguous, metadata={_HEADER: json.dumps(header)})
+    replace_file(path, data, "model file")
+
+
+def _tensors(model: SavedModel) -> dict[str, NDArray[Any]]:
     tensors = {"mean": model.mean, "scale": model.scale}
     if model.state is None:
         tensors["weights"] = model.weights
@@ -214,18 +248,18 @@ def save_model(path: Path, model: SavedModel) -> None:
         tensors[_HEAD] = model.head
     if model.phi is not None:
         tensors["phi"] = model.phi
-    contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
-    header = {key: value for key, value in asdict(model.header).items() if value is not None}
-    data = save(contiguous, metadata={_HEADER: json.dumps(header)})
-    replace_file(path, data, "model file")
+    return tensors
 
 
-def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
+def load_model(
+    path: Path, make_module: MakeModule | None = None, *, describe_only: bool = False
+) -> SavedModel:
     """Read a model back.
 
     Args:
         path: where it is.
         make_module: makes the module of a custom network.
+        describe_only: take a custom network without its maker, which can then predict nothing.
 
     Raises:
         DataError: no such file, not one of ours, shapes that do not fit the header, or a custom
@@ -244,7 +278,7 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         shapes["phi"] = (header.outputs,)
     custom = header.network is not None and header.network.kind == "custom"
     if custom:
-        if make_module is None:
+        if make_module is None and not describe_only:
             raise DataError(f"model file {path}: a custom network, whose module must be given")
         theirs = {name: values for name, values in tensors.items() if name.startswith(_STATE)}
         shapes |= {name: values.shape for name, values in theirs.items()}

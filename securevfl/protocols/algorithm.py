@@ -16,7 +16,7 @@ from securevfl.protocols.session.workplace import Workplace
 from securevfl.runtime.simulation import Program
 
 if TYPE_CHECKING:
-    from securevfl.protocols.exchange import Shown
+    from securevfl.protocols.exchange import Exchange, Shown
     from securevfl.protocols.plan import Facts, Plan
 
 Role = tuple[str, str, str]
@@ -102,6 +102,23 @@ class Algorithm(ABC):
     def held_out(self, plan: "Plan") -> "Shown":
         """How the label party sees the others' held-out predictions when it scores."""
         return plan.exchange.held_out(plan.job, len(plan.facts.names))
+
+    def new_rows(self, job: Job, exchange: "Exchange", parties: int) -> "Shown":
+        """How the label party sees the others' predictions when new rows are scored.
+
+        As in training. Never hidden: a score and the label party's own part of it tell the sum of
+        the others' parts, which between two parties is the other's.
+
+        Args:
+            job: the settings.
+            exchange: the job's.
+            parties: K.
+
+        Raises:
+            ConfigError: models of this algorithm cannot score rows that were not in training.
+        """
+        shown = exchange.held_out(job, parties)
+        return "singly" if shown == "hidden" else shown
 
     def together(self, plan: "Plan", outcomes: Mapping[str, PartyOutcome]) -> FloatArray:
         """Exact predictions of the held-out rows by all parties' models, shape (test rows, C)."""

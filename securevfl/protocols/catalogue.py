@@ -128,6 +128,17 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     return plan
 
 
+def agreed_hash(job: Job, facts: Facts, modules: Collection[str] = ()) -> bytes:
+    """The hash that a job has once what it leaves open is settled, as models have it.
+
+    Raises:
+        ConfigError: a job that cannot be settled.
+    """
+    algorithm = algorithm_of(job)
+    networks = networks_of(job, facts, algorithm, modules)
+    return settled(job, algorithm, exchange_of(job), facts.rows, networks).hash()
+
+
 def _check_rule(plan: Plan) -> None:
     """Check that parties can step as the job says.
 

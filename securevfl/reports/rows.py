@@ -93,6 +93,33 @@ class TrainRow(JobRow):
     dropped_rows: Mapping[str, int]
 
 
+class PredictRow(CostFigures):
+    """Rows that were scored; `shown`: how the label party saw the others' predictions.
+
+    AUC, accuracy and `labelled` rows are of those whose label the label party's file has. The job
+    hash is that of the job that the model was trained in, `same_job` whether it is this one.
+    """
+
+    exchange: str
+    hide: str | None
+    shown: str
+    parties: int
+    rows: int
+    origin: str
+    trained_on: int
+    dropped_rows: Mapping[str, int]
+    unused_columns: Mapping[str, Sequence[str]]
+    labelled: int
+    auc: float | None
+    accuracy: float | None
+    release: Mapping[str, Any] | None
+    job_hash: str
+    same_job: bool | None
+    model_rounds: int
+    out: str
+    wall_s: float
+
+
 class TradeoffRun(CostFigures):
     """One run up to a target."""
 

@@ -14,6 +14,7 @@ from securevfl.reports.rows import (
     L1Row,
     LabelGuardRow,
     OverheadRow,
+    PredictRow,
     StalenessRow,
     TrainRow,
 )
@@ -106,6 +107,18 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
 OF_TARGETS: tuple[Column[TrainRow], ...] = (
     ("R²", lambda row: _share(row["r2"])),
     ("RMSE", lambda row: "-" if row["rmse"] is None else f"{row['rmse']:.4g}"),
+)
+
+PREDICT: tuple[Column[PredictRow], ...] = (
+    ("exchange", lambda row: f"{row['exchange']} both" if row["hide"] else row["exchange"]),
+    ("K", lambda row: str(row["parties"])),
+    ("rows", lambda row: f"{row['rows']:,}"),
+    ("AUC", lambda row: _share(row["auc"])),
+    ("accuracy", lambda row: _share(row["accuracy"])),
+    ("compute", lambda row: seconds(row["compute_s"])),
+    ("network", lambda row: seconds(row["communication_s"])),
+    ("total", lambda row: seconds(row["total_s"])),
+    ("sent", lambda row: size(row["bytes_sent"])),
 )
 
 ROUNDS: tuple[Column[RoundsRow], ...] = (

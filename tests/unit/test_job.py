@@ -217,6 +217,7 @@ def test_every_setting_that_all_parties_share_changes_the_hash() -> None:
         TWO_PARTIES.replace("shop.csv", "elsewhere/shop.parquet"),
         TWO_PARTIES + 'address = "shop.example:5000"',
         TWO_PARTIES + '[output]\ndirectory = "elsewhere"',
+        TWO_PARTIES + 'new_data = "new.csv"',
     ],
 )
 def test_the_hash_leaves_each_partys_own_affairs_alone(changed: str) -> None:

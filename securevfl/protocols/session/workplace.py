@@ -24,12 +24,14 @@ class PartyData:
         train_labels: at the label party only; at all where the algorithm gives them to all.
         test_labels: the same.
         own_rows: the label party's rows that no other party holds.
+        class_names: at the label party, what each class is called.
     """
 
     table: PartyTable
     train_labels: Labels | None
     test_labels: Labels | None
     own_rows: OwnRows | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def whole_table(self) -> PartyTable:

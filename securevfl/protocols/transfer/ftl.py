@@ -21,7 +21,7 @@ from securevfl.job import FtlSettings, Job
 from securevfl.models.dense import BOUNDED
 from securevfl.models.local_model import Network
 from securevfl.protocols.algorithm import Algorithm, Role
-from securevfl.protocols.exchange import Shown
+from securevfl.protocols.exchange import Exchange, Shown
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
@@ -126,6 +126,13 @@ class Ftl(Algorithm):
     def held_out(self, plan: Plan) -> Shown:
         """φ of every row, whatever the exchange."""
         return "singly"
+
+    @override
+    def new_rows(self, job: Job, exchange: Exchange, parties: int) -> Shown:
+        """Not yet: φ = Φ·u_B asks for Φ at the feature party, or a product of its own."""
+        raise ConfigError(
+            "algorithm = 'ftl' scores rows in training only: hold new ones out as test_data"
+        )
 
     @override
     def together(self, plan: Plan, outcomes: Mapping[str, PartyOutcome]) -> FloatArray:

@@ -28,9 +28,10 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError, TrainingDiverged
-from securevfl.job import FdmlSettings
+from securevfl.job import FdmlSettings, Job
 from securevfl.privacy.streams import Purpose
 from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import Exchange, Shown
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
@@ -89,6 +90,13 @@ class Fdml(Algorithm):
             raise ConfigError("l1: fdml has no proximal step; use fedbcd-p or dbcd")
         if settings.proximal:
             raise ConfigError("proximal: fdml takes no local steps that it could pull back")
+
+    @override
+    def new_rows(self, job: Job, exchange: Exchange, parties: int) -> Shown:
+        """Without noise only sums where there is one: a label party is no server."""
+        if exchange.adds_noise or parties == 2:  # noqa: PLR2004
+            return "singly"
+        return "summed"
 
     @override
     def visits(self, plan: Plan) -> Visits:

@@ -32,6 +32,7 @@ class LocalPart:
         start: draws θ⁰ and row offsets.
         make_module: makes a custom network.
         with_intercept: whether the constant column is this party's; the label party's by default.
+        class_names: what its file calls the classes; empty at feature parties.
 
     Attributes:
         phi: computes what the party's file holds beside its layer, by which others' units score.
@@ -50,8 +51,10 @@ class LocalPart:
         make_module: MakeModule | None = None,
         *,
         with_intercept: bool | None = None,
+        class_names: tuple[str, ...] = (),
     ) -> None:
         self._plan, self._table = plan, table
+        self._class_names = class_names
         self.phi: Callable[[], FloatArray] | None = None
         self.targets: TargetScaling | None = None
         standardize = plan.job.job.standardize
@@ -141,6 +144,8 @@ class LocalPart:
             representation=self._plan.representation,
             target_mean=None if self.targets is None else self.targets.mean,
             target_scale=None if self.targets is None else self.targets.scale,
+            class_names=self._class_names or None,
+            rows=self._plan.facts.rows,
         )
         return saved_model(
             header,

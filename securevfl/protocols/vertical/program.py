@@ -20,6 +20,7 @@ from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.vertical.held_out_guarding import note_last_scoring
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
 from securevfl.runtime.channel import Channel
@@ -86,7 +87,13 @@ async def run_party(
     """
     facts, job = plan.facts, plan.job
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
-    part = LocalPart(plan, workplace.data.whole_table, workplace.start, workplace.make_module)
+    part = LocalPart(
+        plan,
+        workplace.data.whole_table,
+        workplace.start,
+        workplace.make_module,
+        class_names=workplace.data.class_names,
+    )
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
     workplace, unit = _with_scaled_targets(plan, workplace, part)
@@ -108,8 +115,10 @@ async def run_party(
             workplace.progress(rounds)
 
     trained = await train(Training(party, plan, workplace, part, model, noise, after_round))
+    saved = part.saved(trained.rounds)
+    note_last_scoring(party, plan, workplace, saved)
     return PartyOutcome(
-        model=part.saved(trained.rounds),
+        model=saved,
         rounds=trained.rounds,
         scores=[score.in_units(unit) for score in trained.scores],
         key_fingerprint=trained.key.fingerprint if trained.key is not None else None,
