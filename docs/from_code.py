@@ -24,6 +24,18 @@ DOCS = Path(__file__).parent
 TOP = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 FOLDERS = {"decisions": "decisions/index.md", "results/data": "results/data/index.md"}
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
+KINDS = {
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "`true`, `false`",
+    "string": "text",
+}
+LIMITS = {
+    "minimum": "from",
+    "exclusiveMinimum": "above",
+    "maximum": "to",
+    "exclusiveMaximum": "below",
+}
 Schema = Mapping[str, Any]
 
 
@@ -47,7 +59,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links of the repository into links of the site."""
     here = Path(page.file.src_uri)
     above = "docs/" if here.name in TOP else ""
@@ -72,7 +84,7 @@ def command_line() -> str:
         "What `--help` says. Exit statuses are at the [end](#exit-statuses).",
     ]
     for name, command in _commands(typer.main.get_command(app), "securevfl"):
-        with command.make_context(name, [], resilient_parsing=True) as context:
+        with command.make_context(name, [], resilient_parsing=True, terminal_width=80) as context:
             parts += [f"## {name}", f"```text\n{command.get_help(context).strip()}\n```"]
     return "\n\n".join([*parts, EXIT_STATUSES])
 
@@ -156,11 +168,9 @@ def _values(found: Schema, schema: Schema) -> str:
         return ", ".join(f"`{_toml(each)}`" for each in found["enum"])
     if found.get("type") == "array":
         return f"list of {_values(found.get('items', {}), schema) or 'values'}"
-    name = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`",
-            "string": "path" if found.get("format") == "path" else "text"}.get(found.get("type", ""), "")  # fmt: skip
-    limits = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to",
-              "exclusiveMaximum": "below"}  # fmt: skip
-    bounds = [f"{word} {found[key]:g}" for key, word in limits.items() if key in found]
+    kind = found.get("type", "")
+    name = "path" if found.get("format") == "path" else KINDS.get(kind, "")
+    bounds = [f"{word} {found[key]:g}" for key, word in LIMITS.items() if key in found]
     return " ".join([name, *bounds])
 
 

@@ -9,6 +9,7 @@ from tests.docs.examples import Block, Reader, blocks, commands, is_said
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 PAGES = {path.stem: path for path in sorted((DOCS / "how-to").glob("*.md"))}
+EVERY = (DOCS / "tutorial.md", *PAGES.values())
 pytestmark = pytest.mark.usefixtures("clean_place")
 
 
@@ -24,7 +25,7 @@ def test_a_how_to_runs_after_the_tutorials_files_are_made(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [DOCS / "tutorial.md", *PAGES.values()], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_what_takes_minutes_runs_too(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     if not any(block.title == "minutes" for block in blocks(page)):
@@ -45,7 +46,7 @@ def test_what_a_page_shows_is_held_against_what_is_printed() -> None:
 
 def test_a_page_that_is_wrong_fails() -> None:
     for text in (
-        '```console\n$ securevfl data list\nno such line\n```\n',
+        "```console\n$ securevfl data list\nno such line\n```\n",
         "```bash\nsecurevfl train missing.toml\n```\n",
         '```console title="status 2"\n$ securevfl data list\n```\n',
         "```python\nassert False\n```\n",
