@@ -1,10 +1,10 @@
 """The examples of a page, run one after another in the folder where the reader would be.
 
-Of fenced blocks, in the order of the page: `python` is executed, a block with `title="NAME"` is
-written to that file, `bash` is run line by line, and `console` too, where what is shown below a
-`$ command` is compared loosely with what it prints: words have to be there in their order, figures
-between 0 and 1 to 0.03; `…` stands for anything. `title="status N"` is a status other than 0;
-`title="minutes"` is run by the slow test alone.
+Of fenced blocks, in the order of the page: `python` is executed; a block with `title="NAME"` is
+written to that file; other `toml` is held against the keys of job files; `bash` is run line by
+line, and `console` too, where what is shown below a `$ command` is compared loosely with what it
+prints: words have to be there in their order, figures between 0 and 1 to 0.03. `title="status N"`
+is a status other than 0; `title="minutes"` is run by the slow test alone.
 """
 
 import contextlib
@@ -13,11 +13,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from securevfl.job import Job
 from tests.end_to_end.commands import run
 
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -55,17 +57,24 @@ class Reader:
         if block.language == "python":
             exec(block.text, self.names)  # noqa: S102  # the pages are ours
         elif block.language in {"bash", "console"}:
-            for command, shown in commands(block):
-                status, printed = typed(command)
-                expected = int(block.title.split()[1]) if block.title.startswith("status") else 0
-                assert status == expected, f"{command}\n{printed}"
-                for line in shown:
-                    assert is_said(line, printed), f"{command}: {line!r} not in\n{printed}"
+            _type(block)
         elif block.title:
             Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "toml":
+            for name, section in tomllib.loads(block.text).items():
+                require_known(name, section)
         else:
             return False
         return True
+
+
+def _type(block: Block) -> None:
+    expected = int(block.title.split()[1]) if block.title.startswith("status") else 0
+    for command, shown in commands(block):
+        status, printed = typed(command)
+        assert status == expected, f"{command}: status {status}\n{printed}"
+        for line in shown:
+            assert is_said(line, printed), f"{command}: {line!r} not in\n{printed}"
 
 
 def blocks(page: str) -> list[Block]:
@@ -97,6 +106,15 @@ def typed(command: str) -> tuple[int, str]:
         command, shell=True, capture_output=True, text=True, check=False, env=environment()
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def require_known(name: str, section: Any) -> None:  # noqa: ANN401
+    """Hold a part of a job file against the section's keys."""
+    annotation = Job.model_fields[name].annotation
+    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    known = next(each.model_fields for each in kinds if hasattr(each, "model_fields"))
+    for part in section if isinstance(section, list) else [section]:
+        assert set(part) <= set(known), name
 
 
 def environment() -> Mapping[str, str]:

@@ -50,6 +50,7 @@ def test_a_page_that_is_wrong_fails() -> None:
         "```bash\nsecurevfl train missing.toml\n```\n",
         '```console title="status 2"\n$ securevfl data list\n```\n',
         "```python\nassert False\n```\n",
+        '```toml\n[exchange]\nshceme = "bfv"\n```\n',
     ):
         with pytest.raises(AssertionError):
             Reader().follow(text)
