@@ -90,6 +90,10 @@ def predict(
         )
     if not quiet:
         _show(row, header.class_names or ())
+    for name, unknown in new.unknown.items():
+        for column, count in unknown.items():
+            told = f"party {name!r}: column {column!r} has {count} values that training had not, "
+            sys.stderr.write(f"securevfl: {told}or few of\n")
     if (dropped := left_out(new.dropped)) is not None:
         sys.stderr.write(f"securevfl: {dropped}\n")
 

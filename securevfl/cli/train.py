@@ -69,6 +69,7 @@ def train(
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
+    _tell(dataset, quiet=quiet)
 
     from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
     from securevfl.reports.results import write_results
@@ -101,6 +102,15 @@ def train(
             f"it is written all the same (status {USELESS})\n"
         )
         raise typer.Exit(USELESS)
+
+
+def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
+    """What was noticed in the parties' files, on standard error."""
+    for note in dataset.notes:
+        if note.warning:
+            sys.stderr.write(f"securevfl: warning: {note.line}\n")
+        elif not quiet:
+            sys.stderr.write(f"{note.line}\n")
 
 
 def _tell_first(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from securevfl.errors import ConfigError
+from securevfl.recipe import Preprocessing
 from securevfl.runtime.line import PRESETS, Line
 
 Hide = Literal["residuals", "both"]
@@ -18,6 +19,7 @@ Model = Literal["linear", "mlp", "cnn", "custom"]
 Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu"]
 OwnPrediction = Literal["exact", "noisy"]
 Precision = Literal["double", "single"]
+OneCharacter = Annotated[str, Field(min_length=1, max_length=1)]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
@@ -167,6 +169,12 @@ class PartySettings(Section):
     id_column: str = "id"
     label_column: str | None = None
     features: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
+    separator: OneCharacter | None = None
+    decimal: Literal[".", ","] | None = None
+    thousands: OneCharacter | None = None
+    encoding: str | None = None
+    preprocess: Preprocessing | None = None
     model: Model | None = None
     hidden: Hidden | None = None
     activation: Activation | None = None

@@ -33,6 +33,7 @@ from securevfl.models.local_model import (
     StateDict,
     pixels_left,
 )
+from securevfl.recipe import Recipe
 
 FORMAT = 1
 _HEADER = "securevfl"
@@ -59,6 +60,7 @@ class ModelHeader:
         target_scale: their deviation.
         class_names: what each class is called, at the label party only.
         rows: N, of the training rows.
+        recipe: how the columns are made of the party's raw ones, where that is more than reading.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -78,6 +80,7 @@ class ModelHeader:
     target_scale: float | None = None
     class_names: tuple[str, ...] | None = None
     rows: int | None = None
+    recipe: Recipe | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -305,6 +308,8 @@ def _check_header(path: Path, header: ModelHeader) -> None:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
     if header.head is not None and header.head[:1] != (header.party,):
         raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
+    if header.recipe is not None and header.recipe.columns != header.columns:
+        raise DataError(f"model file {path}: its recipe does not make its columns")
     mean, scale = header.target_mean, header.target_scale
     if (mean is None) != (scale is None):
         raise DataError(f"model file {path}: target_mean {mean} with target_scale {scale}")

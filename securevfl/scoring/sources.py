@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from securevfl.data.csv_format import GivenFormat
 from securevfl.data.joining import falls_into_test
 from securevfl.data.new_rows import NewRows, read_new_rows
 from securevfl.data.own_files import FileSource
@@ -65,7 +66,8 @@ def rows_to_score(
     parties = {each.name: each for each in job.party}
     origin, paths = _paths(parties, given, beside, tuple(parts))
     sources = [_source(name, path, parties.get(name), parts[name]) for name, path in paths.items()]
-    rows = read_new_rows(sources)
+    recipes = {name: each.header.recipe for name, each in parts.items() if each.header.recipe}
+    rows = read_new_rows(sources, recipes)
     trained_on = 0
     if origin == "data":
         trained_on = sum(not falls_into_test(row_id) for row_id in rows.ids)
@@ -106,7 +108,14 @@ def _source(name: str, path: Path, party: PartySettings | None, part: SavedModel
     columns = raw_columns(part.header)
     if party is None:  # of a data set by name
         return FileSource(name, path, "id", features=columns)
-    return FileSource(name, path, party.id_column, party.label_column, columns)
+    return FileSource(
+        name,
+        path,
+        party.id_column,
+        party.label_column,
+        columns,
+        csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+    )
 
 
 def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> RowsToScore:

@@ -3,8 +3,8 @@
 Of fenced blocks, in the order of the page: `python` is executed; a block with `title="NAME"` is
 written to that file; other `toml` is held against the keys of job files; `bash` is run line by
 line, and `console` too, where what is shown below a `$ command` is compared loosely with what it
-prints: words have to be there in their order, figures between 0 and 1 to 0.03. `title="status N"`
-is a status other than 0; `title="minutes"` is run by the slow test alone.
+prints: words have to be there in their order, figures between 0 and 1 to 0.03. `title="exit status N"`
+is a status other than 0; `title="takes minutes"` is run by the slow test alone.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Reader:
         return done
 
     def _do(self, block: Block) -> bool:
-        if block.title == "minutes" and not self.slow:
+        if block.title == "takes minutes" and not self.slow:
             return False
         if block.language == "python":
             exec(block.text, self.names)  # noqa: S102  # the pages are ours
@@ -69,7 +69,7 @@ class Reader:
 
 
 def _type(block: Block) -> None:
-    expected = int(block.title.split()[1]) if block.title.startswith("status") else 0
+    expected = int(block.title.split()[2]) if block.title.startswith("exit status") else 0
     for command, shown in commands(block):
         status, printed = typed(command)
         assert status == expected, f"{command}: status {status}\n{printed}"

@@ -8,7 +8,10 @@ from tests.docs.examples import Block, Reader, blocks, commands, is_said
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
-PAGES = {path.stem: path for path in sorted((DOCS / "how-to").glob("*.md"))}
+PAGES = {
+    path.stem: path
+    for path in (*sorted((DOCS / "how-to").glob("*.md")), DOCS / "reference" / "python.md")
+}
 EVERY = (DOCS / "tutorial.md", *PAGES.values())
 pytestmark = pytest.mark.usefixtures("clean_place")
 
@@ -28,7 +31,7 @@ def test_a_how_to_runs_after_the_tutorials_files_are_made(name: str) -> None:
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_what_takes_minutes_runs_too(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
-    if not any(block.title == "minutes" for block in blocks(page)):
+    if not any(block.title == "takes minutes" for block in blocks(page)):
         pytest.skip("nothing on this page takes minutes")
     reader = Reader(slow=True)
     if path.stem != "tutorial":
@@ -48,7 +51,7 @@ def test_a_page_that_is_wrong_fails() -> None:
     for text in (
         "```console\n$ securevfl data list\nno such line\n```\n",
         "```bash\nsecurevfl train missing.toml\n```\n",
-        '```console title="status 2"\n$ securevfl data list\n```\n',
+        '```console title="exit status 2"\n$ securevfl data list\n```\n',
         "```python\nassert False\n```\n",
         '```toml\n[exchange]\nshceme = "bfv"\n```\n',
     ):
