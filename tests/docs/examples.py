@@ -3,8 +3,8 @@
 Of fenced blocks, in the order of the page: `python` is executed; a block with `title="NAME"` is
 written to that file; other `toml` is held against the keys of job files; `bash` is run line by
 line, and `console` too, where what is shown below a `$ command` is compared loosely with what it
-prints: words have to be there in their order, figures between 0 and 1 to 0.03. `title="exit status N"`
-is a status other than 0; `title="takes minutes"` is run by the slow test alone.
+prints: words have to be there in their order, figures between 0 and 1 to 0.03. A title says `exit
+status N` where it is not 0, and `takes minutes` of what the slow test alone runs.
 """
 
 import contextlib
