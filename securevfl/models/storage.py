@@ -90,7 +90,7 @@ class ModelHeader:
     @property
     def holds_labels(self) -> bool:
         """Whether this is the label party's part, which alone knows what labels mean."""
-        return self.class_names is not None
+        return self.class_names is not None or self.target_mean is not None
 
     @property
     def outputs(self) -> int:
@@ -174,20 +174,30 @@ class SavedModel:
             DataError: parts of other parties or shapes, or another party's part of a headed model
                 or of one for real targets.
         """
-        mean, scale = self.header.target_mean, self.header.target_scale
-        if self.header.classes == 0 and (mean is None or scale is None):
-            raise DataError(
-                f"{self.header.party!r} does not know the targets' scale: ask the label party's "
-                "model"
-            )
         if self.header.representation is not None and self.head is None:
             raise DataError(f"{self.header.party!r} holds no head: ask the label party's model")
         if self.header.head is not None:
             _require_parts(self.header, parts)
         if self.header.head is None or self.head is None:
             total: NDArray[np.float64] = np.sum(list(parts.values()), axis=0)
-            return total if mean is None or scale is None else mean + scale * total
+            return self.in_target_units(total)
         return together(self.head, self.header.head, parts)
+
+    def in_target_units(self, predictions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """At the label party: H as it is for classes, and for real targets in their own units.
+
+        Raises:
+            DataError: another party's part of a model for real targets.
+        """
+        if self.header.classes:
+            return predictions
+        mean, scale = self.header.target_mean, self.header.target_scale
+        if mean is None or scale is None:
+            raise DataError(
+                f"{self.header.party!r} does not know the targets' scale: ask the label party's "
+                "model"
+            )
+        return mean + scale * predictions
 
     def _give(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         if features.ndim != 2 or features.shape[1] != len(self.header.columns):  # noqa: PLR2004

@@ -96,7 +96,8 @@ class TrainRow(JobRow):
 class PredictRow(CostFigures):
     """Rows that were scored; `shown`: how the label party saw the others' predictions.
 
-    AUC, accuracy and `labelled` rows are of those whose label the label party's file has. The job
+    Metrics are of the `labelled` rows, whose label the label party's file has: AUC and accuracy of
+    classes, R², RMSE and MAE of real targets, in their units. The job
     hash is that of the job that the model was trained in, `same_job` whether it is this one.
     """
 
@@ -105,6 +106,7 @@ class PredictRow(CostFigures):
     shown: str
     parties: int
     rows: int
+    classes: int
     origin: str
     trained_on: int
     dropped_rows: Mapping[str, int]
@@ -112,6 +114,9 @@ class PredictRow(CostFigures):
     labelled: int
     auc: float | None
     accuracy: float | None
+    r2: float | None
+    rmse: float | None
+    mae: float | None
     release: Mapping[str, Any] | None
     job_hash: str
     same_job: bool | None

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from securevfl.arrays import is_real
 from securevfl.data.csv_format import GivenFormat
 from securevfl.data.joining import falls_into_test
 from securevfl.data.new_rows import NewRows, read_new_rows
 from securevfl.data.own_files import FileSource
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, PartySettings
 from securevfl.models.storage import SavedModel
@@ -130,8 +131,15 @@ def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> Ro
     rows = NewRows(
         ids=tuple(map(str, range(len(dataset.test_labels)))),
         features={name: tables[name].test for name in parts},
-        labels=tuple(dataset.class_names[code] for code in dataset.test_labels),
+        labels=_labels(dataset),
         dropped={},
         unused={},
     )
     return RowsToScore(rows, "dataset", "row")
+
+
+def _labels(dataset: VerticalDataset) -> tuple[str, ...]:
+    """Of the test rows, as a file would have them."""
+    if is_real(dataset.test_labels):
+        return tuple(map(repr, dataset.test_labels.tolist()))
+    return tuple(dataset.class_names[code] for code in as_classes(dataset.test_labels))

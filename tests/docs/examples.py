@@ -124,7 +124,7 @@ def environment() -> Mapping[str, str]:
 
 def words(line: str) -> list[str]:
     """What two runs have in common: words, not figures and their units."""
-    return re.findall(r"[A-Za-z_]{3,}", line)
+    return re.findall(r"(?<!\w)[A-Za-z_]{3,}(?!\w)", line)
 
 
 def is_said(line: str, printed: str) -> bool:
