@@ -71,6 +71,17 @@ class JobRow(CostFigures):
     wall_s: float
 
 
+class AloneFigures(TypedDict):
+    """One party's own model; where labels were lent to it, no party can compute this."""
+
+    auc: float | None
+    accuracy: float | None
+    r2: float | None
+    rmse: float | None
+    rows: int
+    labels_lent: bool
+
+
 class TrainRow(JobRow):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
@@ -78,6 +89,7 @@ class TrainRow(JobRow):
     of the others. `mae` is null too where only sums are known.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
+    The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
     learned: bool
@@ -91,6 +103,10 @@ class TrainRow(JobRow):
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
+    kept_rounds: int
+    status: int
+    warnings: Sequence[Mapping[str, str]]
+    alone: Mapping[str, AloneFigures]
 
 
 class PredictRow(CostFigures):
