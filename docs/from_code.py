@@ -8,17 +8,17 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import typer.main
 from griffe import Docstring, DocstringSectionAttributes
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pydantic import BaseModel
 
 from securevfl.cli.app import app
-from securevfl.job import Job
-from securevfl.job.sections import Section
+from securevfl.job import OWN_SECTIONS, Job
 
 DOCS = Path(__file__).parent
 TOP = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -121,23 +121,25 @@ def job_file() -> str:
         "`securevfl train --example` prints a job that runs as it is. Letters are those of the "
         "[design](../design.md#symbols).",
     ]
-    for name, field in Job.model_fields.items():
-        section = _section(field.annotation)
-        if section is None:
-            continue
-        several = field.annotation is not section
-        parts += [f"## {f'[[{name}]]' if several else f'[{name}]'}", _keys(section)]
+    fields = {name: field.annotation for name, field in Job.model_fields.items()}
+    for name, annotation in {**fields, **OWN_SECTIONS}.items():
+        section = _section(annotation)
+        if section is not None:
+            several = get_origin(annotation) is tuple
+            parts += [f"## {f'[[{name}]]' if several else f'[{name}]'}", _keys(section)]
     return "\n\n".join(parts) + "\n"
 
 
-def _section(annotation: Any) -> type[Section] | None:  # noqa: ANN401
-    for each in (annotation, *getattr(annotation, "__args__", ())):
-        if inspect.isclass(each) and issubclass(each, Section):
+def _section(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401
+    if get_origin(annotation) is dict or get_origin(annotation) is Mapping:
+        return None
+    for each in (annotation, *get_args(annotation)):
+        if inspect.isclass(each) and issubclass(each, BaseModel):
             return each
     return None
 
 
-def _keys(section: type[Section]) -> str:
+def _keys(section: type[BaseModel]) -> str:
     text, told = [], {}
     for part in Docstring(inspect.getdoc(section) or "").parse("google"):
         if isinstance(part, DocstringSectionAttributes):
@@ -152,22 +154,22 @@ def _keys(section: type[Section]) -> str:
     ]
     heading = ["| key | values | default | |", "| --- | --- | --- | --- |"]
     # The first line names the section, which the heading does.
-    prose = re.sub(r"^`\[+\w+\]+`[:.] ?", "", "\n\n".join(text))
+    prose = re.sub(r"^`\[+\w+\]+`[:.]\s*", "", "\n\n".join(text))
     return "\n\n".join(filter(None, [prose[:1].upper() + prose[1:], "\n".join(heading + rows)]))
 
 
 def _values(found: Schema, schema: Schema) -> str:
     if "$ref" in found:
         return _values(schema["$defs"][found["$ref"].rsplit("/", 1)[1]], schema)
+    if "properties" in found:
+        return "keys as in the section of that name"
     if "anyOf" in found:
         parts = [_values(each, schema) for each in found["anyOf"] if each.get("type") != "null"]
         return ", or ".join(dict.fromkeys(parts))
-    if "const" in found:
-        return f"`{_toml(found['const'])}`"
-    if "enum" in found:
-        return ", ".join(f"`{_toml(each)}`" for each in found["enum"])
+    if words := found.get("enum", [found["const"]] if "const" in found else []):
+        return ", ".join(f"`{_toml(each)}`" for each in words)
     if found.get("type") == "array":
-        return f"list of {_values(found.get('items', {}), schema) or 'values'}"
+        return f"list, each {_values(found['items'], schema)}"
     kind = found.get("type", "")
     name = "path" if found.get("format") == "path" else KINDS.get(kind, "")
     bounds = [f"{word} {found[key]:g}" for key, word in LIMITS.items() if key in found]
