@@ -9,16 +9,16 @@ see all parties' columns. A benchmark may put the parties' columns side by side;
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from securevfl.benchmarks.tuning import GRID, validation_split
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.job import Job
+from securevfl.job import Job, PartySettings
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.training import plan_for
+from securevfl.training import plan_for, train
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,23 @@ def train_in_one_place(
     held_out = np.sum([part.model.predict(part.held_out) for part in parts], axis=0)
     labels = dataset.test_labels
     return InOnePlace(auc(held_out, labels), loss.value(held_out, labels), seconds)
+
+
+def trained_alone(job: Job, dataset: VerticalDataset, party: str) -> float:
+    """Held-out AUC of a job's own training, in clear, on one party's columns and the labels.
+
+    A job takes two parties: the other has one column, of zeros, and a linear model.
+    """
+    table = next(table for table in dataset.parties if table.name == party)
+    nobody = f"beside-{party}"
+    train_zeros, test_zeros = (np.zeros((len(rows), 1)) for rows in (table.train, table.test))
+    alone = replace(
+        dataset,
+        parties=(table, PartyTable(nobody, ("nothing",), train_zeros, test_zeros)),
+        label_party=party,
+        own_rows=None,
+    )
+    linear = PartySettings(name=nobody, role="feature", model="linear")
+    own = [each for each in job.party if each.name == party]
+    job = job.model_copy(update={"party": (*own, linear)})
+    return train(job.without_protection, alone).clear_auc

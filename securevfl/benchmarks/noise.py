@@ -5,8 +5,12 @@ levels take one η0, tuned without noise. Seeds differ in their noise, batches a
 starts. Of fdml two curves: parties that step with their own exact prediction, and with the noisy
 one that they pushed, as the paper has it. Two AUCs: of exact held-out predictions, which tells
 what noise in training costs, and of noisy ones, which is what parties see who score as they train.
+
+A job file's job takes the steps that it says, and so does each party alone. What one place does is
+then the job itself without noise and clipping.
 """
 
+import hashlib
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -17,7 +21,11 @@ from typing import Any, get_args
 import numpy as np
 
 from securevfl import __version__
-from securevfl.benchmarks.in_one_place import train_in_one_place, tuned_in_one_place
+from securevfl.benchmarks.in_one_place import (
+    train_in_one_place,
+    trained_alone,
+    tuned_in_one_place,
+)
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.noise import Model, NoiseSettings
@@ -41,7 +49,7 @@ class _Task:
     noise: float | None
     own_prediction: OwnPrediction | None = None
     alone: str | None = None
-    learning_rate: float = 1.0
+    learning_rate: float | None = 1.0
 
     @property
     def key(self) -> str:
@@ -68,7 +76,12 @@ def sweep(
         for level in settings.noise:
             plan_for(settings.job(model, rows, settings.seed, level), dataset)
     done = {} if journal is None else journal.done()
-    tasks = _tasks(settings, dataset, done, journal, report)
+    base = settings.base
+    tasks = (
+        _tasks(settings, dataset, done, journal, report)
+        if base is None
+        else _tasks_of(settings, base, dataset)
+    )
     left = [task for task in tasks if task.key not in done]
     run = partial(_run, settings, dataset)
     report("runs", len(tasks) - len(left), len(tasks))
@@ -91,15 +104,27 @@ def sweep(
 
 def work_of(settings: NoiseSettings, dataset: VerticalDataset) -> dict[str, Any]:
     """What a journal is about: the processes play no part."""
-    kept = {key: value for key, value in asdict(settings).items() if key != "workers"}
-    parties = [[table.name, len(table.columns)] for table in dataset.parties]
+    kept = {key: value for key, value in settings.told().items() if key != "workers"}
+    if settings.base is not None:
+        kept["job"] = settings.base.hash().hex()  # not where files are
     return {
         "version": __version__,
-        "data": dataset.fingerprint,
+        "data": _content(dataset),
         "label_party": dataset.label_party,
-        "parties": parties,
         **kept,
     }
+
+
+def _content(dataset: VerticalDataset) -> str:
+    """SHA-256 (hex) over all values: the rows of a changed file may have the same ids."""
+    digest = hashlib.sha256(dataset.row_digests.tobytes())
+    for table in dataset.parties:
+        digest.update(repr((table.name, table.columns, table.train.shape)).encode())
+        digest.update(np.ascontiguousarray(table.train).data)
+        digest.update(np.ascontiguousarray(table.test).data)
+    digest.update(np.ascontiguousarray(dataset.train_labels).data)
+    digest.update(np.ascontiguousarray(dataset.test_labels).data)
+    return digest.hexdigest()
 
 
 def _tasks(
@@ -140,6 +165,19 @@ def _tasks(
     return tasks
 
 
+def _tasks_of(settings: NoiseSettings, job: Job, dataset: VerticalDataset) -> list[_Task]:
+    """What a job file's sweep runs."""
+    (model,) = settings.models
+    rate = None if job.job.learning_rate == "auto" else job.job.learning_rate
+    lines = [ONE_PLACE, *(table.name for table in dataset.parties)]
+    levels = [(noise, own) for own in settings.own_predictions for noise in settings.noise]
+    tasks = []
+    for seed in range(settings.seed, settings.seed + settings.repeats):
+        tasks += [_Task(model, seed, None, None, name, rate) for name in lines]
+        tasks += [_Task(model, seed, noise, own, None, rate) for noise, own in levels]
+    return tasks
+
+
 def _tuned(job: Job, dataset: VerticalDataset, report: Report) -> float | None:
     return tune(job, dataset, report=report).learning_rate
 
@@ -147,7 +185,12 @@ def _tuned(job: Job, dataset: VerticalDataset, report: Report) -> float | None:
 def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> dict[str, float]:
     rows = len(dataset.train_labels)
     job = settings.job(task.model, rows, task.seed, task.noise, task.own_prediction)
-    job = job.with_settings(learning_rate=task.learning_rate)
+    if settings.base is not None and task.alone is not None:
+        if task.alone == ONE_PLACE:
+            return {"auc": train(job, dataset).clear_auc}
+        return {"auc": trained_alone(job, dataset, task.alone)}
+    if settings.base is None:
+        job = job.with_settings(learning_rate=task.learning_rate)
     if task.alone is not None:
         together = task.alone in (ONE_PLACE, SUM_IN_ONE_PLACE)
         parties, one_model = None if together else [task.alone], task.alone == ONE_PLACE
@@ -168,7 +211,7 @@ def _row(
     at_level = [run for task, run in own if (task.noise, task.own_prediction) == level]
     lines = {
         name: statistics.mean(run["auc"] for task, run in own if task.alone == name)
-        for name in (ONE_PLACE, SUM_IN_ONE_PLACE, *(table.name for table in dataset.parties))
+        for name in dict.fromkeys(task.alone for task, _ in own if task.alone is not None)
     }
     best = max((table.name for table in dataset.parties), key=lambda name: lines[name])
     account = plan_for(
@@ -200,7 +243,7 @@ def _row(
         "auc_local_only": lines[best],
         "local_only_party": best,
         "auc_centralized": lines[ONE_PLACE],
-        "auc_sum_in_one_place": lines[SUM_IN_ONE_PLACE],
+        "auc_sum_in_one_place": lines.get(SUM_IN_ONE_PLACE, lines[ONE_PLACE]),
         "learning_rate": _rate_of(own, None),
         "learning_rate_centralized": _rate_of(own, ONE_PLACE),
         "repeats": settings.repeats,
@@ -210,5 +253,5 @@ def _row(
     }
 
 
-def _rate_of(runs: Sequence[tuple[_Task, dict[str, float]]], alone: str | None) -> float:
+def _rate_of(runs: Sequence[tuple[_Task, dict[str, float]]], alone: str | None) -> float | None:
     return next(task.learning_rate for task, _ in runs if task.alone == alone)

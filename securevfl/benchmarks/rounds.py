@@ -5,12 +5,20 @@ Under `plain`: how many rounds a job takes does not depend on how its exchanges 
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.rounds import RoundsSettings
-from securevfl.benchmarks.tradeoff import rounds_to
-from securevfl.benchmarks.tuning import Tuned, chosen, different_steps, step_settings
+from securevfl.benchmarks.tradeoff import below_clear, rounds_to
+from securevfl.benchmarks.tuning import (
+    LocalSteps,
+    Tuned,
+    at_steps,
+    chosen,
+    different_steps,
+    step_settings,
+)
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.plan import Plan
@@ -32,40 +40,73 @@ def rounds(
         settings: what to run.
         datasets: the same data by number of parties.
         report: told what runs now.
+
+    Raises:
+        ConfigError: a job that does not fit, or that learns nothing and gives no target.
     """
+    settings, how = _settled(settings, next(iter(datasets.values())), report)
     steps = [
         (algorithm, local_steps)
         for algorithm in settings.algorithms
         for local_steps in different_steps(algorithm, settings.local_steps)
     ]
+    for (parties, dataset), (algorithm, local_steps), proximal in product(
+        datasets.items(), steps, settings.proximal
+    ):
+        changed = {
+            "algorithm": algorithm,
+            "proximal": proximal,
+            "target_auc": settings.target_auc,
+            "seed": settings.seed,
+        }
+        plan = plan_for(_job(settings, dataset, local_steps, changed), dataset)
+        what = f"{algorithm}, Q = {plan.local_steps}, K = {parties}, proximal {proximal:g}"
+        report(what)
+        tuned = chosen(plan.job, dataset, settings.learning_rate, report)
+        yield {**_row(settings, dataset, plan, tuned), "target_chosen": how}
+
+
+def _settled(
+    settings: RoundsSettings, dataset: VerticalDataset, report: Report
+) -> tuple[RoundsSettings, str]:
+    """The settings with what a job file leaves open, its own Q and a target, and why that one."""
+    base, how = settings.base, "given"
+    if base is None:
+        return settings, how
+    local_steps = settings.local_steps or (plan_for(base, dataset).local_steps,)
+    target = settings.target_auc
+    if target is None:
+        report("the job, for a target")
+        target, how = below_clear(base.with_settings(seed=settings.seed), dataset)
+    return replace(settings, local_steps=local_steps, target_auc=target), how
+
+
+def _job(
+    settings: RoundsSettings,
+    dataset: VerticalDataset,
+    local_steps: LocalSteps,
+    changed: Mapping[str, object],
+) -> Job:
+    if settings.base is not None:
+        job = settings.base.without_protection.with_settings(**changed)
+        return at_steps(job, dataset, local_steps)
     step_sizes = {
         "schedule": settings.schedule,
         "divide_by_sqrt_parties": settings.divide_by_sqrt_parties,
     }
-    for (parties, dataset), (algorithm, local_steps), proximal in product(
-        datasets.items(), steps, settings.proximal
-    ):
-        job = Job.of(
-            job={
-                "name": "rounds",
-                "algorithm": algorithm,
-                "rounds": settings.max_rounds,
-                **step_settings(local_steps, settings.batch_size, settings.learning_rate),
-                **({} if local_steps == "exact" else step_sizes),
-                "l2": settings.l2,
-                "proximal": proximal,
-                "local_rule": settings.local_rule,
-                "start": settings.start,
-                "target_auc": settings.target_auc,
-                "eval_every": settings.eval_every,
-                "seed": settings.seed,
-            }
-        )
-        plan = plan_for(job, dataset)
-        what = f"{algorithm}, Q = {plan.local_steps}, K = {parties}, proximal {proximal:g}"
-        report(what)
-        tuned = chosen(job, dataset, settings.learning_rate, report)
-        yield _row(settings, dataset, plan, tuned)
+    return Job.of(
+        job={
+            "name": "rounds",
+            "rounds": settings.max_rounds,
+            **step_settings(local_steps, settings.batch_size, settings.learning_rate),
+            **({} if local_steps == "exact" else step_sizes),
+            "l2": settings.l2,
+            "local_rule": settings.local_rule,
+            "start": settings.start,
+            "eval_every": settings.eval_every,
+            **changed,
+        }
+    )
 
 
 def curve_of(scores: Sequence[Score]) -> list[CurvePoint]:
@@ -87,13 +128,14 @@ def curve_of(scores: Sequence[Score]) -> list[CurvePoint]:
 
 
 def _row(settings: RoundsSettings, dataset: VerticalDataset, plan: Plan, tuned: Tuned) -> RoundsRow:
-    job = plan.job
+    job, target = plan.job, settings.target_auc
+    assert target is not None  # noqa: S101
     runs: list[RoundsRun] = []
     for repeat in range(settings.repeats):
         seed = settings.seed + repeat
         seeded = job.with_settings(learning_rate=tuned.learning_rate or "auto", seed=seed)
         result = train(seeded, dataset)
-        reached = rounds_to(result, settings.target_auc)
+        reached = rounds_to(result, target)
         runs.append(
             {
                 "seed": seed,
@@ -113,7 +155,8 @@ def _row(settings: RoundsSettings, dataset: VerticalDataset, plan: Plan, tuned: 
         "proximal": job.job.proximal,
         "batch_size": plan.batch_size,
         "local_rule": job.job.local_rule,
-        "target_auc": settings.target_auc,
+        "target_auc": target,
+        "target_chosen": "given",
         "reached_target": all(run["reached"] for run in runs),
         "rounds": statistics.median(run["rounds"] for run in runs),
         "auc": statistics.median(run["auc"] for run in runs),

@@ -8,24 +8,35 @@ medians over repeats with seeds of their own.
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from math import floor
 from typing import Literal
 
 from typing_extensions import override
 
 from securevfl.benchmarks.progress import Report, rounds_done, silent
 from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
-from securevfl.benchmarks.tuning import LocalSteps, Tuned, chosen, different_steps, step_settings
+from securevfl.benchmarks.tuning import (
+    LocalSteps,
+    Tuned,
+    at_steps,
+    chosen,
+    different_steps,
+    step_settings,
+)
 from securevfl.crypto.schemes import SCHEMES, default_engine
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
-from securevfl.job import Job
+from securevfl.job import ExchangeSettings, Job
+from securevfl.protocols import names
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.rows import TradeoffRow, TradeoffRun, cost_figures
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 ScoreName = Literal["auc", "accuracy"]
+BELOW_CLEAR = 0.005
 
 
 def tradeoff(
@@ -41,25 +52,64 @@ def tradeoff(
         report: told what runs now.
 
     Raises:
-        ConfigError: a job that does not fit, or work to be repeated where there is none.
+        ConfigError: a job that does not fit, or that learns nothing and gives no target; or work
+            to be repeated where there is none.
     """
     if settings.he_per_step and not any(each in SCHEMES for each in settings.exchanges):
         raise ConfigError("--he-per-step: no homomorphic exchange among --exchange")
-    all_steps = different_steps(settings.algorithm, settings.local_steps)
+    all_steps = different_steps(settings.algorithm, _local_steps(settings, dataset))
     variants = _variants(settings, all_steps)
     for variant in variants:
-        plan_for(_job(settings, variant), dataset)
+        plan_for(_job(settings, dataset, variant), dataset)
+    settings, how = _with_target(settings, dataset, report)
     rates = _learning_rates(settings, all_steps, dataset, report)
     for variant in variants:
         results, tuned = [], rates[variant.local_steps]
-        job = _job(settings, variant, tuned.learning_rate)
+        job = _job(settings, dataset, variant, tuned.learning_rate)
         for repeat in range(settings.repeats):
             what = f"{variant}, run {repeat + 1} of {settings.repeats}"
             seeded = job.with_settings(seed=settings.seed + repeat)
             progress = partial(rounds_done, report, what, job.job.rounds)
             results.append(train(seeded, dataset, Environment(progress=progress)))
         for target in settings.target_aucs:
-            yield row_to(target, dataset, results, tuned)
+            yield {**row_to(target, dataset, results, tuned), "target_chosen": how}
+
+
+def _local_steps(settings: TradeoffSettings, dataset: VerticalDataset) -> tuple[LocalSteps, ...]:
+    if settings.base is None or settings.local_steps:
+        return settings.local_steps
+    return (plan_for(settings.base, dataset).local_steps,)
+
+
+def _with_target(
+    settings: TradeoffSettings, dataset: VerticalDataset, report: Report
+) -> tuple[TradeoffSettings, str]:
+    """The settings with a target, and how it was chosen."""
+    if settings.base is None or settings.target_aucs:
+        return settings, "given"
+    report("the job in clear, for a target")
+    target, how = below_clear(settings.base.with_settings(seed=settings.seed), dataset)
+    return replace(settings, target_aucs=(target,)), how
+
+
+def below_clear(job: Job, dataset: VerticalDataset) -> tuple[float, str]:
+    """A target for a job that has none: a little less than its own run in clear ends at.
+
+    Returns:
+        The AUC, rounded down to four decimals, and how it was chosen.
+
+    Raises:
+        ConfigError: the job learns nothing.
+    """
+    result = train(job.without_protection.with_settings(eval_every=0), dataset)
+    found = result.scores[-1].auc
+    if not result.learned:
+        raise ConfigError(
+            f"no target: the job in clear learns nothing that can be told from chance (AUC "
+            f"{found:.4f} on {len(dataset.test_labels)} held-out rows); give --target-auc"
+        )
+    target = floor((found - BELOW_CLEAR) * 1e4) / 1e4
+    return target, f"{BELOW_CLEAR:g} below the job's own run in clear, AUC {found:.4f}"
 
 
 @dataclass(frozen=True)
@@ -77,6 +127,8 @@ class _Variant:
 
 
 def _variants(settings: TradeoffSettings, all_steps: Sequence[LocalSteps]) -> list[_Variant]:
+    for name in settings.exchanges:
+        names.require(name, names.EXCHANGES, "exchange")
     ways = (False, True) if settings.he_per_step else (False,)
     return [
         _Variant(exchange, local_steps, he_per_step)
@@ -97,57 +149,90 @@ def _learning_rates(
         own = local_steps == "exact" or settings.tuning == "per-q"
         at = local_steps if own else most
         if at not in rates:
-            job = _job(settings, _Variant("plain", at))
+            job = _job(settings, dataset, _Variant("plain", at))
             rates[at] = chosen(job, dataset, settings.learning_rate, report)
         rates[local_steps] = rates[at]
     return rates
 
 
-def _job(settings: TradeoffSettings, variant: _Variant, learning_rate: float | None = None) -> Job:
-    local_steps = variant.local_steps
-    on_phe = variant.exchange == "paillier" and settings.engine == "phe"
-    limit = settings.phe_rounds if on_phe else None
+def _job(
+    settings: TradeoffSettings,
+    dataset: VerticalDataset,
+    variant: _Variant,
+    learning_rate: float | None = None,
+) -> Job:
+    if settings.base is None:
+        job, asked = _by_options(settings, variant.local_steps, learning_rate)
+    else:
+        job = at_steps(settings.base, dataset, variant.local_steps)
+        asked = job.exchange
+    on_phe = variant.exchange == "paillier" and asked.engine == "phe"
+    changed = {
+        "rounds": (on_phe and settings.phe_rounds) or job.job.rounds,
+        "seed": settings.seed,
+        "target_auc": max(settings.target_aucs, default=None),
+    }
+    noisy = EXCHANGES[variant.exchange].adds_noise
     return Job.of(
+        **{
+            **dict(job),
+            "job": {**dict(job.job), **changed},
+            "exchange": _exchange(settings, asked, variant),
+            "privacy": job.privacy if noisy else {},
+        }
+    )
+
+
+def _by_options(
+    settings: TradeoffSettings, local_steps: LocalSteps, learning_rate: float | None
+) -> tuple[Job, ExchangeSettings]:
+    """The job in clear that options describe, and what they ask of homomorphic exchanges."""
+    job = Job.of(
         job={
             "name": "tradeoff",
             "algorithm": settings.algorithm,
-            "rounds": limit or settings.max_rounds,
+            "rounds": settings.max_rounds,
             **step_settings(local_steps, settings.batch_size, learning_rate),
             "schedule": None if local_steps == "exact" else settings.schedule,
             "model": settings.model,
             "hidden": settings.hidden or None,
             "loss": settings.loss,
-            "seed": settings.seed,
-            "target_auc": max(settings.target_aucs),
             "eval_every": settings.eval_every,
         },
-        exchange=_exchange(settings, variant),
         network=settings.network,
     )
+    asked = ("hide", "key_bits", "engine", "round_trips")
+    bits = ("value_fraction_bits", "feature_fraction_bits")
+    exchange = {name: getattr(settings, name) for name in (*asked, *bits)}
+    return job, Job.of(exchange=exchange).exchange
 
 
-def _exchange(settings: TradeoffSettings, variant: _Variant) -> dict[str, object]:
+def _exchange(
+    settings: TradeoffSettings, asked: ExchangeSettings, variant: _Variant
+) -> dict[str, object]:
     name = variant.exchange
+    if name == asked.scheme and settings.base is not None:
+        return {**dict(asked), "he_per_step": variant.he_per_step}
     if name not in SCHEMES:
         return {"scheme": name}
     scheme = SCHEMES[name]
     chosen = [SCHEMES[each] for each in settings.exchanges if each in SCHEMES]
     # What no chosen scheme has goes through, to be refused with what is known.
-    engine = settings.engine
+    engine = asked.engine
     if engine not in scheme.engines and any(engine in each.engines for each in chosen):
         engine = None
-    round_trips = settings.round_trips
+    round_trips = asked.round_trips
     if scheme.seconds is None and any(each.seconds for each in chosen):
         round_trips = "auto"
     return {
         "scheme": name,
-        "hide": settings.hide,
-        "key_bits": settings.key_bits if scheme.key_sizes else None,
+        "hide": asked.hide,
+        "key_bits": asked.key_bits if scheme.key_sizes else None,
         "engine": engine,
         "round_trips": round_trips,
         "he_per_step": variant.he_per_step,
-        "value_fraction_bits": settings.value_fraction_bits,
-        "feature_fraction_bits": settings.feature_fraction_bits,
+        "value_fraction_bits": asked.value_fraction_bits,
+        "feature_fraction_bits": asked.feature_fraction_bits,
     }
 
 
@@ -175,6 +260,7 @@ def row_to(
         "parties": len(dataset.parties),
         "batch_size": first.plan.batch_size,
         "target_auc": target,
+        "target_chosen": "given",
         "reached_target": all(run["reached"] for run in runs),
         "rounds": statistics.median(run["rounds"] for run in runs),
         "auc": statistics.median(run["auc"] for run in runs),

@@ -63,15 +63,31 @@ def step_settings(
     }
 
 
+def at_steps(job: Job, dataset: VerticalDataset, local_steps: LocalSteps) -> Job:
+    """A job file's job at some Q, its batches those that it takes under its own exchange.
+
+    Exact steps in place of steps of a given size take all rows.
+
+    Raises:
+        ConfigError: a job that does not fit the data.
+    """
+    if local_steps == "exact" and job.job.learning_rate != "auto":
+        job = job.with_settings(
+            **step_settings("exact", "full", None), schedule=None, divide_by_sqrt_parties=False
+        )
+    job = job.with_settings(local_steps=local_steps)
+    return job.with_settings(batch_size=plan_for(job, dataset).batch_size)
+
+
 def chosen(
     job: Job, dataset: VerticalDataset, given: float | None, report: Report = silent
 ) -> Tuned:
-    """The learning rate for a job: none for exact steps, else the one given, else a tuned one.
+    """The learning rate for a job: none where it is derived, else the one given, else a tuned one.
 
     Raises:
         TrainingDiverged: at every learning rate.
     """
-    if job.job.local_steps == "exact":
+    if job.job.learning_rate == "auto":
         return Tuned(None, DERIVED, None)
     if given is not None:
         return Tuned(given, "given", None)

@@ -2,7 +2,8 @@
 
 A field is annotated as Typer has it: `rounds: Annotated[int, typer.Option(min=1, help="…")] = 5`.
 Beyond what Typer parses, a field may be a tuple, typed as values separated by commas, a union of
-numbers and words, or a network.
+numbers and words, or a network. A field without such an annotation is no option. Where one of the
+dataclasses has a job file, the job says what others leave to it, see `SaidByJob`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,12 +11,16 @@ from copy import copy
 from dataclasses import MISSING, Field, fields
 from functools import partial
 from inspect import Parameter, Signature
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from securevfl.job import NetworkSettings
+from securevfl.benchmarks.settings.shared import SaidByJob
+from securevfl.errors import ConfigError
+from securevfl.job import NetworkSettings, read_job
+from securevfl.protocols import names
 from securevfl.runtime.line import PRESETS
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -37,13 +42,16 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
     def register(function: F) -> F:
         groups = {key: kind for key, kind in get_type_hints(function).items() if key != "return"}
 
-        def run(**given: object) -> None:
+        def run(context: typer.Context, **given: object) -> None:
             values = {key: value for key, value in given.items() if value is not None}
-            function(**{key: _filled(group, values) for key, group in groups.items()})
+            filled = {key: _filled(group, values) for key, group in groups.items()}
+            function(**_with_job(filled, _typed_in(context)))
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
-        options = [_option(group, field) for group in groups.values() for field in fields(group)]
-        run.__signature__ = Signature(options)  # type: ignore[attr-defined]  # what Typer reads
+        context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        options = [_option(*each) for group in groups.values() for each in _options(group)]
+        signature = Signature([context, *options])
+        run.__signature__ = signature  # type: ignore[attr-defined]  # what Typer reads
         app.command(name)(run)
         return function
 
@@ -55,6 +63,39 @@ def _filled(group: type, values: Mapping[str, object]) -> object:
     return group(**{name: value for name, value in values.items() if name in names})
 
 
+def _typed_in(context: typer.Context) -> dict[str, str]:
+    """The fields that the command line says, and how their options are typed."""
+    options = {str(each.name): each.opts[0] for each in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in options}
+    return {
+        name: options[name]
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }
+
+
+def _with_job(groups: Mapping[str, Any], typed_in: Mapping[str, str]) -> Mapping[str, Any]:
+    """The same with what a job file says, where there is one.
+
+    Raises:
+        ConfigError: an option for what the job says, or a job that cannot be.
+        DataError: the file cannot be read.
+    """
+    paths = [getattr(group, "job", None) for group in groups.values()]
+    path = next((each for each in paths if isinstance(each, Path)), None)
+    if path is None:
+        return groups
+    own = {key: group for key, group in groups.items() if isinstance(group, SaidByJob)}
+    for group in own.values():
+        for name in sorted(group.said_by_job & typed_in.keys()):
+            if hasattr(group, name):
+                value = typed(getattr(group, name))
+                raise ConfigError(f"{typed_in[name]} {value}: the job file {path} says that")
+    job = read_job(path)
+    names.check_names(job)
+    return {**groups, **{key: group.of_job(job, typed_in) for key, group in own.items()}}
+
+
 def typed(value: object) -> str:
     """How a value is typed."""
     if isinstance(value, tuple):
@@ -64,8 +105,14 @@ def typed(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _option(group: type, field: Field[Any]) -> Parameter:
-    kind, info = get_args(get_type_hints(group, include_extras=True)[field.name])
+def _options(group: type) -> list[tuple[Field[Any], Any, Any]]:
+    """The fields that are options, what they take, and what Typer is told of them."""
+    hints = get_type_hints(group, include_extras=True)
+    found = [(field, get_args(hints[field.name])) for field in fields(group)]
+    return [(field, *each) for field, each in found if get_origin(hints[field.name]) is Annotated]
+
+
+def _option(field: Field[Any], kind: Any, info: Any) -> Parameter:  # noqa: ANN401
     default = Parameter.empty if field.default is MISSING else field.default
     if not _known_to_typer(kind):
         info = copy(info)

@@ -1,23 +1,26 @@
 """Options that several commands share, and the progress that they show."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
 from typing_extensions import override
 
 from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.errors import ConfigError
+from securevfl.job import Job
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
 
 Dataset = Annotated[str, typer.Option(help="Data set by name; `securevfl data list` shows all.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for data files first.")]
+JobFile = Annotated[Path | None, typer.Argument(help="Job file: its data, parties and settings.")]
 Parties = Annotated[int | None, typer.Option(help="Split the columns among K parties.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result rows to this file.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page for people to this file.")]
@@ -71,6 +74,30 @@ class SplitData(Data):
     def load(self, parties: int | None = None) -> "VerticalDataset":
         """The data set, split among the parties."""
         return super().load(parties or self.parties)
+
+
+@dataclass(frozen=True)
+class JobData(Data, SaidByJob):
+    """A data set by name, or a job's."""
+
+    said_by_job = frozenset({"dataset", "label_party", "parties"})
+
+    job: JobFile = None
+
+    @override
+    def of_job(self, job: Job, typed_in: Collection[str]) -> Self:
+        return replace(self, base=job)
+
+    @override
+    def load(self, parties: int | None = None) -> "VerticalDataset":
+        if self.base is None or self.job is None:
+            return super().load(parties)
+        return job_dataset(self.base, self.job, self.data_dir)
+
+
+@dataclass(frozen=True)
+class SplitJobData(SplitData, JobData):
+    """A data set by name, split among the parties, or a job's."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +155,19 @@ def dataset(name: str, parties: int | None, data_dir: Path | None) -> "VerticalD
     from securevfl.data.sources import load
 
     return load(name, parties=parties, data_dir=data_dir)
+
+
+def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset":
+    """The data of a job file, by the job's name where they are its parties' own.
+
+    Raises:
+        ConfigError: a party without a data file.
+        DataError: missing or malformed data.
+    """
+    from securevfl.cli.job_files import job_data
+
+    data = job_data(job, path.parent, data_dir)
+    return replace(data, name=job.job.dataset or job.job.name)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`securevfl sweep`: what differential-privacy noise costs, and what it promises."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -22,12 +22,18 @@ class Journaled:
     ] = False
 
 
+@dataclass(frozen=True)
+class SweepData(options.SplitJobData):
+    """A data set by name, a9a if nothing is said, or a job's."""
+
+    dataset: options.Dataset = "a9a"
+
+
 @command(sweep)
-def noise(
-    settings: NoiseSettings, data: options.A9a, work: Journaled, output: options.Page
-) -> None:
+def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: options.Page) -> None:
     """AUC against noise on shared predictions, beside one party alone and one place.
 
+    Of a job file everything but the noise multipliers; its exchange is `dp` here.
     An interrupted sweep goes on where it was when the same command is given again.
     """
     dataset = data.load()
@@ -54,7 +60,12 @@ def noise(
     from securevfl.reports.sweep import NOISE, sweep_notes, sweep_page
     from securevfl.reports.tables import table
 
-    kept = {"dataset": dataset.name, "parties": len(dataset.parties), **asdict(settings)}
+    kept = {
+        "dataset": dataset.name,
+        "parties": len(dataset.parties),
+        "algorithm": settings.algorithm,
+        **settings.told(),
+    }
     told: dict[str, Any] = {
         "command": "sweep noise",
         "seed": settings.seed,
@@ -67,9 +78,10 @@ def noise(
         write_page(output.html, sweep_page(results(**told)))
     if not output.quiet:
         console = Console()
-        title = (
-            f"{dataset.name}, {settings.algorithm}, S = {settings.batch_size}, "
-            f"{settings.epochs} epochs"
+        title = f"{dataset.name}, {settings.algorithm}, " + (
+            f"S = {settings.batch_size}, {settings.epochs} epochs"
+            if settings.base is None
+            else f"{settings.base.job.rounds} rounds"
         )
         console.print(table(NOISE, rows, title))
         for note in sweep_notes(rows):

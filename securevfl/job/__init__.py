@@ -146,6 +146,12 @@ class Job(Section):
             (own and own.image_line) or job.image_line,
         )
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether every party's local model is linear."""
+        models = {self.job.model, *(party.model for party in self.party if party.model)}
+        return models == {"linear"}
+
     def hash(self) -> bytes:
         """SHA-256 over what all parties must agree on; compared before the first round."""
         agreed = {

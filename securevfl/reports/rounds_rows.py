@@ -39,6 +39,7 @@ class RoundsRow(TypedDict):
     batch_size: int | str
     local_rule: str
     target_auc: float
+    target_chosen: str
     reached_target: bool
     rounds: float
     auc: float

@@ -157,6 +157,7 @@ class TradeoffRow(JobRow):
     """One exchange at one Q to one target."""
 
     target_auc: float
+    target_chosen: str
     engine: str | None
     repeats: int
     max_rounds: int
@@ -390,7 +391,8 @@ class NoiseRow(TypedDict):
 
     `own_prediction` is fdml's, null of other algorithms. `auc_centralized` is of one model over all
     columns with a step size of its own, `auc_sum_in_one_place` of the sum of the parties' models;
-    the same of linear ones.
+    the same of linear ones. Of a job file both are the job's own, without noise. Learning rates are
+    null where steps follow from each party's own curvature.
     """
 
     dataset: str
@@ -415,8 +417,8 @@ class NoiseRow(TypedDict):
     local_only_party: str
     auc_centralized: float
     auc_sum_in_one_place: float
-    learning_rate: float
-    learning_rate_centralized: float
+    learning_rate: float | None
+    learning_rate_centralized: float | None
     repeats: int
     aucs: Sequence[float]
     aucs_noisy: Sequence[float]

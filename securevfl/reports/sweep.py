@@ -6,7 +6,7 @@ from typing import Any
 from securevfl.auditing.curves import curve
 from securevfl.reports.page import render
 from securevfl.reports.privacy import epsilon_text
-from securevfl.reports.rows import NoiseRow
+from securevfl.reports.rows import DERIVED, NoiseRow
 from securevfl.reports.tables import Column
 
 
@@ -46,10 +46,12 @@ def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
             if model == "nn"
             else ""
         )
+        rate = first["learning_rate"]
         notes.append(
             f"{model}: best party alone ({first['local_only_party']}) "
             f"{first['auc_local_only']:.4f}, all columns in one place "
-            f"{first['auc_centralized']:.4f}{summed}; learning rate {first['learning_rate']:g}"
+            f"{first['auc_centralized']:.4f}{summed}; "
+            + (f"step sizes {DERIVED}" if rate is None else f"learning rate {rate:g}")
         )
         notes += [
             f"{model}{'' if name is None else f', own {name}'}: {highest_gain(curve_rows)}"

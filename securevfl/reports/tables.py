@@ -349,7 +349,8 @@ def target_notes(rows: Sequence[JobRow | RoundsRow]) -> list[str]:
         notes.append("Q = exact: the minimum that local steps go towards, all rows every round")
     if any(row.get("he_per_step") for row in rows):
         notes.append("HE: homomorphic work repeated in every local step, for benchmarks only")
-    return notes
+    targets = dict.fromkeys(str(row.get("target_chosen", "given")) for row in rows)
+    return notes + [f"target: {chosen}" for chosen in targets if chosen != "given"]
 
 
 def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:

@@ -1,25 +1,37 @@
 """What `sweep noise` is told."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Self, get_args
 
 import typer
+from typing_extensions import override
 
 from securevfl.benchmarks.settings import shared
 from securevfl.errors import ConfigError
-from securevfl.job import Job, OwnPrediction
+from securevfl.job import FdmlSettings, Job, OwnPrediction
 
 Model = Literal["lr", "nn"]
 FDML = "fdml"
 
 
 @dataclass(frozen=True)
-class NoiseSettings:
+class NoiseSettings(shared.SaidByJob):
     """Every model at every noise multiplier with every seed.
+
+    A job file's job is swept as it is, under `dp` whatever its exchange.
 
     Raises:
         ConfigError: `own_prediction` of an algorithm that has none.
     """
+
+    said_by_job = frozenset(
+        {
+            *("models", "algorithm", "mechanism", "clip", "delta", "gradient_clip"),
+            *("gradient_noise", "epochs", "batch_size", "local_steps", "hidden"),
+            "learning_rate",
+        }
+    )
 
     noise: Annotated[
         tuple[float, ...], typer.Option(help="Noise multipliers z, by commas; 0 clips only.")
@@ -64,6 +76,25 @@ class NoiseSettings:
         if self.own_prediction and self.algorithm != FDML:
             raise ConfigError(f"--own-prediction is fdml's, not {self.algorithm!r}'s")
 
+    @override
+    def of_job(self, job: Job, typed_in: Collection[str]) -> Self:
+        privacy, algorithm = job.privacy, job.job.algorithm
+        said: dict[str, Any] = {
+            "models": ("lr" if job.is_linear else "nn",),
+            "algorithm": algorithm,
+            "mechanism": privacy.mechanism,
+            "clip": privacy.clip,
+            "delta": privacy.delta,
+            "gradient_clip": privacy.gradient_clip,
+            "gradient_noise": privacy.gradient_noise_multiplier,
+            "seed": job.job.seed,
+        }
+        if algorithm == FDML:
+            said["own_prediction"] = (job.section(FdmlSettings, FDML).own_prediction,)
+        return replace(
+            self, base=job, **{name: each for name, each in said.items() if name not in typed_in}
+        )
+
     @property
     def own_predictions(self) -> tuple[OwnPrediction | None, ...]:
         """The curves to draw; None where there is no choice."""
@@ -80,6 +111,8 @@ class NoiseSettings:
         own_prediction: OwnPrediction | None = None,
     ) -> Job:
         """The job of one run on so many training rows; without the exchange at noise None."""
+        if self.base is not None:
+            return self._of_file(self.base, seed, noise, own_prediction)
         settings: dict[str, Any] = {
             "name": "noise",
             "algorithm": self.algorithm,
@@ -109,3 +142,29 @@ class NoiseSettings:
         }
         own = {} if own_prediction is None else {FDML: {"own_prediction": own_prediction}}
         return Job.of(job=settings, exchange={"scheme": "dp"}, privacy=privacy, own=own)
+
+    def _of_file(
+        self, base: Job, seed: int, noise: float | None, own_prediction: OwnPrediction | None
+    ) -> Job:
+        # Held-out rows are scored once, at the end, however often the job does.
+        job = base.with_settings(seed=seed, eval_every=0, target_auc=None)
+        if noise is None:
+            return job.without_protection
+        level = {
+            "noise_multiplier": noise,
+            "noise_seed": seed,
+            "budget": None,
+            "release_budget": None,
+        }
+        own = dict(job.own)
+        if own_prediction is not None:
+            said = job.section(FdmlSettings, FDML)
+            own[FDML] = said.model_copy(update={"own_prediction": own_prediction})
+        return Job.of(
+            **{
+                **dict(job),
+                "exchange": {"scheme": "dp"},
+                "privacy": {**dict(job.privacy), **level},
+                "own": own,
+            }
+        )

@@ -1,18 +1,32 @@
 """What `bench tradeoff` is told."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Self
 
 import typer
+from typing_extensions import override
 
 from securevfl.benchmarks.settings import shared
-from securevfl.job import Hide
+from securevfl.job import Hide, Job
 from securevfl.protocols import names
 
 
 @dataclass(frozen=True)
-class TradeoffSettings:
-    """Every exchange at every Q."""
+class TradeoffSettings(shared.SaidByJob):
+    """Every exchange at every Q.
+
+    Of a job file: its exchange and `plain`, its own Q (where `local_steps` has none) and its target
+    (where `target_aucs` has none, one that follows from its run in clear).
+    """
+
+    said_by_job = frozenset(
+        {
+            *("algorithm", "model", "hidden", "batch_size", "max_rounds", "eval_every"),
+            *("learning_rate", "tuning", "schedule", "loss", "network", "hide", "key_bits"),
+            *("engine", "round_trips", "value_fraction_bits", "feature_fraction_bits"),
+        }
+    )
 
     exchanges: Annotated[
         tuple[str, ...],
@@ -78,3 +92,21 @@ class TradeoffSettings:
         int | None, typer.Option(help="Fixed point of features; the scheme's if absent.")
     ] = None
     seed: shared.Seed = 0
+
+    @override
+    def of_job(self, job: Job, typed_in: Collection[str]) -> Self:
+        target, rate = job.job.target_auc, job.job.learning_rate
+        said: dict[str, Any] = {
+            "exchanges": tuple(dict.fromkeys(("plain", job.exchange.scheme))),
+            "algorithm": job.job.algorithm,
+            "local_steps": (),
+            "learning_rate": None if rate == "auto" else rate,
+            "model": job.job.model,
+            "target_aucs": () if target is None else (target,),
+            "network": job.network,
+            "he_per_step": job.exchange.he_per_step,
+            "seed": job.job.seed,
+        }
+        return replace(
+            self, base=job, **{name: each for name, each in said.items() if name not in typed_in}
+        )

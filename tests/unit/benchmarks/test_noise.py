@@ -13,6 +13,7 @@ from securevfl.benchmarks.tuning import tune
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
+from securevfl.job import parse_job
 from securevfl.reports.rows import NoiseRow
 from securevfl.reports.sweep import sweep_curve, sweep_notes
 
@@ -158,6 +159,32 @@ def test_a_journal_is_about_one_piece_of_work(data: VerticalDataset, tmp_path: P
     assert turned.label_party != data.label_party
     assert Journal(tmp_path, work_of(SMALL, turned)).done() == {}
     assert Journal(tmp_path, work_of(replace(SMALL, workers=7), data)).done() == journal.done()
+
+
+def test_a_journal_of_a_job_is_about_its_values_and_not_where_they_are(
+    data: VerticalDataset,
+) -> None:
+    def work(data: VerticalDataset, text: str = "", folder: str = "here") -> dict[str, Any]:
+        parties = "".join(
+            f'[[party]]\nname = "{table.name}"\nrole = "{role}"\n'
+            f'data = "{folder}/{table.name}.csv"\n'
+            for table, role in zip(data.parties, ("label", "feature"), strict=True)
+        )
+        job = parse_job(f"{text}\n{parties}")
+        return work_of(replace(SMALL, own_prediction=()).of_job(job, {"seed"}), data)
+
+    assert work(data, folder="there") == work(data)
+    assert work(data, "[job]\nl2 = 0.5") != work(data)
+    assert work(data, "[privacy]\nclip = 0.5") != work(data)
+    for split in ("train", "test"):
+        first, *others = data.parties
+        values = getattr(first, split).copy()
+        values[0, 0] += 1.0
+        changed = replace(data, parties=(replace(first, **{split: values}), *others))
+        assert changed.fingerprint == data.fingerprint
+        assert work(changed) != work(data)
+    turned = replace(data, train_labels=1 - data.train_labels)
+    assert work(turned) != work(data)
 
 
 def test_a_line_that_was_cut_off_counts_for_nothing(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def test_exact_steps_take_all_rows_and_have_nothing_to_tune() -> None:
     job = Job.of(job=step_settings("exact", 64, 0.3))
     found = chosen(job, load("breast_cancer"), 0.3)
     assert (found.learning_rate, found.validation_rounds) == (None, None)
-    assert chosen(Job.of(), load("breast_cancer"), 0.3).how == "given"
+    by_number = Job.of(job=step_settings(5, 64, 0.3))
+    assert chosen(by_number, load("breast_cancer"), 0.3).how == "given"
 
 
 def test_what_takes_one_step_whatever_q_does_so_once() -> None:
