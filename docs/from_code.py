@@ -17,12 +17,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pydantic import BaseModel
 
+import securevfl
 from securevfl.cli.app import app
 from securevfl.job import OWN_SECTIONS, Job
 
 DOCS = Path(__file__).parent
 TOP = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 FOLDERS = {"decisions": "decisions/index.md", "results/data": "results/data/index.md"}
+TOP_NAMES = "<!-- from securevfl import -->"
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 KINDS = {
     "integer": "whole number",
@@ -74,7 +76,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
                 return target.rstrip("/") + index.removeprefix(folder)
         return target
 
-    return LINK.sub(link, markdown)
+    return LINK.sub(link, markdown.replace(TOP_NAMES, top_names()))
+
+
+def top_names() -> str:
+    """What `from securevfl import` gives, for mkdocstrings."""
+    found = [getattr(securevfl, name) for name in securevfl.__all__ if name[0] != "_"]
+    return "\n\n".join(f"::: {each.__module__}.{each.__name__}" for each in found)
 
 
 def command_line() -> str:
