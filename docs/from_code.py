@@ -87,29 +87,11 @@ def top_names() -> str:
 
 def command_line() -> str:
     """Every command's own help."""
-    parts = [
-        "# Command line",
-        "What `--help` says. Exit statuses are at the [end](#exit-statuses).",
-    ]
+    parts = ["# Command line", "What `--help` says."]
     for name, command in _commands(typer.main.get_command(app), "securevfl"):
         with command.make_context(name, [], resilient_parsing=True, terminal_width=80) as context:
             parts += [f"## {name}", f"```text\n{command.get_help(context).strip()}\n```"]
-    return "\n\n".join([*parts, EXIT_STATUSES])
-
-
-EXIT_STATUSES = """\
-## Exit statuses
-
-| status | means |
-| -----: | ----- |
-| 0 | done |
-| 1 | `audit`: an attack that must resist leaks, or is not shown to resist |
-| 2 | a mistake in what was given, or a run that cannot go on; one line says which |
-| 3 | `train`: the model has learned nothing; it is written all the same |
-| 4 | `train`: trained, but a party alone is better |
-| 5 | `train`: training went wrong on the way, and an earlier state was kept |
-| 130 | interrupted |
-"""
+    return "\n\n".join(parts) + "\n"
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
