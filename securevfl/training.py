@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from securevfl.arrays import FloatArray, Labels
-from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.data.tables import PartyTable, VerticalDataset, as_classes
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
+from securevfl.models.calibration import Calibration, calibration
 from securevfl.models.local_model import LocalModel, MakeModule
+from securevfl.models.probabilities import has_probabilities, probabilities
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.catalogue import algorithm_of, resolve
@@ -140,6 +142,18 @@ class TrainingResult:
     def clear_loss(self) -> float:
         """The mean held-out loss of exact predictions, which no party can compute either."""
         return self.plan.loss.value(self.predictions, self.test_labels)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """How far held-out probabilities are what they say, as the label party can tell.
+
+        None where it does not see exact predictions of rows, or where they are no probabilities.
+        """
+        sees_rows = bool(self.scores) and not self.scores[-1].binormal
+        loss, real = self.plan.loss.name, self.plan.facts.real_targets
+        if self.privacy or not sees_rows or real or not has_probabilities(loss):
+            return None
+        return calibration(probabilities(loss, self.predictions), as_classes(self.test_labels))
 
     @property
     def ended(self) -> Ending:

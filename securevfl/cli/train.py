@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -232,6 +233,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
     """What a finished job reports."""
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
+    calibration = result.calibration
     exact = result.exact_score if result.privacy and score else None
     target = job.target_auc
     rate = None if job.learning_rate == "auto" else job.learning_rate
@@ -252,6 +254,10 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "auc": score.class_auc if score else None,
         "auc_exact": exact.class_auc if exact else None,
         "accuracy": score.class_accuracy if score else None,
+        "brier": calibration.brier if calibration else None,
+        "log_loss": calibration.log_loss if calibration else None,
+        "calibration_error": calibration.expected_error if calibration else None,
+        "reliability": [asdict(each) for each in calibration.curve] if calibration else None,
         "r2": score.r2 if score else None,
         "r2_exact": exact.r2 if exact else None,
         "rmse": score.rmse if score else None,

@@ -58,6 +58,7 @@ class JobSettings(Section):
         divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
         loss: logistic (multinomial beyond two classes), squared, taylor-logistic, squared-hinge or
             hinge, which bends without bound: it takes a learning_rate and a rule without curvature.
+            Squared takes real targets too, in units of their deviation within the job, so for l1.
         proximal: μ of μ/2·‖θ − θ_last‖², the pull towards the last exchanged weights.
         local_rule: curvature follows the party's own changes within a bound on what the loss bends,
             frozen repeats the residual, and exact follows the loss itself, for which feature

@@ -86,7 +86,9 @@ class TrainRow(JobRow):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
     AUC and accuracy are of classes, `r2`, `rmse` and `mae` of real targets, in their units; null
-    of the others. `mae` is null too where only sums are known.
+    of the others. `mae` is null too where only sums are known. Brier score, log loss, the mean
+    distance of predicted from observed shares and both by bins (`rows`, `predicted`, `observed`)
+    are of probabilities that the label party sees without noise.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
     The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
@@ -96,6 +98,10 @@ class TrainRow(JobRow):
     ended: str
     auc_exact: float | None
     accuracy: float | None
+    brier: float | None
+    log_loss: float | None
+    calibration_error: float | None
+    reliability: Sequence[Mapping[str, float]] | None
     r2: float | None
     r2_exact: float | None
     rmse: float | None

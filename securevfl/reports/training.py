@@ -78,6 +78,8 @@ def wrapped(text: str) -> list[str]:
 
 
 def _classes(dataset: VerticalDataset) -> str:
+    if not dataset.classes:
+        return "real targets"
     codes, counts = np.unique(dataset.train_labels, return_counts=True)
     names = dataset.label_names or tuple(map(str, range(dataset.classes)))
     shares = {names[code]: count / counts.sum() for code, count in zip(codes, counts, strict=True)}

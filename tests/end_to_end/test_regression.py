@@ -17,6 +17,7 @@ from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.models.storage import load_model
+from securevfl.protocols.session.person_record import PersonRecord
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
 from tests.end_to_end.commands import rows_of, run
 from tests.end_to_end.conftest import SmallKeys, relative_difference
@@ -329,3 +330,20 @@ def test_saved_models_give_what_was_scored(diabetes: VerticalDataset, tmp_path: 
     }
     total = models[0].together(parts)
     assert r2_score(diabetes.test_labels, total[:, 0]) == pytest.approx(result.scores[-1].r2)
+
+
+def test_the_label_guard_tells_targets_apart_by_all_their_digits(
+    generator: np.random.Generator, tmp_path: Path
+) -> None:
+    inputs = generator.standard_normal((400, 4))
+    targets = inputs.sum(axis=1) + generator.standard_normal(400)
+    settings = {"loss": "squared", "rounds": 1, "eval_every": "never"}
+    job = Job.of(job=settings, exchange={"scheme": "bfv"})
+    seen = []
+    for each in (targets, targets, targets + 1e-6 * generator.standard_normal(400)):
+        dataset = parted(inputs, each)
+        train(job, dataset, Environment(guard_directory=tmp_path))
+        record = PersonRecord.load(tmp_path / "labels.safetensors")
+        places = np.searchsorted(record.people, dataset.row_digests)
+        seen.append(record.told(places, 1.0)[0])
+    assert seen == pytest.approx([2 / 300, 2 / 300, 4 / 300])

@@ -16,6 +16,7 @@ from securevfl.attacks.labels_from_gradients import (
     labels_from_one_round,
 )
 from securevfl.attacks.labels_from_residuals import ScheduleKnowledge, labels_from_residuals
+from securevfl.attacks.targets import targets_from_gradients, targets_from_residuals
 from securevfl.auditing.advice import advise
 from securevfl.auditing.judging import Finding
 from securevfl.auditing.label_figures import label_finding
@@ -23,6 +24,7 @@ from securevfl.auditing.measuring import Case, attack, attack_in_cases
 from securevfl.auditing.own_model import OwnModel, best, own_models
 from securevfl.auditing.seats import Recording, Seat, table_of
 from securevfl.auditing.subject import Subject
+from securevfl.auditing.target_figures import own_estimate, target_finding
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.errors import ConfigError
 
@@ -48,7 +50,9 @@ def gradients_hidden(subject: Subject) -> str:
     takes_head=True,
 )
 def residual_labels(subject: Subject) -> Finding:
-    """Signs of residuals in clear."""
+    """Signs of residuals in clear; of real targets their values."""
+    if subject.plan.facts.real_targets:
+        return _targets_in_clear(_epochs(subject, EPOCHS), subject.feature_party)
     loss = subject.job.job.loss
     if loss not in SIGN_LOSSES | HINGES:
         raise ConfigError(f"residuals of {loss} loss do not tell classes by sign")
@@ -81,7 +85,8 @@ def gradient_labels(subject: Subject) -> Iterable[Case]:
 
 def _this_job(subject: Subject) -> Finding:
     finding = read_labels(_visits(subject), subject.feature_party)
-    if subject.with_curves:
+    # The curves are of classes.
+    if subject.with_curves and not subject.plan.facts.real_targets:
         advice = advise(subject, partial(read_labels, party=subject.feature_party), EPOCHS)
         finding.detail.update(curves=advice.curves, advice=advice.row())
     return finding
@@ -109,15 +114,29 @@ def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
 def read_labels(recording: Recording, party: str) -> Finding:
     """Labels from all gradients of a run that a feature party learned."""
     seat = recording.seat(party)
+    if recording.plan.facts.real_targets:
+        knowledge = training_knowledge(recording, seat, _own_estimate(recording, seat))
+        found = targets_from_gradients(gradients_seen(recording, seat), knowledge)
+        return _target_finding(found, recording, seat)
     alone = _alone(recording, seat)
-    knowledge = training_knowledge(recording, seat, best(alone))
+    knowledge = training_knowledge(recording, seat, best(alone).probabilities)
     return _finding(
         labels_from_gradients(gradients_seen(recording, seat), knowledge), recording, alone
     )
 
 
-def training_knowledge(recording: Recording, seat: Seat, alone: OwnModel) -> TrainingKnowledge:
-    """What a feature party holds beside its view, and the best model of its columns."""
+def _targets_in_clear(recording: Recording, party: str) -> Finding:
+    seat = recording.seat(party)
+    knowledge = training_knowledge(recording, seat, _own_estimate(recording, seat))
+    seen = residuals_of(seat.view)
+    found = targets_from_residuals(seen, gradients_seen(recording, seat), knowledge)
+    return _target_finding(found, recording, seat)
+
+
+def training_knowledge(
+    recording: Recording, seat: Seat, own_model: FloatArray
+) -> TrainingKnowledge:
+    """What a feature party holds beside its view, and what the best model of its columns says."""
     return TrainingKnowledge(
         inputs=seat.inputs,
         batches=recording.batches,
@@ -125,7 +144,7 @@ def training_knowledge(recording: Recording, seat: Seat, alone: OwnModel) -> Tra
         plan=recording.plan,
         columns=recording.columns,
         courses=recording.courses,
-        own_model=alone.probabilities,
+        own_model=own_model,
     )
 
 
@@ -156,10 +175,22 @@ def _alone(recording: Recording, seat: Seat) -> tuple[OwnModel, ...]:
     return own_models(seat.inputs, recording.dataset.train_labels)
 
 
+def _own_estimate(recording: Recording, seat: Seat) -> FloatArray:
+    return own_estimate(seat.inputs, recording.dataset.train_labels)
+
+
 def _finding(estimate: LabelEstimate, recording: Recording, alone: Sequence[OwnModel]) -> Finding:
-    detail = {
+    return label_finding(estimate, recording.dataset.train_labels, alone, _detail(recording))
+
+
+def _target_finding(estimate: FloatArray, recording: Recording, seat: Seat) -> Finding:
+    targets = recording.dataset.train_labels
+    return target_finding(estimate, seat.inputs, targets, _detail(recording))
+
+
+def _detail(recording: Recording) -> dict[str, object]:
+    return {
         "rounds": recording.result.rounds,
         "batch_size": recording.job.job.batch_size,
         "label_guard_ratio": recording.result.label_guard_ratio,
     }
-    return label_finding(estimate, recording.dataset.train_labels, alone, detail)

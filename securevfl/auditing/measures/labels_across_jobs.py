@@ -32,7 +32,7 @@ from securevfl.auditing.own_model import best, own_models
 from securevfl.auditing.scoring import score
 from securevfl.auditing.seats import Recording, table_of, with_table
 from securevfl.auditing.subject import Subject
-from securevfl.data.tables import VerticalDataset, without_rows
+from securevfl.data.tables import VerticalDataset, as_classes, without_rows
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import ExchangeSettings
 from securevfl.protocols.catalogue import EXCHANGES
@@ -72,6 +72,7 @@ Vary = Callable[[Subject, Sequence[str], int], Variation]
 )
 def labels_of_jobs(subject: Subject) -> Iterable[Case]:
     """Jobs that the guard permits, and what they would tell without one."""
+    as_classes(subject.dataset.train_labels)
     small = subject.with_rows(ROWS)
     quick = _quick(small)
     for name, vary, attackers in _variations(quick):
@@ -199,7 +200,7 @@ def _finding(
     for recording, varied in found:
         for name in attackers:
             seat = recording.seat(name)
-            training = training_knowledge(recording, seat, own)
+            training = training_knowledge(recording, seat, own.probabilities)
             training = replace(training, own_model=own.probabilities[varied.people])
             gradients.append(gradients_seen(recording, seat))
             jobs.append(JobKnowledge(training, varied.people))

@@ -139,7 +139,7 @@ def test_a_full_batch_with_a_category_of_one_person_tells_that_person() -> None:
     seat = recording.seat("peer")
     found = labels_from_gradients(
         [seat.inputs.T @ each / 600 for each in residuals_of(seat.view)],
-        training_knowledge(recording, seat, alone(recording, "peer")),
+        training_knowledge(recording, seat, alone(recording, "peer").probabilities),
     )
     assert found.scores[place, 0] == found.scores.max()
 
@@ -161,7 +161,7 @@ def test_gradients_of_other_labels_tell_nothing() -> None:
     seat = recording.seat("party2")
     found = labels_from_gradients(
         [seat.inputs[rows].T @ np.zeros((len(rows), 1)) for rows in recording.batches],
-        training_knowledge(recording, seat, alone(recording)),
+        training_knowledge(recording, seat, alone(recording).probabilities),
     )
     assert score(found, others).auc < 0.6  # 456 rows: 0.5 ± 0.03, beyond 0.6 once in 2,000
 
@@ -170,7 +170,7 @@ def test_the_replayed_training_is_the_partys_own() -> None:
     recording = run(load("breast_cancer"), "bfv", rounds=12, eval_every=0)
     seat = recording.seat("party2")
     gradients = [entry.values for entry in seat.view.learned()]
-    _, last = replay(gradients, training_knowledge(recording, seat, alone(recording)))
+    _, last = replay(gradients, training_knowledge(recording, seat, alone(recording).probabilities))
     trained = seat.inputs @ recording.result.outcomes["party2"].model.weights
     np.testing.assert_allclose(last, trained, atol=1e-12)
 
@@ -178,7 +178,7 @@ def test_the_replayed_training_is_the_partys_own() -> None:
 def test_gradients_that_do_not_fit_are_refused() -> None:
     recording = run(load("breast_cancer"), rounds=2)
     seat = recording.seat("party2")
-    knowledge = training_knowledge(recording, seat, alone(recording))
+    knowledge = training_knowledge(recording, seat, alone(recording).probabilities)
     with pytest.raises(ConfigError, match="0 rounds"):
         replay([], knowledge)
     with pytest.raises(ConfigError, match="shape"):

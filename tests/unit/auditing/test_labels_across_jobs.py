@@ -96,7 +96,7 @@ def test_jobs_add_up_to_what_none_of_them_tells() -> None:
         varied = measure._other_batches(attacked, (), number)
         recording = Subject(attacked.job, varied.dataset, 0).record(rounds=13, **varied.settings)
         seat = recording.seat("party1")
-        training = training_knowledge(recording, seat, own)
+        training = training_knowledge(recording, seat, own.probabilities)
         training = replace(training, own_model=own.probabilities[varied.people])
         gradients.append(gradients_seen(recording, seat))
         jobs.append(JobKnowledge(training, varied.people))

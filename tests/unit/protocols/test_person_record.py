@@ -250,3 +250,17 @@ def test_a_failed_write_leaves_the_old_record(
     with pytest.raises(DataError, match="No space left"):
         PersonRecord().save(path)
     assert path.read_bytes() == old
+
+
+def test_real_targets_are_as_easy_to_read_as_a_class_that_stands_out_as_far() -> None:
+    generator = np.random.default_rng(0)
+    rare = np.repeat([0.0, 1.0], [9500, 500])
+    assert label_variance(rare) == pytest.approx(label_variance(rare.astype(np.int64)))
+    # Fewer than 1 %: those that differ from the commonest value.
+    sparse = np.repeat([7.0, 20.0], [9980, 20])
+    assert label_variance(sparse) == pytest.approx(0.002 * 0.998)
+    normal = generator.standard_normal(10_000)
+    assert label_variance(3 * normal - 8) == pytest.approx(label_variance(normal))
+    assert 0.08 < label_variance(normal) < 0.12
+    assert label_variance(np.exp(2 * normal)) < 0.03 < label_variance(np.exp(0.1 * normal))
+    assert label_variance(np.repeat([-1.0, 1.0], 500)) == pytest.approx(0.25)
