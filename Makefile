@@ -15,7 +15,7 @@ ifneq ($(wildcard ../shared/data),)
 export SECUREVFL_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: venv bench test test-all test-core-types check imports format docs clean
+.PHONY: venv bench test test-all test-core-types check imports format docs site clean
 
 venv: .venv/installed
 
@@ -47,10 +47,14 @@ format: .venv/installed-dev
 
 # Tables only; `bench/results.sh` measures.
 docs: .venv/installed
-	$(BIN)/python -m securevfl.reports.documents README.md SECURITY.md docs/results/*.md
+	$(BIN)/python -m securevfl.reports.documents README.md SECURITY.md docs/how-to/exchange.md docs/results/*.md
+
+# What is in docs/, and the reference from the code, as pages in build/site.
+site: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv results models
+	rm -rf .venv build results models
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -62,5 +66,5 @@ clean:
 	@touch $@
 
 .venv/installed-dev: .venv/installed
-	$(PIP_INSTALL) --editable '.[dev]'
+	$(PIP_INSTALL) --editable '.[dev,docs]'
 	@touch $@

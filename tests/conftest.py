@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from matplotlib import get_cachedir
 from threadpoolctl import threadpool_info
 
 from securevfl.data import VerticalDataset, load, where
@@ -20,6 +21,17 @@ NOT_FOUND = "real data not found"
 def generator() -> np.random.Generator:
     """The test's own: what other tests draw, or in what order, changes nothing."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, an empty cache and an empty memory of earlier jobs."""
+    monkeypatch.chdir(tmp_path)
+    # All but this: building the cache of fonts takes longer than a test.
+    monkeypatch.setenv("MPLCONFIGDIR", get_cachedir())
+    for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    monkeypatch.delenv("SECUREVFL_DATA", raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,7 @@ class JobSettings(Section):
     """`[job]`: the algorithm and its settings.
 
     Attributes:
+        name: of the job, in messages.
         dataset: a data set by name, with its parties; or give `[[party]]` sections with files.
         parties: K for a data set by name; its usual split by default.
         algorithm: by name; what an algorithm alone has is in a section of its own.
@@ -58,6 +59,7 @@ class JobSettings(Section):
         loss: logistic (multinomial beyond two classes), squared, taylor-logistic, squared-hinge or
             hinge, which bends without bound: it takes a learning_rate and a rule without curvature.
             Squared takes real targets too, in units of their deviation within the job, so for l1.
+        proximal: μ of μ/2·‖θ − θ_last‖², the pull towards the last exchanged weights.
         local_rule: curvature follows the party's own changes within a bound on what the loss bends,
             frozen repeats the residual, and exact follows the loss itself, for which feature
             parties are told labels and the sum of the others' predictions, under plain alone;
@@ -82,6 +84,7 @@ class JobSettings(Section):
         intercept: a constant column at the label party.
         standardize: features to mean 0 and deviation 1 at each party; where not given, as is
             usual for the data set.
+        seed: of batches, starts and the held-out fifth; never of keys, masks or noise.
         target_auc: stop once the held-out AUC reaches it.
         eval_every: rounds between scorings on the held-out rows; "doubling" scores after 1, 2, 4,
             8, 16 and 32 rounds and then every 20th, 0 after the last only, as fdml does anyway,
@@ -133,10 +136,30 @@ class JobSettings(Section):
 class PartySettings(Section):
     """`[[party]]`: one organization, its local model, and where it keeps its own files.
 
-    `model`, `hidden`, `activation`, `channels` and `image_line` are the job's where not given, and
-    so is `preprocess`, as a whole. `separator`, `decimal`, `thousands` and `encoding` of a CSV are
-    found out where not given; `drop` names columns not to use; `id_format` says how ids are
-    compared. `new_data` are rows that `securevfl predict` scores.
+    Paths are relative to the job file.
+
+    Attributes:
+        name: of the party, and of its model file.
+        role: one party has the labels, the others features alone.
+        address: where it is reached in a real run, which is not part of version 0.1.
+        data: its rows, CSV or Parquet; a fifth is held out where there is no test_data.
+        test_data: rows to score on, at every party or at none.
+        new_data: rows that `securevfl predict` scores.
+        id_column: joins the parties' rows.
+        id_format: how ids are compared: text, number (00017 is 17) or folded (case, blanks).
+        label_column: what is learned, at the label party alone.
+        features: columns to use; all but the id and the label where not given.
+        drop: columns not to use.
+        separator: of a CSV; found out where not given, as the next three are.
+        decimal: the sign before decimals.
+        thousands: the sign between thousands.
+        encoding: of the file.
+        preprocess: in place of the job's, as a whole.
+        model: its local model; the job's where not given, as what follows is.
+        hidden: units of each hidden layer.
+        activation: between the layers of a network.
+        channels: of each convolution of a cnn.
+        image_line: pixels a line of the image that a cnn's columns are.
     """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
@@ -209,7 +232,13 @@ class ExchangeSettings(Section):
 
 
 class NetworkSettings(Section):
-    """`[network]`: a preset by name, or latency and bandwidth."""
+    """`[network]`: a preset by name, or latency and bandwidth.
+
+    Attributes:
+        preset: lan, wan or intercontinental.
+        latency_ms: of a message, one way, in milliseconds.
+        bandwidth_mbit: of the line between two parties, in Mbit/s.
+    """
 
     preset: str | None = None
     latency_ms: NonNegative | None = None
@@ -232,7 +261,12 @@ class NetworkSettings(Section):
 
 
 class OutputSettings(Section):
-    """`[output]`: where models go, and how often they are written on the way."""
+    """`[output]`: where models go, and how often they are written on the way.
+
+    Attributes:
+        directory: of models and of what `--resume` goes on from, from where the command runs.
+        checkpoint_every: rounds between two states that are kept; 0 keeps none.
+    """
 
     directory: Path = Path("models")
     checkpoint_every: Annotated[int, Field(ge=0)] = 10
@@ -271,7 +305,11 @@ class PrivacySettings(Section):
 
 
 class AuditSection(Section):
-    """`[audit]`: attacks that a job must be shown to resist, by name; the audit checks it."""
+    """`[audit]`: what the audit of this job checks.
+
+    Attributes:
+        must_resist: attacks that the job must be shown to resist, by name.
+    """
 
     must_resist: tuple[str, ...] = ()
 

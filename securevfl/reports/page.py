@@ -22,6 +22,7 @@ from securevfl.reports.matrix import (
 from securevfl.reports.plots import curve_svg
 
 Row = Mapping[str, Any]
+UNSET = "-"
 
 
 def audit_page(result: Mapping[str, Any]) -> str:
@@ -82,6 +83,7 @@ def render(template: str, **values: object) -> str:
         "svg": lambda curve: Markup(curve_svg(curve)),  # noqa: S704  # matplotlib's, from numbers
         "words": words,
     }
+    environment.globals["UNSET"] = UNSET
     return environment.get_template(template).render(**values)
 
 
@@ -109,6 +111,6 @@ def flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, st
             for index, each in enumerate(value):
                 yield from flat({str(each.get("name", index)): each}, f"{name}.")
         elif isinstance(value, list | tuple):
-            yield name, ", ".join(map(str, value)) or "-"
+            yield name, ", ".join(map(str, value)) or UNSET
         else:
-            yield name, "-" if value in (None, {}) else str(value)
+            yield name, UNSET if value in (None, {}) else str(value)

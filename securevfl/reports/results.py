@@ -60,7 +60,7 @@ def results(
     """
     return {
         "command": command,
-        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "argv": [*_typed(Path(sys.argv[0]).name), *sys.argv[1:]],
         "version": __version__,
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -87,6 +87,10 @@ def write_results(
     result = results(command=command, seed=seed, settings=settings, rows=rows)
     text = json.dumps(result, indent=2, allow_nan=False, default=str) + "\n"
     replace_file(path, text.encode(), "result file")
+
+
+def _typed(program: str) -> list[str]:
+    return ["python", "-m", "securevfl"] if program == "__main__.py" else [program]
 
 
 def _processor() -> str:

@@ -37,13 +37,13 @@ def rounds_page(result: Mapping[str, Any]) -> str:
         [row for row in rows if row["parties"] == parties]
         for parties in dict.fromkeys(row["parties"] for row in rows)
     ]
-    settings = result["settings"]
+    first = rows[0]
     return render(
         "rows.html",
         result=result,
-        title=f"Rounds on {settings['dataset']}",
-        lead=f"Rounds to a held-out AUC of {settings['target_auc']} in clear, S = "
-        f"{settings['batch_size']}, medians of {settings['repeats']}. Curves are of the run with "
+        title=f"Rounds on {first['dataset']}",
+        lead=f"Rounds to a held-out AUC of {first['target_auc']:g} in clear, S = "
+        f"{first['batch_size']}, medians of {first['repeats']}. Curves are of the run with "
         f"seed {result['seed']}: the loss is the mean over the rounds since the point before, of "
         "each round's batch as it was exchanged.",
         figures=[

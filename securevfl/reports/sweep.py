@@ -163,7 +163,7 @@ def sweep_page(result: Mapping[str, Any]) -> str:
         result=result,
         title=f"Noise sweep on {settings['dataset']}",
         lead="What differential-privacy noise on shared predictions costs, and what it promises: "
-        f"real training runs ({settings['algorithm']}) at each level, {settings['repeats']} seeds, "
+        f"real training runs ({settings['algorithm']}) at each level, {rows[0]['repeats']} seeds, "
         "beside the best party alone and all columns in one place.",
         figures=[{"title": _title(own), "curve": sweep_curve(own)} for own in by_model],
         heading="Every level",

@@ -36,7 +36,7 @@ def time_curve(rows: Sequence[TradeoffRow]) -> dict[str, Any]:
 def tradeoff_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `bench tradeoff`, from what its JSON holds."""
     rows: Sequence[TradeoffRow] = result["rows"]
-    settings = result["settings"]
+    first = rows[0]
     by_target = [
         [row for row in rows if row["target_auc"] == target]
         for target in dict.fromkeys(row["target_auc"] for row in rows)
@@ -44,9 +44,9 @@ def tradeoff_page(result: Mapping[str, Any]) -> str:
     return render(
         "rows.html",
         result=result,
-        title=f"What an exchange costs on {settings['dataset']}",
-        lead=f"Training by {settings['parties']} parties to a held-out AUC, S = "
-        f"{settings['batch_size']}, medians of {rows[0]['repeats']}. Computation was measured on "
+        title=f"What an exchange costs on {first['dataset']}",
+        lead=f"Training by {first['parties']} parties to a held-out AUC, S = "
+        f"{first['batch_size']}, medians of {first['repeats']}. Computation was measured on "
         "the machine named below; the network is a model. Scoring is no part of the total.",
         figures=[
             {

@@ -1,11 +1,9 @@
 """Jobs, small keys and reference trainers for whole runs."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib import get_cachedir
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -51,17 +49,6 @@ class SmallKeys(SchemeKeys):
                 return PaillierEvaluator.insecure_for_tests(material, product_format)
             return FastPaillierEvaluator.insecure_for_tests(material, product_format)
         return super().evaluator(settings, material, product_format)
-
-
-@pytest.fixture
-def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder, an empty cache and an empty memory of earlier jobs."""
-    monkeypatch.chdir(tmp_path)
-    # All but this: building the cache of fonts takes longer than a test.
-    monkeypatch.setenv("MPLCONFIGDIR", get_cachedir())
-    for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(variable, str(tmp_path / variable))
-    monkeypatch.delenv("SECUREVFL_DATA", raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,12 @@ def test_a_result_names_its_command_line_and_when_it_was_run(
     assert found["machine"]["processor"]
 
 
+def test_a_module_is_named_as_it_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/securevfl/__main__.py", "audit"])
+    found = results(command="audit", seed=0, settings={}, rows=[])
+    assert found["argv"] == ["python", "-m", "securevfl", "audit"]
+
+
 def test_a_result_names_the_commit(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     assert results(command="x", seed=0, settings={}, rows=[])["commit"] == head

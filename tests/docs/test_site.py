@@ -1,0 +1,48 @@
+"""The site that `make site` builds."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.from_code import command_line, job_file
+from tests.docs.test_documents import commands
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_on_the_page_of_commands(command: str) -> None:
+    assert f"\n## securevfl {command}\n" in command_line()
+    assert f"Usage: securevfl {command} [OPTIONS]" in command_line()
+
+
+def test_every_key_of_a_job_file_is_described_with_its_values() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|[^|]*\|(.*)\|$", job_file(), re.MULTILINE)
+    assert len(rows) > 70
+    assert [key for key, values, told in rows if not (values.strip() and told.strip())] == []
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_asks_for_nothing_from_elsewhere(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    for path in [*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")]:
+        text = path.read_text(encoding="utf-8")
+        loaded = re.findall(
+            r"""(?:src=|<link[^>]*href=|url\(|@import )["']?(https?://[^"')]*)""", text
+        )
+        assert loaded == [], path
