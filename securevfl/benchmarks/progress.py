@@ -6,12 +6,12 @@ from typing import Protocol
 class Report(Protocol):
     """Told what runs now."""
 
-    def __call__(self, what: str, done: int = 0, total: int | None = None) -> None:
+    def __call__(self, what: str, done: float = 0, total: int | None = None) -> None:
         """Take note.
 
         Args:
             what: in a few words.
-            done: rounds done, or whatever else there are `total` of.
+            done: rounds done, or whatever else there are `total` of, in parts too.
             total: None where it is not known.
         """
 
@@ -21,5 +21,5 @@ def rounds_done(report: Report, what: str, rounds: int, done: int) -> None:
     report(what, done, rounds)
 
 
-def silent(what: str, done: int = 0, total: int | None = None) -> None:
+def silent(what: str, done: float = 0, total: int | None = None) -> None:
     """The report that nobody reads."""

@@ -13,6 +13,7 @@ from securevfl.cli.data import data
 from securevfl.cli.sweep import sweep
 from securevfl.cli.train import train
 from securevfl.errors import SecureVFLError
+from securevfl.interrupts import INTERRUPTED
 
 app = typer.Typer(
     name="securevfl",
@@ -26,8 +27,6 @@ app.add_typer(sweep, name="sweep")
 app.add_typer(data, name="data")
 app.command()(train)
 app.command()(audit)
-
-INTERRUPTED = 130
 
 
 def _print_version(wanted: bool) -> None:

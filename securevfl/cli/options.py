@@ -196,7 +196,7 @@ def progress(quiet: bool) -> Iterator[Report]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
-        def report(what: str, done: int = 0, total: int | None = None) -> None:
+        def report(what: str, done: float = 0, total: int | None = None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
         yield report
