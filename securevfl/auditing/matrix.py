@@ -93,12 +93,14 @@ class AuditSettings:
         attacks: which rows; all by default.
         repeats: seeds, from the job's on.
         workers: processes, each with exchanges and seeds of its own.
+        curves: whether the first seed measures what only curves show.
     """
 
     jobs: Mapping[str, Job]
     attacks: tuple[str, ...] = tuple(MEASURES)
     repeats: int = 5
     workers: int = 1
+    curves: bool = True
 
 
 def audit(
@@ -183,7 +185,9 @@ def _measured(
         plan_for(job, dataset)
     except ConfigError as error:
         return [attack.without_figure(NotShown(str(error))) for attack in attacks]
-    subject = Subject(job, dataset, job.job.seed + index, with_curves=index == 0)
+    subject = Subject(
+        job, dataset, job.job.seed + index, with_curves=settings.curves and index == 0
+    )
     measured: list[Measurement] = []
     costs = [COSTS.get(attack.name, OTHERS) for attack in attacks]
     for place, attack in enumerate(attacks):

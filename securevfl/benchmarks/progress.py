@@ -1,6 +1,10 @@
-"""How a benchmark says what it is doing."""
+"""How a benchmark says what it is doing, and how long it will take."""
 
+import time
+from collections.abc import Callable
 from typing import Protocol
+
+ENOUGH_PART, ENOUGH_SECONDS = 0.08, 2.0
 
 
 class Report(Protocol):
@@ -14,6 +18,48 @@ class Report(Protocol):
             done: rounds done, or whatever else there are `total` of, in parts too.
             total: None where it is not known.
         """
+
+
+class Forecast:
+    """Passes on what runs, and says once how long the rest will take.
+
+    From what was done since the first report, once that is a part of all that tells something.
+
+    Args:
+        report: told what runs now.
+        say: told a line.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, report: Report, say: Callable[[str], None], clock: Callable[[], float] | None = None
+    ) -> None:
+        self._report, self._say, self._clock = report, say, clock or time.monotonic
+        self._start: tuple[float, float] | None = None
+        self._said = False
+
+    def __call__(self, what: str, done: float = 0, total: int | None = None) -> None:
+        """Take note, see `Report`."""
+        self._report(what, done, total)
+        if self._said or total is None:
+            return
+        now = self._clock()
+        if self._start is None:
+            self._start = now, done
+            return
+        since, before = self._start
+        seconds, part = now - since, (done - before) / max(total - before, 1)
+        if seconds >= ENOUGH_SECONDS and ENOUGH_PART <= part < 1:
+            self._said = True
+            self._say(f"about {duration(seconds * (1 / part - 1))} left")
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, to two digits or so."""
+    if seconds < 90:  # noqa: PLR2004
+        return f"{max(seconds, 1):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"  # noqa: PLR2004
 
 
 def rounds_done(report: Report, what: str, rounds: int, done: int) -> None:

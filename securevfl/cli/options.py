@@ -3,20 +3,22 @@
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
 from typing_extensions import override
 
-from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.progress import Forecast, Report, silent
 from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+
+QUICK_ROWS = 1000
 
 Dataset = Annotated[str, typer.Option(help="Data set by name; `securevfl data list` shows all.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for data files first.")]
@@ -32,10 +34,15 @@ LabelParty = Annotated[
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go."""
+    """Where results go.
+
+    Attributes:
+        missing: what an interrupt left undone, which is noted here.
+    """
 
     json: Json = None
     quiet: Quiet = False
+    missing: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -170,11 +177,34 @@ def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset
     return replace(data, name=job.job.dataset or job.job.name)
 
 
+def fewer_rows(data: "VerticalDataset") -> "VerticalDataset":
+    """The rows for a first look: so many, spread over the classes, or all."""
+    from securevfl.data.tables import some_rows
+
+    return data if len(data.train_labels) <= QUICK_ROWS else some_rows(data, QUICK_ROWS)
+
+
+def say(line: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 @contextmanager
-def progress(quiet: bool) -> Iterator[Report]:
-    """A bar that shows what runs now, on a terminal; yields a function that is told."""
-    if quiet or not sys.stderr.isatty():
+def progress(quiet: bool, forecast: str = "") -> Iterator[Report]:
+    """A bar that shows what runs now, on a terminal; yields a function that is told.
+
+    Args:
+        quiet: say nothing.
+        forecast: what there is to do, which is said first; then how long it will take is said too.
+    """
+    if quiet:
         yield silent
+        return
+    if forecast:
+        say(forecast)
+    if not sys.stderr.isatty():
+        yield Forecast(silent, say) if forecast else silent
         return
     from rich.console import Console
     from rich.progress import (
@@ -199,4 +229,4 @@ def progress(quiet: bool) -> Iterator[Report]:
         def report(what: str, done: float = 0, total: int | None = None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        yield report
+        yield Forecast(report, bar.console.print) if forecast else report

@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from securevfl.files import replace_file
+from securevfl.reports.marks import marks_of
 from securevfl.reports.matrix import (
     advice_lines,
     cell_text,
@@ -41,7 +42,7 @@ def audit_page(result: Mapping[str, Any]) -> str:
         result=result,
         exchanges=exchanges_of(rows),
         lines=lines_of(rows),
-        legend=[*legend(rows), *epsilon_lines(rows)],
+        legend=[*marks_of(result), *legend(rows), *epsilon_lines(rows)],
         advice=advice_lines(rows),
         curves=curves,
         attacks=[

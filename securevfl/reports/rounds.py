@@ -6,6 +6,7 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from securevfl.auditing.curves import curve
+from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
 from securevfl.reports.plots import curve_svg
 from securevfl.reports.rounds_rows import RoundsRow
@@ -45,7 +46,7 @@ def rounds_page(result: Mapping[str, Any]) -> str:
         result=result,
         headings=[heading for heading, _ in ROUNDS],
         lines=[[show(row) for _, show in ROUNDS] for row in rows],
-        notes=target_notes(rows),
+        notes=[*marks_of(result), *target_notes(rows)],
         figures=[
             {
                 "title": f"K = {own[0]['parties']}: {LABELS[figure]}",

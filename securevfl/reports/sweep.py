@@ -6,6 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from securevfl.auditing.curves import curve
+from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
 from securevfl.reports.plots import curve_svg
 from securevfl.reports.privacy import epsilon_text
@@ -153,7 +154,7 @@ def sweep_page(result: Mapping[str, Any]) -> str:
         result=result,
         headings=[heading for heading, _ in NOISE],
         lines=[[show(row) for _, show in NOISE] for row in rows],
-        notes=sweep_notes(rows),
+        notes=[*marks_of(result), *sweep_notes(rows)],
         curves=[
             Markup(curve_svg(sweep_curve(own)))  # noqa: S704  # made by matplotlib from numbers
             for own in by_model

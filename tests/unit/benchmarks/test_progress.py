@@ -1,0 +1,38 @@
+import pytest
+
+from securevfl.benchmarks.progress import Forecast, duration, silent
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0.2, "1 s"), (55.4, "55 s"), (100, "2 min"), (5000, "83 min"), (9000, "2.5 h")],
+)
+def test_durations_are_short(seconds: float, told: str) -> None:
+    assert duration(seconds) == told
+
+
+def test_a_forecast_is_said_once_from_what_was_done_since_the_first_report() -> None:
+    said: list[str] = []
+    heard: list[float] = []
+
+    def hear(what: str, done: float = 0, total: int | None = None) -> None:
+        heard.append(done)
+
+    forecast = Forecast(hear, said.append, iter([100.0, 101.0, 110.0, 110.0]).__next__)
+    forecast("getting ready")
+    # After one second, or of next to nothing, there is nothing to say.
+    for done in (40, 70, 41):
+        forecast("work", done, 100)
+    assert said == []
+    for done in (52, 60):
+        forecast("work", done, 100)
+    assert said == ["about 40 s left"]
+    assert heard == [0, 40, 70, 41, 52, 60]
+
+
+def test_what_is_done_has_no_forecast() -> None:
+    said: list[str] = []
+    forecast = Forecast(silent, said.append, iter([0.0, 9.0]).__next__)
+    forecast("work", 0, 5)
+    forecast("work", 5, 5)
+    assert said == []
