@@ -1,8 +1,9 @@
 """Writing a file in one step: a reader sees the old one or the new one, never half of it."""
 
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,3 +65,47 @@ def replace_file(path: Path, data: bytes, what: str) -> None:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def require_room(sizes: Mapping[Path, int], what: str) -> None:
+    """Find out before work whether files could be written after it, and leave nothing behind.
+
+    Permissions say little (root may write to /proc), so it is tried.
+
+    Args:
+        sizes: bytes of every file.
+        what: what the files are, for the error.
+
+    Raises:
+        DataError: a folder cannot be made or written to, has too little free space, or a path is a
+            folder itself.
+    """
+    for folder in {path.parent for path in sizes}:
+        needed = sum(size for path, size in sizes.items() if path.parent == folder)
+        try:
+            free = _free_bytes(folder)
+        except OSError as error:
+            raise DataError(f"{what} {folder} cannot be written to: {error.strerror}") from error
+        if free < needed:
+            raise DataError(
+                f"{what} {folder}: {needed / 1e6:.3g} MB will be written and {free / 1e6:.3g} MB "
+                "are free"
+            )
+    for path in sizes:
+        if path.is_dir():
+            raise DataError(f"{what} {path} is a folder")
+
+
+def _free_bytes(folder: Path) -> int:
+    """Free space in a folder that can be written to, which is made for as long as that takes."""
+    made: list[Path] = []
+    try:
+        for each in reversed([folder, *folder.parents]):
+            if not each.exists():
+                each.mkdir()
+                made.append(each)
+        with tempfile.TemporaryFile(dir=folder):
+            return shutil.disk_usage(folder).free
+    finally:
+        for each in reversed(made):
+            each.rmdir()

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from securevfl.arrays import FloatArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
-from securevfl.models.scores import auc, auc_error
+from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.catalogue import algorithm_of, resolve
 from securevfl.protocols.plan import Facts, Plan
@@ -46,7 +45,8 @@ class Environment:
         tamper: fault injection into the network.
         guard_directory: where earlier jobs' leakage is remembered and this one's refused or
             noted; None only reports the ratio, as benchmarks do.
-        checkpoints: where parties write their models as training goes on; None writes none.
+        checkpoints: where parties write their models as training goes on, and what it takes to go
+            on from there (`session.checkpoints`); None writes none.
         progress: called with rounds done.
         modules: by party what makes its network, where its model is custom: a function of the
             numbers of features and outputs.
@@ -98,7 +98,7 @@ class TrainingResult:
     views: dict[str, View]
     label_guard_ratio: float | None
     wall_s: float
-    test_labels: NDArray[np.int64]
+    test_labels: Labels
     others: dict[str, Any] = field(default_factory=dict)
     rounds_before: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -122,13 +122,21 @@ class TrainingResult:
         """Held-out AUC of the trained models' exact predictions.
 
         No party can compute it: under noise they score noisy predictions.
+
+        Raises:
+            ConfigError: targets are real.
         """
-        return auc(self._predictions, self.test_labels)
+        return self.exact_score.auc
+
+    @property
+    def exact_score(self) -> Score:
+        """Of the trained models' exact predictions, which no party has under noise."""
+        return Score.of(self.rounds, self.predictions, self.test_labels)
 
     @property
     def clear_loss(self) -> float:
         """The mean held-out loss of exact predictions, which no party can compute either."""
-        return self.plan.loss.value(self._predictions, self.test_labels)
+        return self.plan.loss.value(self.predictions, self.test_labels)
 
     @property
     def ended(self) -> Ending:
@@ -140,14 +148,19 @@ class TrainingResult:
         """Whether the model is of any use, as far as the label party can tell.
 
         Its training loss has fallen below that of the best constant prediction, and held-out rows,
-        where there are some, are ranked better than chance by two of its standard errors.
+        where there are some, are ranked better than chance by two of its standard errors; or R² is
+        above what says nothing of real targets has.
         """
-        by_chance = 0.5 + 2 * auc_error(self.test_labels) if self.scores else 0.0
-        useful = not self.scores or self.scores[-1].auc > by_chance
+        useful = True
+        if self.scores and self.scores[-1].r2 is not None:
+            useful = self.scores[-1].r2 > r2_error(len(self.test_labels))
+        elif self.scores:
+            useful = self.scores[-1].auc > 0.5 + 2 * auc_error(self.test_labels)
         return useful and self.outcomes[self.plan.facts.label_party].learned
 
     @property
-    def _predictions(self) -> FloatArray:
+    def predictions(self) -> FloatArray:
+        """H of the held-out rows by all parties' models, shape (test rows, C), in target units."""
         return self.plan.algorithm.together(self.plan, self.outcomes)
 
     @property
@@ -268,6 +281,7 @@ def _workplace(
             dataset.train_labels if with_labels else None,
             dataset.test_labels if with_labels else None,
             dataset.own_rows if name == facts.label_party else None,
+            dataset.class_names if name == facts.label_party else (),
         ),
         keys=environment.keys,
         start=np.random.default_rng([plan.job.job.seed, facts.names.index(name)]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.local_steps import Course
@@ -30,7 +30,7 @@ class LabelPartyKnowledge:
     """
 
     inputs: FloatArray
-    labels: IntArray
+    labels: Labels
     model: LocalModel
     batches: Sequence[IntArray]
     plan: Plan

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from securevfl.arrays import IntArray
+from securevfl.arrays import Labels
 from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.auditing.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding
 from securevfl.auditing.own_model import OwnModel
@@ -21,7 +21,7 @@ AUC_OF_GUESSING = 0.5
 
 def label_finding(
     estimate: LabelEstimate,
-    labels: IntArray,
+    labels: Labels,
     alone: Sequence[OwnModel],
     detail: Mapping[str, object],
 ) -> Finding:

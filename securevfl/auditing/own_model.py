@@ -25,9 +25,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import StratifiedKFold
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.attacks.label_estimate import LabelEstimate
 from securevfl.auditing.scoring import LabelScore, score
+from securevfl.data.tables import as_classes
 
 MAX_ITERATIONS = 5000
 # Of 40, 60 and 100 rounds of 15 and 31 leaves none reads 0.004 of AUC more on a9a, credit, icu2012.
@@ -53,7 +54,7 @@ class OwnModel:
     score: LabelScore
     probabilities: FloatArray
 
-    def score_on(self, rows: IntArray, labels: IntArray) -> LabelScore:
+    def score_on(self, rows: IntArray, labels: Labels) -> LabelScore:
         """How well on some of the rows that its estimate is of, where it is of all of them."""
         return score(LabelEstimate(rows, self.estimate.scores[rows]), labels)
 
@@ -66,13 +67,17 @@ def best(models: Sequence[OwnModel]) -> OwnModel:
 _known: dict[bytes, tuple[OwnModel, ...]] = {}
 
 
-def own_models(inputs: FloatArray, labels: IntArray) -> tuple[OwnModel, ...]:
+def own_models(inputs: FloatArray, labels: Labels) -> tuple[OwnModel, ...]:
     """The logistic regression and the boosted trees; the first alone where a class is too rare.
 
     Args:
         inputs: its X, shape (N, P), scaled as in training.
         labels: shape (N,).
+
+    Raises:
+        ConfigError: real targets.
     """
+    labels = as_classes(labels)
     digest = hashlib.sha256(repr(inputs.shape).encode())
     digest.update(np.ascontiguousarray(inputs).data)
     digest.update(np.ascontiguousarray(labels).data)
@@ -87,7 +92,7 @@ def own_models(inputs: FloatArray, labels: IntArray) -> tuple[OwnModel, ...]:
     return _known[key]
 
 
-def own_model(inputs: FloatArray, labels: IntArray, known: IntArray | None = None) -> OwnModel:
+def own_model(inputs: FloatArray, labels: Labels, known: IntArray | None = None) -> OwnModel:
     """Fit scikit-learn's logistic regression to the attacker's own columns.
 
     Args:
@@ -96,6 +101,7 @@ def own_model(inputs: FloatArray, labels: IntArray, known: IntArray | None = Non
         known: rows whose labels are known; then the others are scored. All by default, scored on
             the same rows.
     """
+    labels = as_classes(labels)
     told = np.arange(len(labels)) if known is None else known
     rows = told if known is None else np.setdiff1d(np.arange(len(labels)), known)
     model = LogisticRegression(max_iter=MAX_ITERATIONS).fit(inputs[told], labels[told])
@@ -105,7 +111,7 @@ def own_model(inputs: FloatArray, labels: IntArray, known: IntArray | None = Non
     return _model(rows, decision, model.predict_proba(inputs), labels)
 
 
-def boosted_model(inputs: FloatArray, labels: IntArray) -> OwnModel | None:
+def boosted_model(inputs: FloatArray, labels: Labels) -> OwnModel | None:
     """Fit scikit-learn's boosted trees to all rows but a third, and ask them about that third.
 
     Args:
@@ -148,7 +154,7 @@ def features_alone(own: FloatArray, features: FloatArray, known: IntArray) -> Fl
     return np.asarray(model.predict(own)).reshape(features.shape)
 
 
-def _spread(rows: IntArray, labels: IntArray) -> IntArray:
+def _spread(rows: IntArray, labels: Labels) -> IntArray:
     """No more rows than trees are fitted to, spread evenly over the classes."""
     if len(rows) <= MOST_FITTED:
         return rows
@@ -157,7 +163,7 @@ def _spread(rows: IntArray, labels: IntArray) -> IntArray:
 
 
 def _model(
-    rows: IntArray, decision: FloatArray, probabilities: FloatArray, labels: IntArray
+    rows: IntArray, decision: FloatArray, probabilities: FloatArray, labels: Labels
 ) -> OwnModel:
     estimate = LabelEstimate(rows, decision[rows])
     binary = decision.shape[1] == 1

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError
 from securevfl.models import scores
 
@@ -60,13 +61,14 @@ class LabelScore:
         return sqrt(2 * ((1 - share) / found + 1 / wrong))
 
 
-def score(estimate: LabelEstimate, labels: IntArray) -> LabelScore:
+def score(estimate: LabelEstimate, labels: Labels) -> LabelScore:
     """Compare an estimate with all labels, shape (N,).
 
     Raises:
-        ConfigError: rows of one class alone, which no estimate can tell from another.
+        ConfigError: rows of one class alone, which no estimate can tell from another, or real
+            targets.
     """
-    truth = labels[estimate.rows]
+    truth = as_classes(labels)[estimate.rows]
     classes, counts = np.unique(truth, return_counts=True)
     if len(classes) == 1:
         raise ConfigError(f"labels of {len(truth)} rows: all of class {classes[0]}")

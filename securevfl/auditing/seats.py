@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.auditing.views import courses_of
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.data.targets import TargetScaling
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
@@ -36,7 +37,7 @@ class Seat:
     view: View
     inputs: FloatArray
     model: LocalModel
-    labels: IntArray | None
+    labels: Labels | None
     row_offsets: FloatArray | None
 
 
@@ -127,7 +128,15 @@ def with_table(dataset: VerticalDataset, changed: PartyTable) -> VerticalDataset
 
 
 def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
-    """The same training on features that are scaled already: scaling would undo a rotation."""
+    """The same training on features that are scaled already: scaling would undo a rotation.
+
+    So are real targets, which the label party scales by itself.
+    """
+    if is_real(dataset.train_labels):
+        train = dataset.train_labels.astype(np.float64)
+        targets = TargetScaling.fit(train, centered=job.job.intercept)
+        test = targets.apply(dataset.test_labels)
+        dataset = replace(dataset, train_labels=targets.apply(train), test_labels=test)
     wanted = job.job.standardize
     if dataset.standardize if wanted is None else wanted:
         for table in dataset.parties:

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.transfer import OverlapSettings
 from securevfl.benchmarks.tuning import Tuned, chosen, step_settings
@@ -127,7 +127,7 @@ def _label_party(dataset: VerticalDataset) -> float:
 
 
 def _logistic(
-    train_rows: FloatArray, train_labels: IntArray, test_rows: FloatArray, test_labels: IntArray
+    train_rows: FloatArray, train_labels: Labels, test_rows: FloatArray, test_labels: Labels
 ) -> float:
     model = LogisticRegression(max_iter=MAX_ITERATIONS).fit(train_rows, train_labels)
     return auc(np.asarray(model.decision_function(test_rows))[:, None], test_labels)

@@ -20,7 +20,7 @@ class Report(Protocol):
         """
 
 
-class Forecast:
+class TimeLeft:
     """Passes on what runs, and says once how long the rest will take.
 
     From what was done since the first report, once that is a part of all that tells something.

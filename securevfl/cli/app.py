@@ -10,6 +10,8 @@ from securevfl import __version__
 from securevfl.cli.audit import audit
 from securevfl.cli.bench import bench
 from securevfl.cli.data import data
+from securevfl.cli.model import model
+from securevfl.cli.predict import predict
 from securevfl.cli.sweep import sweep
 from securevfl.cli.train import train
 from securevfl.errors import SecureVFLError
@@ -25,8 +27,10 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(sweep, name="sweep")
 app.add_typer(data, name="data")
+app.add_typer(model, name="model")
 app.command()(train)
 app.command()(audit)
+app.command()(predict)
 
 
 def _print_version(wanted: bool) -> None:

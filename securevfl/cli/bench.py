@@ -39,9 +39,7 @@ R = TypeVar("R", bound=Mapping[str, Any])
 
 
 @command(bench)
-def tradeoff(
-    settings: TradeoffSettings, data: options.SplitJobData, output: options.Output
-) -> None:
+def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: options.Page) -> None:
     """Encrypted training to a target AUC, and what each part costs.
 
     Of a job file everything but what is compared: by default its exchange with `plain`, at its own
@@ -49,11 +47,15 @@ def tradeoff(
     """
     dataset = options.fewer_rows(data.load()) if settings.quick else data.load()
     from securevfl.benchmarks.tradeoff import tradeoff as run
+    from securevfl.reports.tradeoff import tradeoff_page
 
     rows = measured(output, lambda report: run(settings, dataset, report))
     parties = len(dataset.parties)
-    keep(output, "bench tradeoff", settings, rows, dataset=dataset.name, parties=parties)
     sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in rows))
+    kept: dict[str, Any] = {"dataset": dataset.name, "parties": parties}
+    if settings.base is not None:
+        kept["batch_size"] = sizes
+    keep(output, "bench tradeoff", settings, rows, page=tradeoff_page, **kept)
     for target in dict.fromkeys(row["target_auc"] for row in rows):
         chosen = [row for row in rows if row["target_auc"] == target]
         title = (

@@ -45,7 +45,7 @@ def list_sets(
             f"{train_rows}",
             f"{test_rows}",
             f"{entry.columns}",
-            f"{entry.classes}",
+            f"{entry.classes or 'real'}",
             " | ".join(entry.parties),
             "yes" if each.present else "no",
         )

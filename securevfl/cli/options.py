@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 import typer
 from typing_extensions import override
 
-from securevfl.benchmarks.progress import Forecast, Report, silent
+from securevfl.benchmarks.progress import Report, TimeLeft, silent
 from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.errors import ConfigError
 from securevfl.job import Job
@@ -99,7 +99,10 @@ class JobData(Data, SaidByJob):
     def load(self, parties: int | None = None) -> "VerticalDataset":
         if self.base is None or self.job is None:
             return super().load(parties)
-        return job_dataset(self.base, self.job, self.data_dir)
+        data = job_dataset(self.base, self.job, self.data_dir)
+        if data.classes == 0:
+            raise ConfigError(f"{self.job}: targets are real, and this is about the AUC of classes")
+        return data
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset
         ConfigError: a party without a data file.
         DataError: missing or malformed data.
     """
-    from securevfl.cli.train import job_data
+    from securevfl.cli.job_files import job_data
 
     data = job_data(job, path.parent, data_dir)
     return replace(data, name=job.job.dataset or job.job.name)
@@ -204,7 +207,7 @@ def progress(quiet: bool, forecast: str = "") -> Iterator[Report]:
     if forecast:
         say(forecast)
     if not sys.stderr.isatty():
-        yield Forecast(silent, say) if forecast else silent
+        yield TimeLeft(silent, say) if forecast else silent
         return
     from rich.console import Console
     from rich.progress import (
@@ -229,4 +232,4 @@ def progress(quiet: bool, forecast: str = "") -> Iterator[Report]:
         def report(what: str, done: float = 0, total: int | None = None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        yield Forecast(report, bar.console.print) if forecast else report
+        yield TimeLeft(report, bar.console.print) if forecast else report

@@ -1,13 +1,19 @@
 """`securevfl train`: all parties of a job in this process, over the simulated network."""
 
+import shlex
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from securevfl.cli import options
-from securevfl.errors import ConfigError
+from securevfl.cli.example import EXAMPLE
+from securevfl.cli.job_files import job_data
+from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
 from securevfl.job import Job, read_job
 from securevfl.protocols import names
 from securevfl.reports import tables
@@ -16,6 +22,8 @@ from securevfl.reports.rows import DERIVED, TrainRow, cost_figures
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+    from securevfl.protocols.plan import Plan
+    from securevfl.protocols.session.state import SessionState
     from securevfl.training import TrainingResult
 
 USELESS = 3
@@ -29,57 +37,18 @@ ENDINGS = {
     "no way down": "ended as the training loss rose whichever way it was tried: the best is kept",
 }
 
-EXAMPLE = f"""\
-# securevfl train example.toml
-[job]
-name = "example"
-dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
-algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
-rounds = 100                   # at most: training ends once the loss has settled
-model = "linear"               # or mlp, with hidden = [64]
-# target_auc = 0.99            # ends it sooner, by scorings that a guard counts
-# batch_size = 128             # "full" if absent; smaller ones tell labels
-# local_steps = 5              # "exact" where not given; with learning_rate = 0.3, say
-seed = 0
-
-[exchange]
-scheme = "bfv"                 # of {", ".join(names.EXCHANGES)}
-hide = "residuals"             # or both; round_trips = 1 or 2 where auto should not choose
-
-[network]
-preset = "wan"                 # or latency_ms and bandwidth_mbit
-
-# [privacy]                    # with scheme = "dp"
-# noise_multiplier = 2.0       # or release_budget, or budget, to calibrate it
-# clip = 2.0
-
-[audit]
-must_resist = ["labels_from_residuals"]  # securevfl audit example.toml ends with status 1 else
-
-[output]
-directory = "models"
-checkpoint_every = 10
-
-# [[party]]
-# name = "bank"
-# role = "label"
-# data = "bank.csv"            # CSV or Parquet
-# id_column = "id"
-# label_column = "default"
-#
-# [[party]]
-# name = "shop"
-# role = "feature"
-# data = "shop.parquet"
-# id_column = "id"
-"""
-
 
 def train(
     job: Annotated[Path | None, typer.Argument(help="Job file (TOML).")] = None,
     *,
     example: Annotated[
         bool, typer.Option("--example", help="Print a job file that runs as it is.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint of this job.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace models and sessions in the output folder.")
     ] = False,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
@@ -100,29 +69,20 @@ def train(
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
-    import platformdirs
 
+    from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
     from securevfl.reports.results import write_results
-    from securevfl.training import Environment, plan_for, save_models
-    from securevfl.training import train as run_training
+    from securevfl.training import plan_for, save_models
 
-    directory = described.output.directory
-    account = plan_for(described, dataset).account
-
-    def spending(rounds: int) -> str:
-        return "rounds" if account is None else f"rounds, {spent_text(account.after(rounds).row())}"
-
-    with options.progress(quiet) as report:
-        result = run_training(
-            described,
-            dataset,
-            Environment(
-                guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
-                checkpoints=directory,
-                progress=lambda done: report(spending(done), done, described.job.rounds),
-            ),
-        )
-        paths = save_models(result, directory)
+    folder, plan = described.output.directory, plan_for(described, dataset)
+    session = session_to_go_on(plan, folder, resume=resume, force=force)
+    require_room_for(plan, dataset, folder, [json])
+    if not quiet:
+        _tell_first(plan, dataset, session)
+    with _interruptible(plan, folder):
+        result = _run(described, dataset, plan, session, quiet=quiet)
+        paths = save_models(result, folder)
+        forget_session(folder, plan.facts.names)
     row = training_row(result, dataset)
     if json is not None:
         write_results(
@@ -134,6 +94,7 @@ def train(
         )
     if not quiet:
         _show(row, paths, columns_a_label(result, dataset))
+    _warn_of_rows_left_out(result, dataset)
     if not result.learned:
         sys.stderr.write(
             "securevfl: warning: the model has learned nothing that can be told from chance; "
@@ -142,39 +103,104 @@ def train(
         raise typer.Exit(USELESS)
 
 
-def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset":
-    """The data of a job: a set by name, or the parties' files, relative to the job file.
+def _tell_first(
+    plan: "Plan", dataset: "VerticalDataset", session: Mapping[str, "SessionState"]
+) -> None:
+    from rich.console import Console
 
-    Raises:
-        ConfigError: a party without a data file.
-        DataError: missing or malformed data.
-    """
-    from securevfl.data.joining import load_files
-    from securevfl.data.own_files import FileSource
-    from securevfl.data.sources import load
+    from securevfl.reports.training import before, parties_table
 
-    if job.job.dataset is not None:
-        return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
-    sources = []
-    for party in job.party:
-        if party.data is None:
-            raise ConfigError(f"party {party.name!r}: data is missing, expected a file")
-        if (party.label_column is not None) != (party.role == "label"):
-            raise ConfigError(
-                f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
-                "has a label_column"
-            )
-        sources.append(
-            FileSource(
-                name=party.name,
-                path=beside / party.data,
-                id_column=party.id_column,
-                label_column=party.label_column,
-                features=party.features,
-                test_path=beside / party.test_data if party.test_data else None,
-            )
+    Console(stderr=True, highlight=False).print(parties_table(plan, dataset))
+    lines = before(plan, dataset)
+    if session:
+        lines.append(f"goes on after {_rounds_of(session)} rounds, with new keys and masks")
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+
+
+def _rounds_of(session: Mapping[str, "SessionState"]) -> int:
+    return next((state.rounds for state in session.values()), 0)
+
+
+def _run(
+    job: Job,
+    dataset: "VerticalDataset",
+    plan: "Plan",
+    session: Mapping[str, "SessionState"],
+    *,
+    quiet: bool,
+) -> "TrainingResult":
+    """Train, and say after a round or two how long it will take."""
+    import platformdirs
+
+    from securevfl.reports.forecast import Forecast, SetupWatch
+    from securevfl.reports.training import wrapped
+    from securevfl.training import Environment
+    from securevfl.training import train as run_training
+
+    account, before = plan.account, _rounds_of(session)
+    may_end = plan.is_watched or plan.job.job.target_auc is not None
+    watch = SetupWatch()
+    forecast = Forecast(plan.rounds - before, may_end, watch, time.perf_counter())
+
+    def spending(rounds: int) -> str:
+        return "rounds" if account is None else f"rounds, {spent_text(account.after(rounds).row())}"
+
+    with options.progress(quiet) as report:
+
+        def on_round(done: int) -> None:
+            told = forecast.after(done - before, time.perf_counter())
+            if told and not quiet:
+                sys.stderr.write("".join(f"{line}\n" for line in wrapped(told)))
+            report(spending(done), done, plan.rounds)
+
+        return run_training(
+            job,
+            dataset,
+            Environment(
+                guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
+                checkpoints=job.output.directory,
+                stopwatch=watch,
+                progress=on_round,
+                resume=session,
+            ),
         )
-    return load_files(sources)
+
+
+@contextmanager
+def _interruptible(plan: "Plan", folder: Path) -> Iterator[None]:
+    """Say of a run that is interrupted how it goes on; forget one that would fail again."""
+    from securevfl.cli.outputs import forget_session, unfinished
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        rounds = unfinished(plan, folder)
+        if rounds is None:
+            why = plan.never_resumes or "no checkpoint had been written"
+            sys.stderr.write(f"securevfl: cannot go on: {why}\n")
+        else:
+            sys.stderr.write(f"securevfl: after {rounds} rounds it goes on with: {_resuming()}\n")
+        raise
+    except (TrainingDiverged, RangeExceeded):
+        if unfinished(plan, folder) is not None:
+            forget_session(folder, plan.facts.names)
+        raise
+
+
+def _resuming() -> str:
+    """The command line that goes on."""
+    words = [word for word in sys.argv[1:] if word not in ("--force", "--resume")]
+    return shlex.join(["securevfl", *words, "--resume"])
+
+
+def _warn_of_rows_left_out(result: "TrainingResult", dataset: "VerticalDataset") -> None:
+    common = len(dataset.train_labels) + len(dataset.test_labels)
+    left = [
+        f"{party} {count} of {common + count}" for party, count in result.dropped.items() if count
+    ]
+    if left:
+        sys.stderr.write(f"securevfl: rows left out, as not every party has them: {left[0]}")
+        sys.stderr.write("".join(f", {each}" for each in left[1:]) + "\n")
 
 
 def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> float:
@@ -192,6 +218,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
     """What a finished job reports."""
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
+    exact = result.exact_score if result.privacy and score else None
     target = job.target_auc
     rate = None if job.learning_rate == "auto" else job.learning_rate
     return {
@@ -204,12 +231,17 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "parties": len(dataset.parties),
         "batch_size": result.plan.batch_size,
         "rounds": result.rounds,
+        "rounds_before": result.rounds_before,
         "learned": result.learned,
         "ended": result.ended,
         "reached_target": target is None or (score is not None and score.auc >= target),
-        "auc": score.auc if score else None,
-        "auc_exact": result.clear_auc if result.privacy and score else None,
-        "accuracy": score.accuracy if score else None,
+        "auc": score.class_auc if score else None,
+        "auc_exact": exact.class_auc if exact else None,
+        "accuracy": score.class_accuracy if score else None,
+        "r2": score.r2 if score else None,
+        "r2_exact": exact.r2 if exact else None,
+        "rmse": score.rmse if score else None,
+        "mae": score.mae if score else None,
         "binormal": score is not None and score.binormal,
         **cost_figures(result.costs()),
         "label_guard_ratio": result.label_guard_ratio,
@@ -228,9 +260,11 @@ def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
     from rich.console import Console
 
     Console().print(
-        tables.table(tables.TRADEOFF, [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
+        tables.table(tables.scored_by(row), [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
     )
     sys.stdout.write(f"{ENDINGS[row['ended']]}\n")
+    if row["rounds_before"]:
+        sys.stdout.write(f"times and bytes are of the rounds after {row['rounds_before']}\n")
     for note in tables.tradeoff_notes([row]):
         sys.stdout.write(f"{note}\n")
     for note in privacy_notes(row):

@@ -25,10 +25,10 @@ class AlignedIds:
     Attributes:
         train: ids of the training rows, in their order.
         test: ids of the held-out rows, in theirs.
-        classes: how many classes the labels have.
+        classes: how many classes the labels have; 0 for real targets.
 
     Raises:
-        DataError: an id twice, no training or no test rows, or fewer than two classes.
+        DataError: an id twice, no training or no test rows, or one class.
     """
 
     train: tuple[str, ...]
@@ -42,7 +42,7 @@ class AlignedIds:
         for split, rows in (("training", self.train), ("test", self.test)):
             if not rows:
                 raise DataError(f"aligned ids: no {split} rows, expected at least 1")
-        if self.classes < 2:  # noqa: PLR2004
+        if self.classes < 0 or self.classes == 1:
             raise DataError(f"aligned ids: {self.classes} classes, expected at least 2")
 
     @property

@@ -43,7 +43,7 @@ class CatalogEntry:
         name: What `load` is called with.
         rows: Training and test rows.
         columns: Over all parties.
-        classes: How many.
+        classes: How many; 0 for real targets.
         parties: Default party names, in order.
         licence: As the publisher is known to state it.
         source: The publisher.
@@ -136,6 +136,15 @@ CATALOG: dict[str, CatalogEntry] = {
             "breast_cancer", (456, 113), 30, 2, ("party1", "party2"), "CC BY 4.0", _EMBEDDED
         ),
         CatalogEntry("digits", (1438, 359), 64, 10, ("left", "right"), "CC BY 4.0", _EMBEDDED),
+        CatalogEntry(
+            "diabetes",
+            (354, 88),
+            10,
+            0,
+            ("clinic", "laboratory"),
+            "none stated by the publisher",
+            "embedded in scikit-learn; Efron, Hastie, Johnstone, Tibshirani (2004)",
+        ),
         CatalogEntry(
             "a9a",
             (32561, 16281),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import Labels
 from securevfl.data.aligned import AlignedIds
 from securevfl.data.own_files import FileSource, PartyRows, read_party
 from securevfl.data.tables import (
@@ -19,6 +20,8 @@ from securevfl.data.tables import (
 )
 from securevfl.errors import ConfigError, DataError
 
+MOST_CLASSES, FEWEST_A_CLASS = 20, 5
+
 
 @dataclass(frozen=True, eq=False)
 class OwnData:
@@ -26,7 +29,8 @@ class OwnData:
 
     Attributes:
         table: Its own columns of the aligned rows.
-        train_labels: Shape (N,), int64, 0..classes-1, at the label party only.
+        train_labels: Shape (N,), int64, 0..classes-1, or float64 for real targets, at the label
+            party only.
         test_labels: Shape (test rows,), the same.
         label_names: What each class is called in the file.
         own_rows: At the label party, its training rows whose ids another party lacks, as far as
@@ -34,13 +38,15 @@ class OwnData:
     """
 
     table: PartyTable
-    train_labels: NDArray[np.int64] | None = None
-    test_labels: NDArray[np.int64] | None = None
+    train_labels: Labels | None = None
+    test_labels: Labels | None = None
     label_names: tuple[str, ...] = ()
     own_rows: OwnRows | None = None
 
 
-def load_files(parties: Sequence[FileSource], *, name: str = "files") -> VerticalDataset:
+def load_files(
+    parties: Sequence[FileSource], *, name: str = "files", regression: bool = False
+) -> VerticalDataset:
     """Join the parties' files by id into one data set, rows sorted by id.
 
     Without test files, a row is a test row if the SHA-256 of its id falls into the first fifth,
@@ -49,14 +55,20 @@ def load_files(parties: Sequence[FileSource], *, name: str = "files") -> Vertica
 
     Each table is made from its party's own file and the aligned ids, as between real parties.
 
+    Args:
+        parties: Their files.
+        name: Of the data set.
+        regression: Take labels that are more than two different numbers as real targets.
+
     Raises:
         ConfigError: Fewer than two parties, two of one name, not exactly one label party, test
             files at some parties only, or a column used twice.
         DataError: A file or column is missing, empty or malformed, ids are missing or double,
-            features not finite numbers, no common ids, or one class only.
+            features not finite numbers, no common ids, one class only, or numbers for labels that
+            look like targets of a regression.
     """
     held = _read_all(parties)
-    aligned, dropped = _align(parties, held)
+    aligned, dropped = _align(parties, held, regression=regression)
     own = {source.name: _own_data(source, held[source.name], aligned) for source in parties}
     holder = next(name for name, data in own.items() if data.train_labels is not None)
     labels = own[holder]
@@ -79,14 +91,14 @@ def load_files(parties: Sequence[FileSource], *, name: str = "files") -> Vertica
     return dataset
 
 
-def align_files(parties: Sequence[FileSource]) -> AlignedIds:
+def align_files(parties: Sequence[FileSource], *, regression: bool = False) -> AlignedIds:
     """The ids that all parties' files share, where one place may read them all.
 
     Raises:
         ConfigError: See `load_files`.
         DataError: See `load_files`.
     """
-    return _align(parties, _read_all(parties))[0]
+    return _align(parties, _read_all(parties), regression=regression)[0]
 
 
 def load_party(source: FileSource, aligned: AlignedIds) -> OwnData:
@@ -140,21 +152,21 @@ def _read_all(parties: Sequence[FileSource]) -> dict[str, _Held]:
 
 
 def _align(
-    parties: Sequence[FileSource], held: Mapping[str, _Held]
+    parties: Sequence[FileSource], held: Mapping[str, _Held], *, regression: bool
 ) -> tuple[AlignedIds, dict[str, int]]:
     """The rows that all hold, and by party how many it holds beside."""
     holder = next(source for source in parties if source.label_column is not None)
     dropped = dict.fromkeys(held, 0)
     train_ids = _common_ids({name: rows.train for name, rows in held.items()}, dropped)
     if holder.test_path is None:
-        test_ids = [row_id for row_id in train_ids if _falls_into_test(row_id)]
-        train_ids = [row_id for row_id in train_ids if not _falls_into_test(row_id)]
+        test_ids = [row_id for row_id in train_ids if falls_into_test(row_id)]
+        train_ids = [row_id for row_id in train_ids if not falls_into_test(row_id)]
     else:
         test_ids = _common_ids({name: rows.test for name, rows in held.items()}, dropped)
         if both := len(set(train_ids) & set(test_ids)):
             raise DataError(f"test_path: {both} ids are among the training rows too, expected 0")
     labels = _labels(holder, held[holder.name], train_ids, test_ids)
-    names, (train_labels, _) = _encode_labels(holder, labels)
+    names, (train_labels, _) = _encode_labels(holder, labels, regression=regression)
     check_labels(f"party {holder.name!r}", "training", train_labels, len(names))
     return AlignedIds(tuple(train_ids), tuple(test_ids), len(names)), dropped
 
@@ -168,12 +180,15 @@ def _own_data(source: FileSource, held: _Held, aligned: AlignedIds) -> OwnData:
     if source.label_column is None:
         return OwnData(table)
     labels = _labels(source, held, aligned.train, aligned.test)
-    names, (train_labels, test_labels) = _encode_labels(source, labels)
+    real = aligned.classes == 0
+    names, (train_labels, test_labels) = _encode_labels(source, labels, regression=real)
     if len(names) != aligned.classes:
         raise DataError(
             f"party {source.name!r}: {len(names)} classes in {source.label_column!r}, the "
             f"aligned ids say {aligned.classes}"
         )
+    if real:
+        return OwnData(table, train_labels, test_labels)
     codes = np.concatenate([train_labels, test_labels]).tolist()
     known = dict(zip(map(_as_class, (*labels[0], *labels[1])), codes, strict=True))
     own_rows = _own_rows(held.train, {*aligned.train, *aligned.test}, known)
@@ -214,7 +229,8 @@ def _common_ids(parties: Mapping[str, PartyRows], dropped: dict[str, int]) -> li
     return sorted(common)
 
 
-def _falls_into_test(row_id: str) -> bool:
+def falls_into_test(row_id: str) -> bool:
+    """Whether a row is held out of training where there are no test files."""
     digest = hashlib.sha256(row_id.encode()).digest()
     return int.from_bytes(digest[:8], "big") * 5 < 1 << 64
 
@@ -239,8 +255,9 @@ def _labels(
 
 
 def _encode_labels(
-    holder: FileSource, splits: list[list[str]]
-) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    holder: FileSource, splits: list[list[str]], *, regression: bool
+) -> tuple[tuple[str, ...], list[Labels]]:
+    """Names of classes and the labels of both splits; no names where they are real targets."""
     import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
 
     text = pl.Series([label for labels in splits for label in labels], dtype=pl.String)
@@ -253,6 +270,11 @@ def _encode_labels(
         )
     values = numbers.to_numpy() if numeric else np.array(text.to_list(), dtype=np.str_)
     classes, codes = np.unique(values, return_inverse=True)
+    if numeric and len(classes) > 2:  # noqa: PLR2004
+        if regression:
+            targets = numbers.to_numpy()
+            return (), [targets[: len(splits[0])], targets[len(splits[0]) :]]
+        _require_classes(holder, classes, len(values))
     codes = codes.astype(np.int64)
     train, test = codes[: len(splits[0])], codes[len(splits[0]) :]
     if unseen := np.setdiff1d(test, train).size:
@@ -262,3 +284,18 @@ def _encode_labels(
         )
     names = [f"{label:.0f}" if numeric and label == int(label) else str(label) for label in classes]
     return tuple(names), [train, test]
+
+
+def _require_classes(holder: FileSource, values: NDArray[np.float64], rows: int) -> None:
+    """Refuse numbers that nobody would call classes.
+
+    Raises:
+        DataError: more than two, and fractions among them or too many for so few rows.
+    """
+    fractions = bool((values != np.rint(values)).any())
+    if fractions or len(values) > MOST_CLASSES or rows < FEWEST_A_CLASS * len(values):
+        raise DataError(
+            f"party {holder.name!r}: column {holder.label_column!r} has {len(values)} different "
+            f"numbers among {rows} rows{', fractions among them' if fractions else ''}: for "
+            "regression say loss = 'squared' under [job]; classes need names that are no numbers"
+        )

@@ -82,6 +82,16 @@ def read_party(source: FileSource, *, test: bool = False) -> PartyRows:
     )
 
 
+def columns_of(source: FileSource) -> tuple[str, ...]:
+    """The columns of a party's file.
+
+    Raises:
+        ConfigError: A suffix that is not known.
+        DataError: Missing, empty or malformed.
+    """
+    return tuple(_read_frame(source.name, Path(source.path)).columns)
+
+
 def _read_frame(party: str, path: Path) -> "pl.DataFrame":
     content = read_content(path)
     import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from securevfl.errors import DataError
 
+BLOCK = 1 << 14
+
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
@@ -31,7 +33,10 @@ class Scaling:
         if train.shape[0] == 0:
             raise DataError("train: 0 rows to scale by, expected at least 1")
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, scale = train.mean(axis=0), train.std(axis=0)
+            mean = train.mean(axis=0)
+            # Block by block: one array of deviations would take as much memory as the rows.
+            blocks = (train[start : start + BLOCK] for start in range(0, len(train), BLOCK))
+            scale = np.sqrt(sum(((block - mean) ** 2).sum(axis=0) for block in blocks) / len(train))
         if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
             column = int(np.flatnonzero(~(np.isfinite(mean) & np.isfinite(scale)))[0])
             raise DataError(f"train: column {column} has no finite mean and standard deviation")
@@ -47,7 +52,9 @@ class Scaling:
         """
         if x.shape[-1] != self.mean.size:
             raise DataError(f"x: {x.shape[-1]} columns, expected {self.mean.size} as fitted")
-        return (x - self.mean) / self.scale
+        scaled = x - self.mean
+        scaled /= self.scale
+        return scaled
 
 
 def fill_and_clip(

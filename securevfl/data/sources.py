@@ -64,6 +64,8 @@ def load(
         table = _breast_cancer()
     elif entry.name == "digits":
         table = _digits()
+    elif entry.name == "diabetes":
+        table = _diabetes()
     else:
         files = open_files(entry.name, data_dir=data_dir)
         family = entry.name.split("-", maxsplit=1)[0]
@@ -102,6 +104,21 @@ def _digits() -> JointTable:
         party_columns=(half, half),
         label_last=True,
         standardize=False,
+    )
+
+
+def _diabetes() -> JointTable:
+    values, targets = embedded.diabetes()
+    test = first_fifth(targets.size)
+    return JointTable(
+        embedded.DIABETES_COLUMNS,
+        values[~test],
+        values[test],
+        targets[~test],
+        targets[test],
+        train_ids=np.flatnonzero(~test),
+        label_names=(),
+        party_columns=(4, 6),  # who a patient is, and the blood serum
     )
 
 

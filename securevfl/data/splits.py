@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import Labels
 from securevfl.data.tables import PartyTable, VerticalDataset, check, row_digests
 from securevfl.errors import ConfigError
 
@@ -18,10 +19,10 @@ class JointTable:
         columns: P names, the first party's columns first.
         train: Shape (N, P).
         test: Shape (test rows, P).
-        train_labels: Shape (N,), 0..classes-1.
-        test_labels: Shape (test rows,), 0..classes-1.
+        train_labels: Shape (N,), 0..classes-1, or real targets.
+        test_labels: Shape (test rows,), the same.
         train_ids: N ids, or row numbers at the source.
-        label_names: One for each class.
+        label_names: One for each class; none for real targets.
         party_columns: How many columns each default party holds.
         label_last: Whether the last party holds the labels, rather than the first.
         standardize: See `VerticalDataset`.
@@ -31,8 +32,8 @@ class JointTable:
     columns: tuple[str, ...]
     train: NDArray[np.float64]
     test: NDArray[np.float64]
-    train_labels: NDArray[np.int64]
-    test_labels: NDArray[np.int64]
+    train_labels: Labels
+    test_labels: Labels
     train_ids: NDArray[np.int64]
     label_names: tuple[str, ...]
     party_columns: tuple[int, ...]

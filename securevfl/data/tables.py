@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import IntArray, Labels, is_real
 from securevfl.errors import ConfigError, DataError
 
 
@@ -37,7 +38,7 @@ class OwnRows:
     """
 
     features: NDArray[np.float64]
-    labels: NDArray[np.int64]
+    labels: IntArray
 
     def __len__(self) -> int:
         """How many."""
@@ -52,9 +53,9 @@ class VerticalDataset:
         name: The data set.
         parties: At least two.
         label_party: Name of the party that holds the labels.
-        train_labels: Shape (N,), int64, 0..classes-1.
-        test_labels: Shape (test rows,), int64, 0..classes-1.
-        classes: How many classes there are, at least two.
+        train_labels: Shape (N,), int64, 0..classes-1, or float64 for real targets.
+        test_labels: Shape (test rows,), the same.
+        classes: How many classes there are, at least two; 0 for real targets.
         standardize: Whether the default is to standardize (not for 0/1 columns and pixels).
         row_digests: Shape (N,), uint64: who the training rows are, see `row_digests`; they
             alone fix the partition of the rows into batches.
@@ -66,8 +67,8 @@ class VerticalDataset:
     name: str
     parties: tuple[PartyTable, ...]
     label_party: str
-    train_labels: NDArray[np.int64]
-    test_labels: NDArray[np.int64]
+    train_labels: Labels
+    test_labels: Labels
     classes: int
     standardize: bool
     row_digests: NDArray[np.uint64]
@@ -76,9 +77,25 @@ class VerticalDataset:
     own_rows: OwnRows | None = None
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each class is called, by its number where the source has no names."""
+        return self.label_names or tuple(map(str, range(self.classes)))
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the training rows in their order: one name for all of them."""
         return rows_fingerprint(self.row_digests)
+
+
+def as_classes(labels: Labels) -> IntArray:
+    """Labels that are classes, shape (rows,).
+
+    Raises:
+        ConfigError: they are real targets.
+    """
+    if is_real(labels):
+        raise ConfigError("this is about classes, and the labels are real targets")
+    return labels.astype(np.int64, copy=False)
 
 
 def row_digests(ids: Iterable[object], source: str = "") -> NDArray[np.uint64]:
@@ -109,7 +126,7 @@ def fingerprint(ids: Iterable[object]) -> str:
 
 
 def some_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
-    """Some training rows, spread evenly over the classes, in their order.
+    """Some training rows, spread evenly over classes or targets, in their order.
 
     Raises:
         ConfigError: more rows than there are, or fewer than two.
@@ -126,7 +143,7 @@ def some_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
 
 
 def some_test_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
-    """The same training rows, and so many held-out rows, spread evenly over the classes, or all.
+    """The same training rows, and so many held-out rows, spread over classes or targets, or all.
 
     Raises:
         ConfigError: fewer than two.
@@ -140,7 +157,7 @@ def some_test_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
     )
 
 
-def _spread(labels: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+def _spread(labels: Labels, rows: int) -> NDArray[np.int64]:
     if not 2 <= rows <= len(labels):  # noqa: PLR2004
         raise ConfigError(f"rows = {rows}: expected 2 to {len(labels)}")
     by_label = np.argsort(labels, kind="stable")
@@ -174,8 +191,8 @@ def check(dataset: VerticalDataset) -> None:
 
     Raises:
         ConfigError: Fewer than two parties, two of the same name, or no such label party.
-        DataError: Different row counts, no rows, NaN or infinite features, labels out of range,
-            or one class only; party, column and count are named.
+        DataError: Different row counts, no rows, NaN or infinite features or targets, labels out
+            of range, or one class or target only; party, column and count are named.
     """
     names = [party.name for party in dataset.parties]
     if len(names) < 2:  # noqa: PLR2004
@@ -196,21 +213,30 @@ def check(dataset: VerticalDataset) -> None:
         _check_range(f"data set {dataset.name!r}", "own", own, dataset.classes)
 
 
-def check_labels(where: str, split: str, labels: NDArray[np.int64], classes: int) -> None:
-    """Refuse labels of one class only, or out of range.
+def check_labels(where: str, split: str, labels: Labels, classes: int) -> None:
+    """Refuse labels of one class or value only, out of range, or of another kind.
 
     Raises:
         DataError: See `check`.
     """
+    if is_real(labels) != (classes == 0):
+        raise DataError(f"{where}: {split} labels are {labels.dtype}, with {classes} classes")
+    if unusable := int((~np.isfinite(labels)).sum()):
+        raise DataError(f"{where}: {unusable} NaN or infinite {split} targets")
     present = np.unique(labels)
+    if present.size < 2 and classes == 0:  # noqa: PLR2004
+        raise DataError(
+            f"{where}: all {labels.size} {split} targets are the same, expected at least 2 values"
+        )
     if present.size < 2:  # noqa: PLR2004
         raise DataError(
             f"{where}: one class only among {labels.size} {split} rows, expected at least 2"
         )
-    _check_range(where, split, present, classes)
+    if classes:
+        _check_range(where, split, present, classes)
 
 
-def _check_range(where: str, split: str, present: NDArray[np.int64], classes: int) -> None:
+def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
     """Refuse labels, of which each is there once, in order, that are no class.
 
     Raises:
@@ -222,9 +248,7 @@ def _check_range(where: str, split: str, present: NDArray[np.int64], classes: in
         )
 
 
-def check_rows(
-    party: PartyTable, split: str, values: NDArray[np.float64], labels: NDArray[np.int64]
-) -> None:
+def check_rows(party: PartyTable, split: str, values: NDArray[np.float64], labels: Labels) -> None:
     """Refuse one party's rows that do not fit the labels or are not finite.
 
     Raises:

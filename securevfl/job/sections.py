@@ -80,9 +80,10 @@ class JobSettings(Section):
         standardize: features to mean 0 and deviation 1 at each party; where not given, as is
             usual for the data set.
         target_auc: stop once the held-out AUC reaches it.
-        eval_every: rounds between scorings on the held-out rows; 0 scores after the last only, as
-            fdml does anyway, and "never" not at all. Where not given, 1, but 0 where rounds hide
-            residuals or single predictions, as scorings are counted there; 1 with target_auc.
+        eval_every: rounds between scorings on the held-out rows; "doubling" scores after 1, 2, 4,
+            8, 16 and 32 rounds and then every 20th, 0 after the last only, as fdml does anyway,
+            and "never" not at all. Where not given, doubling, but 0 where rounds hide residuals or
+            single predictions, as scorings are counted there; 1 with target_auc.
         label_guard: what the guard counts of a linear model: batches counts the gradients of one
             batch once, visits every time, as a cheating peer could make use of it.
         allow_label_leak: run although the aggregated gradients carry too much about the labels.
@@ -120,7 +121,7 @@ class JobSettings(Section):
     standardize: bool | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     target_auc: Annotated[float, Field(gt=0, le=1)] | None = None
-    eval_every: Annotated[int, Field(ge=0)] | Literal["never"] | None = None
+    eval_every: Annotated[int, Field(ge=0)] | Literal["doubling", "never"] | None = None
     label_guard: Literal["batches", "visits"] = "batches"
     allow_label_leak: bool = False
     allow_feature_leak: bool = False
@@ -130,6 +131,7 @@ class PartySettings(Section):
     """`[[party]]`: one organization, its local model, and where it keeps its own files.
 
     `model`, `hidden`, `activation`, `channels` and `image_line` are the job's where not given.
+    `new_data` are rows that `securevfl predict` scores.
     """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
@@ -137,6 +139,7 @@ class PartySettings(Section):
     address: str | None = None
     data: Path | None = None
     test_data: Path | None = None
+    new_data: Path | None = None
     id_column: str = "id"
     label_column: str | None = None
     features: tuple[str, ...] | None = None

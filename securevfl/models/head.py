@@ -6,6 +6,7 @@ Source: the MNIST-CNN experiment of FedBCD (Liu et al. 2019).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -114,6 +115,28 @@ class HeadedModel:
         others = inputs[:, self._columns :]
         top[:, self.width : self.width + others.shape[1]] = others
         return top
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A trained head, without the model below it.
+
+    Attributes:
+        names: the parties in the order of θ, the label party first.
+        values: θ and, as its last row, b: shape (K·w + 1, C).
+    """
+
+    names: tuple[str, ...]
+    values: FloatArray
+
+    @property
+    def width(self) -> int:
+        """W."""
+        return (len(self.values) - 1) // len(self.names)
+
+    def part(self, name: str) -> FloatArray:
+        """θ_k of a party, shape (w, C)."""
+        return part_of(self.values, self.names, name)
 
 
 def head_start(

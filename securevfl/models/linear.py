@@ -74,7 +74,7 @@ def soft_threshold(model: LocalModel, weights: FloatArray, amount: float) -> Flo
 
 
 def random_start(
-    inputs: FloatArray,
+    features: FloatArray,
     outputs: int,
     intercept: bool,
     generator: np.random.Generator,
@@ -89,10 +89,11 @@ def random_start(
     not depend on any row, as differential privacy end to end has it, that holds for standardized
     columns that are not correlated.
     """
-    weights = generator.standard_normal((inputs.shape[1], outputs))
+    columns = features.shape[1]
+    weights = generator.standard_normal((columns + int(intercept), outputs))
     if intercept:
         weights[-1] = 0.0
-    predictions = inputs @ weights
+    predictions = features @ weights[:columns]
     spread = np.std(predictions, axis=0)
     # Constant columns spread by their rounding alone.
     spread[spread < LEAST_SPREAD * np.abs(predictions).max(axis=0)] = 0.0

@@ -1,17 +1,18 @@
 """Losses f(H, y) of the summed predictions H = Σ_k H_k, through their residuals d = ∂f/∂H.
 
 Predictions have shape (S, C): C = 1 output for two classes, one output a class beyond.
-Labels y are class numbers, shape (S,); hinges take t = 2y − 1. `curvature` is the bound c on f″
+Labels y are class numbers, shape (S,), or real targets of mean 0 and deviation 1; hinges take
+t = 2y − 1. `curvature` is the bound c on f″
 that makes d⁰ + c·(H − H⁰) a majorizer for one party's block.
 """
 
-from math import inf
+from math import inf, sqrt
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 
 
@@ -37,13 +38,13 @@ class Loss(Protocol):
     def residual_bound(self, largest: float) -> float:
         """Bound on |d| while |H| ≤ `largest`."""
 
-    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         """∂f/∂H per sample, shape (S, C)."""
 
-    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+    def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean loss."""
 
-    def constant(self, labels: IntArray) -> FloatArray:
+    def constant(self, labels: Labels) -> FloatArray:
         """The best prediction that is the same for all, shape (C,)."""
 
 
@@ -54,7 +55,7 @@ class QuadraticLoss(Loss, Protocol):
     def label_bound(self) -> float:
         """Bound on |label_part|."""
 
-    def label_part(self, labels: IntArray) -> FloatArray:
+    def label_part(self, labels: Labels) -> FloatArray:
         """What the labels add to d, shape (S, 1)."""
 
 
@@ -76,7 +77,7 @@ class Logistic:
         del largest
         return 1.0
 
-    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         """σ(H) − y, through exponentials that cannot overflow."""
         decay = np.exp(-np.abs(predictions))
         sigmoid = np.where(predictions >= 0, 1.0, decay) / (1.0 + decay)
@@ -88,12 +89,12 @@ class Logistic:
         distances: FloatArray = np.abs(residuals)
         return distances * (1.0 - distances)
 
-    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+    def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean of log(1 + e^H) − yH."""
         losses = np.logaddexp(0.0, predictions) - labels[:, None] * predictions
         return float(losses.mean())
 
-    def constant(self, labels: IntArray) -> FloatArray:
+    def constant(self, labels: Labels) -> FloatArray:
         """The log odds."""
         share = float(np.mean(labels))
         return np.array([np.log(share / (1 - share))])
@@ -109,11 +110,11 @@ class Squared:
         """c·|H| + the label's part."""
         return self.curvature * largest + self.label_bound
 
-    def label_part(self, labels: IntArray) -> FloatArray:
+    def label_part(self, labels: Labels) -> FloatArray:
         """−y."""
         return -labels[:, None].astype(np.float64)
 
-    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         """H − y."""
         return self.curvature * predictions + self.label_part(labels)
 
@@ -121,14 +122,27 @@ class Squared:
         """C everywhere."""
         return np.full_like(residuals, self.curvature)
 
-    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+    def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean of ½(H − y)²."""
         return float(0.5 * np.mean((predictions - labels[:, None]) ** 2))
 
-    def constant(self, labels: IntArray) -> FloatArray:
+    def constant(self, labels: Labels) -> FloatArray:
         """Where residuals sum to zero."""
         mean: FloatArray = -self.label_part(labels).mean(axis=0) / self.curvature
         return mean
+
+
+class SquaredOfTargets(Squared):
+    """f = ½(H − y)² for real y that the label party has standardized over its N training rows.
+
+    y² adds up to N, so |y| ≤ √N whatever the targets are: a bound that tells nothing of them. What
+    one target moves d by has no bound that is better.
+    """
+
+    label_change = inf
+
+    def __init__(self, rows: int) -> None:
+        self.label_bound = sqrt(rows)
 
 
 class TaylorLogistic(Squared):
@@ -140,12 +154,12 @@ class TaylorLogistic(Squared):
     name, curvature, label_bound = "taylor-logistic", 0.25, 0.5
 
     @override
-    def label_part(self, labels: IntArray) -> FloatArray:
+    def label_part(self, labels: Labels) -> FloatArray:
         """−½(2y − 1)."""
         return 0.5 - labels[:, None].astype(np.float64)
 
     @override
-    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+    def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean of log 2 − ½tH + ⅛H²."""
         losses = np.log(2.0) - 0.5 * _signs(labels) * predictions + 0.125 * predictions**2
         return float(losses.mean())
@@ -164,7 +178,7 @@ class SquaredHinge:
         """2(1 + |H|)."""
         return 2.0 * (1.0 + largest)
 
-    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         """−2t·max(0, 1 − tH)."""
         signs = _signs(labels)
         return -2.0 * signs * np.maximum(0.0, 1.0 - signs * predictions)
@@ -173,11 +187,11 @@ class SquaredHinge:
         """2 within the margin and 0 beyond it, where d is 0."""
         return np.where(residuals != 0, self.curvature, 0.0)
 
-    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+    def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean of max(0, 1 − tH)²."""
         return float(np.mean(np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2))
 
-    def constant(self, labels: IntArray) -> FloatArray:
+    def constant(self, labels: Labels) -> FloatArray:
         """The mean of t, where residuals sum to zero."""
         mean: FloatArray = _signs(labels).mean(axis=0)
         return mean
@@ -196,17 +210,17 @@ class Hinge:
         del largest
         return 1.0
 
-    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         """−t where tH < 1, else 0."""
         signs = _signs(labels)
         residuals: FloatArray = np.where(signs * predictions < 1, -signs, 0.0)
         return residuals
 
-    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+    def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean of max(0, 1 − tH)."""
         return float(np.mean(np.maximum(0.0, 1.0 - _signs(labels) * predictions)))
 
-    def constant(self, labels: IntArray) -> FloatArray:
+    def constant(self, labels: Labels) -> FloatArray:
         """The t of most rows."""
         return np.where(_signs(labels).mean(axis=0) >= 0, 1.0, -1.0)
 
@@ -227,32 +241,44 @@ class Multinomial:
         del largest
         return 1.0
 
-    def residuals(self, predictions: FloatArray, labels: IntArray) -> FloatArray:
+    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         """softmax(H) − onehot(y)."""
         weights = np.exp(predictions - predictions.max(axis=1, keepdims=True))
         residuals: FloatArray = weights / weights.sum(axis=1, keepdims=True)
-        residuals[np.arange(len(labels)), labels] -= 1.0
+        residuals[np.arange(len(labels)), labels.astype(np.int64)] -= 1.0
         return residuals
 
-    def value(self, predictions: FloatArray, labels: IntArray) -> float:
+    def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean of log Σ e^H − H_y."""
         shifted = predictions - predictions.max(axis=1, keepdims=True)
-        chosen = shifted[np.arange(len(labels)), labels]
+        chosen = shifted[np.arange(len(labels)), labels.astype(np.int64)]
         return float((np.log(np.exp(shifted).sum(axis=1)) - chosen).mean())
 
-    def constant(self, labels: IntArray) -> FloatArray:
+    def constant(self, labels: Labels) -> FloatArray:
         """Logarithms of the classes' shares, of a class that is missing a very small one."""
-        counts = np.bincount(labels, minlength=self.outputs)
+        counts = np.bincount(labels.astype(np.int64), minlength=self.outputs)
         shares: FloatArray = np.log(np.maximum(counts, 1e-9) / len(labels))
         return shares
 
 
-def loss_for(name: str, classes: int) -> Loss:
+def loss_for(name: str, classes: int, rows: int = 0) -> Loss:
     """The loss of a job; "logistic" means multinomial logistic beyond two classes.
 
+    Args:
+        name: in a job.
+        classes: of the labels; 0 where they are real targets.
+        rows: N, which bounds these.
+
     Raises:
-        ConfigError: a loss for two classes on data with more.
+        ConfigError: a loss for two classes on data with more, or one for classes on real targets.
     """
+    if classes == 0:
+        if name != Squared.name:
+            raise ConfigError(
+                f"loss = {name!r} takes classes, and the labels are real numbers: say loss = "
+                "'squared' for regression"
+            )
+        return SquaredOfTargets(rows)
     if name in {"logistic", "multinomial"}:
         return Logistic() if classes == 2 else Multinomial(classes)  # noqa: PLR2004
     if classes != 2:  # noqa: PLR2004
@@ -275,10 +301,10 @@ def quadratic_loss(name: str) -> QuadraticLoss:
     raise ConfigError(f"loss = {name!r}: hide = 'both' takes 'squared' or 'taylor-logistic'")
 
 
-def labels_told(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> IntArray:
+def labels_told(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> Labels:
     """The labels that have these residuals at these H, whatever the loss.
 
-    Residuals of two labels at one H are at least 1 apart.
+    Residuals of two classes at one H are at least 1 apart.
 
     Args:
         loss: f.
@@ -286,17 +312,20 @@ def labels_told(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> I
         predictions: H, shape (S, C).
 
     Returns:
-        Class numbers, shape (S,).
+        Class numbers or real targets, shape (S,).
     """
+    if isinstance(loss, SquaredOfTargets):
+        targets: FloatArray = (predictions - residuals)[:, 0]
+        return targets
     rows = len(predictions)
     apart = [
         np.abs(loss.residuals(predictions, np.full(rows, label)) - residuals).max(axis=1)
         for label in range(max(loss.outputs, 2))
     ]
-    labels: IntArray = np.argmin(apart, axis=0)
+    labels: Labels = np.argmin(apart, axis=0)
     return labels
 
 
-def _signs(labels: IntArray) -> FloatArray:
+def _signs(labels: Labels) -> FloatArray:
     """The signs t = 2y − 1, shape (S, 1)."""
     return 2.0 * labels[:, None].astype(np.float64) - 1.0

@@ -6,11 +6,14 @@ one, so that its maker is needed to read it back. The label party's file holds i
 has one. No code is ever read from a file.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from math import inf, isfinite
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +24,7 @@ from safetensors.numpy import save
 from securevfl.errors import DataError
 from securevfl.files import replace_file
 from securevfl.models.dense import DenseLayer
-from securevfl.models.head import HeadedModel, part_of, together
+from securevfl.models.head import Head, HeadedModel, part_of, together
 from securevfl.models.local_model import (
     KERNEL,
     LocalModel,
@@ -44,7 +47,7 @@ class ModelHeader:
         party: whose part of the model this is.
         columns: its feature columns, in the order of the weights' rows.
         intercept: whether one more row of weights belongs to a constant column of ones.
-        classes: number of classes.
+        classes: number of classes; 0 where targets are real.
         loss: the loss it was trained with.
         job_hash: SHA-256 of the job, in hex.
         rounds: rounds trained.
@@ -52,6 +55,10 @@ class ModelHeader:
         network: what was trained in place of a linear model; the header of one leaves it out.
         representation: w, where local models give representations to a head.
         head: the parties in the head's order, where this party, the first of them, holds it.
+        target_mean: at the label party of real targets: these are it + `target_scale`·H.
+        target_scale: their deviation.
+        class_names: what each class is called, at the label party only.
+        rows: N, of the training rows.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -67,6 +74,10 @@ class ModelHeader:
     network: Network | None = None
     representation: int | None = None
     head: tuple[str, ...] | None = None
+    target_mean: float | None = None
+    target_scale: float | None = None
+    class_names: tuple[str, ...] | None = None
+    rows: int | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -74,11 +85,16 @@ class ModelHeader:
         return self.network is not None and self.network.kind == "dense"
 
     @property
+    def holds_labels(self) -> bool:
+        """Whether this is the label party's part, which alone knows what labels mean."""
+        return self.class_names is not None
+
+    @property
     def outputs(self) -> int:
         """C, or the units of one dense layer."""
         if self.is_dense and self.network is not None:
             return self.network.hidden[-1]
-        return 1 if self.classes == 2 else self.classes  # noqa: PLR2004
+        return self.classes if self.classes > 2 else 1  # noqa: PLR2004
 
     @property
     def given(self) -> int:
@@ -115,6 +131,22 @@ class SavedModel:
     head: NDArray[np.float64] | None = None
     phi: NDArray[np.float64] | None = None
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over every number that a prediction follows from."""
+        tensors = _tensors(self)
+        digest = hashlib.sha256()
+        for name in sorted(tensors):
+            values = np.ascontiguousarray(tensors[name])
+            digest.update(f"{name} {values.dtype.str} {values.shape}|".encode() + values.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def top(self) -> Head | None:
+        """The head that this party holds, if any."""
+        names = self.header.head
+        return None if names is None or self.head is None else Head(names, self.head)
+
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Local predictions H_k of raw features, shape (S, len(columns)).
 
@@ -133,16 +165,25 @@ class SavedModel:
     def together(self, parts: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
         """At the label party: H, shape (S, C), of what all parties' models predict, by party.
 
+        Real targets come out in their own units.
+
         Raises:
-            DataError: parts of other parties or shapes, or another party's part of a headed model.
+            DataError: parts of other parties or shapes, or another party's part of a headed model
+                or of one for real targets.
         """
+        mean, scale = self.header.target_mean, self.header.target_scale
+        if self.header.classes == 0 and (mean is None or scale is None):
+            raise DataError(
+                f"{self.header.party!r} does not know the targets' scale: ask the label party's "
+                "model"
+            )
         if self.header.representation is not None and self.head is None:
             raise DataError(f"{self.header.party!r} holds no head: ask the label party's model")
         if self.header.head is not None:
             _require_parts(self.header, parts)
         if self.header.head is None or self.head is None:
             total: NDArray[np.float64] = np.sum(list(parts.values()), axis=0)
-            return total
+            return total if mean is None or scale is None else mean + scale * total
         return together(self.head, self.header.head, parts)
 
     def _give(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -191,6 +232,13 @@ def save_model(path: Path, model: SavedModel) -> None:
     Raises:
         DataError: the file cannot be written (no room, no permission).
     """
+    contiguous = {name: np.asarray(values, order="C") for name, values in _tensors(model).items()}
+    header = {key: value for key, value in asdict(model.header).items() if value is not None}
+    data = save(contiguous, metadata={_HEADER: json.dumps(header)})
+    replace_file(path, data, "model file")
+
+
+def _tensors(model: SavedModel) -> dict[str, NDArray[Any]]:
     tensors = {"mean": model.mean, "scale": model.scale}
     if model.state is None:
         tensors["weights"] = model.weights
@@ -200,18 +248,18 @@ def save_model(path: Path, model: SavedModel) -> None:
         tensors[_HEAD] = model.head
     if model.phi is not None:
         tensors["phi"] = model.phi
-    contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
-    header = {key: value for key, value in asdict(model.header).items() if value is not None}
-    data = save(contiguous, metadata={_HEADER: json.dumps(header)})
-    replace_file(path, data, "model file")
+    return tensors
 
 
-def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
+def load_model(
+    path: Path, make_module: MakeModule | None = None, *, describe_only: bool = False
+) -> SavedModel:
     """Read a model back.
 
     Args:
         path: where it is.
         make_module: makes the module of a custom network.
+        describe_only: take a custom network without its maker, which can then predict nothing.
 
     Raises:
         DataError: no such file, not one of ours, shapes that do not fit the header, or a custom
@@ -224,16 +272,13 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         header = _MODEL_HEADER.validate_json(metadata[_HEADER], strict=True)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error
-    if header.format != FORMAT:
-        raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
-    if header.head is not None and header.head[:1] != (header.party,):
-        raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
-    shapes = _shapes(header)
+    _check_header(path, header)
+    shapes = tensor_shapes(header)
     if header.is_dense and "phi" in tensors:
         shapes["phi"] = (header.outputs,)
     custom = header.network is not None and header.network.kind == "custom"
     if custom:
-        if make_module is None:
+        if make_module is None and not describe_only:
             raise DataError(f"model file {path}: a custom network, whose module must be given")
         theirs = {name: values for name, values in tensors.items() if name.startswith(_STATE)}
         shapes |= {name: values.shape for name, values in theirs.items()}
@@ -248,6 +293,23 @@ def load_model(path: Path, make_module: MakeModule | None = None) -> SavedModel:
         if name.startswith(_STATE)
     }
     return SavedModel(header, _numbers(state), *scaling, state, make_module, head)
+
+
+def _check_header(path: Path, header: ModelHeader) -> None:
+    """Check what a header says beside tensors.
+
+    Raises:
+        DataError: another version, or what no header of ours says.
+    """
+    if header.format != FORMAT:
+        raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
+    if header.head is not None and header.head[:1] != (header.party,):
+        raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
+    mean, scale = header.target_mean, header.target_scale
+    if (mean is None) != (scale is None):
+        raise DataError(f"model file {path}: target_mean {mean} with target_scale {scale}")
+    if mean is not None and scale is not None and not (isfinite(mean) and 0 < scale < inf):
+        raise DataError(f"model file {path}: targets are {mean} + {scale}·H")
 
 
 def _require_numbers(
@@ -275,7 +337,7 @@ def _require_numbers(
         raise DataError(f"model file {path}: a scale is not positive")
 
 
-def _shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a file's tensors, but for those of a custom network."""
     columns = len(header.columns)
     shapes: dict[str, tuple[int, ...]] = {"mean": (columns,), "scale": (columns,)}

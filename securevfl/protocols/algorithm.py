@@ -16,7 +16,7 @@ from securevfl.protocols.session.workplace import Workplace
 from securevfl.runtime.simulation import Program
 
 if TYPE_CHECKING:
-    from securevfl.protocols.exchange import Shown
+    from securevfl.protocols.exchange import Exchange, Shown
     from securevfl.protocols.plan import Facts, Plan
 
 Role = tuple[str, str, str]
@@ -43,6 +43,7 @@ class Algorithm(ABC):
         only_loss: the loss that it stands on, if any other is an error; logistic means it too.
         own_components: whether parties exchange something else than predictions and residuals, so
             that the algorithm itself checks what local models an exchange can serve.
+        keeps_state: whether a session can go on from what its parties kept after a round.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Algorithm(ABC):
     roles: ClassVar[tuple[Role, ...]] = ()
     only_loss: ClassVar[str | None] = None
     own_components: ClassVar[bool] = False
+    keeps_state: ClassVar[bool] = True
 
     def loss(self, job: Job) -> str:
         """The loss of a job.
@@ -73,6 +75,11 @@ class Algorithm(ABC):
                 f"loss = {job.job.loss!r}: algorithm {self.name!r} stands on {self.only_loss!r}"
             )
         return self.only_loss
+
+    def roles_in(self, plan: "Plan") -> tuple[Role, ...]:
+        """The roles of one job; all by default."""
+        del plan
+        return self.roles
 
     def rows(self, job: Job, dataset: VerticalDataset) -> VerticalDataset:
         """The rows of a data set that a job takes: those that all parties hold.
@@ -95,6 +102,23 @@ class Algorithm(ABC):
     def held_out(self, plan: "Plan") -> "Shown":
         """How the label party sees the others' held-out predictions when it scores."""
         return plan.exchange.held_out(plan.job, len(plan.facts.names))
+
+    def new_rows(self, job: Job, exchange: "Exchange", parties: int) -> "Shown":
+        """How the label party sees the others' predictions when new rows are scored.
+
+        As in training. Never hidden: a score and the label party's own part of it tell the sum of
+        the others' parts, which between two parties is the other's.
+
+        Args:
+            job: the settings.
+            exchange: the job's.
+            parties: K.
+
+        Raises:
+            ConfigError: models of this algorithm cannot score rows that were not in training.
+        """
+        shown = exchange.held_out(job, parties)
+        return "singly" if shown == "hidden" else shown
 
     def together(self, plan: "Plan", outcomes: Mapping[str, PartyOutcome]) -> FloatArray:
         """Exact predictions of the held-out rows by all parties' models, shape (test rows, C)."""

@@ -23,6 +23,7 @@ from securevfl.protocols.exchanges.plain import Masked, Plain
 from securevfl.protocols.exchanges.under_encryption import UnderEncryption
 from securevfl.protocols.local_models import check_head, networks_of
 from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.regression import check_regression
 from securevfl.protocols.transfer.ftl import Ftl
 from securevfl.protocols.vertical.dbcd import Dbcd
 from securevfl.protocols.vertical.fdml import Fdml
@@ -94,6 +95,8 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     algorithm = algorithm_of(job)
     networks = networks_of(job, facts, algorithm, modules)
     exchange = exchange_of(job)
+    if facts.real_targets:
+        check_regression(job, algorithm)
     job = settled(job, algorithm, exchange, facts.rows, networks)
     size = job.job.batch_size
     plan = Plan(
@@ -101,7 +104,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         facts=facts,
         exchange=exchange,
         algorithm=algorithm,
-        loss=loss_for(job.job.loss, facts.classes),
+        loss=loss_for(job.job.loss, facts.classes, facts.rows),
         line=job.network.resolve(),
         networks=networks,
         schedule=BatchSchedule(
@@ -123,6 +126,17 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     if plan.account is not None:
         plan.account.require_budget()
     return plan
+
+
+def agreed_hash(job: Job, facts: Facts, modules: Collection[str] = ()) -> bytes:
+    """The hash that a job has once what it leaves open is settled, as models have it.
+
+    Raises:
+        ConfigError: a job that cannot be settled.
+    """
+    algorithm = algorithm_of(job)
+    networks = networks_of(job, facts, algorithm, modules)
+    return settled(job, algorithm, exchange_of(job), facts.rows, networks).hash()
 
 
 def _check_rule(plan: Plan) -> None:

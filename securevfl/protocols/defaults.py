@@ -55,8 +55,9 @@ def settled(
     if every == "never" and settings.target_auc is not None:
         raise ConfigError("target_auc needs held-out rows scored: eval_every = 'never'")
     if every is None:
-        counts = exchange.counts_held_out(job) and settings.target_auc is None
-        every = 0 if counts else 1
+        every = 0 if exchange.counts_held_out(job) else "doubling"
+        if settings.target_auc is not None:
+            every = 1
     return job.with_settings(
         loss=algorithm.loss(job),
         eval_every=every,

@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.crypto.masks import PairwiseMasks
 from securevfl.crypto.scheme import KeyOwner
 from securevfl.job import ExchangeSettings, Job
-from securevfl.models.head import HeadedModel
+from securevfl.models.head import Head, HeadedModel
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.gathering import Gathering
+from securevfl.protocols.session.gathering import ClearGathering, Gathering, MaskedGathering
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party, Step
@@ -75,7 +76,7 @@ class Batch:
     repeats: bool
     rows: IntArray
     inputs: FloatArray
-    labels: IntArray | None
+    labels: Labels | None
     jacobian: Callable[[], FloatArray] | None = None
 
     @property
@@ -248,6 +249,29 @@ class Exchange(ABC):
         """
         learns = self.learns(job)
         return learns.residuals == "hidden" or learns.predictions != "singly"
+
+    def new_rows(
+        self,
+        job: Job,
+        party: Party,
+        masks: PairwiseMasks,
+        *,
+        shown: Shown,
+        given: int,
+        head: Head | None,
+    ) -> Gathering:
+        """How a trained model's predictions of new rows come to the label party.
+
+        Args:
+            job: the settings.
+            party: who it is.
+            masks: shared with the others, for this scoring alone.
+            shown: singly or summed, as `Algorithm.new_rows` says.
+            given: numbers that a feature party gives of a row.
+            head: at the label party of a model that has one.
+        """
+        del job, given
+        return MaskedGathering(party, masks) if shown == "summed" else ClearGathering(party, head)
 
     @abstractmethod
     def messages(self, settings: ExchangeSettings, parties: int) -> int:

@@ -40,7 +40,7 @@ class Facts:
         label_party: the one that holds the labels.
         rows: N.
         test_rows: of the held-out rows; 0 for none.
-        classes: number of classes.
+        classes: number of classes; 0 where targets are real.
         row_digests: who the training rows are; they fix the batches.
         standardize: whether features are standardized where the job does not say, each party on
             its own.
@@ -53,6 +53,11 @@ class Facts:
     classes: int
     row_digests: NDArray[np.uint64] = field(compare=False)
     standardize: bool = True
+
+    @property
+    def real_targets(self) -> bool:
+        """Whether the job is a regression."""
+        return self.classes == 0
 
     @classmethod
     def of(cls, dataset: VerticalDataset) -> "Facts":
@@ -167,6 +172,18 @@ class Plan:
         return self.derives_steps and watches and self.learns.residuals != "noisy"
 
     @property
+    def never_resumes(self) -> str | None:
+        """Why a session of this job cannot go on after it was killed; None where it can."""
+        if not self.algorithm.keeps_state:
+            return f"algorithm = {self.algorithm.name!r} keeps no state to go on from"
+        if self.account is not None:
+            return (
+                f"exchange {self.exchange.name!r}: a session that goes on would release again "
+                "what its account counts once"
+            )
+        return None
+
+    @property
     def most_batch_rows(self) -> int:
         """The largest S of a batch."""
         return self.schedule.most_rows
@@ -266,11 +283,11 @@ class Plan:
     @cached_property
     def timetable(self) -> Timetable:
         """When held-out rows are scored."""
-        every = self.job.job.eval_every
+        every = self.job.job.eval_every or 0
         if every == "never":
             return Timetable(self.rounds, 0, 0)
         between = self.algorithm.scores_between
-        return Timetable(self.rounds, every or 0 if between else 0, self.facts.test_rows)
+        return Timetable(self.rounds, every if between else 0, self.facts.test_rows)
 
     @cached_property
     def account(self) -> PrivacyAccount | None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import TrainingDiverged
 from securevfl.models.linear import soft_threshold
 from securevfl.models.local_model import LocalModel
@@ -91,7 +91,7 @@ class PredictionsSignal:
     """The other parties' summed predictions with the labels, shapes (S, C) and (S,)."""
 
     others: FloatArray
-    labels: IntArray
+    labels: Labels
 
     def gradient(self, block: Block) -> FloatArray:
         """J(θ)ᵀf′(ΣH, y)/S with the party's own fresh predictions: exact, no majorizer."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from securevfl.job import Job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchange import Exchange, Learns, Variant
+from securevfl.protocols.plan import Plan
 
 Table = list[list[str]]
 PARTIES = (2, 3, 5)
@@ -42,6 +43,15 @@ def what_to_choose() -> Table:
     parties = " / ".join(map(str, PARTIES))
     heading = ["exchange", "label party learns", "feature party learns", f"messages, K = {parties}"]
     return [heading, *([_together(who), *shown] for shown, who in found.items())]
+
+
+def learned_in(plan: Plan) -> list[tuple[str, str]]:
+    """What each role of a job learns: those of its algorithm, or else of its exchange."""
+    roles = plan.algorithm.roles_in(plan)
+    if roles:
+        return [(role, learns) for role, learns, _ in roles]
+    learns = plan.learns
+    return [("label party", learns.label_party), ("feature party", learns.feature_party)]
 
 
 def job_of(exchange: Exchange, variant: Variant) -> Job:

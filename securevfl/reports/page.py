@@ -1,6 +1,7 @@
 """Results as one self-contained page: no script, no request to anywhere, readable on a phone."""
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from securevfl.files import replace_file
+from securevfl.reports.captions import words
 from securevfl.reports.marks import marks_of
 from securevfl.reports.matrix import (
     advice_lines,
@@ -26,13 +28,13 @@ Row = Mapping[str, Any]
 def audit_page(result: Mapping[str, Any]) -> str:
     """The page of an audit, from what its JSON holds."""
     rows: Sequence[Row] = result["rows"]
-    curves = [
+    figures = [
         {
-            "attack": row["attack"],
-            "exchange": row["exchange"],
-            "case": row["detail"]["case"],
             "title": curve["title"],
-            "svg": Markup(curve_svg(curve)),  # noqa: S704  # made by matplotlib from numbers
+            "of": ", ".join(
+                part for part in (row["attack"], row["exchange"], row["detail"]["case"]) if part
+            ),
+            "curve": curve,
         }
         for row in rows
         for curve in row["detail"].get("curves", ())
@@ -44,7 +46,7 @@ def audit_page(result: Mapping[str, Any]) -> str:
         lines=lines_of(rows),
         legend=[*marks_of(result), *legend(rows), *epsilon_lines(rows)],
         advice=advice_lines(rows),
-        curves=curves,
+        figures=figures,
         attacks=[
             row
             for row in rows
@@ -72,6 +74,42 @@ def render(template: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["figure"] = figure
-    environment.filters["cell"] = cell_text
+    environment.filters |= {
+        "figure": figure,
+        "cell": cell_text,
+        "line": shlex.join,
+        "made": made,
+        "settings": flat,
+        "svg": lambda curve: Markup(curve_svg(curve)),  # noqa: S704  # matplotlib's, from numbers
+        "words": words,
+    }
     return environment.get_template(template).render(**values)
+
+
+def made(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a reader needs to make a page again, and to judge its seconds by."""
+    machine = result["machine"]
+    return [
+        ("version", f"securevfl {result['version']}"),
+        ("commit", result["commit"] or "none: an installed package"),
+        ("date", result["date"]),
+        ("seed", str(result["seed"])),
+        ("processor", f"{machine['processor']}, {machine['cores']} cores"),
+        ("system", f"{machine['system']}, Python {machine['python']}"),
+        ("libraries", ", ".join(f"{name} {found}" for name, found in machine["libraries"].items())),
+    ]
+
+
+def flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Every setting by its full name; what was not set has a dash."""
+    for key, value in settings.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{name}.")
+        elif isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value):
+            for index, each in enumerate(value):
+                yield from flat({str(each.get("name", index)): each}, f"{name}.")
+        elif isinstance(value, list | tuple):
+            yield name, ", ".join(map(str, value)) or "-"
+        else:
+            yield name, "-" if value in (None, {}) else str(value)

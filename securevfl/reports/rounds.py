@@ -3,12 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from markupsafe import Markup
-
 from securevfl.auditing.curves import curve
 from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
-from securevfl.reports.plots import curve_svg
 from securevfl.reports.rounds_rows import RoundsRow
 from securevfl.reports.tables import ROUNDS, target_notes
 
@@ -41,26 +38,36 @@ def rounds_page(result: Mapping[str, Any]) -> str:
         [row for row in rows if row["parties"] == parties]
         for parties in dict.fromkeys(row["parties"] for row in rows)
     ]
+    settings = result["settings"]
     return render(
-        "rounds.html",
+        "rows.html",
         result=result,
-        headings=[heading for heading, _ in ROUNDS],
-        lines=[[show(row) for _, show in ROUNDS] for row in rows],
-        notes=[*marks_of(result), *target_notes(rows)],
+        title=f"Rounds on {settings['dataset']}",
+        lead=f"Rounds to a held-out AUC of {settings['target_auc']} in clear, S = "
+        f"{settings['batch_size']}, medians of {settings['repeats']}. Curves are of the run with "
+        f"seed {result['seed']}: the loss is the mean over the rounds since the point before, of "
+        "each round's batch as it was exchanged.",
         figures=[
             {
                 "title": f"K = {own[0]['parties']}: {LABELS[figure]}",
-                # Made by matplotlib from numbers.
-                "svg": Markup(curve_svg(rounds_curve(own, figure))),  # noqa: S704
+                "curve": rounds_curve(own, figure),
             }
             for own in by_parties
             for figure in LABELS
         ],
+        heading="Every setting",
+        headings=[heading for heading, _ in ROUNDS],
+        lines=[[show(row) for _, show in ROUNDS] for row in rows],
+        notes=[*marks_of(result), *target_notes(rows)],
+        not_promised=(),
     )
 
 
 def _name(row: RoundsRow, rows: Sequence[RoundsRow]) -> str:
-    name = f"{row['algorithm']}, Q = {row['local_steps']}"
+    """What tells it apart from the others."""
+    parts = [f"Q = {row['local_steps']}"]
+    if len({other["algorithm"] for other in rows}) > 1:
+        parts.insert(0, row["algorithm"])
     if len({other["proximal"] for other in rows}) > 1:
-        name += f", μ = {row['proximal']:g}"
-    return name
+        parts.append(f"μ = {row['proximal']:g}")
+    return ", ".join(parts)

@@ -60,6 +60,7 @@ class JobRow(CostFigures):
     batch_size: int | str
     rounds: float
     reached_target: bool
+    rounds_before: NotRequired[int]
     auc: float | None
     binormal: NotRequired[bool]
     label_guard_ratio: float | None
@@ -71,15 +72,52 @@ class JobRow(CostFigures):
 
 
 class TrainRow(JobRow):
-    """A finished job; `auc_exact` is of predictions without noise, `learned`: it is of use."""
+    """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
+
+    AUC and accuracy are of classes, `r2`, `rmse` and `mae` of real targets, in their units; null
+    of the others. `mae` is null too where only sums are known.
+
+    Costs are without those of `rounds_before`, which were done before it was interrupted.
+    """
 
     learned: bool
     ended: str
     auc_exact: float | None
     accuracy: float | None
+    r2: float | None
+    r2_exact: float | None
+    rmse: float | None
+    mae: float | None
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
+
+
+class PredictRow(CostFigures):
+    """Rows that were scored; `shown`: how the label party saw the others' predictions.
+
+    AUC, accuracy and `labelled` rows are of those whose label the label party's file has. The job
+    hash is that of the job that the model was trained in, `same_job` whether it is this one.
+    """
+
+    exchange: str
+    hide: str | None
+    shown: str
+    parties: int
+    rows: int
+    origin: str
+    trained_on: int
+    dropped_rows: Mapping[str, int]
+    unused_columns: Mapping[str, Sequence[str]]
+    labelled: int
+    auc: float | None
+    accuracy: float | None
+    release: Mapping[str, Any] | None
+    job_hash: str
+    same_job: bool | None
+    model_rounds: int
+    out: str
+    wall_s: float
 
 
 class TradeoffRun(CostFigures):

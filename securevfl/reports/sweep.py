@@ -3,12 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from securevfl.auditing.curves import curve
 from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
-from securevfl.reports.plots import curve_svg
 from securevfl.reports.privacy import epsilon_text
 from securevfl.reports.rows import DERIVED, NoiseRow
 from securevfl.reports.tables import Column
@@ -27,6 +24,15 @@ NOISE: tuple[Column[NoiseRow], ...] = (
     ("AUC exact rows", lambda row: _spread(row["auc_mean"], row["auc_std"])),
     ("AUC noisy rows", lambda row: _spread(row["auc_noisy_mean"], row["auc_noisy_std"])),
     ("gain", lambda row: f"{row['auc_mean'] - row['auc_local_only']:+.4f}"),
+)
+
+NOT_PROMISED = (
+    "The release guarantee is about a sample's own released predictions, the model taken as given. "
+    "A sample also moves its party's weights and so every later prediction: without noise on "
+    "gradients nothing bounds that.",
+    "It is per party: who is known to several parties composes.",
+    "Scaling, the spread of random starts, feature selection and the choice of the learning rate "
+    "are taken as public.",
 )
 
 
@@ -100,9 +106,9 @@ def highest_gain(rows: Sequence[NoiseRow]) -> str:
 
 
 def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
-    """One model's AUC over noise, with bands of one deviation, ε to the right, and the lines.
+    """One model's AUC over noise, with bands of one deviation, and the lines.
 
-    Of fdml one curve for each `own_prediction`.
+    Levels stand evenly, each with its ε below it. Of fdml one curve for each `own_prediction`.
     """
     curves = {
         "exact rows" if name is None else f"own prediction {name}": levels
@@ -115,7 +121,7 @@ def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
         one_place["sum in one place"] = first["auc_sum_in_one_place"]
     found = curve(
         f"{first['dataset']}, {first['model']}",
-        "noise multiplier z",
+        "noise multiplier z\nepsilon of releases",
         "held-out AUC",
         [row["noise_multiplier"] for row in levels],
         {name: [row["auc_mean"] for row in each] for name, each in curves.items()},
@@ -127,11 +133,14 @@ def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
     found["bands"] = {
         name: [row["auc_std"] or 0.0 for row in each] for name, each in curves.items()
     }
-    found["right"] = {
-        "label": "epsilon of releases (log)",
-        "values": [row["epsilon_release"] for row in levels],
-    }
+    found["ticks"] = [
+        f"{row['noise_multiplier']:g}\n{_tick(row['epsilon_release'])}" for row in levels
+    ]
     return found
+
+
+def _tick(epsilon: float | None) -> str:
+    return "∞" if epsilon is None else epsilon_text(epsilon)
 
 
 def _title(rows: Sequence[NoiseRow]) -> str:
@@ -149,15 +158,18 @@ def sweep_page(result: Mapping[str, Any]) -> str:
         [row for row in rows if row["model"] == model]
         for model in dict.fromkeys(row["model"] for row in rows)
     ]
+    settings = result["settings"]
     return render(
-        "sweep.html",
+        "rows.html",
         result=result,
+        title=f"Noise sweep on {settings['dataset']}",
+        lead="What differential-privacy noise on shared predictions costs, and what it promises: "
+        f"real training runs ({settings['algorithm']}) at each level, {settings['repeats']} seeds, "
+        "beside the best party alone and all columns in one place.",
+        figures=[{"title": _title(own), "curve": sweep_curve(own)} for own in by_model],
+        heading="Every level",
         headings=[heading for heading, _ in NOISE],
         lines=[[show(row) for _, show in NOISE] for row in rows],
         notes=[*marks_of(result), *sweep_notes(rows)],
-        curves=[
-            Markup(curve_svg(sweep_curve(own)))  # noqa: S704  # made by matplotlib from numbers
-            for own in by_model
-        ],
-        titles=[_title(own) for own in by_model],
+        not_promised=NOT_PROMISED,
     )

@@ -14,7 +14,9 @@ from securevfl.reports.rows import (
     L1Row,
     LabelGuardRow,
     OverheadRow,
+    PredictRow,
     StalenessRow,
+    TrainRow,
 )
 from securevfl.reports.theorem_rows import Theorem1Row, Theorem2Row
 
@@ -57,7 +59,12 @@ def _rounds(row: JobRow | RoundsRow | NetworksRow) -> str:
     return f"{row['rounds']:g}{mark}"
 
 
-def _exchange(row: JobRow) -> str:
+def _rounds_paid(row: JobRow) -> float:
+    return row["rounds"] - row.get("rounds_before", 0)
+
+
+def exchange_text(row: JobRow) -> str:
+    """An exchange with the size of its keys, and whether it hides both."""
     name = row["exchange"]
     if row["key_bits"]:
         name = f"{name}-{row['key_bits']}"
@@ -86,14 +93,31 @@ def _ahead(value: float) -> str:
 
 
 TRADEOFF: tuple[Column[JobRow], ...] = (
-    ("exchange", _exchange),
+    ("exchange", exchange_text),
     ("Q", lambda row: f"{row['local_steps']}{' HE' if row.get('he_per_step') else ''}"),
     ("rounds", _rounds),
     ("AUC", lambda row: ("≈" if row.get("binormal") else "") + _share(row["auc"])),
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
-    ("a round", lambda row: seconds(row["total_s"] / row["rounds"])),
+    ("a round", lambda row: seconds(row["total_s"] / _rounds_paid(row))),
+    ("sent", lambda row: size(row["bytes_sent"])),
+)
+
+OF_TARGETS: tuple[Column[TrainRow], ...] = (
+    ("R²", lambda row: _share(row["r2"])),
+    ("RMSE", lambda row: "-" if row["rmse"] is None else f"{row['rmse']:.4g}"),
+)
+
+PREDICT: tuple[Column[PredictRow], ...] = (
+    ("exchange", lambda row: f"{row['exchange']} both" if row["hide"] else row["exchange"]),
+    ("K", lambda row: str(row["parties"])),
+    ("rows", lambda row: f"{row['rows']:,}"),
+    ("AUC", lambda row: _share(row["auc"])),
+    ("accuracy", lambda row: _share(row["accuracy"])),
+    ("compute", lambda row: seconds(row["compute_s"])),
+    ("network", lambda row: seconds(row["communication_s"])),
+    ("total", lambda row: seconds(row["total_s"])),
     ("sent", lambda row: size(row["bytes_sent"])),
 )
 
@@ -289,6 +313,14 @@ def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "
     return result
 
 
+def scored_by(row: TrainRow) -> Sequence[Column[TrainRow]]:
+    """The columns of a finished job, with errors in place of AUC where targets are real."""
+    if row["r2"] is None:
+        return TRADEOFF
+    place = [name for name, _ in TRADEOFF].index("AUC")
+    return (*TRADEOFF[:place], *OF_TARGETS, *TRADEOFF[place + 1 :])
+
+
 def target_notes(rows: Sequence[JobRow | RoundsRow]) -> list[str]:
     """What marks and words in a table of runs to a target mean, a line each."""
     notes = []
@@ -315,7 +347,7 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
         notes.append(f"{what} for Q = {values}: {chosen}")
     by_exchange: dict[str, dict[str, None]] = {}
     for row in rows:
-        keys = by_exchange.setdefault(_exchange(row), {})
+        keys = by_exchange.setdefault(exchange_text(row), {})
         keys.update((f"{key} ({owner})", None) for owner, key in row["key_fingerprints"].items())
     for exchange, keys in by_exchange.items():
         if keys:

@@ -215,9 +215,11 @@ def simulate(
     recorders = {end.name: RecordingChannel(end) for end in ends} if record_views else {}
     channels: Mapping[str, Channel] = recorders or wire.endpoints
     ledgers = {end.name: end.costs for end in ends}
+    results: dict[str, T] = {}
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         try:
-            results = runner.run(_run_together(programs, channels, ledgers))
+            # Not what it returns: a runner prints the task at its end, results and all.
+            runner.run(_run_together(programs, channels, ledgers, results))
         except Stalled:
             waits = [f"{end.name} for {end.waits_for}" for end in ends if end.waits_for]
             raise PeerTimeout("no message is under way, yet waiting: " + "; ".join(waits)) from None
@@ -232,7 +234,8 @@ async def _run_together(
     programs: Mapping[str, Program[T]],
     channels: Mapping[str, Channel],
     ledgers: Mapping[str, Costs],
-) -> dict[str, T]:
+    results: dict[str, T],
+) -> None:
     tasks = {
         name: asyncio.create_task(program(channels[name], ledgers[name]))
         for name, program in programs.items()
@@ -244,4 +247,4 @@ async def _run_together(
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         raise
-    return {name: task.result() for name, task in tasks.items()}
+    results.update({name: task.result() for name, task in tasks.items()})

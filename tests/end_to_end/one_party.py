@@ -77,7 +77,7 @@ def party_program(
         row_digests=row_digests(aligned.train),
     )
     place = Workplace(
-        data=PartyData(own.table, own.train_labels, own.test_labels),
+        data=PartyData(own.table, own.train_labels, own.test_labels, class_names=own.label_names),
         keys=SchemeKeys(),
         start=np.random.default_rng([job.job.seed, names.index(channel.name)]),
         progress=progress,

@@ -105,7 +105,11 @@ def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_s
     capsys: Capture,
 ) -> None:
     arguments = "--exchange plain --local-steps 1,5,exact --batch-size 57 --max-rounds 20"
-    assert run("bench", "tradeoff", *arguments.split(), "--json", "out.json") == 0
+    written = ("--json", "out.json", "--html", "out.html")
+    assert run("bench", "tradeoff", *arguments.split(), *written) == 0
+    page = Path("out.html").read_text(encoding="utf-8")
+    assert "securevfl bench tradeoff --exchange plain --local-steps 1,5,exact" in page
+    assert page.count("<svg") == 1
     one, five, exact = rows_of("out.json", "bench tradeoff")
     assert [row["batch_size"] for row in (one, five, exact)] == [57, 57, "full"]
     assert one["learning_rate"] == five["learning_rate"] > 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.exchanges.plain import Residuals
@@ -61,7 +61,7 @@ class Run:
         }
         return Reference(
             blocks,
-            self.dataset.train_labels,
+            as_classes(self.dataset.train_labels),
             [self.start[table.name] for table in self.dataset.parties],
             [plan.schedule.batch(index) for index in range(plan.rounds)],
             **{**setting, **changes},

@@ -196,7 +196,7 @@ def test_a_job_file_trains_a_head_and_says_when_it_has_learned_nothing(
     Path("job.toml").write_text(text.replace("LEARNING_RATE", "0.1"), encoding="utf-8")
     assert run_command("train", "job.toml", "--quiet") == 0
     Path("job.toml").write_text(text.replace("LEARNING_RATE", "1e-9"), encoding="utf-8")
-    assert run_command("train", "job.toml", "--quiet") == 3
+    assert run_command("train", "job.toml", "--force", "--quiet") == 3
 
 
 def changed(kind: type[Message], change: Callable[[Any], Message]) -> Environment:

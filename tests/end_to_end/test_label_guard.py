@@ -69,7 +69,8 @@ def test_batches_of_200_rows_for_a_column_and_unit_of_variance_pass(tmp_path: Pa
     large = dataset_of(blocks, (generator.random(4000) < 0.5).astype(np.int64))
     settings: dict[str, Any] = {"rounds": 40, "learning_rate": 0.1}
     run(tmp_path / "passes", "bfv", large, batch_size=1000, **settings)
-    with pytest.raises(LabelLeakRefused, match=r"batches of 80. rows or more"):
+    # The smallest size that parts 4000 rows in four, not five, whose smallest would have too few.
+    with pytest.raises(LabelLeakRefused, match=r"batch_size = 801 is the smallest"):
         run(tmp_path / "not", "bfv", large, batch_size=700, **settings)
 
 
@@ -133,8 +134,10 @@ def test_commitments_of_another_length_are_no_commitments(
 
 
 def test_every_visit_counts_where_the_job_asks_for_it(tmp_path: Path) -> None:
-    run(tmp_path, rounds=3, label_guard="visits")
     with pytest.raises(LabelLeakRefused, match="at most 3 rounds pass"):
+        run(tmp_path, rounds=4, label_guard="visits")
+    run(tmp_path, rounds=3, label_guard="visits")
+    with pytest.raises(LabelLeakRefused, match="not even one round passes"):
         run(tmp_path, rounds=1, label_guard="visits")
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import ExchangeSettings, Job, JobSettings, parse_job
 from securevfl.models.neural import NeuralModel, mlp
@@ -274,7 +274,11 @@ def gradient_and_jacobian(
     rows = BatchSchedule(dataset.row_digests, 64, 0).batch(0)
     table = dataset.parties[1]
     inputs = Scaling.fit(table.train).apply(table.train[rows])
-    return gradient * len(rows), NeuralModel(module).tangent(inputs)(), dataset.train_labels[rows]
+    return (
+        gradient * len(rows),
+        NeuralModel(module).tangent(inputs)(),
+        as_classes(dataset.train_labels[rows]),
+    )
 
 
 @pytest.mark.parametrize(("hidden", "told"), [(8, True), (1, False)])

@@ -115,7 +115,7 @@ def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:
     job = job_of({"scheme": "bfv", "round_trips": 1})
     _, states = unbroken(job, dataset, tmp_path)
     held = {name: set(vars(state)) for name, state in states.items()}
-    known = {"job_hash", "party", "rounds", "weights", "revealed", "in_flight"}
+    known = {"job_hash", "party", "rounds", "weights", "revealed", "in_flight", "data"}
     assert set.union(*held.values()) == known
     steps = {"steps before", "steps kept", "steps numbers"}
     watch = {"watch losses", "watch bests", "watch ways back"}

@@ -17,6 +17,7 @@ SLOW = {
 NEEDED_BY_WORK = {"numpy", "asyncio", "cryptography", "safetensors"}
 COMMANDS = [
     *("train", "audit", "sweep noise", "data list", "data where", "data get"),
+    *("predict", "model show"),
     *(f"bench {name}" for name in ("tradeoff", "rounds", "crypto", "staleness", "fdml")),
     *(
         f"bench {name}"
@@ -79,6 +80,7 @@ def test_help_loads_nothing_that_is_slow() -> None:
     [
         ("bench tradeoff --exchang plain", "--exchange"),
         ("train nowhere.toml", "nowhere.toml"),
+        ("predict nowhere.toml --out scores.csv", "nowhere.toml"),
         ("train malformed.toml", "not TOML"),
         ("train unknown.toml", "nearest known key is 'rounds'"),
         ("train moved.toml", "staleness belongs in [fdml]"),

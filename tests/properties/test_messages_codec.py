@@ -23,6 +23,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import (
@@ -70,6 +71,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
         mask_key=blob,
         commitments=blob,
     ),
+    ScoringHello: st.builds(ScoringHello, blob, u64, u64, blob, blob),
     PublicKey: st.builds(PublicKey, scheme=st.text(max_size=20), material=blob),
     Predictions: st.builds(Predictions, u64, floats),
     MaskedPredictions: st.builds(MaskedPredictions, u64, ring),

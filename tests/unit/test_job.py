@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.cli.train import EXAMPLE
+from securevfl.cli.example import EXAMPLE
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import (
     ExchangeSettings,
@@ -217,6 +217,7 @@ def test_every_setting_that_all_parties_share_changes_the_hash() -> None:
         TWO_PARTIES.replace("shop.csv", "elsewhere/shop.parquet"),
         TWO_PARTIES + 'address = "shop.example:5000"',
         TWO_PARTIES + '[output]\ndirectory = "elsewhere"',
+        TWO_PARTIES + 'new_data = "new.csv"',
     ],
 )
 def test_the_hash_leaves_each_partys_own_affairs_alone(changed: str) -> None:

@@ -21,6 +21,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import (
@@ -81,6 +82,7 @@ EXAMPLES: tuple[Message, ...] = (
     Penalties(5, FLOATS, FLOATS[0]),
     MaskedPenalties(6, RING, RING[0]),
     StepTaken(7, FLOATS[0], settled=True),
+    ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
 )
 
 
@@ -170,6 +172,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "Penalties": 45,
         "MaskedPenalties": 46,
         "StepTaken": 47,
+        "ScoringHello": 55,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

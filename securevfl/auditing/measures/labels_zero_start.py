@@ -31,6 +31,7 @@ from securevfl.auditing.subject import Subject
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.crypto.fixed_point import decode, encode
 from securevfl.crypto.schemes import SCHEMES
+from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError
 
 CERTAIN = Metric("certain_labels", 0.0, at_most_one=False)
@@ -134,6 +135,7 @@ def _categories(subject: Subject) -> Finding:
 
 
 def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRound:  # noqa: ANN401
+    as_classes(subject.dataset.train_labels)
     if subject.plan.loss.outputs > 1 or subject.plan.networks:
         raise ConfigError("exact sums are read for two classes and linear models")
     keys = RememberedKeys(subject.keys)
@@ -152,5 +154,5 @@ def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRou
     gradient = gradients[0] if gradients else matrix.T @ residuals[0] / len(rows)
     by_class = recording.plan.loss.residuals(np.zeros((2, 1)), np.arange(2))
     knowledge = IntegerKnowledge(matrix, (float(by_class[0, 0]), float(by_class[1, 0])), tolerance)
-    labels = recording.dataset.train_labels
+    labels = as_classes(recording.dataset.train_labels)
     return _FirstRound(gradient[:, 0], knowledge, rows, seat.inputs, labels)

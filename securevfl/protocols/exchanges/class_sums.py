@@ -1,5 +1,8 @@
 """Scoring where both sides are hidden, between two parties: sums over classes under encryption.
 
+Real targets take the same with one group of all rows in place of classes, e = H_A − y in place of
+H_A, and no masks of Σ H_B: what is left, Σ (H_B² + 2·e·H_B), is the squared error but for Σ e².
+
 The label party owns a key of its own for it. At a scoring, for H = H_A + H_B of the held-out rows,
 b the public bound on predictions and t_g the rows of class g as a 0/1 vector:
 
@@ -16,19 +19,25 @@ distributions that have them (*binormal*), which is what a `Score` then says.
 Learns:
     label party: Σ_g H_B and Σ_g (H_B² + 2·H_A·H_B) for both classes, four numbers a scoring. Of
         linear models they are functions of θ, of the sums of x_B and x_B·x_Bᵀ over each class
-        and of x_A·x_Bᵀ, however often it scores: of no single row where a class has many.
+        and of x_A·x_Bᵀ, however often it scores: of no single row where a class has many. Of real
+        targets one number a scoring, a function also of the sum of y·x_B: of few rows where few
+        targets make up most of it, which is refused.
     feature party: that held-out rows were scored, and whether training stops.
 Guarantees: against semi-honest parties. A label party that encrypts another vector, one row alone
     for example, learns H_B of that row; see SECURITY.md.
 """
 
+from dataclasses import dataclass
+from math import frexp
+
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray, RingArray
+from securevfl.arrays import FloatArray, Labels, RingArray, is_real
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
-from securevfl.errors import ConfigError, UnexpectedMessage
+from securevfl.data.tables import as_classes
+from securevfl.errors import ConfigError, RangeExceeded, UnexpectedMessage
 from securevfl.models.scores import binormal_accuracy, binormal_auc
 from securevfl.protocols.exchange import Session
 from securevfl.protocols.exchanges.homomorphic import checked
@@ -42,27 +51,29 @@ from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 CLASSES, COLUMNS = 2, 2
-VECTORS = 2 * CLASSES
 FEWEST_ROWS = 10
 
 
 @message_kind(20, stage="evaluation", carries="ciphertexts")
 class EncryptedHeldOut(StepMessage):
-    """Enc(t_0), Enc(t_1), Enc(t_0·H_A/b) and Enc(t_1·H_A/b) over the held-out rows."""
+    """Enc(t_0), Enc(t_1), Enc(t_0·H_A/b) and Enc(t_1·H_A/b) over the held-out rows.
+
+    Of real targets Enc(1) and Enc(e/b), both by one power of two that brings e within b.
+    """
 
     vectors: Blobs
 
 
 @message_kind(21, stage="evaluation", carries="ciphertexts")
 class EncryptedHeldOutProducts(StepMessage):
-    """Masked products of these four with [H_B/b, (H_B/b)²], under the receiver's key."""
+    """Masked products of these with [H_B/b, (H_B/b)²], under the receiver's key."""
 
     products: Blobs
 
 
 @message_kind(22, stage="evaluation", carries="masked")
 class HeldOutMasks(StepMessage):
-    """What the masks of the class sums add up to, shape (2, 2), modulo 2^64."""
+    """What the masks of the sums add up to, shape (2, 2), or (1, 1), modulo 2^64."""
 
     values: RingArray
 
@@ -81,7 +92,7 @@ def class_sum_format(plan: Plan) -> ProductFormat:
             matrix_bound=1.0,
             summands=3,
             columns=COLUMNS,
-            vectors=VECTORS,
+            vectors=2 * groups_of(plan),
             rounds=timetable.times(plan.rounds),
             bandwidth_mbit=plan.line.bandwidth_mbit,
             latency_ms=plan.line.latency_ms,
@@ -89,18 +100,25 @@ def class_sum_format(plan: Plan) -> ProductFormat:
     )
 
 
+def groups_of(plan: Plan) -> int:
+    """Groups of rows that are summed over: two classes, or all rows of real targets."""
+    return 1 if plan.facts.real_targets else CLASSES
+
+
 def combined(values: RingArray) -> RingArray:
     """Products or their masks, added up to what the label party may know of them.
 
     Args:
-        values: by vector and column, shape (4, 2).
+        values: by vector and column, shape (4, 2), or (2, 2) of real targets.
 
     Returns:
-        By class: Σ_g H_B, and Σ_g (H_B² + 2·H_A·H_B), shape (2, 2), modulo 2^64.
+        By class: Σ_g H_B, and Σ_g (H_B² + 2·H_A·H_B), shape (2, 2), modulo 2^64; of real targets
+        Σ (H_B² + 2·e·H_B) alone, shape (1, 1).
     """
-    found = values[:CLASSES].copy()
-    found[:, 1] += np.uint64(2) * values[CLASSES:, 0]
-    return found
+    groups = len(values) // 2
+    found = values[:groups].copy()
+    found[:, 1] += np.uint64(2) * values[groups:, 0]
+    return found if groups == CLASSES else found[:, 1:]
 
 
 class FeatureClassSums:
@@ -118,14 +136,14 @@ class FeatureClassSums:
         """Multiply, and give the masks of the class sums alone.
 
         Raises:
-            UnexpectedMessage: another number of vectors than four.
+            UnexpectedMessage: another number of vectors than are due.
             MalformedMessage: bytes that are no encryption of so many values.
         """
         party, fmt, label_party = self._party, self._format, self._party.label_party
         _, message = await party.channel.receive([label_party], EncryptedHeldOut, step)
-        if len(message.vectors) != VECTORS:
+        if len(message.vectors) != fmt.vectors:
             raise UnexpectedMessage(
-                f"{label_party} sent {len(message.vectors)} vectors where {VECTORS} are due"
+                f"{label_party} sent {len(message.vectors)} vectors where {fmt.vectors} are due"
             )
         async with party.costs.compute(SCORING):
             own = within(party, predictions, self._bound)[:, 0]
@@ -155,60 +173,116 @@ class LabelClassSums:
         self._format = product_format
         self._bound = bound
 
-    def check(self, labels: IntArray) -> None:
+    def check(self, labels: Labels) -> None:
         """Check that no sum is of a few rows.
 
         Raises:
-            ConfigError: a class of fewer than ten rows.
+            ConfigError: a class of fewer than ten rows, or real targets that few of make up.
         """
-        counts = np.bincount(labels, minlength=CLASSES)
+        if is_real(labels):
+            weights = np.abs(labels)
+            rows = weights.sum() ** 2 / np.sum(weights**2)
+            if rows < FEWEST_ROWS:
+                raise ConfigError(
+                    f"held-out rows: their targets weigh as much as {rows:.1f} rows would, at "
+                    f"least {FEWEST_ROWS} expected: hide = 'both' scores by a sum over all; "
+                    "eval_every = 'never' trains without"
+                )
+            return
+        counts = np.bincount(as_classes(labels), minlength=CLASSES)
         if counts.min() < FEWEST_ROWS:
             raise ConfigError(
                 f"held-out rows: {counts.min()} of class {counts.argmin()}, at least "
                 f"{FEWEST_ROWS} expected: hide = 'both' scores by sums over classes"
             )
 
-    async def score(self, step: int, own: FloatArray, labels: IntArray) -> Score:
+    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """Ask for the class sums and score by them.
 
         Raises:
-            UnexpectedMessage: another number of products than four.
+            UnexpectedMessage: another number of products than are due.
             MalformedMessage: a reply that is no ciphertext of this key.
         """
         party, fmt = self._party, self._format
         (peer,) = party.feature_parties
         async with party.costs.compute(SCORING):
             ours = within(party, own, self._bound)[:, 0]
-            classes = (labels[:, None] == np.arange(CLASSES)).astype(np.float64)
-            values = np.hstack([classes, classes * ours[:, None]])
-            encoded = encode(values, fmt.value_fraction_bits, fmt.value_bound, "predictions")
+            sums = self._sums(ours, labels)
+            encoded = encode(sums.vectors, fmt.value_fraction_bits, fmt.value_bound, "predictions")
             vectors = tuple(self._owner.encrypt(each) for each in np.ascontiguousarray(encoded.T))
         await party.channel.send(peer, EncryptedHeldOut(step, vectors))
         _, reply = await party.channel.receive([peer], EncryptedHeldOutProducts, step)
         _, masks = await party.channel.receive([peer], HeldOutMasks, step)
-        expect_shape(peer, masks.values, (CLASSES, COLUMNS))
-        if len(reply.products) != VECTORS:
-            raise UnexpectedMessage(f"{peer} sent {len(reply.products)} products, {VECTORS} due")
+        groups = fmt.vectors // 2
+        expect_shape(peer, masks.values, (groups, COLUMNS if groups == CLASSES else 1))
+        if len(reply.products) != fmt.vectors:
+            raise UnexpectedMessage(
+                f"{peer} sent {len(reply.products)} products, {fmt.vectors} due"
+            )
         async with party.costs.compute(SCORING):
             decrypt = self._owner.decrypt
             products = [checked(peer, decrypt, each, COLUMNS) for each in reply.products]
             masked = np.stack(products)
             record(party.channel, Decrypted(peer, step, masked))
-            sums = unmask(combined(masked), masks.values, self._owner.modulus_bits)
-            theirs = decode(sums, fmt.product_fraction_bits).T
-            return self._score(step, theirs + np.stack([ours, ours**2]) @ classes, classes)
+            found = unmask(combined(masked), masks.values, self._owner.modulus_bits)
+            return sums.score(step + 1, decode(found, fmt.product_fraction_bits), self._bound)
 
-    def _score(self, step: int, sums: FloatArray, classes: FloatArray) -> Score:
-        """From Σ_g H/b and Σ_g (H/b)², shape (2, classes)."""
-        counts = classes.sum(axis=0)
-        means = self._bound * sums[0] / counts
-        variances = np.maximum(self._bound**2 * sums[1] / counts - means**2, 0.0)
+    def _sums(self, ours: FloatArray, labels: Labels) -> "_ClassSums | _SquareSum":
+        """What is to be summed, of H_A/b, shape (test rows,)."""
+        if not is_real(labels):
+            return _ClassSums(ours, (labels[:, None] == np.arange(CLASSES)).astype(np.float64))
+        errors: FloatArray = ours - labels.astype(np.float64) / self._bound
+        halvings = max(0, frexp(float(np.max(np.abs(errors))))[1])
+        if halvings >= self._format.value_fraction_bits:
+            raise RangeExceeded(
+                f"held-out targets: up to {np.max(np.abs(labels)):.3g} deviations from the mean"
+            )
+        return _SquareSum(errors, halvings, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class _ClassSums:
+    """H_A/b, shape (test rows,), and the rows of each class as 0/1, shape (test rows, 2)."""
+
+    ours: FloatArray
+    classes: FloatArray
+
+    @property
+    def vectors(self) -> FloatArray:
+        return np.hstack([self.classes, self.classes * self.ours[:, None]])
+
+    def score(self, rounds: int, theirs: FloatArray, bound: float) -> Score:
+        """From Σ_g H_B/b and Σ_g (H_B² + 2·H_A·H_B)/b², by class."""
+        sums = theirs.T + np.stack([self.ours, self.ours**2]) @ self.classes
+        counts = self.classes.sum(axis=0)
+        means = bound * sums[0] / counts
+        variances = np.maximum(bound**2 * sums[1] / counts - means**2, 0.0)
         return Score(
-            step + 1,
+            rounds,
             binormal_auc(means, variances),
             binormal_accuracy(means, variances, counts),
             binormal=True,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _SquareSum:
+    """e/b, shape (test rows,), how often it is halved to be within 1, and the targets."""
+
+    errors: FloatArray
+    halvings: int
+    targets: Labels
+
+    @property
+    def vectors(self) -> FloatArray:
+        both = np.stack([np.ones_like(self.errors), self.errors], axis=1)
+        return np.ldexp(both, -self.halvings)
+
+    def score(self, rounds: int, theirs: FloatArray, bound: float) -> Score:
+        """From Σ (H_B² + 2·e·H_B)/b², halved as often."""
+        squares = np.ldexp(float(theirs[0, 0]), self.halvings) + np.sum(self.errors**2)
+        mean_squared = bound**2 * max(float(squares), 0.0) / len(self.errors)
+        return Score.of_squares(rounds, mean_squared, self.targets)
 
 
 async def establish_class_sums(session: Session) -> FeatureClassSums | LabelClassSums | None:

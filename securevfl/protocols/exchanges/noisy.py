@@ -12,12 +12,13 @@ from functools import partial
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
+from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.models.head import HeadedModel
+from securevfl.models.head import Head, HeadedModel
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.privacy.streams import NoiseKey, Purpose
-from securevfl.protocols.exchange import Established, Learns, Session
+from securevfl.protocols.exchange import Established, Learns, Session, Shown
 from securevfl.protocols.exchanges.headed import HEAD_LEARNS, established_with_head
 from securevfl.protocols.exchanges.plain import (
     CLEAR_RESIDUALS,
@@ -26,8 +27,14 @@ from securevfl.protocols.exchanges.plain import (
     PlainLabelSide,
 )
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.gathering import ClearGathering, HeldOutPredictions, Predictions
+from securevfl.protocols.session.gathering import (
+    ClearGathering,
+    Gathering,
+    HeldOutPredictions,
+    Predictions,
+)
 from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.privacy_account import one_release
 from securevfl.runtime.costs import SCORING
 
 
@@ -42,7 +49,7 @@ class NoisyGathering(ClearGathering):
         party: Party,
         mechanism: Mechanism,
         key: NoiseKey,
-        head: HeadedModel | None = None,
+        head: HeadedModel | Head | None = None,
     ) -> None:
         super().__init__(party, head)
         self._mechanism = mechanism
@@ -112,6 +119,23 @@ class Noisy(InClear):
             residuals="noisy" if noisy else "clear",
             gradients=False,
         )
+
+    @override
+    def new_rows(
+        self,
+        job: Job,
+        party: Party,
+        masks: PairwiseMasks,
+        *,
+        shown: Shown,
+        given: int,
+        head: Head | None,
+    ) -> Gathering:
+        """Clipped, with noise: one release of each new row."""
+        del masks, shown
+        seed, index = job.privacy.noise_seed, party.names.index(party.name)
+        key = NoiseKey.generate() if seed is None else NoiseKey.of_experiment(seed, index)
+        return NoisyGathering(party, one_release(job.privacy, given), key, head)
 
     @override
     async def establish(self, session: Session) -> Established:

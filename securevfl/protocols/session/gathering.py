@@ -13,7 +13,7 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, encode, from_ring, to_ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import ConfigError
-from securevfl.models.head import HeadedModel
+from securevfl.models.head import Head, HeadedModel
 from securevfl.protocols.session.party import Party, Step
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
@@ -78,7 +78,7 @@ class ClearGathering:
         feature parties: nothing.
     """
 
-    def __init__(self, party: Party, head: HeadedModel | None = None) -> None:
+    def __init__(self, party: Party, head: HeadedModel | Head | None = None) -> None:
         self._party = party
         self._head = head
         self._known: dict[str, FloatArray] = {}

@@ -19,24 +19,38 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError, HeldOutLeakRefused
-from securevfl.files import replace_file
+from securevfl.files import only_one, replace_file
 
 LIMIT = 1 / 32
 
 Shown = dict[str, int]
 _SHOWN = TypeAdapter(dict[str, PositiveInt])
+_SCORED = TypeAdapter(list[str])
+RECORD = "held-out guard record"
+T = TypeVar("T")
 
 
 def names_of_rows(features: FloatArray) -> list[str]:
     """Names rows by their features, unscaled, shape (rows, P); equal rows have one name."""
     rows = np.ascontiguousarray(features + 0.0, dtype="<f8")  # one zero, not two
     return [hashlib.sha256(row.tobytes()).hexdigest()[:24] for row in rows]
+
+
+def names_under_model(rows: Sequence[str], digest: str) -> list[str]:
+    """Names rows as a model scores them: what the same model shows again is nothing new.
+
+    Args:
+        rows: their names.
+        digest: of the party's part of the model.
+    """
+    return [hashlib.sha256(f"{row} under {digest}".encode()).hexdigest()[:24] for row in rows]
 
 
 @dataclass(frozen=True)
@@ -73,8 +87,12 @@ class HeldOutCount:
         shown = {row: earlier.get(row, 0) for row in rows}
         return {row: max(own, n) if resumes else n + own for row, n in shown.items()}
 
-    def require_below_limit(self, columns: int) -> None:
+    def require_below_limit(self, columns: int, remedy: str = "score less often") -> None:
         """Check how many columns of a row's predictions there would be after the job.
+
+        Args:
+            columns: so many.
+            remedy: what would show fewer.
 
         Raises:
             HeldOutLeakRefused: more than may be shown.
@@ -87,19 +105,20 @@ class HeldOutCount:
             f"held-out guard: {self.scorings} scorings x {self.outputs} outputs{earlier} show "
             f"{columns} columns of held-out predictions, at most {self.allowed} expected for "
             f"features of rank {self.rank}: as many as the rank tell every row to who knows some; "
-            "score less often (eval_every = 0 scores once, 'never' not at all, where a job can do "
-            "without), hold out other rows, or set allow_feature_leak = true"
+            f"{remedy}, hold out other rows, or set allow_feature_leak = true"
         )
 
 
 class HeldOutRecord:
     """Columns of held-out predictions shown by earlier jobs, by row, kept across restarts.
 
-    A job is written down as planned before it starts: a killed job cannot be forgotten.
+    A job is written down as planned before it starts: a killed job cannot be forgotten. Beside it
+    stands which rows were scored by which model.
     """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "held-out.json"
+        self._models_path = directory / "scored.json"
 
     @property
     def path(self) -> Path:
@@ -112,18 +131,7 @@ class HeldOutRecord:
         Raises:
             DataError: the record is there and cannot be read; it is never taken as empty.
         """
-        try:
-            return _SHOWN.validate_json(self._path.read_bytes(), strict=True)
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise DataError(
-                f"held-out guard record {self._path} cannot be read: {error.strerror}"
-            ) from error
-        except ValidationError as error:
-            raise DataError(
-                f"held-out guard record {self._path} is damaged: {error.errors()[0]['msg']}"
-            ) from error
+        return _read(self._path, _SHOWN, {})
 
     def save(self, shown: Mapping[str, int]) -> None:
         """Replace the record, in one step.
@@ -131,4 +139,34 @@ class HeldOutRecord:
         Raises:
             DataError: it cannot be written; then the job must not run.
         """
-        replace_file(self._path, json.dumps(dict(shown)).encode(), "held-out guard record")
+        replace_file(self._path, json.dumps(dict(shown)).encode(), RECORD)
+
+    def load_scored(self) -> set[str]:
+        """Which rows were scored under which model, see `names_under_model`.
+
+        Raises:
+            DataError: as `load`.
+        """
+        names: list[str] = _read(self._models_path, _SCORED, [])
+        return set(names)
+
+    def note_scored(self, names: Sequence[str]) -> None:
+        """Remember rows under a model, which are counted in `load` already.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        with only_one(self._models_path, RECORD):
+            scored = sorted(self.load_scored() | set(names))
+            replace_file(self._models_path, json.dumps(scored).encode(), RECORD)
+
+
+def _read(path: Path, kind: TypeAdapter[T], empty: T) -> T:
+    try:
+        return kind.validate_json(path.read_bytes(), strict=True)
+    except FileNotFoundError:
+        return empty
+    except OSError as error:
+        raise DataError(f"{RECORD} {path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise DataError(f"{RECORD} {path} is damaged: {error.errors()[0]['msg']}") from error

@@ -2,7 +2,8 @@
 
 A gradient of a set of S persons is P equations in their S labels. What they explain of the labels
 grows with P/(S·v), v = π(1 − π) the variance of the labels: where one class is rare, few equations
-tell much. Two sums are kept for every person, peers together, since peers may pool what they see:
+tell much; so do they where few real targets are far from all others (`label_variance`). Two sums
+are kept for every person, peers together, since peers may pool what they see:
 
 - *model*: equations on the first whole population that the person was trained in. Xᵀy of it is what
   the best model of the peer's own columns is fitted to, so any training tells as much.
@@ -27,13 +28,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import DataError, LabelLeakRefused
 from securevfl.files import replace_file
 
 MODEL_LIMIT = 1 / 2
 OTHERS_LIMIT = 1 / 200
 LEAST_ROWS = 200
+STANDING_OUT = 0.01
 
 PEOPLE, HISTORY, POPULATION, HEADER = "people", "history", "population", "seen"
 MODEL, OTHERS = "model.", "others."
@@ -54,10 +56,26 @@ class _Header(BaseModel):
     seen: dict[str, list[str]]
 
 
-def label_variance(labels: IntArray) -> float:
-    """Of the rarest class: v = π(1 − π)."""
+def label_variance(labels: Labels) -> float:
+    """Of the rarest class: v = π(1 − π).
+
+    Of real targets that of a class that stands out from all others as far as the 1 % do that stand
+    out most, or all that differ from the commonest value where they are fewer: in units of the
+    deviation a rare class is √((1 − π)/π) from the mean, so t from it are π = 1/(1 + t²).
+    """
+    if is_real(labels):
+        return _target_variance(labels.astype(np.float64))
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
     return float(np.min(shares * (1 - shares)))
+
+
+def _target_variance(targets: FloatArray) -> float:
+    rows = len(targets)
+    uncommon = rows - int(np.unique(targets, return_counts=True)[1].max())
+    count = max(min(int(STANDING_OUT * rows), uncommon), 1)
+    distances = np.abs(targets - targets.mean()) / targets.std()
+    share = 1 / (1 + np.mean(np.sort(distances)[-count:]) ** 2)
+    return float(share * (1 - share))
 
 
 @dataclass(frozen=True)

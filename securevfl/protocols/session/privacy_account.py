@@ -309,6 +309,29 @@ class PrivacyAccount:
         return _Counter(0, np.zeros(self.total_rows, np.int64))
 
 
+def one_release(settings: PrivacySettings, outputs: int) -> Mechanism:
+    """The noise on one release of each new row, within what the job may spend.
+
+    Args:
+        settings: `[privacy]`; a multiplier that is not given is the least that keeps the budget.
+        outputs: numbers of one row's release.
+
+    Raises:
+        ConfigError: neither a multiplier nor a budget.
+        BudgetExhausted: one release alone would spend more.
+    """
+    budgets = [each for each in (settings.budget, settings.release_budget) if each is not None]
+    multiplier = settings.noise_multiplier
+    if multiplier is None:
+        if not budgets:
+            raise ConfigError("noise: the exchange needs privacy.noise_multiplier, or a budget")
+        multiplier = calibrated_multiplier(settings.mechanism, min(budgets), 1, settings.delta)
+    mechanism = Mechanism(settings.mechanism, multiplier, settings.clip, outputs)
+    if budgets:
+        require_release_budget(spent(mechanism, 1, settings.delta), min(budgets), "a new row")
+    return mechanism
+
+
 @dataclass
 class _Counter:
     rounds: int

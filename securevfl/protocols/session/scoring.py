@@ -10,16 +10,26 @@ Scoring is no part of a round: neither its time nor its messages count as traini
 """
 
 from dataclasses import dataclass, replace
+from math import sqrt
 from statistics import fmean
-from typing import Protocol
+from typing import Literal, Protocol
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels, is_real
+from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
-from securevfl.models.scores import accuracy, auc
+from securevfl.models.scores import (
+    accuracy,
+    auc,
+    mean_absolute_error,
+    mean_squared_error,
+    r2_of,
+)
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.costs import SCORING
 from securevfl.wire.codec import StepMessage, message_kind
+
+DOUBLING_UNTIL, LATE_SCORINGS = 32, 20
 
 
 @message_kind(11, stage="evaluation")
@@ -35,19 +45,77 @@ class Score:
 
     Attributes:
         rounds: done.
-        auc: area under the ROC curve.
-        accuracy: share of rows whose most likely class is theirs.
+        class_auc: area under the ROC curve; None where targets are real.
+        class_accuracy: share of rows whose most likely class is theirs; the same.
         binormal: whether both are those of normal distributions with the classes' means and
             variances, which is all that the label party knows.
         training_loss: mean over the rounds since the last scoring of the loss of a round's batch,
             as it was exchanged; None where the label party does not see H without noise.
+        r2: share of the variance of real targets that is explained; None for classes.
+        rmse: root of the mean squared error, in the targets' units; the same.
+        mae: mean absolute error; None also where only sums are known.
     """
 
     rounds: int
-    auc: float
-    accuracy: float
+    class_auc: float | None = None
+    class_accuracy: float | None = None
     binormal: bool = False
     training_loss: float | None = None
+    r2: float | None = None
+    rmse: float | None = None
+    mae: float | None = None
+
+    @classmethod
+    def of(cls, rounds: int, predictions: FloatArray, labels: Labels) -> "Score":
+        """Of H, shape (test rows, C), and the labels, shape (test rows,)."""
+        if not is_real(labels):
+            return cls(rounds, auc(predictions, labels), accuracy(predictions, labels))
+        return cls.of_squares(
+            rounds,
+            mean_squared_error(predictions, labels),
+            labels,
+            mae=mean_absolute_error(predictions, labels),
+        )
+
+    @classmethod
+    def of_squares(
+        cls, rounds: int, mean_squared: float, targets: Labels, mae: float | None = None
+    ) -> "Score":
+        """Of a mean squared error."""
+        return cls(rounds, r2=r2_of(mean_squared, targets), rmse=sqrt(mean_squared), mae=mae)
+
+    @property
+    def auc(self) -> float:
+        """The AUC.
+
+        Raises:
+            ConfigError: targets are real.
+        """
+        return _of_classes(self.class_auc)
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy.
+
+        Raises:
+            ConfigError: targets are real.
+        """
+        return _of_classes(self.class_accuracy)
+
+    def in_units(self, unit: float) -> "Score":
+        """The same with errors in targets' units, of which a job's are so many."""
+        return replace(
+            self,
+            rmse=None if self.rmse is None else unit * self.rmse,
+            mae=None if self.mae is None else unit * self.mae,
+            training_loss=None if self.training_loss is None else unit**2 * self.training_loss,
+        )
+
+
+def _of_classes(figure: float | None) -> float:
+    if figure is None:
+        raise ConfigError("score: real targets have no AUC and no accuracy, but R² and RMSE")
+    return figure
 
 
 @dataclass(frozen=True)
@@ -56,26 +124,31 @@ class Timetable:
 
     Attributes:
         rounds: R; the last round is always scored, whichever it turns out to be.
-        every: rounds between scorings; 0 scores the last round only.
+        every: rounds between scorings; doubling ones up to 20; 0 scores the last round only.
         test_rows: 0 turns scoring off.
     """
 
     rounds: int
-    every: int
+    every: int | Literal["doubling"]
     test_rows: int
 
     def due(self, round_index: int, *, last: bool = False) -> bool:
         """Whether to score after this round, counted from 0."""
         done = round_index + 1
-        regular = self.every > 0 and done % self.every == 0
-        return self.test_rows > 0 and (regular or last or done == self.rounds)
+        return self.test_rows > 0 and (last or done == self.rounds or self._regular(done))
 
     def times(self, rounds: int) -> int:
         """How often held-out rows have been scored if a job ends after so many rounds."""
         if self.test_rows == 0:
             return 0
-        ends_between = self.every == 0 or rounds % self.every != 0
-        return (rounds // self.every if self.every else 0) + int(ends_between)
+        return sum(map(self._regular, range(1, rounds))) + 1
+
+    def _regular(self, done: int) -> bool:
+        if self.every == "doubling":
+            # More would cost a quick job as much as its rounds do.
+            late = done - DOUBLING_UNTIL
+            return late % LATE_SCORINGS == 0 if late > 0 else done.bit_count() == 1
+        return self.every > 0 and done % self.every == 0
 
 
 class GivesHeldOut(Protocol):
@@ -92,14 +165,14 @@ class GivesHeldOut(Protocol):
 class ScoresHeldOut(Protocol):
     """The label party's way to a score."""
 
-    def check(self, labels: IntArray) -> None:
+    def check(self, labels: Labels) -> None:
         """Check before training that held-out rows can be scored.
 
         Raises:
             ConfigError: they cannot.
         """
 
-    async def score(self, step: int, own: FloatArray, labels: IntArray) -> Score:
+    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """The score of a step, from its own predictions and whatever the others give.
 
         Raises:
@@ -118,15 +191,15 @@ class ByRow:
         """Give held-out predictions as in rounds."""
         await self._gathering.give_held_out(step, predictions)
 
-    def check(self, labels: IntArray) -> None:
+    def check(self, labels: Labels) -> None:
         """Nothing."""
 
-    async def score(self, step: int, own: FloatArray, labels: IntArray) -> Score:
+    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """Score the sum of all predictions."""
         others = await self._gathering.take_held_out_sum(step, own.shape)
         async with self._party.costs.compute(SCORING):
             total = own + others
-            return Score(step + 1, auc(total, labels), accuracy(total, labels))
+            return Score.of(step + 1, total, labels)
 
 
 class FeatureScoring:
@@ -165,7 +238,7 @@ class LabelScoring:
         timetable: Timetable,
         *,
         inputs: FloatArray,
-        labels: IntArray,
+        labels: Labels,
         target_auc: float | None,
     ) -> None:
         held_out.check(labels)

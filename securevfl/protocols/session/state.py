@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -24,7 +24,8 @@ class _Header(BaseModel):
 
     job_hash: str
     party: str
-    rounds: PositiveInt
+    rounds: NonNegativeInt
+    data: str
     revealed: dict[str, dict[str, PositiveInt]]
 
 
@@ -39,6 +40,7 @@ class SessionState:
         weights: θ of its local model.
         revealed: what the gradients it decrypted reveal, for the label guard.
         in_flight: what the exchange holds for the next round, by name.
+        data: names this party's data, see `PartyData.fingerprint`.
     """
 
     job_hash: str
@@ -47,6 +49,7 @@ class SessionState:
     weights: FloatArray
     revealed: Revealed = field(default_factory=dict)
     in_flight: Mapping[str, FloatArray] = field(default_factory=dict)
+    data: str = ""
 
     def save(self, path: Path) -> None:
         """Replace the file in one step.
@@ -55,7 +58,11 @@ class SessionState:
             DataError: it cannot be written.
         """
         header = _Header(
-            job_hash=self.job_hash, party=self.party, rounds=self.rounds, revealed=self.revealed
+            job_hash=self.job_hash,
+            party=self.party,
+            rounds=self.rounds,
+            data=self.data,
+            revealed=self.revealed,
         )
         arrays = {IN_FLIGHT + name: values for name, values in self.in_flight.items()}
         data = save({WEIGHTS: self.weights, **arrays}, {HEADER: header.model_dump_json()})
@@ -86,4 +93,5 @@ class SessionState:
             weights,
             header.revealed,
             {name.removeprefix(IN_FLIGHT): values for name, values in arrays.items()},
+            header.data,
         )

@@ -1,12 +1,14 @@
 """What a party's program is given: its data, and what it may use besides."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from securevfl.arrays import IntArray
+from securevfl.arrays import Labels
 from securevfl.data.tables import OwnRows, PartyTable
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.keys import KeyMaker
@@ -22,12 +24,14 @@ class PartyData:
         train_labels: at the label party only; at all where the algorithm gives them to all.
         test_labels: the same.
         own_rows: the label party's rows that no other party holds.
+        class_names: at the label party, what each class is called.
     """
 
     table: PartyTable
-    train_labels: IntArray | None
-    test_labels: IntArray | None
+    train_labels: Labels | None
+    test_labels: Labels | None
     own_rows: OwnRows | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def whole_table(self) -> PartyTable:
@@ -36,6 +40,18 @@ class PartyData:
             return self.table
         train = np.concatenate([self.table.train, self.own_rows.features])
         return replace(self.table, train=train)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over all of it, so that a session goes on with the data that it had."""
+        own = () if self.own_rows is None else (self.own_rows.features, self.own_rows.labels)
+        digest = hashlib.sha256("|".join(self.table.columns).encode())
+        arrays = (self.table.train, self.table.test, self.train_labels, self.test_labels, *own)
+        for array in arrays:
+            if array is not None:
+                digest.update(f"{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +65,8 @@ class Workplace:
             it must not be, as θ⁰ is private.
         guard_directory: where a key owner remembers what its jobs revealed, and refuses or notes
             this one; None only counts, as benchmarks do.
-        checkpoints: where the model is written as training goes on; None writes none.
+        checkpoints: where the model is written as training goes on, and what it takes to go on
+            from there; None writes none.
         progress: called with rounds done.
         make_module: makes this party's network where its model is custom.
         wrap_model: gives what is trained in place of the local model at θ⁰; benchmarks follow

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray, RingArray
+from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
@@ -113,10 +113,10 @@ class EncryptedLabelScores:
     ) -> None:
         self._party, self._owner, self._format, self._phi = party, owner, product_format, phi
 
-    def check(self, labels: IntArray) -> None:
+    def check(self, labels: Labels) -> None:
         """Nothing."""
 
-    async def score(self, step: int, own: FloatArray, labels: IntArray) -> Score:
+    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """Ask for φ and score by it.
 
         Raises:

@@ -20,8 +20,8 @@ from securevfl.errors import ConfigError
 from securevfl.job import FtlSettings, Job
 from securevfl.models.dense import BOUNDED
 from securevfl.models.local_model import Network
-from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import Shown
+from securevfl.protocols.algorithm import Algorithm, Role
+from securevfl.protocols.exchange import Exchange, Shown
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
@@ -32,6 +32,28 @@ from securevfl.protocols.transfer.taking_part import take_part
 from securevfl.protocols.vertical.program import run_party
 from securevfl.runtime.simulation import Program
 
+LABEL_PARTY, FEATURE_PARTY = "label party", "feature party"
+IN_CLEAR = {
+    LABEL_PARTY: (
+        "u_B of every row of a batch; φ of every held-out row",
+        "B's features",
+    ),
+    FEATURE_PARTY: (
+        "Φ, and ½yΦ + 2g·u_A of every row of a batch, so every label",
+        "A's features",
+    ),
+}
+ENCRYPTED = {
+    LABEL_PARTY: (
+        "its own gradient; a power of two above u_B; φ of held-out rows",
+        "u_B; φ of training rows",
+    ),
+    FEATURE_PARTY: (
+        "its own gradient, which tells of labels at every visit; one above Φ",
+        "Φ, u_A, and labels where no guard is overruled",
+    ),
+}
+
 
 class Ftl(Algorithm):
     """Transfer learning between two parties."""
@@ -41,27 +63,17 @@ class Ftl(Algorithm):
     only_loss: ClassVar[str | None] = "taylor-logistic"
     own_components = True
     roles = (
-        (
-            "label party in clear",
-            "u_B of every row of a batch; φ of every held-out row",
-            "B's features",
-        ),
-        (
-            "feature party in clear",
-            "Φ, and ½yΦ + 2g·u_A of every row of a batch, so every label",
-            "A's features",
-        ),
-        (
-            "label party, encrypted",
-            "its own gradient; a power of two above u_B; φ of held-out rows",
-            "u_B; φ of training rows",
-        ),
-        (
-            "feature party, encrypted",
-            "its own gradient, which tells of labels at every visit; one above Φ",
-            "Φ, u_A, and labels where no guard is overruled",
-        ),
+        (f"{LABEL_PARTY} in clear", *IN_CLEAR[LABEL_PARTY]),
+        (f"{FEATURE_PARTY} in clear", *IN_CLEAR[FEATURE_PARTY]),
+        (f"{LABEL_PARTY}, encrypted", *ENCRYPTED[LABEL_PARTY]),
+        (f"{FEATURE_PARTY}, encrypted", *ENCRYPTED[FEATURE_PARTY]),
     )
+
+    @override
+    def roles_in(self, plan: Plan) -> tuple[Role, ...]:
+        """Those in clear or under encryption."""
+        told = ENCRYPTED if plan.exchange.encrypts else IN_CLEAR
+        return tuple((role, *learns) for role, learns in told.items())
 
     @override
     def check(self, plan: Plan) -> None:
@@ -114,6 +126,13 @@ class Ftl(Algorithm):
     def held_out(self, plan: Plan) -> Shown:
         """φ of every row, whatever the exchange."""
         return "singly"
+
+    @override
+    def new_rows(self, job: Job, exchange: Exchange, parties: int) -> Shown:
+        """Not yet: φ = Φ·u_B asks for Φ at the feature party, or a product of its own."""
+        raise ConfigError(
+            "algorithm = 'ftl' scores rows in training only: hold new ones out as test_data"
+        )
 
     @override
     def together(self, plan: Plan, outcomes: Mapping[str, PartyOutcome]) -> FloatArray:

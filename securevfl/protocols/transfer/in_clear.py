@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import TrainingDiverged
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.exchange import Batch
@@ -152,10 +152,10 @@ class ClearLabelScores:
     def __init__(self, party: Party, phi: Callable[[], FloatArray]) -> None:
         self._party, self._phi = party, phi
 
-    def check(self, labels: IntArray) -> None:
+    def check(self, labels: Labels) -> None:
         """Nothing."""
 
-    async def score(self, step: int, own: FloatArray, labels: IntArray) -> Score:
+    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """Score B's rows; the label party's own columns of them play no part."""
         del own
         party = self._party

@@ -28,7 +28,7 @@ from typing import Protocol
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.models.dense import LARGEST_SLOPE, DenseLayer
 
 LEAST_EXPONENT = -64
@@ -264,7 +264,7 @@ def mean_units(model: DenseLayer, inputs: FloatArray, signs: FloatArray) -> Floa
     return phi
 
 
-def signs_of(labels: IntArray) -> FloatArray:
+def signs_of(labels: Labels) -> FloatArray:
     """±1 of classes 1 and 0, shape (S,)."""
     signs: FloatArray = np.where(labels == 1, 1.0, -1.0)
     return signs

@@ -82,7 +82,9 @@ async def take_part(training: Training) -> Trained:
         )
     batches = PartyBatches(plan, place.data, common)
     first_round = 0
-    if place.resume is not None:
+    if place.resume is None:
+        keep_state(training, leakage, own_side, 0)
+    else:
         first_round = go_on(place.resume, training, leakage, own_side)
     done, ended = await own_side.train(
         ready.side,

@@ -23,7 +23,9 @@ class PartyBatches:
             return self._kept[key]
         rows = self._schedule.batch(round_index)
         labels = None if self._labels is None else self._labels[rows]
-        batch = Batch(key, self._repeats, rows, self._inputs[rows], labels)
+        # Rows are sorted, so that all of them are the table itself.
+        inputs = self._inputs if len(rows) == len(self._inputs) else self._inputs[rows]
+        batch = Batch(key, self._repeats, rows, inputs, labels)
         if self._repeats:
             self._kept[key] = batch
         return batch

@@ -45,6 +45,7 @@ class Dbcd(Algorithm):
     name = "dbcd"
     settings = DbcdSettings
     gradient_steps = False
+    keeps_state = False
     defaults = MappingProxyType(
         {"local_steps": "exact", "batch_size": "full", "acceleration": "none", "l2": 0.0}
     )

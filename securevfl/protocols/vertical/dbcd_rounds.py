@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
-from securevfl.errors import ConfigError, UnexpectedMessage
+from securevfl.arrays import FloatArray, Labels
+from securevfl.errors import UnexpectedMessage
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import BendingLoss
 from securevfl.protocols.exchange import Batch, Session, Side
@@ -23,6 +23,7 @@ from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
 from securevfl.protocols.vertical.l1_block import L1Block
 from securevfl.protocols.vertical.line_search import LASTS, NO_LAST, STEPS, LineSearch
+from securevfl.protocols.vertical.memory import require_no_session
 from securevfl.protocols.vertical.penalties import PenaltySums
 from securevfl.protocols.vertical.program import Trained, Training
 from securevfl.runtime.channel import expect_shape
@@ -114,7 +115,7 @@ class Leader:
         gap: bound on how far it was above the least before the last step, as a part of it.
     """
 
-    def __init__(self, common: Common, labels: IntArray, tolerance: float) -> None:
+    def __init__(self, common: Common, labels: Labels, tolerance: float) -> None:
         self._common, self._labels, self._tolerance = common, labels, tolerance
         self._total = self._before = self._others = np.zeros((len(labels), 1))
         self.objective: float | None = None
@@ -193,8 +194,7 @@ async def take_part(training: Training) -> Trained:
     """
     party, plan, part = training.party, training.plan, training.part
     place = training.workplace
-    if place.resume is not None:
-        raise ConfigError("algorithm = 'dbcd' keeps no state to go on from")
+    require_no_session(training)
     write_down_scorings = require_held_out_guard(training)
     agreement = await agree(party, plan.hash, part.inputs, len(part.held_out), encrypted=False)
     leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns)

@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError, TrainingDiverged
-from securevfl.job import FdmlSettings
-from securevfl.models.scores import accuracy, auc
+from securevfl.job import FdmlSettings, Job
 from securevfl.privacy.streams import Purpose
 from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import Exchange, Shown
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
@@ -43,6 +43,7 @@ from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions, serve
+from securevfl.protocols.vertical.memory import require_no_session
 from securevfl.protocols.vertical.program import Trained, Training, run_party
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING, Costs
@@ -56,6 +57,7 @@ class Fdml(Algorithm):
     settings = FdmlSettings
     one_step = True
     labels_everywhere = True
+    keeps_state = False
     scores_between = False
     default_schedule = "inverse-sqrt"
     roles = (
@@ -90,6 +92,13 @@ class Fdml(Algorithm):
             raise ConfigError("proximal: fdml takes no local steps that it could pull back")
 
     @override
+    def new_rows(self, job: Job, exchange: Exchange, parties: int) -> Shown:
+        """Without noise only sums where there is one: a label party is no server."""
+        if exchange.adds_noise or parties == 2:  # noqa: PLR2004
+            return "singly"
+        return "summed"
+
+    @override
     def visits(self, plan: Plan) -> Visits:
         """One release and one step a visit."""
         return Visits(1, 1, 1)
@@ -112,8 +121,7 @@ async def take_part(training: Training) -> Trained:
         PeerError: a peer or the server broke the protocol or is gone.
     """
     party, plan, part = training.party, training.plan, training.part
-    if training.workplace.resume is not None:
-        raise ConfigError("algorithm = 'fdml': its server keeps no state to go on from")
+    require_no_session(training)
     agreement = await agree(
         party,
         plan.hash,
@@ -174,7 +182,7 @@ async def work(training: Training, batches: PartyBatches, steps: LocalSteps) -> 
 async def score(
     party: Party,
     predictions: FloatArray,
-    labels: IntArray,
+    labels: Labels,
     rounds: int,
     noise: Noise | None,
 ) -> Score:
@@ -185,7 +193,7 @@ async def score(
     expect_shape(sender, others.values, predictions.shape)
     # All parties score the same numbers: each its own as it was shared.
     total = shared + others.values
-    return Score(rounds, auc(total, labels), accuracy(total, labels))
+    return Score.of(rounds, total, labels)
 
 
 async def _released(

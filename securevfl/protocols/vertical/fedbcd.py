@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
@@ -176,7 +176,9 @@ async def take_part(training: Training) -> Trained:
     write_down_scorings()
     memory = Memory(ready, steps, watch, part.row_offsets)
     first_round = 0
-    if place.resume is not None:
+    if place.resume is None:
+        keep_state(training, leakage, memory, 0)
+    else:
         first_round = go_on(place.resume, training, leakage, memory)
     by_row = ByRow(party, ready.gathering)
     scoring: FeatureScoring | LabelScoring
@@ -311,7 +313,7 @@ async def train(
     return plan.rounds, "rounds"
 
 
-def watch_of(party: Party, plan: Plan, labels: IntArray | None) -> Watch:
+def watch_of(party: Party, plan: Plan, labels: Labels | None) -> Watch:
     """A party's side of the label party's word.
 
     Args:

@@ -3,13 +3,13 @@
 import hashlib
 import secrets
 from collections.abc import Iterator
-from math import ceil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
-from securevfl.errors import DataError, PeerViolation
+from securevfl.arrays import FloatArray, Labels, is_real
+from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import COMMITMENT_BYTES, Agreement
@@ -20,6 +20,12 @@ from securevfl.protocols.session.person_record import (
     PersonRecord,
     Told,
     label_variance,
+)
+from securevfl.protocols.vertical.remedies import (
+    least,
+    most_rounds,
+    smallest_batch,
+    with_batch_size,
 )
 
 KEY_BYTES = 32
@@ -56,7 +62,7 @@ def require_guard(
     party: Party,
     plan: Plan,
     agreement: Agreement,
-    labels: IntArray | None,
+    labels: Labels | None,
     directory: Path | None,
     *,
     resumes: bool = False,
@@ -91,13 +97,55 @@ def require_guard(
         if not plan.job.job.allow_label_leak:
             columns = sum(agreement.columns.values())
             variance = NO_LABELS if labels is None else label_variance(labels)
-            record.require_within_limits(places, variance, _remedy(plan, columns, variance))
+            model, others = record.told(places, variance)
+            remedy = ""
+            if model > MODEL_LIMIT or others > OTHERS_LIMIT:
+                remedy = _remedy(_Trial(party, agreement, labels, path), plan)
+            record.require_within_limits(places, variance, remedy)
             record.require_company(before, columns, variance)
         record.save(path)
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """Asks whether another job would pass, after the same jobs as the refused one."""
+
+    party: Party
+    agreement: Agreement
+    labels: Labels | None
+    path: Path
+
+    def passes(self, plan: Plan) -> bool:
+        """Whether a plan would, of columns that its peers have not shown in such batches before."""
+        record, agreement = PersonRecord.load(self.path), self._agreement(plan)
+        places, before = record.welcome(plan.facts.row_digests), record.history.copy()
+        record.add(_told(self.party, plan, agreement, self.labels, resumes=False), places)
+        variance = NO_LABELS if self.labels is None else label_variance(self.labels)
+        try:
+            record.require_within_limits(places, variance, "")
+            record.require_company(before, sum(agreement.columns.values()), variance)
+        except LabelLeakRefused:
+            return False
+        return True
+
+    def of_columns(self, columns: int) -> "_Trial":
+        """The same where peers have so many columns together."""
+        first, *others = self.agreement.columns
+        shares = {first: columns, **dict.fromkeys(others, 0)}
+        return replace(self, agreement=replace(self.agreement, columns=shares))
+
+    def _agreement(self, plan: Plan) -> Agreement:
+        commits = any(self.agreement.commitments.values()) or not plan.schedule.repeats
+        fresh = COMMITMENT_BYTES * len(plan.schedule.fixed) * (commits and plan.schedule.repeats)
+        commitments = {
+            peer: b"" if peer in plan.networks else secrets.token_bytes(fresh)
+            for peer in self.agreement.columns
+        }
+        return replace(self.agreement, commitments=commitments)
+
+
 def _told(
-    party: Party, plan: Plan, agreement: Agreement, labels: IntArray | None, *, resumes: bool
+    party: Party, plan: Plan, agreement: Agreement, labels: Labels | None, *, resumes: bool
 ) -> Iterator[Told]:
     """What all rounds of a job would tell all peers."""
     every_visit = plan.job.job.label_guard == "visits" or not plan.schedule.repeats
@@ -120,37 +168,58 @@ def _told(
             continue
         for key in keys:
             rows = plan.schedule.fixed[key]
+            kind = "<f8" if labels is not None and is_real(labels) else "<i8"
             what = hashlib.sha256(committed[COMMITMENT_BYTES * key :][:COMMITMENT_BYTES])
             if labels is not None:
                 people = plan.facts.row_digests[rows]
-                what.update(labels[rows[np.argsort(people)]].astype("<i8").tobytes())
+                what.update(labels[rows[np.argsort(people)]].astype(kind).tobytes())
             yield Told(peer, values, rows, what.hexdigest()[:32], model)
 
 
-def _remedy(plan: Plan, columns: int, variance: float) -> str:
-    """What would tell less than a job that is refused."""
-    rows = plan.facts.rows
+def _remedy(trial: _Trial, plan: Plan) -> str:
+    """What would tell less than a job that is refused, as far as the guard lets it pass."""
     if plan.products > 1:
         return (
             f"he_per_step makes {plan.products} products a visit and all count: drop it, as one "
             "serves all local steps"
         )
-    least = ceil(columns / (OTHERS_LIMIT * variance))
     if plan.networks:
-        rounds = int(rows * variance * OTHERS_LIMIT / columns)
-        passes = f"at most {rounds} rounds pass" if rounds else "not even one round passes"
-        new = f"every gradient of a network tells something new, and on these rows {passes}"
-        return new if plan.algorithm.own_components else f"{new}: train linear models"
+        return _fewer_rounds_of_networks(trial, plan)
     if plan.full_batches and plan.job.job.label_guard == "visits":
-        rounds = int(rows * variance * MODEL_LIMIT / columns)
-        return f"at most {rounds} rounds pass here, of all jobs together"
-    if plan.full_batches:
-        return "take fewer columns or more rows, or the rows and columns of an earlier job"
-    if 2 * least <= rows:
-        return f"batches of {least} rows or more tell little enough, as long as they stay the same"
+        rounds = most_rounds(plan, trial.passes)
+        passes = f"at most {rounds} rounds pass" if rounds else "not even one round passes"
+        return f"every visit counts, of all jobs together, and {passes} here"
+    size = smallest_batch(plan, trial.passes)
+    if size is not None and size < plan.facts.rows:
+        return f"batch_size = {size} is the smallest that passes, as long as batches stay the same"
+    if size is not None:
+        return (
+            'batches of part of these rows would tell too much, and batch_size = "full" passes, '
+            'with local_steps = "exact" for few rounds'
+        )
+    return _fewer_columns(trial, plan)
+
+
+def _fewer_rounds_of_networks(trial: _Trial, plan: Plan) -> str:
+    rounds, how = most_rounds(plan, trial.passes), ""
+    if not (rounds or plan.full_batches):
+        how = 'with batch_size = "full" '
+        rounds = most_rounds(with_batch_size(plan, plan.facts.rows), trial.passes)
+    passes = f"{how}at most {rounds} rounds pass" if rounds else "not even one round passes"
+    new = f"every gradient of a network tells something new, and on these rows {passes}"
+    return new if plan.algorithm.own_components else f"{new}: train linear models"
+
+
+def _fewer_columns(trial: _Trial, plan: Plan) -> str:
+    columns = sum(trial.agreement.columns.values())
+    whole = with_batch_size(plan, plan.facts.rows)
+    most = least(columns, 0, lambda each: not each or trial.of_columns(each).passes(whole))
+    others = "more rows, or the rows and columns of an earlier job"
+    what = "" if plan.full_batches else 'batch_size = "full" with '
     return (
-        f"batches would have to have {least} rows and there are {rows}: take batch_size = "
-        '"full", with local_steps = "exact" for few rounds'
+        f"take {what}fewer columns (at most {most} of peers pass), {others}"
+        if most
+        else (f"no column of peers passes: take {others}")
     )
 
 

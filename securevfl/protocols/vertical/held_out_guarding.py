@@ -1,19 +1,29 @@
 """The held-out guard before a job starts: what its scorings would show, with earlier ones'."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from securevfl.files import only_one
+from securevfl.models.storage import SavedModel
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.held_out_guard import (
     HeldOutCount,
     HeldOutRecord,
     names_of_rows,
+    names_under_model,
 )
-from securevfl.protocols.vertical.program import Training
+from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.vertical.remedies import least
+
+if TYPE_CHECKING:
+    from securevfl.protocols.vertical.program import Training
 
 
-def require_held_out_guard(training: Training) -> Callable[[], None]:
+def require_held_out_guard(training: "Training") -> Callable[[], None]:
     """Refuse a job that would show too much of this party's held-out rows.
 
     The label party shows nothing, and nothing is counted where scoring shows no row, or where
@@ -28,22 +38,24 @@ def require_held_out_guard(training: Training) -> Callable[[], None]:
         DataError: the record of earlier jobs cannot be read.
     """
     party, plan, place = training.party, training.plan, training.workplace
-    scorings = plan.timetable.times(plan.rounds)
-    hidden = plan.algorithm.held_out(plan) == "hidden"
-    shows = scorings > 0 and not (party.holds_labels or hidden)
-    if place.guard_directory is None or not (shows and plan.exchange.counts_held_out(plan.job)):
+    record = _record(party, plan, place)
+    if record is None:
         return lambda: None
     rank = int(np.linalg.matrix_rank(training.part.held_out))
     rounds_show = plan.learns.predictions == "singly"
+    scorings = plan.timetable.times(plan.rounds)
     count = HeldOutCount(scorings, plan.loss.outputs, rank, rounds_show)
-    record = HeldOutRecord(place.guard_directory / party.name)
     names = names_of_rows(place.data.table.test)
 
     def counted() -> dict[str, int]:
         earlier = record.load()
         after = count.planned(earlier, names, resumes=place.resume is not None)
+        columns = max(after.values())
         if not plan.job.job.allow_feature_leak:
-            count.require_below_limit(max(after.values()))
+            remedy = ""
+            if columns > count.allowed:
+                remedy = _remedy(plan, (count.allowed - columns) // count.outputs + scorings)
+            count.require_below_limit(columns, remedy)
         return earlier | after
 
     def write_down() -> None:
@@ -53,3 +65,39 @@ def require_held_out_guard(training: Training) -> Callable[[], None]:
 
     counted()
     return write_down
+
+
+def _remedy(plan: Plan, most: int) -> str:
+    """How often a job that is refused may score, if it may `most` times."""
+    if most < 1:
+        return "eval_every = 'never', where a job can do without, shows nothing: do not score"
+
+    def passes(every: int) -> bool:
+        return replace(plan.timetable, every=every).times(plan.rounds) <= most
+
+    now = plan.timetable.every
+    every = least(1 if now == "doubling" else now, plan.rounds, passes)
+    once = "" if every < plan.rounds else " or 0"
+    return f"score at most {most} times: eval_every = {every}{once} passes, and less often"
+
+
+def note_last_scoring(party: Party, plan: Plan, place: Workplace, model: SavedModel) -> None:
+    """Remember that a trained model has scored the held-out rows, so that it may again.
+
+    Raises:
+        DataError: the record cannot be written.
+    """
+    record = _record(party, plan, place)
+    if record is not None:
+        rows = names_of_rows(place.data.table.test)
+        record.note_scored(names_under_model(rows, model.digest))
+
+
+def _record(party: Party, plan: Plan, place: Workplace) -> HeldOutRecord | None:
+    """Where a party counts scorings; None where they show none of its rows, or nobody counts."""
+    scorings = plan.timetable.times(plan.rounds)
+    hidden = plan.algorithm.held_out(plan) == "hidden"
+    shows = scorings > 0 and not (party.holds_labels or hidden)
+    if place.guard_directory is None or not (shows and plan.exchange.counts_held_out(plan.job)):
+        return None
+    return HeldOutRecord(place.guard_directory / party.name)

@@ -13,6 +13,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
+from securevfl.data.targets import TargetScaling
 from securevfl.models.dense import dense_start
 from securevfl.models.head import HeadedModel, head_start
 from securevfl.models.linear import random_start, zero_start
@@ -31,10 +32,12 @@ class LocalPart:
         start: draws θ⁰ and row offsets.
         make_module: makes a custom network.
         with_intercept: whether the constant column is this party's; the label party's by default.
+        class_names: what its file calls the classes; empty at feature parties.
 
     Attributes:
         phi: computes what the party's file holds beside its layer, by which others' units score.
         row_offsets: e of all rows, shape (N, C); None where this party adds none.
+        targets: how the label party scales real ones; its file keeps it.
 
     Raises:
         ConfigError: a module that does not fit.
@@ -48,9 +51,12 @@ class LocalPart:
         make_module: MakeModule | None = None,
         *,
         with_intercept: bool | None = None,
+        class_names: tuple[str, ...] = (),
     ) -> None:
         self._plan, self._table = plan, table
+        self._class_names = class_names
         self.phi: Callable[[], FloatArray] | None = None
+        self.targets: TargetScaling | None = None
         standardize = plan.job.job.standardize
         if standardize is None:
             standardize = plan.facts.standardize
@@ -63,13 +69,15 @@ class LocalPart:
             with_intercept = table.name == plan.facts.label_party
         intercept = plan.job.job.intercept and with_intercept
         self.head: HeadedModel | None = None
+        features = self.scaling.apply(table.train)
         if plan.representation is None:
-            self.model = self._start(intercept, start)
+            self.model = self._start(features, intercept, start)
         else:
-            self.model = self._start(False, start)
+            self.model = self._start(features, False, start)
             if table.name == plan.facts.label_party:
                 self.model = self.head = self._with_head(self.model, start)
-        self.inputs = self.model.inputs(self.scaling.apply(table.train))
+        self.inputs = self.model.inputs(features)
+        del features  # as large as the inputs
         self.held_out = self.model.inputs(self.scaling.apply(table.test))
         self.row_offsets: FloatArray | None = None
         if plan.row_offsets and table.name == plan.facts.label_party:
@@ -83,9 +91,10 @@ class LocalPart:
         """P of a network; None for a linear model."""
         return None if self.model.is_linear else self.model.weights.size
 
-    def _start(self, intercept: bool, start: np.random.Generator) -> LocalModel:
+    def _start(
+        self, features: FloatArray, intercept: bool, start: np.random.Generator
+    ) -> LocalModel:
         job, outputs = self._plan.job, self._plan.given
-        features = self.scaling.apply(self._table.train)
         # A promise end to end covers θ⁰, which predictions show.
         private = job.privacy.gradient_clip is not None
         if self._network is not None and self._network.kind == "dense":
@@ -104,11 +113,10 @@ class LocalPart:
                 precision=self._network.precision,
                 whatever_the_rows=private or self._plan.representation is not None,
             )
-        zero = zero_start(features.shape[1] + int(intercept), outputs, intercept)
         if job.job.start == "zero":
-            return zero
+            return zero_start(features.shape[1] + int(intercept), outputs, intercept)
         return random_start(
-            zero.inputs(features),
+            features,
             outputs,
             intercept,
             start,
@@ -134,6 +142,10 @@ class LocalPart:
             rounds=rounds,
             network=self._network,
             representation=self._plan.representation,
+            target_mean=None if self.targets is None else self.targets.mean,
+            target_scale=None if self.targets is None else self.targets.scale,
+            class_names=self._class_names or None,
+            rows=self._plan.facts.rows,
         )
         return saved_model(
             header,

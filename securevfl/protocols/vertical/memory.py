@@ -7,9 +7,10 @@ from typing import Protocol
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, DataError
 from securevfl.protocols.exchange import Established
 from securevfl.protocols.local_steps import LocalSteps
+from securevfl.protocols.session.checkpoints import Checkpoints
 from securevfl.protocols.session.course import LabelWatch, Watch
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.state import SessionState
@@ -61,13 +62,40 @@ class Memory:
 
 
 def keep_state(training: Training, leakage: LeakageCount, memory: Remembers, rounds: int) -> None:
-    """Hand on what it takes to go on, where somebody keeps it."""
-    keep = training.workplace.keep_state
-    if keep is not None:
-        weights, plan = training.model.weights, training.plan
-        revealed = {peer: dict(batches) for peer, batches in leakage.revealed.items()}
-        name = training.party.name
-        keep(SessionState(plan.hash.hex(), name, rounds, weights, revealed, memory.arrays()))
+    """Hand on what it takes to go on, where somebody keeps it, and write it where that is due.
+
+    Before the first round it is written too: what the guards wrote down then need not be again.
+    """
+    place, plan, name = training.workplace, training.plan, training.party.name
+    every = plan.job.output.checkpoint_every
+    folder = place.checkpoints if plan.never_resumes is None else None
+    due = folder is not None and every > 0 and rounds % every == 0 and rounds < plan.rounds
+    hands_on = place.keep_state is not None and rounds > 0
+    if not (due or hands_on):
+        return
+    state = SessionState(
+        job_hash=plan.hash.hex(),
+        party=name,
+        rounds=rounds,
+        weights=training.model.weights,
+        revealed={peer: dict(batches) for peer, batches in leakage.revealed.items()},
+        in_flight=memory.arrays(),
+        data=place.data.fingerprint,
+    )
+    if place.keep_state is not None and hands_on:
+        place.keep_state(state)
+    if folder is not None and due:
+        Checkpoints(folder, name).keep(state)
+
+
+def require_no_session(training: Training) -> None:
+    """Check that a job that keeps no state is not asked to go on from one.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if training.workplace.resume is not None and training.plan.never_resumes is not None:
+        raise ConfigError(training.plan.never_resumes)
 
 
 def go_on(state: SessionState, training: Training, leakage: LeakageCount, memory: Remembers) -> int:
@@ -76,17 +104,19 @@ def go_on(state: SessionState, training: Training, leakage: LeakageCount, memory
     Raises:
         ConfigError: the state of another job, party or model, one after the last round, or a job
             whose noise is counted.
+        DataError: data that are not those of before.
     """
-    if training.plan.account is not None:
-        raise ConfigError(
-            f"exchange {training.plan.exchange.name!r}: a session that goes on would release again "
-            "what its account counts once"
-        )
+    require_no_session(training)
     ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
     if (state.job_hash, state.party, state.weights.shape) != ours:
         raise ConfigError(
             f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
             f"{training.party.name!r} in {ours[0][:16]}"
+        )
+    if state.data != training.workplace.data.fingerprint:
+        raise DataError(
+            f"party {state.party!r}: its data are not those of the session after {state.rounds} "
+            "rounds that is to go on"
         )
     if state.rounds >= training.plan.rounds:
         raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")

@@ -5,9 +5,12 @@ the labels only where the algorithm says so.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from securevfl.crypto.scheme import KeyOwner
+from securevfl.data.targets import TargetScaling
 from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import save_model
 from securevfl.protocols.plan import Plan
@@ -17,6 +20,7 @@ from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.vertical.held_out_guarding import note_last_scoring
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
 from securevfl.runtime.channel import Channel
@@ -83,9 +87,16 @@ async def run_party(
     """
     facts, job = plan.facts, plan.job
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
-    part = LocalPart(plan, workplace.data.whole_table, workplace.start, workplace.make_module)
+    part = LocalPart(
+        plan,
+        workplace.data.whole_table,
+        workplace.start,
+        workplace.make_module,
+        class_names=workplace.data.class_names,
+    )
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
+    workplace, unit = _with_scaled_targets(plan, workplace, part)
     noise = None
     if plan.account is not None:
         plan.account.require_budget()
@@ -104,10 +115,12 @@ async def run_party(
             workplace.progress(rounds)
 
     trained = await train(Training(party, plan, workplace, part, model, noise, after_round))
+    saved = part.saved(trained.rounds)
+    note_last_scoring(party, plan, workplace, saved)
     return PartyOutcome(
-        model=part.saved(trained.rounds),
+        model=saved,
         rounds=trained.rounds,
-        scores=trained.scores,
+        scores=[score.in_units(unit) for score in trained.scores],
         key_fingerprint=trained.key.fingerprint if trained.key is not None else None,
         key_bits=trained.key.key_bits if trained.key is not None else None,
         leakage=trained.leakage,
@@ -118,3 +131,19 @@ async def run_party(
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=trained.path,
     )
+
+
+def _with_scaled_targets(
+    plan: Plan, workplace: Workplace, part: LocalPart
+) -> tuple[Workplace, float]:
+    """The workplace with real targets, where it has some, as the job takes them; and their unit."""
+    data, facts = workplace.data, plan.facts
+    if not facts.real_targets or data.train_labels is None or data.test_labels is None:
+        return workplace, 1.0
+    train = data.train_labels.astype(np.float64)
+    targets = TargetScaling.fit(train, centered=plan.job.job.intercept)
+    if data.table.name == facts.label_party:
+        part.targets = targets
+    labels, held_out = targets.apply(train), targets.apply(data.test_labels)
+    data = replace(data, train_labels=labels, test_labels=held_out)
+    return replace(workplace, data=data), targets.scale

@@ -1,6 +1,6 @@
 import pytest
 
-from securevfl.benchmarks.progress import Forecast, duration, silent
+from securevfl.benchmarks.progress import TimeLeft, duration, silent
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_a_forecast_is_said_once_from_what_was_done_since_the_first_report() -> 
     def hear(what: str, done: float = 0, total: int | None = None) -> None:
         heard.append(done)
 
-    forecast = Forecast(hear, said.append, iter([100.0, 101.0, 110.0, 110.0]).__next__)
+    forecast = TimeLeft(hear, said.append, iter([100.0, 101.0, 110.0, 110.0]).__next__)
     forecast("getting ready")
     # After one second, or of next to nothing, there is nothing to say.
     for done in (40, 70, 41):
@@ -32,7 +32,7 @@ def test_a_forecast_is_said_once_from_what_was_done_since_the_first_report() -> 
 
 def test_what_is_done_has_no_forecast() -> None:
     said: list[str] = []
-    forecast = Forecast(silent, said.append, iter([0.0, 9.0]).__next__)
+    forecast = TimeLeft(silent, said.append, iter([0.0, 9.0]).__next__)
     forecast("work", 0, 5)
     forecast("work", 5, 5)
     assert said == []

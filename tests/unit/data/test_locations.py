@@ -107,7 +107,7 @@ def test_the_catalog_tells_the_truth_about_embedded_sets(name: str) -> None:
 
 
 def test_every_name_has_an_entry_and_no_other() -> None:
-    assert len(names()) == len(set(names())) == 12 + 1 + 45
+    assert len(names()) == len(set(names())) == 13 + 1 + 45
     assert all(where(name).entry.name == name for name in names())
     with pytest.raises(ConfigError, match="unknown"):
         where("mnist-3v3")

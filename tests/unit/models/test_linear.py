@@ -16,7 +16,7 @@ def test_a_random_start_spreads_every_output_by_one() -> None:
 def test_a_random_start_leaves_the_intercept_at_zero() -> None:
     constant = zero_start(5, 1, True)
     with_ones = inputs(constant)
-    model = random_start(with_ones, 2, True, np.random.default_rng(0))
+    model = random_start(inputs(), 2, True, np.random.default_rng(0))
     assert np.array_equal(model.weights[-1], [0, 0])
     assert np.allclose(np.std(model.predict(with_ones), axis=0), 1)
 

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from securevfl.models.scores import accuracy, auc, auc_error
@@ -10,6 +12,22 @@ def test_auc_of_two_classes_ranks_the_predictions() -> None:
     labels = np.array([0, 0, 1, 1])
     assert auc(predictions, labels) == 0.75
     assert accuracy(predictions - 0.375, labels) == 0.5
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=30).filter(
+        lambda rows: len({positive for positive, _ in rows}) == 2
+    )
+)
+def test_ties_count_as_half(rows: list[tuple[bool, int]]) -> None:
+    labels = np.array([int(positive) for positive, _ in rows])
+    predictions = np.array([[float(score)] for _, score in rows])
+    assert auc(predictions, labels) == pytest.approx(roc_auc_score(labels, predictions[:, 0]))
+
+
+def test_one_class_has_no_auc() -> None:
+    with pytest.raises(ValueError, match="both classes"):
+        auc(np.zeros((3, 1)), np.ones(3, np.int64))
 
 
 def test_auc_beyond_two_classes_is_macro_one_against_the_rest() -> None:

@@ -212,8 +212,8 @@ ENCRYPTED: dict[str, Any] = {"exchange": {"scheme": "bfv"}}
 @pytest.mark.parametrize(
     ("sections", "job", "every"),
     [
-        ({}, {}, 1),
-        (NOISY, {}, 1),
+        ({}, {}, "doubling"),
+        (NOISY, {}, "doubling"),
         (MASKED, {}, 0),
         (SUMMED, {}, 0),
         (ENCRYPTED, {}, 0),
@@ -221,6 +221,7 @@ ENCRYPTED: dict[str, Any] = {"exchange": {"scheme": "bfv"}}
         # A target is looked for as training goes on; the guard counts it.
         (ENCRYPTED, {"target_auc": 0.9}, 1),
         (ENCRYPTED, {"eval_every": 3}, 3),
+        ({}, {"target_auc": 0.9}, 1),
         ({}, {"eval_every": 0}, 0),
         ({}, {"eval_every": "never"}, "never"),
     ],
@@ -229,6 +230,13 @@ def test_how_often_held_out_rows_are_scored(
     sections: dict[str, Any], job: dict[str, Any], every: object
 ) -> None:
     assert plan(job, parties=3, **sections).job.job.eval_every == every
+
+
+def test_scorings_thin_out() -> None:
+    timetable = plan({"rounds": 100}).timetable
+    due = [done for done in range(1, 101) if timetable.due(done - 1)]
+    assert due == [1, 2, 4, 8, 16, 32, 52, 72, 92, 100]
+    assert [timetable.times(rounds) for rounds in (1, 2, 3, 33, 52, 100)] == [1, 2, 3, 7, 7, 10]
 
 
 def test_a_job_that_never_scores_has_no_times_to() -> None:

@@ -1,0 +1,48 @@
+"""The job file that `securevfl train --example` prints."""
+
+from securevfl.protocols import names
+
+EXAMPLE = f"""\
+# securevfl train example.toml
+[job]
+name = "example"
+dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
+algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
+rounds = 100                   # at most: training ends once the loss has settled
+model = "linear"               # or mlp, with hidden = [64]
+# target_auc = 0.99            # ends it sooner, by scorings that a guard counts
+# batch_size = 128             # "full" if absent; smaller ones tell labels
+# local_steps = 5              # "exact" where not given; with learning_rate = 0.3, say
+seed = 0
+
+[exchange]
+scheme = "bfv"                 # of {", ".join(names.EXCHANGES)}
+hide = "residuals"             # or both; round_trips = 1 or 2 where auto should not choose
+
+[network]
+preset = "wan"                 # or latency_ms and bandwidth_mbit
+
+# [privacy]                    # with scheme = "dp"
+# noise_multiplier = 2.0       # or release_budget, or budget, to calibrate it
+# clip = 2.0
+
+[audit]
+must_resist = ["labels_from_residuals"]  # securevfl audit example.toml ends with status 1 else
+
+[output]
+directory = "models"
+checkpoint_every = 10
+
+# [[party]]
+# name = "bank"
+# role = "label"
+# data = "bank.csv"            # CSV or Parquet
+# id_column = "id"
+# label_column = "default"
+#
+# [[party]]
+# name = "shop"
+# role = "feature"
+# data = "shop.parquet"
+# id_column = "id"
+"""

@@ -1,0 +1,157 @@
+"""Where `securevfl train` writes: what is there already, whether it goes on, whether there is room.
+
+All of it is asked before any work, and nothing that somebody may still want is overwritten.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, DataError
+from securevfl.files import require_room
+from securevfl.models.storage import ModelHeader, load_model, tensor_shapes
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.checkpoints import Checkpoints, last_session
+from securevfl.protocols.session.state import SessionState
+
+HEADER_BYTES = 10_000
+# Weights as they are, before the last step, of the best point and its gradient; two states and the
+# one that takes their place.
+STATE_COPIES, STATES = 5, 3
+
+
+def model_path(folder: Path, party: str) -> Path:
+    """A party's model."""
+    return folder / f"{party}.safetensors"
+
+
+def session_to_go_on(
+    plan: Plan, folder: Path, *, resume: bool, force: bool
+) -> Mapping[str, SessionState]:
+    """The states that a job goes on from; none where it starts.
+
+    Raises:
+        ConfigError: there is nothing to go on from, or what is there would be overwritten.
+        DataError: states cannot be read.
+    """
+    if resume and force:
+        raise ConfigError("--resume goes on, --force starts again: give one of them")
+    if force:
+        return {}
+    if resume and plan.never_resumes is not None:
+        raise ConfigError(f"--resume: {plan.never_resumes}; --force starts again")
+    try:
+        states = last_session(folder, plan.facts.names)
+    except DataError as error:
+        raise DataError(f"{error}; --force starts again") from error
+    if not resume:
+        _require_nothing_there(plan, folder, states)
+        return {}
+    if not states:
+        raise ConfigError(_nothing_to_go_on(plan, folder))
+    theirs = _hash_of(states)
+    if theirs != plan.hash.hex():
+        raise ConfigError(
+            f"--resume: the session in {folder} is of another job, {theirs[:16]}, and this one is "
+            f"{plan.hash.hex()[:16]}"
+        )
+    return states
+
+
+def unfinished(plan: Plan, folder: Path) -> int | None:
+    """After how many rounds the job could go on; None where nothing has been kept.
+
+    Raises:
+        DataError: states cannot be read.
+    """
+    states = last_session(folder, plan.facts.names)
+    if not states or _hash_of(states) != plan.hash.hex():
+        return None
+    return next(iter(states.values())).rounds
+
+
+def forget_session(folder: Path, parties: Iterable[str]) -> None:
+    """Drop what a job could have gone on from: it has ended."""
+    for party in parties:
+        Checkpoints(folder, party).clear()
+
+
+def require_room_for(
+    plan: Plan, dataset: VerticalDataset, folder: Path, results: Iterable[Path | None]
+) -> None:
+    """Find out before training whether its files can be written.
+
+    Args:
+        plan: of the job.
+        dataset: its rows and columns.
+        folder: of models and checkpoints.
+        results: where results go, where they are asked for.
+
+    Raises:
+        DataError: a place that cannot be written to, or has too little room.
+    """
+    sizes: dict[Path, int] = {}
+    keeps = plan.job.output.checkpoint_every > 0 and plan.never_resumes is None
+    for table in dataset.parties:
+        is_label = table.name == plan.facts.label_party
+        header = ModelHeader(
+            party=table.name,
+            columns=table.columns,
+            intercept=is_label,
+            classes=plan.facts.classes,
+            loss=plan.loss.name,
+            job_hash=plan.hash.hex(),
+            rounds=0,
+            network=plan.networks.get(table.name),
+            representation=plan.representation,
+            head=plan.facts.names if plan.representation and is_label else None,
+        )
+        numbers = 8 * sum(prod(shape) for shape in tensor_shapes(header).values())
+        words = HEADER_BYTES + sum(map(len, table.columns))
+        sizes[model_path(folder, table.name)] = 2 * (numbers + words)
+        if keeps:
+            offsets = 8 * plan.facts.rows * plan.loss.outputs if plan.row_offsets else 0
+            state = STATE_COPIES * numbers + (offsets if is_label else 0) + words
+            sizes[Checkpoints(folder, table.name).newest] = STATES * state
+    require_room(sizes, "output folder")
+    for path in results:
+        if path is not None:
+            require_room({path: HEADER_BYTES}, "result file in")
+
+
+def _require_nothing_there(plan: Plan, folder: Path, states: Mapping[str, SessionState]) -> None:
+    if states:
+        rounds = next(iter(states.values())).rounds
+        if _hash_of(states) == plan.hash.hex():
+            raise ConfigError(
+                f"{folder} holds this very job, unfinished, after {rounds} rounds: --resume goes "
+                "on, --force starts again"
+            )
+        raise ConfigError(
+            f"{folder} holds another job, unfinished, after {rounds} rounds: take another [output] "
+            "directory, or --force to replace it"
+        )
+    paths = [model_path(folder, name) for name in plan.facts.names]
+    there = [str(path) for path in paths if path.exists()]
+    if there:
+        more = f" and {len(there) - 2} more" if len(there) > 2 else ""  # noqa: PLR2004
+        raise ConfigError(
+            f"{', '.join(there[:2])}{more} would be overwritten: take another [output] directory, "
+            "or --force to replace"
+        )
+
+
+def _nothing_to_go_on(plan: Plan, folder: Path) -> str:
+    path = model_path(folder, plan.facts.label_party)
+    try:
+        header = load_model(path).header
+    except DataError:  # none there, or another job's
+        header = None
+    if header is not None and header.job_hash == plan.hash.hex():
+        return f"--resume: this job is finished, after {header.rounds} rounds: {path}"
+    return f"--resume: {folder} holds no session of this job; without --resume it starts"
+
+
+def _hash_of(states: Mapping[str, SessionState]) -> str:
+    return next(iter(states.values())).job_hash

@@ -1,0 +1,171 @@
+"""`securevfl predict`: all parties of a job score new rows with the model that they trained."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from securevfl.cli import options
+from securevfl.errors import ConfigError
+from securevfl.job import read_job
+from securevfl.protocols import names
+
+if TYPE_CHECKING:
+    from securevfl.models.storage import SavedModel
+    from securevfl.reports.rows import PredictRow
+    from securevfl.scoring.outputs import Metrics
+    from securevfl.scoring.running import Scored
+    from securevfl.scoring.sources import RowsToScore
+
+STANDARD_OUTPUT = Path("-")
+
+
+def predict(
+    job: Annotated[Path, typer.Argument(help="Job file (TOML).")],
+    *,
+    out: Annotated[Path, typer.Option(help="Scores: .csv, .parquet, or - to print them.")],
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="A party's new rows, in place of its new_data."),
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="Where the parties' models lie; [output] directory else.")
+    ] = None,
+    l1: Annotated[
+        float | None, typer.Option(help="A point of an L1 path, in place of its last one.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an --out that is there.")] = False,
+    data_dir: options.DataDir = None,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Score new rows with a trained model: a probability and a class each, jointly.
+
+    Rows are those of --rows, else of new_data, test_data or data in the job file; of a data set
+    by name, its test rows.
+    """
+    described = read_job(job)
+    names.check_names(described)
+    given = _given(rows or [])
+    _check_out(out, force=force)
+    import platformdirs
+
+    from securevfl.data.sources import load
+    from securevfl.reports.results import write_results
+    from securevfl.reports.scores import left_out, scores_as_csv, write_scores
+    from securevfl.scoring.outputs import metrics, score_columns
+    from securevfl.scoring.parts import load_parts
+    from securevfl.scoring.running import score, scoring_plan
+    from securevfl.scoring.sources import rows_to_score
+
+    directory = models or described.output.directory
+    dataset = None
+    if described.job.dataset is not None:
+        dataset = load(described.job.dataset, parties=described.job.parties, data_dir=data_dir)
+    holders = described.party if dataset is None else dataset.parties
+    parts = load_parts(directory, [party.name for party in holders], l1=l1)
+    plan = scoring_plan(described, parts)
+    found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
+    header = parts[plan.label_party].header
+    new = found.rows
+    guard = platformdirs.user_state_path("securevfl") / "label-guard"
+    scored = score(plan, parts, new.features, new.ids, guard_directory=guard)
+    columns = score_columns(header, found.id_column, new.ids, scored.predictions)
+    quality = None if new.labels is None else metrics(header, scored.predictions, new.labels)
+    if out == STANDARD_OUTPUT:
+        sys.stdout.buffer.write(scores_as_csv(columns))
+        sys.stdout.flush()
+    else:
+        write_scores(out, columns)
+    row = predict_row(scored, found, parts, quality, out)
+    if json is not None:
+        write_results(
+            json,
+            command="predict",
+            seed=described.job.seed,
+            settings=described.model_dump(mode="json"),
+            rows=[row],
+        )
+    if not quiet:
+        _show(row, header.class_names or ())
+    if (dropped := left_out(new.dropped)) is not None:
+        sys.stderr.write(f"securevfl: {dropped}\n")
+
+
+def predict_row(
+    scored: "Scored",
+    found: "RowsToScore",
+    parts: "dict[str, SavedModel]",
+    quality: "Metrics | None",
+    out: Path,
+) -> "PredictRow":
+    """What a finished scoring reports."""
+    from dataclasses import asdict
+
+    from securevfl.reports.rows import cost_figures
+    from securevfl.scoring.running import trained_in
+
+    plan = scored.plan
+    header = parts[plan.label_party].header
+    exchange = plan.job.exchange
+    return {
+        "exchange": exchange.scheme,
+        "hide": exchange.hide if exchange.hide == "both" else None,
+        "shown": plan.shown,
+        "parties": len(plan.names),
+        "rows": len(found.rows.ids),
+        "origin": found.origin,
+        "trained_on": found.trained_on,
+        "dropped_rows": dict(found.rows.dropped),
+        "unused_columns": dict(found.rows.unused),
+        "labelled": 0 if quality is None else quality.rows,
+        "auc": None if quality is None else quality.auc,
+        "accuracy": None if quality is None else quality.accuracy,
+        **cost_figures(scored.costs),
+        "release": None if scored.release is None else asdict(scored.release),
+        "job_hash": header.job_hash,
+        "same_job": trained_in(plan, parts[plan.label_party]),
+        "model_rounds": header.rounds,
+        "out": str(out),
+        "wall_s": scored.wall_s,
+    }
+
+
+def _given(rows: Sequence[str]) -> dict[str, Path]:
+    given = {}
+    for each in rows:
+        name, sign, path = each.partition("=")
+        if not (name and sign and path) or name in given:
+            raise ConfigError(f"--rows {each!r}: expected NAME=FILE, once for each party")
+        given[name] = Path(path)
+    return given
+
+
+def _check_out(out: Path, *, force: bool) -> None:
+    """Refuse a place where scores cannot go, before any work."""
+    if out == STANDARD_OUTPUT:
+        return
+    from securevfl.reports.scores import require_suffix
+
+    require_suffix(out)
+    if out.exists() and not force:
+        raise ConfigError(f"--out {out} is there already: name another file, or give --force")
+
+
+def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
+    from rich.console import Console
+
+    from securevfl.reports import tables
+    from securevfl.reports.scores import predict_notes
+
+    # Whoever takes scores from standard output wants nothing else there.
+    apart = row["out"] == str(STANDARD_OUTPUT)
+    console = Console(stderr=apart)
+    title = f"{row['rows']:,} rows, model of job {row['job_hash'][:16]}"
+    console.print(tables.table(tables.PREDICT, [row], title))
+    for note in predict_notes(row, class_names):
+        console.print(note, highlight=False, markup=False)
+    if not apart:
+        console.print(f"scores: {row['out']}", highlight=False, markup=False)

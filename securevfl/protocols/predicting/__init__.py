@@ -1,0 +1,1 @@
+"""Scoring new rows with a trained model: each party with its own part, as in a round."""

@@ -1,0 +1,125 @@
+"""One party's program that scores new rows with its own part of a trained model.
+
+Every feature party computes H_k of its rows and gives it as rounds do: in clear, under masks that
+cancel in the sum, or clipped with noise. The label party adds its own and has H of every row.
+
+Learns:
+    label party: H of every new row, so with its own part of it Σ_{k<K} H_k, whatever the
+        exchange: between two parties that is the other's H_B, encrypted or not, and so it travels
+        in clear. Among three or more only the sum where training hides single predictions
+        (`masked`, `hide = "both"`), else every H_k; under `dp` H_k clipped with noise, one more
+        release of each row; with a head every u_k.
+    feature party: which rows are scored, and no score.
+Guarantees: against semi-honest parties. Scores of the same rows by several models are counted by
+    the feature party whose rows they are (`session.held_out_guard`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from securevfl.arrays import FloatArray
+from securevfl.job import Job
+from securevfl.models.losses import loss_for
+from securevfl.models.storage import SavedModel
+from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import Exchange, Shown
+from securevfl.protocols.predicting.agreement import agree_on_rows
+from securevfl.protocols.predicting.guarding import require_scoring_guard
+from securevfl.protocols.session.party import Party, Step
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import SETUP, Costs
+
+
+@dataclass(frozen=True)
+class ScoringPlan:
+    """What all parties know before they score.
+
+    Attributes:
+        job: the settings, of which the exchange's count.
+        algorithm: its description.
+        exchange: its description.
+        names: of all parties.
+        label_party: the one that gets the scores.
+    """
+
+    job: Job
+    algorithm: Algorithm
+    exchange: Exchange
+    names: tuple[str, ...]
+    label_party: str
+
+    @property
+    def shown(self) -> Shown:
+        """How the label party sees the others' predictions.
+
+        Raises:
+            ConfigError: the algorithm's models cannot score new rows.
+        """
+        return self.algorithm.new_rows(self.job, self.exchange, len(self.names))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoringPlace:
+    """What a party's program is given.
+
+    Attributes:
+        model: its part, from its own file.
+        features: its columns of the rows, unscaled, in the model's order, shape (rows, P).
+        rows_hash: SHA-256 over the rows' ids in their order.
+        guard_directory: where a feature party remembers which rows were scored; None does not.
+    """
+
+    model: SavedModel
+    features: FloatArray
+    rows_hash: bytes
+    guard_directory: Path | None = None
+
+
+async def score_rows(
+    channel: Channel, costs: Costs, *, plan: ScoringPlan, place: ScoringPlace
+) -> FloatArray | None:
+    """Take one party through the scoring of new rows.
+
+    Returns:
+        H, shape (rows, C), at the label party.
+
+    Raises:
+        PeerError: a peer broke the protocol, holds another model or other rows, or is gone.
+        HeldOutLeakRefused: other models have shown too much of this party's rows.
+        RangeExceeded: predictions leave what masks hold.
+        BudgetExhausted: one noisy release would spend more than the job may.
+    """
+    model, header, job = place.model, place.model.header, plan.job
+    party = Party(
+        channel, costs, plan.names, plan.label_party, loss_for(header.loss, header.classes)
+    )
+    learns = plan.exchange.learns(job)
+    directory, write_down = place.guard_directory, None
+    counts = plan.exchange.counts_held_out(job) and not party.holds_labels
+    if directory is not None and counts:
+        write_down = require_scoring_guard(
+            directory / party.name,
+            model,
+            place.features,
+            rounds_show=learns.predictions == "singly",
+            allowed=job.job.allow_feature_leak,
+        )
+    async with costs.compute(SETUP):
+        model.predict(place.features[:1])  # loads what a network needs
+    masks = await agree_on_rows(party, header, len(place.features), place.rows_hash)
+    gathering = plan.exchange.new_rows(
+        job, party, masks, shown=plan.shown, given=header.given, head=model.top
+    )
+    if write_down is not None:
+        write_down()
+    async with costs.compute("local"):
+        own = model.predict(place.features)
+    step, total = Step(0, (), party.feature_parties), None
+    if party.holds_labels:
+        others = await gathering.take_sum(step, own.shape)
+        async with costs.compute("local"):
+            total = others + own
+    else:
+        await gathering.give(step, own)
+    costs.end_round()
+    return total

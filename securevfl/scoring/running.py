@@ -1,0 +1,174 @@
+"""New rows scored in one process: every party a program of its own, over the simulated network."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.data.tables import fingerprint
+from securevfl.errors import DataError
+from securevfl.job import Job
+from securevfl.models.storage import SavedModel
+from securevfl.privacy.accounting import spent
+from securevfl.protocols.catalogue import agreed_hash, algorithm_of, exchange_of
+from securevfl.protocols.plan import Facts
+from securevfl.protocols.predicting.program import ScoringPlace, ScoringPlan, score_rows
+from securevfl.protocols.session.privacy_account import FRESH, NO_PROMISE, one_release
+from securevfl.runtime.costs import Costs, JobCosts, job_costs
+from securevfl.runtime.simulation import Tamper, simulate
+from securevfl.runtime.views import View
+from securevfl.scoring.parts import label_party_of
+
+
+@dataclass(frozen=True)
+class Release:
+    """What scoring under noise has promised of each new row.
+
+    Attributes:
+        mechanism: gaussian or laplace.
+        noise_multiplier: z.
+        clip: β.
+        delta: δ.
+        epsilon: of this one release; None where infinite.
+        noise: where it comes from.
+    """
+
+    mechanism: str
+    noise_multiplier: float
+    clip: float
+    delta: float
+    epsilon: float | None
+    noise: str
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Rows that have been scored.
+
+    Attributes:
+        plan: how.
+        predictions: H, shape (rows, C), which the label party has.
+        ledgers: each party's costs.
+        views: each party's view, where recorded.
+        release: what noise promises of each row; None where there is none.
+        wall_s: seconds on this machine's clock.
+    """
+
+    plan: ScoringPlan
+    predictions: FloatArray
+    ledgers: dict[str, Costs]
+    views: dict[str, View]
+    release: Release | None
+    wall_s: float
+
+    @property
+    def costs(self) -> JobCosts:
+        """What it cost."""
+        return job_costs(self.ledgers, 1)
+
+
+def scoring_plan(job: Job, parts: Mapping[str, SavedModel]) -> ScoringPlan:
+    """How a job's parties score new rows.
+
+    Raises:
+        ConfigError: models that cannot, or an exchange that takes other numbers of parties.
+        DataError: the job's parties are not those of the parts.
+    """
+    names = tuple(parts)
+    if job.party and {each.name for each in job.party} != set(names):
+        told = ", ".join(each.name for each in job.party)
+        raise DataError(f"the job's parties are {told}, the model's parts {', '.join(names)}")
+    plan = ScoringPlan(job, algorithm_of(job), exchange_of(job), names, label_party_of(parts))
+    _ = plan.shown
+    return plan
+
+
+def score(
+    plan: ScoringPlan,
+    parts: Mapping[str, SavedModel],
+    features: Mapping[str, FloatArray],
+    ids: tuple[str, ...],
+    *,
+    guard_directory: Path | None = None,
+    record_views: bool = False,
+    tamper: Tamper | None = None,
+) -> Scored:
+    """Run all parties' programs.
+
+    Args:
+        plan: see `scoring_plan`.
+        parts: by party, its part of the model.
+        features: by party, its columns of the rows, unscaled.
+        ids: of the rows, in their order.
+        guard_directory: where feature parties remember which rows were scored; None does not.
+        record_views: keep every party's view.
+        tamper: fault injection into the network.
+
+    Raises:
+        PeerError: parts of different models, or a party broke the protocol.
+        HeldOutLeakRefused: other models have shown too much of a party's rows.
+        BudgetExhausted: one noisy release would spend more than the job may.
+    """
+    rows_hash = bytes.fromhex(fingerprint(ids))
+    release = _release(plan, parts[plan.label_party])
+    programs = {
+        name: partial(
+            score_rows,
+            plan=plan,
+            place=ScoringPlace(part, features[name], rows_hash, guard_directory),
+        )
+        for name, part in parts.items()
+    }
+    started = time.perf_counter()
+    simulated = simulate(
+        programs,
+        plan.job.network.resolve(),
+        job_hash=plan.job.hash(),
+        record_views=record_views,
+        tamper=tamper,
+    )
+    wall = time.perf_counter() - started
+    predictions = simulated.results[plan.label_party]
+    assert predictions is not None  # noqa: S101
+    return Scored(plan, predictions, simulated.costs, simulated.views, release, wall)
+
+
+def trained_in(plan: ScoringPlan, model: SavedModel) -> bool | None:
+    """Whether a model was trained in this very job; None where its file does not say.
+
+    Raises:
+        ConfigError: a job that nothing could be trained in.
+    """
+    header = model.header
+    if header.rows is None:
+        return None
+    facts = Facts(
+        names=plan.names,
+        label_party=plan.label_party,
+        rows=header.rows,
+        test_rows=0,
+        classes=header.classes,
+        row_digests=np.empty(0, np.uint64),
+    )
+    custom = header.network is not None and header.network.kind == "custom"
+    return agreed_hash(plan.job, facts, plan.names if custom else ()).hex() == header.job_hash
+
+
+def _release(plan: ScoringPlan, model: SavedModel) -> Release | None:
+    if not plan.exchange.adds_noise:
+        return None
+    settings = plan.job.privacy
+    mechanism = one_release(settings, model.header.given)
+    found = spent(mechanism, 1, settings.delta).release
+    return Release(
+        mechanism=mechanism.name,
+        noise_multiplier=mechanism.noise_multiplier,
+        clip=mechanism.clip,
+        delta=settings.delta,
+        epsilon=found if np.isfinite(found) else None,
+        noise=FRESH if settings.noise_seed is None else NO_PROMISE,
+    )

@@ -1,0 +1,97 @@
+"""Pages for people, as a browser shows them: from the result files that the documents keep."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from securevfl.reports.page import audit_page
+from securevfl.reports.rounds import rounds_page
+from securevfl.reports.sweep import sweep_page
+from securevfl.reports.tradeoff import tradeoff_page
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "data"
+CHECKS = Path(__file__).with_name("page_checks.js").read_text(encoding="utf-8")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PHONE, DESK, PAPER = 390, 1440, 718  # of A4 within its margins
+PAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "audit-credit": lambda result: audit_page(with_few_figures(result)),
+    "noise-lr": sweep_page,
+    "rounds-optimum": rounds_page,
+    "opening-credit": tradeoff_page,
+}
+
+
+def with_few_figures(result: Mapping[str, Any], kept: int = 9) -> dict[str, Any]:
+    """An audit whose first rows alone have figures: drawing takes longer than looking."""
+    rows = result["rows"]
+    bare = [{**row, "detail": {**row["detail"], "curves": []}} for row in rows[kept:]]
+    return {**result, "rows": [*rows[:kept], *bare]}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium of this machine: $CHROMIUM, or by one of its usual names."""
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("no Chromium found: install one, or name it in CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, chromium_sandbox=False)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def shown(
+    request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Page, list[str]]]:
+    """A page, and what the browser asked for or complained of since it was opened."""
+    result = json.loads((RESULTS / f"{request.param}.json").read_text(encoding="utf-8"))
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(PAGES[request.param](result), encoding="utf-8")
+    page = browser.new_page()
+    heard: list[str] = []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda asked: heard.append(asked.url))
+    page.goto(path.as_uri())
+    heard.remove(path.as_uri())
+    yield page, heard
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_a_page_can_be_read_on_a_phone_and_on_a_desk_by_day_and_by_night(
+    shown: tuple[Page, list[str]],
+    width: int,
+    scheme: Any,  # noqa: ANN401
+) -> None:
+    page, heard = shown
+    page.set_viewport_size({"width": width, "height": 844})
+    page.emulate_media(color_scheme=scheme, media="screen")
+    assert page.evaluate(CHECKS) == []
+    assert heard == []
+
+
+def test_a_page_is_printed_whole_and_dark_on_white(shown: tuple[Page, list[str]]) -> None:
+    page, _ = shown
+    page.set_viewport_size({"width": PAPER, "height": 1000})
+    page.emulate_media(color_scheme="dark", media="print")
+    assert page.evaluate(CHECKS) == []
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    folded = "[...document.querySelectorAll('details dl')].filter(e => !e.checkVisibility()).length"
+    assert page.evaluate(folded) == 0
+
+
+def test_a_page_says_how_it_was_made(shown: tuple[Page, list[str]]) -> None:
+    page, _ = shown
+    footer = page.inner_text("footer")
+    assert page.inner_text("footer pre").startswith("securevfl ")
+    for word in ("version", "commit", "date", "seed", "processor", "dataset"):
+        assert f"\n{word}\n" in footer

@@ -1,0 +1,192 @@
+"""New rows are scored as training scored held-out ones, and nobody learns more than is said."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.errors import (
+    BudgetExhausted,
+    ConfigError,
+    DataError,
+    HeldOutLeakRefused,
+    PeerViolation,
+)
+from securevfl.protocols.predicting.agreement import ScoringHello
+from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
+from securevfl.scoring import JointModel
+from securevfl.wire.codec import decode, encode
+from tests.scoring_jobs import features_of, parts_of, scored, trained
+
+BOTH: dict[str, Any] = {"scheme": "bfv", "hide": "both"}
+SQUARED = {"loss": "squared"}
+HEAD = {"head": "logistic", "representation": 2, "learning_rate": 0.1, "local_steps": 2}
+CASES: dict[str, tuple[int, dict[str, Any]]] = {
+    "plain": (2, {}),
+    "plain, K = 3": (3, {}),
+    "masked": (3, {"exchange": {"scheme": "masked"}}),
+    "bfv": (2, {"exchange": {"scheme": "bfv"}}),
+    "bfv, masked": (3, {"exchange": {"scheme": "bfv", "predictions": "masked"}}),
+    "bfv, both": (2, {"exchange": BOTH, "job": SQUARED}),
+    "bfv, both, K = 3": (3, {"exchange": BOTH, "job": SQUARED}),
+    "fdml": (3, {"job": {"algorithm": "fdml", "learning_rate": 0.1}}),
+    "dbcd": (2, {"job": {"algorithm": "dbcd", "l1": 0.01}}),
+    "head": (2, {"job": HEAD}),
+    "mlp": (2, {"job": {"model": "mlp", "hidden": [2], "learning_rate": 0.1, "local_steps": 2}}),
+}
+SUMS = {"masked", "bfv, masked", "bfv, both, K = 3", "fdml"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_score_as_in_training_and_the_label_party_sees_what_is_said(case: str) -> None:
+    parties, sections = CASES[case]
+    result, dataset = trained(parties, **sections)
+    again = scored(result, dataset, record_views=True)
+    own = {name: outcome.held_out for name, outcome in result.outcomes.items()}
+    expected = result.plan.algorithm.together(result.plan, result.outcomes)
+    tolerance = 1e-8 if case in SUMS else 1e-12
+    np.testing.assert_allclose(again.predictions, expected, atol=tolerance)
+    view = again.views["party0"]
+    assert again.plan.shown == ("summed" if case in SUMS else "singly")
+    assert {type(entry.message) for entry in view.received()} == {
+        ScoringHello,
+        MaskedPredictions if case in SUMS else Predictions,
+    }
+    for entry in view.received(Predictions):
+        assert isinstance(entry.message, Predictions)
+        np.testing.assert_allclose(entry.message.values, own[entry.sender], atol=1e-12)
+    for name in dataset.parties[1:]:
+        told = again.views[name.name].received()
+        assert {type(entry.message) for entry in told} == {ScoringHello}
+
+
+def test_a_masked_part_alone_says_nothing() -> None:
+    result, dataset = trained(3, exchange={"scheme": "masked"})
+    again = scored(result, dataset, record_views=True)
+    for entry in again.views["party0"].received(MaskedPredictions):
+        assert isinstance(entry.message, MaskedPredictions)
+        # Uniform over 2^64: within 2^40 of zero once in 2^23 numbers.
+        small = np.abs(entry.message.values.astype(np.int64)) < 2**40
+        assert not small.any()
+
+
+def test_several_classes_and_a_loss_of_their_own() -> None:
+    result, dataset = trained(2, classes=3)
+    again = scored(result, dataset)
+    expected = result.plan.algorithm.together(result.plan, result.outcomes)
+    np.testing.assert_allclose(again.predictions, expected, atol=1e-12)
+
+
+NOISE: dict[str, Any] = {
+    "exchange": {"scheme": "dp"},
+    "privacy": {"noise_multiplier": 0.5, "clip": 0.25},
+    "job": {"learning_rate": 0.1},
+}
+
+
+def test_noise_is_on_every_part_that_leaves_a_feature_party_and_is_a_release_of_its_own() -> None:
+    result, dataset = trained(2, **NOISE)
+    first, second = (scored(result, dataset, record_views=True) for _ in range(2))
+    assert np.abs(first.predictions - second.predictions).max() > 0.05
+    own = np.clip(result.outcomes["party1"].held_out, -0.25, 0.25)
+    (entry,) = first.views["party0"].received(Predictions)
+    assert isinstance(entry.message, Predictions)
+    # 80 draws of deviation 2·0.25·z: half of it or twice that not once in 10^9.
+    noise = np.std(entry.message.values - own)
+    assert 0.125 < noise < 0.5
+    assert first.release is not None
+    assert first.release.epsilon is not None
+    assert first.release.epsilon > 1
+
+
+def test_a_budget_holds_for_one_release_and_calibrates_it() -> None:
+    result, dataset = trained(2, **NOISE)
+    over = result.job.model_copy(
+        update={"privacy": result.job.privacy.model_copy(update={"release_budget": 0.1})}
+    )
+    with pytest.raises(BudgetExhausted, match="1 releases of a new row"):
+        scored(result, dataset, job=over)
+    changes = {"release_budget": 2.0, "noise_multiplier": None}
+    within = result.job.model_copy(
+        update={"privacy": result.job.privacy.model_copy(update=changes)}
+    )
+    release = scored(result, dataset, job=within).release
+    assert release is not None
+    assert release.epsilon is not None
+    assert 1.99 < release.epsilon <= 2.0
+
+
+def test_parts_of_different_models_are_refused_by_the_parties_themselves() -> None:
+    result, dataset = trained()
+    parts = parts_of(result)
+    for change, told in (
+        ({"job_hash": "cd" * 32}, "another model"),
+        ({"rounds": 2}, "rounds, here"),
+    ):
+        header = replace(parts["party1"].header, **change)
+        mixed = {**parts, "party1": replace(parts["party1"], header=header)}
+        with pytest.raises(PeerViolation, match=told):
+            scored(result, dataset, parts=mixed)
+        with pytest.raises(DataError, match="parts of different models"):
+            JointModel(mixed)
+
+
+@pytest.mark.parametrize("field", ["rows", "rows_hash"])
+def test_other_rows_or_another_order_of_them_are_refused(field: str) -> None:
+    result, dataset = trained()
+
+    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
+        del receiver
+        message = decode(data)
+        if sender == "party1" and isinstance(message, ScoringHello):
+            other = {"rows": message.rows + 1, "rows_hash": b"\0" * 32}[field]
+            return encode(replace(message, **{field: other}))  # type: ignore[arg-type]
+        return data
+
+    with pytest.raises(PeerViolation, match="party1 scores"):
+        scored(result, dataset, tamper=tamper)
+
+
+def test_scores_of_transferred_models_are_refused_with_a_reason() -> None:
+    result, dataset = trained(
+        job={"algorithm": "ftl", "loss": "taylor-logistic", "learning_rate": 0.1}
+    )
+    with pytest.raises(ConfigError, match="ftl"):
+        scored(result, dataset)
+
+
+def test_the_same_model_may_score_the_same_rows_again_and_another_one_is_counted(
+    tmp_path: Path,
+) -> None:
+    masked: dict[str, Any] = {"exchange": {"scheme": "masked"}}
+    result, dataset = trained(3, guard=tmp_path, **masked)
+    for _ in range(2):  # training has scored them
+        scored(result, dataset, guard_directory=tmp_path)
+    other, _ = trained(3, **masked, job={"seed": 1})
+    with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs show 2 columns"):
+        scored(other, dataset, guard_directory=tmp_path)
+    fresh = {name: values + 1.0 for name, values in features_of(dataset).items()}
+    for _ in range(2):
+        scored(other, dataset, features=fresh, guard_directory=tmp_path)
+    with pytest.raises(HeldOutLeakRefused):
+        scored(result, dataset, features=fresh, guard_directory=tmp_path)
+    overruled = other.job.with_settings(allow_feature_leak=True)
+    scored(other, dataset, job=overruled, guard_directory=tmp_path)
+
+
+def test_a_refused_scoring_is_not_written_down(tmp_path: Path) -> None:
+    result, dataset = trained(3, exchange={"scheme": "masked"})
+    parts = parts_of(result)
+    header = replace(parts["party2"].header, rounds=1)
+    mixed = {**parts, "party2": replace(parts["party2"], header=header)}
+    with pytest.raises(PeerViolation):
+        scored(result, dataset, parts=mixed, guard_directory=tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_where_rounds_show_single_predictions_in_clear_nothing_is_counted(tmp_path: Path) -> None:
+    result, dataset = trained(2)
+    scored(result, dataset, guard_directory=tmp_path)
+    assert not list(tmp_path.rglob("*.json"))

@@ -1,0 +1,269 @@
+"""`securevfl predict` and `securevfl model show` as a person runs them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from securevfl.errors import DataError
+from securevfl.models.storage import load_model
+from securevfl.scoring import load_models
+from tests.end_to_end.commands import example, rows_of, run
+
+Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("clean_place")
+
+JOB = """
+[job]
+rounds = 20
+[[party]]
+name = "bank"
+role = "label"
+data = "bank.csv"
+label_column = "status"
+new_data = "bank-new.csv"
+[[party]]
+name = "shop"
+role = "feature"
+data = "shop.csv"
+id_column = "customer"
+new_data = "shop-new.csv"
+"""
+
+
+def write(path: str, columns: dict[str, Any]) -> None:
+    pl.DataFrame(columns).write_csv(path)
+
+
+@pytest.fixture
+def job(clean_place: None) -> str:
+    """A trained job, with new rows in other orders of columns; 3 of them at the bank alone."""
+    generator = np.random.default_rng(3)
+    values = generator.standard_normal((160, 4))
+    noisy = values.sum(axis=1) + generator.logistic(size=160)
+    status = np.where(noisy > 0, "late", "paid")
+    ids = [f"c{number:03}" for number in range(160)]
+    old, new = slice(0, 120), slice(120, 160)
+    bank: dict[str, Any] = {"id": ids, "income": values[:, 0], "debt": values[:, 1]}
+    bank["status"] = status
+    shop: dict[str, Any] = {"customer": ids, "visits": values[:, 2] * 9, "spent": values[:, 3] + 7}
+    write("bank.csv", {name: column[old] for name, column in bank.items()})
+    write("shop.csv", {name: column[old] for name, column in shop.items()})
+    write("bank-new.csv", {name: bank[name][new] for name in ("debt", "id", "income")})
+    later = slice(123, 160)
+    names = ("spent", "visits", "customer")
+    write("shop-new.csv", {"note": ids[later]} | {name: shop[name][later] for name in names})
+    write("labelled.csv", {name: column[new] for name, column in bank.items()})
+    Path("job.toml").write_text(JOB, encoding="utf-8")
+    assert run("train", "job.toml", "--quiet") == 0
+    return "job.toml"
+
+
+def test_new_rows_come_out_with_their_ids_probabilities_and_class_names(
+    job: str, capsys: Capture
+) -> None:
+    assert run("predict", job, "--out", "scores.csv", "--json", "out.json") == 0
+    scores = pl.read_csv("scores.csv")
+    assert scores.columns == ["id", "probability", "class"]
+    assert scores["id"].to_list() == [f"c{number:03}" for number in range(123, 160)]
+    chosen = np.where(scores["probability"] > 0.5, "paid", "late")
+    assert scores["class"].to_list() == chosen.tolist()
+    told = capsys.readouterr()
+    assert "probability: of class 'paid', not 'late'" in told.out
+    assert "whatever the exchange: it was sent in clear" in told.out
+    assert "shop: columns that the model does not take: note" in told.out
+    assert "rows without a partner are not scored: 3 of bank" in told.err
+    (row,) = rows_of("out.json", "predict")
+    assert (row["rows"], row["origin"], row["trained_on"]) == (37, "new_data", 0)
+    assert row["dropped_rows"] == {"bank": 3, "shop": 0}
+    assert (row["auc"], row["labelled"], row["same_job"]) == (None, 0, True)
+    assert row["compute_s"] + row["communication_s"] == pytest.approx(row["total_s"])
+    assert (row["messages"], row["bytes_sent"] > 37 * 8) == (1, True)
+
+    # One place that has all parts and all rows finds the same.
+    model = load_models("models")
+    assert (model.classes_, model.label_party) == (("late", "paid"), "bank")
+    bank, shop = (pl.read_csv(f"{name}-new.csv") for name in ("bank", "shop"))
+    frames = {"bank": bank[3:], "shop": shop}
+    shares = model.predict_proba(frames)
+    np.testing.assert_allclose(shares[:, 1], scores["probability"], atol=1e-12)
+    assert model.predict({**frames, "bank": bank[3:].to_pandas()}) == scores["class"].to_list()
+    linear = model.intercept_ + sum(
+        frames[name]
+        .select(load_model(Path(f"models/{name}.safetensors")).header.columns)
+        .to_numpy()
+        @ model.coef_[name].T
+        for name in frames
+    )
+    np.testing.assert_allclose(linear[:, 0], model.decision_function(frames), atol=1e-9)
+
+
+def test_labels_that_are_there_are_told_of_and_parquet_and_standard_output_work(
+    job: str, capsys: Capture
+) -> None:
+    new = ["--rows", "bank=labelled.csv", "--json", "out.json"]
+    assert run("predict", job, *new, "--out", "scores.parquet", "--quiet") == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "securevfl: rows without a partner are not scored: 3 of bank\n"
+    (row,) = rows_of("out.json", "predict")
+    scores = pl.read_parquet("scores.parquet")
+    truth = pl.read_csv("labelled.csv")["status"][3:]
+    assert row["accuracy"] == pytest.approx((scores["class"] == truth).mean())
+    assert row["auc"] > 0.6
+    assert (row["origin"], row["labelled"]) == ("rows", 37)
+    assert run("predict", job, "--out", "-") == 0
+    printed = capsys.readouterr()
+    assert pl.read_csv(printed.out.encode()).equals(scores)
+    assert "probability: of class" in printed.err
+
+
+def test_an_existing_file_is_kept_and_replaced_only_by_force(job: str, capsys: Capture) -> None:
+    Path("scores.csv").write_text("mine", encoding="utf-8")
+    assert run("predict", job, "--out", "scores.csv") == 2
+    assert "is there already" in capsys.readouterr().err
+    assert Path("scores.csv").read_text(encoding="utf-8") == "mine"
+    assert run("predict", job, "--out", "scores.csv", "--force", "--quiet") == 0
+    assert pl.read_csv("scores.csv").height == 37
+
+
+def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
+    job: str, capsys: Capture
+) -> None:
+    Path(job).write_text(
+        "\n".join(line for line in JOB.splitlines() if "new_data" not in line), encoding="utf-8"
+    )
+    assert run("predict", job, "--out", "scores.csv", "--json", "out.json") == 0
+    (row,) = rows_of("out.json", "predict")
+    trained_on = load_model(Path("models/bank.safetensors")).header.rows
+    assert (row["rows"], row["origin"], row["trained_on"]) == (120, "data", trained_on)
+    assert f"{trained_on} of these rows are those that the model was trained on" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_job_that_has_changed_since_is_told(job: str, capsys: Capture) -> None:
+    Path(job).write_text(JOB.replace("rounds = 20", "rounds = 21"), encoding="utf-8")
+    assert run("predict", job, "--out", "scores.csv") == 0
+    assert "trained in another job" in capsys.readouterr().out
+    Path(job).write_text(JOB.replace('"shop"', '"store"'), encoding="utf-8")
+    assert run("predict", job, "--out", "others.csv") == 2
+    assert "no model file models/store.safetensors" in capsys.readouterr().err
+
+
+def test_a_data_set_by_name_has_its_test_rows_scored() -> None:
+    job = example(('"bfv"', '"plain"'), ("rounds = 100", "rounds = 3"))
+    assert run("train", job, "--quiet", "--json", "train.json") == 0
+    assert run("predict", job, "--out", "scores.csv", "--quiet", "--json", "out.json") == 0
+    (trained,), (row,) = rows_of("train.json", "train"), rows_of("out.json", "predict")
+    assert (row["auc"], row["origin"]) == (trained["auc"], "dataset")
+    scores = pl.read_csv("scores.csv")
+    assert scores.columns[0] == "row"
+    assert set(scores["class"]) == {"malignant", "benign"}
+
+
+def swap_models() -> None:
+    bank, shop = Path("models/bank.safetensors"), Path("models/shop.safetensors")
+    shop.write_bytes(bank.read_bytes())
+
+
+def drop_columns() -> None:
+    pl.read_csv("shop-new.csv").select("customer", "note").write_csv("shop-new.csv")
+
+
+def mix_models() -> None:
+    old = Path("models/shop.safetensors").read_bytes()
+    assert run("train", "job.toml", "--quiet", "--seed", "1") == 0
+    Path("models/shop.safetensors").write_bytes(old)
+
+
+def nobody_in_common() -> None:
+    new = pl.read_csv("shop-new.csv").with_columns(customer="x" + pl.col("customer"))
+    new.write_csv("shop-new.csv")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (swap_models, "the part of 'bank', not of 'shop'"),
+        (drop_columns, "lacks 2 columns of the model: 'visits', 'spent'"),
+        (mix_models, "parts of different models: 'bank' is of job"),
+        (nobody_in_common, "no common ids among the new rows ('bank' 40, 'shop' 37 ids)"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(
+    job: str, capsys: Capture, spoil: object, told: str
+) -> None:
+    assert callable(spoil)
+    spoil()
+    capsys.readouterr()
+    assert run("predict", job, "--out", "scores.csv", "--quiet") == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert not Path("scores.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--out", "scores.xls"], "expected .csv, .parquet"),
+        (["--out", "scores.csv", "--rows", "bank"], "expected NAME=FILE"),
+        (["--out", "scores.csv", "--rows", "store=a.csv"], "rows of store: parties are bank, shop"),
+        (["--out", "scores.csv", "--models", "nowhere"], "securevfl train"),
+        ([], "--out"),
+    ],
+)
+def test_a_mistake_gets_one_line(
+    job: str, capsys: Capture, arguments: list[str], told: str
+) -> None:
+    assert run("predict", job, *arguments) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_labels_of_no_class_are_told(job: str, capsys: Capture) -> None:
+    rows = pl.read_csv("labelled.csv").with_columns(status=pl.lit("lost"))
+    rows.write_csv("labelled.csv")
+    assert run("predict", job, "--rows", "bank=labelled.csv", "--out", "scores.csv") == 2
+    assert "37 are no class of the model, the first is 'lost'" in capsys.readouterr().err
+
+
+def test_a_model_is_shown_with_its_coefficients_by_name(job: str, capsys: Capture) -> None:
+    assert run("model", "show", "models/bank.safetensors") == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
+    for word in ("bank (label party)", "classes: late, paid", "income", "debt", "(constant)"):
+        assert word in told
+    files = ["models/bank.safetensors", "models/shop.safetensors"]
+    assert run("model", "show", *files, "--json", "out.json") == 0
+    lines = capsys.readouterr().out.splitlines()
+    bank, shop = rows_of("out.json", "model show")
+    assert bank["class_names"] == ["late", "paid"]
+    assert shop["class_names"] is None
+    assert (bank["intercept"] is not None, shop["intercept"]) == (True, [0.0])
+    every = {each["column"]: each for row in (bank, shop) for each in row["columns"]}
+    for each in every.values():
+        assert each["per_unit"][0] == pytest.approx(each["standardized"][0] / each["scale"])
+    largest = sorted(every, key=lambda name: -abs(every[name]["standardized"][0]))
+    shown = [line.split()[1] for line in lines if line.split()[:1] in (["bank"], ["shop"])]
+    assert shown[2:] == [*largest, "(constant)", "(constant)"]  # after a line of each part
+    assert json.loads(Path("out.json").read_text())["settings"] == {"files": files}
+
+
+def test_rows_that_do_not_fit_a_model_are_refused(job: str) -> None:
+    model = load_models("models")
+    good = np.zeros((4, 2))
+    for rows, told in (
+        ({"bank": good}, "the model is of bank, shop"),
+        ({"bank": good, "shop": good[:3]}, "different numbers of rows"),
+        ({"bank": good, "shop": np.zeros((4, 3))}, "expected 2 columns"),
+        ({"bank": good, "shop": np.full((4, 2), np.nan)}, "'visits' 4, 'spent' 4"),
+        ({"bank": good, "shop": pl.DataFrame({"a": [1]})}, "'visits', 'spent'"),
+    ):
+        with pytest.raises(DataError, match=told):
+            model.decision_function(rows)

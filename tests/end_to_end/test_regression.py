@@ -1,0 +1,331 @@
+"""Regression: real targets through the exchanges, against scikit-learn and against twins."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.linear_model import Lasso, Ridge
+from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
+from securevfl.data.joining import load_files
+from securevfl.data.own_files import FileSource
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.errors import ConfigError, DataError
+from securevfl.job import Job
+from securevfl.models.storage import load_model
+from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
+from tests.end_to_end.commands import rows_of, run
+from tests.end_to_end.conftest import SmallKeys, relative_difference
+
+FloatArray = NDArray[np.float64]
+SLACK = 1e-8
+
+
+def fit(
+    dataset: VerticalDataset, settings: Mapping[str, object] | None = None, **sections: object
+) -> TrainingResult:
+    job = Job.of(job={"loss": "squared", **(settings or {})}, **sections)
+    return train(job, dataset, Environment(keys=SmallKeys()))
+
+
+def in_one_place(dataset: VerticalDataset) -> tuple[FloatArray, FloatArray]:
+    """All columns, standardized by the training rows."""
+    rows = np.hstack([party.train for party in dataset.parties])
+    held_out = np.hstack([party.test for party in dataset.parties])
+    mean, scale = rows.mean(axis=0), rows.std(axis=0)
+    return (rows - mean) / scale, (held_out - mean) / scale
+
+
+@pytest.fixture(scope="module")
+def diabetes() -> VerticalDataset:
+    return load("diabetes")
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_exact_steps_end_at_scikit_learns_ridge(parties: int, intercept: bool) -> None:
+    dataset = load("diabetes", parties=parties)
+    inputs, held_out = in_one_place(dataset)
+    l2 = 0.3
+    ridge = Ridge(alpha=l2 * len(inputs), fit_intercept=intercept).fit(inputs, dataset.train_labels)
+    settings = {"rounds": 250, "tolerance": 0.0, "l2": l2, "intercept": intercept, "eval_every": 0}
+    result = fit(dataset, settings)
+    due = ridge.predict(held_out)
+    assert result.predictions[:, 0] == pytest.approx(
+        due, abs=SLACK * float(np.std(dataset.train_labels))
+    )
+    score = result.scores[-1]
+    assert score.r2 == pytest.approx(r2_score(dataset.test_labels, due), rel=SLACK)
+    assert score.rmse == pytest.approx(
+        np.sqrt(mean_squared_error(dataset.test_labels, due)), rel=SLACK
+    )
+    assert score.mae == pytest.approx(mean_absolute_error(dataset.test_labels, due), rel=SLACK)
+    assert score.class_auc is None
+    with pytest.raises(ConfigError, match="no AUC"):
+        _ = score.auc
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        {"scheme": "bfv", "round_trips": 2},
+        {"scheme": "bfv", "round_trips": 1},
+        {"scheme": "ckks", "round_trips": 2},
+        {"scheme": "paillier"},
+        {"scheme": "bfv", "hide": "both"},
+        {"scheme": "paillier", "hide": "both"},
+    ],
+    ids=str,
+)
+def test_protected_runs_are_their_twins_in_clear(
+    diabetes: VerticalDataset, exchange: dict[str, object]
+) -> None:
+    few = some_rows(diabetes, 60)
+    # Where both sides are hidden nobody watches the loss: as many rounds in clear.
+    settings = {"rounds": 4, "tolerance": 0.0, "learning_rate": 0.1, "local_steps": 3}
+    twin = fit(few, {**settings, "batch_size": "full"})
+    protected = fit(few, settings, exchange=exchange)
+    assert relative_difference(protected, twin) <= 1e-4
+    score, due = protected.scores[-1], protected.exact_score
+    assert score.r2 == pytest.approx(due.r2, abs=1e-4)
+    assert score.rmse == pytest.approx(due.rmse, rel=1e-4)
+    assert (score.mae is None) == (exchange.get("hide") == "both")
+
+
+@pytest.mark.parametrize("exchange", [{"scheme": "masked"}, {"scheme": "bfv", "hide": "both"}])
+def test_three_parties_and_turns(exchange: dict[str, object]) -> None:
+    dataset = some_rows(load("diabetes", parties=3), 60)
+    settings = {"rounds": 3, "algorithm": "fedbcd-s", "learning_rate": 0.1, "local_steps": 2}
+    twin = fit(dataset, {**settings, "batch_size": "full"})
+    protected = fit(dataset, {**settings, "batch_size": "full"}, exchange=exchange)
+    assert relative_difference(protected, twin) <= 1e-4
+    assert protected.scores[-1].r2 == pytest.approx(twin.scores[-1].r2, abs=1e-4)
+
+
+def test_l1_block_descent_ends_at_scikit_learns_lasso(diabetes: VerticalDataset) -> None:
+    """λ₁ is in units of the targets' deviation, which the label party alone knows."""
+    inputs, held_out = in_one_place(diabetes)
+    l1, deviation = 0.05, float(np.std(diabetes.train_labels))
+    lasso = Lasso(alpha=l1 * deviation, tol=1e-12).fit(inputs, diabetes.train_labels)
+    result = fit(diabetes, {"algorithm": "dbcd", "l1": l1, "rounds": 300, "tolerance": 1e-12})
+    assert result.predictions[:, 0] == pytest.approx(lasso.predict(held_out), rel=1e-5)
+    zeros = np.concatenate([each.model.weights[:, 0] for each in result.outcomes.values()]) == 0
+    assert zeros.sum() == np.sum(lasso.coef_ == 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sections"),
+    [
+        ({"algorithm": "fdml", "learning_rate": 0.5, "rounds": 60}, {}),
+        ({"local_rule": "exact", "learning_rate": 0.2, "rounds": 60}, {}),
+        ({"algorithm": "fedsgd", "rounds": 60}, {}),
+        ({"rounds": 60, "batch_size": 100}, {"privacy": {"noise_multiplier": 0.05}}),
+    ],
+    ids=["fdml", "exact rule", "fedsgd", "dp"],
+)
+def test_other_algorithms_and_noise_learn(
+    diabetes: VerticalDataset, settings: dict[str, object], sections: dict[str, object]
+) -> None:
+    exchange = {"scheme": "dp" if sections else "plain"}
+    result = fit(diabetes, {**settings, "eval_every": 0}, exchange=exchange, **sections)
+    assert result.learned
+    assert result.exact_score.r2 is not None
+    assert result.exact_score.r2 > 0.4
+
+
+def test_networks_learn_what_is_not_linear(generator: np.random.Generator) -> None:
+    inputs = generator.standard_normal((240, 4))
+    dataset = parted(inputs, np.abs(inputs[:, 0]) + np.abs(inputs[:, 2]))
+    settings = {"model": "mlp", "hidden": [16], "local_steps": 5, "learning_rate": 0.5}
+    result = fit(dataset, {**settings, "rounds": 20, "batch_size": "full", "eval_every": 0})
+    assert result.scores[-1].r2 is not None
+    assert result.scores[-1].r2 > 0.3  # linear models have none
+
+
+def parted(inputs: FloatArray, targets: FloatArray) -> VerticalDataset:
+    base = load("diabetes")
+    half = inputs.shape[1] // 2
+    last = len(inputs) * 3 // 4
+    tables = [
+        replace(
+            party,
+            columns=tuple(f"c{i}" for i in range(part.shape[1])),
+            train=part[:last],
+            test=part[last:],
+        )
+        for party, part in zip(base.parties, (inputs[:, :half], inputs[:, half:]), strict=True)
+    ]
+    return replace(
+        base,
+        parties=tuple(tables),
+        train_labels=targets[:last],
+        test_labels=targets[last:],
+        row_digests=np.arange(last, dtype=np.uint64),
+    )
+
+
+def test_what_says_nothing_of_targets_has_learned_nothing(generator: np.random.Generator) -> None:
+    inputs = generator.standard_normal((300, 4))
+    result = fit(parted(inputs, generator.standard_normal(300)))
+    assert not result.learned
+
+
+@pytest.mark.parametrize("hide", ["residuals", "both"])
+def test_heavy_tails_neither_overflow_nor_lose_precision(
+    generator: np.random.Generator, hide: str
+) -> None:
+    """Log-normal targets, the largest some 20 deviations from the mean."""
+    inputs = generator.standard_normal((1200, 4))
+    targets = np.exp(inputs @ [0.5, 0.2, 0.5, 0.2] + 1.5 * generator.standard_normal(1200))
+    dataset = parted(inputs, 1e9 * targets)
+    settings = {"rounds": 12, "tolerance": 0.0, "eval_every": 0}
+    exchange = {"scheme": "bfv", "hide": hide}
+    protected, twin = fit(dataset, settings, exchange=exchange), fit(dataset, settings)
+    distance = np.abs(protected.predictions - twin.predictions).max()
+    assert distance <= 1e-3 * np.std(dataset.train_labels)
+    assert protected.scores[-1].r2 == pytest.approx(protected.exact_score.r2, abs=1e-3)
+
+
+def test_one_enormous_target_is_not_summed_with_others(generator: np.random.Generator) -> None:
+    inputs = generator.standard_normal((80, 4))
+    targets = generator.standard_normal(80)
+    targets[-1] = 1e4
+    with pytest.raises(ConfigError, match="weigh as much as 1"):
+        fit(parted(inputs, targets), exchange={"scheme": "bfv", "hide": "both"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "sections", "told"),
+    [
+        ({"loss": "logistic"}, {}, "say loss = 'squared' for regression"),
+        ({"loss": "taylor-logistic"}, {}, "say loss = 'squared' for regression"),
+        ({"target_auc": 0.9}, {}, "real targets have no AUC"),
+        ({"algorithm": "ftl"}, {}, "tells two classes apart"),
+        (
+            {},
+            {
+                "exchange": {"scheme": "dp"},
+                "privacy": {"noise_multiplier": 1.0, "label_noise_multiplier": 1.0},
+            },
+            "no public bound",
+        ),
+    ],
+)
+def test_what_takes_classes_is_refused(
+    diabetes: VerticalDataset,
+    settings: dict[str, object],
+    sections: dict[str, object],
+    told: str,
+) -> None:
+    job = Job.of(job={"loss": "squared", **settings}, **sections)
+    with pytest.raises(ConfigError, match=told):
+        plan_for(job, diabetes)
+
+
+def written(folder: Path, targets: Sequence[object]) -> list[FileSource]:
+    generator = np.random.default_rng(0)
+    values = generator.standard_normal((len(targets), 2))
+    bank = ["id,income,amount"]
+    bank += [f"{i},{values[i, 0]},{target}" for i, target in enumerate(targets)]
+    shop = ["id,visits", *(f"{i},{values[i, 1]}" for i in range(len(targets)))]
+    (folder / "bank.csv").write_text("\n".join(bank), encoding="utf-8")
+    (folder / "shop.csv").write_text("\n".join(shop), encoding="utf-8")
+    return [
+        FileSource("bank", folder / "bank.csv", "id", "amount"),
+        FileSource("shop", folder / "shop.csv", "id"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        ([0.5 * (i % 7) for i in range(100)], "fractions among them"),
+        ([i % 40 for i in range(400)], "40 different numbers among 400 rows"),
+        ([i % 12 for i in range(40)], "12 different numbers among 40 rows"),
+    ],
+)
+def test_numbers_that_are_no_classes_need_the_squared_loss(
+    tmp_path: Path, targets: list[float], told: str
+) -> None:
+    sources = written(tmp_path, targets)
+    with pytest.raises(DataError, match=rf"{told}.*loss = 'squared'"):
+        load_files(sources)
+    dataset = load_files(sources, regression=True)
+    assert dataset.classes == 0
+    assert sorted([*dataset.train_labels, *dataset.test_labels]) == sorted(targets)
+
+
+@pytest.mark.parametrize(
+    ("targets", "classes"),
+    [
+        ([i % 2 for i in range(40)], 2),
+        ([2.5 * (i % 2) for i in range(40)], 2),
+        (["no", "yes"] * 20, 2),
+        ([f"c{i % 30}" for i in range(400)], 30),
+    ],
+)
+def test_two_values_and_words_are_classes_under_any_loss(
+    tmp_path: Path, targets: list[object], classes: int
+) -> None:
+    dataset = load_files(written(tmp_path, targets), regression=True)
+    assert dataset.classes == classes
+    assert dataset.train_labels.dtype == np.int64
+
+
+def test_ten_digits_are_classes_where_the_loss_is_not_squared(tmp_path: Path) -> None:
+    assert load_files(written(tmp_path, [i % 10 for i in range(200)])).classes == 10
+
+
+def test_a_regression_on_own_files_comes_out_in_the_targets_units(
+    clean_place: None, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(1)
+    values = generator.standard_normal((500, 2))
+    targets = 2000 + 300 * values[:, 0] + 100 * values[:, 1] + 20 * generator.standard_normal(500)
+    for name, column in (("bank", 0), ("shop", 1)):
+        lines = [f"{i},{values[i, column]}" for i in range(500)]
+        if column == 0:
+            lines = [f"{line},{target}" for line, target in zip(lines, targets, strict=True)]
+        header = "id,x,amount" if column == 0 else "id,z"
+        Path(f"{name}.csv").write_text("\n".join([header, *lines]), encoding="utf-8")
+    parties = "".join(
+        f'[[party]]\nname = "{name}"\nrole = "{role}"\ndata = "{name}.csv"\n{more}\n'
+        for name, role, more in (
+            ("bank", "label", 'label_column = "amount"'),
+            ("shop", "feature", ""),
+        )
+    )
+    Path("job.toml").write_text(
+        f'[job]\nloss = "squared"\n{parties}[exchange]\nscheme = "bfv"\n', encoding="utf-8"
+    )
+    assert run("train", "job.toml", "--quiet", "--json", "out.json") == 0
+    (row,) = rows_of("out.json", "train")
+    assert row["auc"] is None
+    assert row["r2"] > 0.98
+    assert 15 < row["rmse"] < 26
+    models = [load_model(Path("models") / f"{name}.safetensors") for name in ("bank", "shop")]
+    assert models[0].header.target_mean == pytest.approx(2000, abs=60)
+    assert models[1].header.target_mean is None
+    parts = {model.header.party: model.predict(np.array([[1.0], [0.0]])) for model in models}
+    assert models[0].together(parts)[:, 0] == pytest.approx([2400, 2000], abs=10)
+    with pytest.raises(DataError, match="ask the label party's model"):
+        models[1].together(parts)
+    Path("job.toml").write_text(
+        Path("job.toml").read_text("utf-8").replace('"squared"', '"logistic"')
+    )
+    assert run("train", "job.toml", "--quiet") == 2
+
+
+def test_saved_models_give_what_was_scored(diabetes: VerticalDataset, tmp_path: Path) -> None:
+    result = fit(diabetes)
+    models = [load_model(path) for path in save_models(result, tmp_path)]
+    parts = {
+        table.name: model.predict(table.test)
+        for table, model in zip(diabetes.parties, models, strict=True)
+    }
+    total = models[0].together(parts)
+    assert r2_score(diabetes.test_labels, total[:, 0]) == pytest.approx(result.scores[-1].r2)

@@ -1,0 +1,299 @@
+"""`securevfl train`: what it says first, what it overwrites, and how it goes on."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from securevfl.models.storage import load_model
+from securevfl.protocols.session.checkpoints import Checkpoints, last_session
+from securevfl.reports.forecast import Forecast
+from tests.end_to_end.commands import rows_of, run, two_organizations
+
+Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("clean_place")
+
+EVERY = 3
+KILLED_AFTER = 8
+PARTIES = ("bank", "shop")
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing may catch it."""
+
+
+def job(scheme: str = "plain", **settings: object) -> str:
+    """The path of a job on two tiny files, with a checkpoint every three rounds."""
+    path = Path(two_organizations())
+    given = {"rounds": 12, "tolerance": 0.0, "allow_feature_leak": True, **settings}
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items())
+    text = path.read_text(encoding="utf-8").replace("rounds = 30\n", lines)
+    text = text.replace('"ckks"', f'"{scheme}"')
+    path.write_text(f"{text}[output]\ncheckpoint_every = {EVERY}\n", encoding="utf-8")
+    return str(path)
+
+
+def weights() -> np.ndarray:
+    parts = [load_model(Path(f"models/{name}.safetensors")).weights for name in PARTIES]
+    return np.concatenate(parts)
+
+
+def killed(path: str, after: int = KILLED_AFTER, *more: str) -> None:
+    """Run a job, killed at the end of a round."""
+
+    def kill(_: Forecast, done: int, now: float) -> None:
+        del now
+        if done == after:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Forecast, "after", kill)
+        with pytest.raises(Killed):
+            run("train", path, *more)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [
+        ("plain", {}),
+        ("plain", {"batch_size": 64, "local_steps": 3, "learning_rate": 0.1}),
+        ("bfv", {}),
+    ],
+)
+def test_a_killed_job_goes_on_to_the_same_parameters(
+    capsys: Capture, scheme: str, settings: dict[str, object]
+) -> None:
+    path = job(scheme, **settings)
+    assert run("train", path, "--quiet") == 0
+    whole = weights()
+    killed(path, KILLED_AFTER, "--force")
+    assert next(iter(last_session(Path("models"), PARTIES).values())).rounds == 6
+    capsys.readouterr()
+    assert run("train", path, "--resume", "--json", "out.json") == 0
+    printed = capsys.readouterr()
+    assert "goes on after 6 rounds" in printed.err
+    assert "times and bytes are of the rounds after 6" in printed.out
+    np.testing.assert_array_equal(weights(), whole)
+    (row,) = rows_of("out.json", "train")
+    assert (row["rounds"], row["rounds_before"]) == (12, 6)
+    assert sorted(path.name for path in Path("models").iterdir()) == [
+        f"{name}.safetensors" for name in PARTIES
+    ]
+
+
+def test_a_job_killed_before_its_first_checkpoint_starts_again_uncounted() -> None:
+    """What guards wrote down then would refuse a second start."""
+    path = job("bfv", label_guard="visits")
+    killed(path, after=2)
+    assert run("train", path, "--force", "--quiet") == 2
+    assert run("train", path, "--resume", "--quiet") == 0
+
+
+def test_states_are_for_their_owner_alone_and_hold_the_last_two(tmp_path: Path) -> None:
+    killed(job())
+    for name in PARTIES:
+        checkpoints = Checkpoints(tmp_path / "models", name)
+        assert set(checkpoints.load()) == {3, 6}
+        for path in (checkpoints.newest, checkpoints.before):
+            assert stat.S_IMODE(path.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
+
+
+@pytest.mark.parametrize("rounds", [3, 6])
+def test_parties_killed_between_two_writes_have_a_round_in_common(rounds: int) -> None:
+    path = job()
+    assert run("train", path, "--quiet") == 0
+    whole = weights()
+    killed(path, KILLED_AFTER, "--force")
+    if rounds == 3:  # the shop had not written its last one
+        ahead = Checkpoints(Path("models"), "shop")
+        ahead.before.replace(ahead.newest)
+    assert last_session(Path("models"), PARTIES)["bank"].rounds == rounds
+    assert run("train", path, "--resume", "--quiet") == 0
+    np.testing.assert_array_equal(weights(), whole)
+
+
+def test_an_unfinished_session_is_told_and_not_overwritten(capsys: Capture) -> None:
+    path = job()
+    killed(path)
+    before = {each: each.read_bytes() for each in Path("models").iterdir()}
+    for arguments, told in (
+        ((), "holds this very job, unfinished, after 6 rounds: --resume goes on"),
+        (("--seed", "5"), "holds another job, unfinished, after 6 rounds"),
+        (("--seed", "5", "--resume"), "is of another job"),
+        (("--resume", "--force"), "give one of them"),
+    ):
+        capsys.readouterr()
+        assert run("train", path, *arguments) == 2
+        assert told in capsys.readouterr().err
+    assert {each: each.read_bytes() for each in Path("models").iterdir()} == before
+
+
+def test_a_session_goes_on_with_the_data_it_had(capsys: Capture) -> None:
+    path = job()
+    killed(path)
+    shop = Path("shop.csv").read_text(encoding="utf-8")
+    Path("shop.csv").write_text(re.sub(r"(?m)^3,(-?)", r"3,\g<1>9", shop), encoding="utf-8")
+    assert run("train", path, "--resume") == 2
+    assert "party 'shop': its data are not those of the session" in capsys.readouterr().err
+
+
+def test_a_damaged_session_is_told(capsys: Capture) -> None:
+    path = job()
+    killed(path)
+    Path("models/bank.state").write_bytes(b"half of it")
+    assert run("train", path, "--resume") == 2
+    assert "is damaged; --force starts again" in capsys.readouterr().err
+    assert run("train", path, "--force", "--quiet") == 0
+
+
+def test_a_finished_job_says_so_and_keeps_its_models(capsys: Capture) -> None:
+    path = job()
+    assert run("train", path, "--resume") == 2
+    assert "no session of this job" in capsys.readouterr().err
+    assert run("train", path, "--quiet") == 0
+    whole = weights()
+    for arguments, told in (
+        ((), "models/bank.safetensors, models/shop.safetensors would be overwritten"),
+        (("--seed", "5"), "or --force to replace"),
+        (("--resume",), "this job is finished, after 12 rounds"),
+    ):
+        capsys.readouterr()
+        assert run("train", path, *arguments) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1  # before a word about the job
+        assert told in error
+    np.testing.assert_array_equal(weights(), whole)
+    assert run("train", path, "--force", "--seed", "5", "--quiet") == 0
+    assert np.abs(weights() - whole).max() > 1e-9
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (('"plain"', '"dp"\n[privacy]\nnoise_multiplier = 1.0'), "would release again"),
+        (("[[party]]", 'algorithm = "fdml"\n[[party]]'), "keeps no state"),
+        (("[[party]]", 'algorithm = "dbcd"\nl1 = 0.01\n[[party]]'), "keeps no state"),
+    ],
+)
+def test_what_cannot_go_on_says_so_first_and_when_it_is_asked(
+    capsys: Capture, change: tuple[str, str], why: str
+) -> None:
+    path = Path(job())
+    path.write_text(path.read_text(encoding="utf-8").replace(*change, 1), encoding="utf-8")
+    killed(str(path), after=4)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "cannot go on once it is interrupted" in told
+    assert why in told
+    assert not list(Path("models").glob("*.state*"))
+    assert run("train", str(path), "--resume") == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_run_that_diverges_leaves_no_session_that_would_again(capsys: Capture) -> None:
+    path = job(loss="squared", learning_rate=1e200)
+    assert run("train", path, "--quiet") == 2
+    assert "diverged" in capsys.readouterr().err
+    assert not list(Path("models").glob("*"))
+
+
+@pytest.mark.parametrize("option", ["--json", "models"])
+@pytest.mark.parametrize("place", ["taken/out", "/proc/nowhere/out"])
+def test_a_place_that_cannot_be_written_is_found_before_training(
+    capsys: Capture, option: str, place: str
+) -> None:
+    Path("taken").write_bytes(b"")
+    path = Path(job())
+    arguments = [option, place]
+    if option == "models":
+        text = path.read_text(encoding="utf-8")
+        path.write_text(f'{text}directory = "{place}"\n', encoding="utf-8")
+        arguments = []
+    assert run("train", str(path), *arguments) == 2
+    error = capsys.readouterr().err
+    assert "cannot be written to" in error
+    assert error.count("\n") == 1
+    assert not Path("models").exists()
+
+
+def test_a_disk_without_room_is_found_before_training(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=20_000))
+    assert run("train", job()) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"models: 0\.\d+ MB will be written and 0\.02 MB are free", error)
+    assert error.count("\n") == 1
+    assert not Path("models").exists()
+
+
+def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> None:
+    assert run("train", job("bfv")) == 0
+    told = capsys.readouterr().err
+    assert max(map(len, told.splitlines())) <= 80
+    words = " ".join(told.split())
+    for piece in (
+        "bank (labels) 2 400 380 20",
+        "shop 2 380 380 0",
+        r"\d+ rows to train on, \d+ held out; classes '0' \d\d\.\d%, '1' \d\d\.\d%",
+        "fedbcd-p under bfv: at most 12 rounds of all rows, exact local steps in each",
+        "bank learns: every H_k",
+        "shop learns: only its own gradient",
+        "H_k is party k's part of the prediction",
+        r"set-up took [\d.]+ m?s, a round takes [\d.]+ m?s: at most 12 rounds take about",
+        "rows left out, as not every party has them: bank 20 of 400",
+    ):
+        assert re.search(piece if "\\" in piece else re.escape(piece), words), piece
+
+
+def test_a_quiet_run_says_only_what_it_left_out(capsys: Capture) -> None:
+    assert run("train", job(), "--quiet") == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        "securevfl: rows left out, as not every party has them: bank 20 of 400\n"
+    )
+
+
+def started(path: str, until: Callable[[], bool]) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", "securevfl", "train", path, "--seed", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ,
+    )
+    deadline = time.monotonic() + 60
+    while not until() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_process_that_is_stopped_can_go_on(how: signal.Signals) -> None:
+    path = job(rounds=1_000_000)
+    with started(path, Path("models/shop.state.before").exists) as process:
+        process.send_signal(how)
+        _, error = process.communicate(timeout=60)
+    rounds = last_session(Path("models"), PARTIES)["bank"].rounds
+    assert rounds % EVERY == 0
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        *_, told, last = error.decode().splitlines()
+        assert told == (
+            f"securevfl: after {rounds} rounds it goes on with: "
+            "securevfl train job.toml --seed 1 --resume"
+        )
+        assert last == "securevfl: interrupted"
+    assert load_model(Path("models/bank.safetensors")).header.rounds % EVERY == 0
+    killed(path, 2, "--seed", "1", "--resume")
+    assert not list(Path("models").glob(".*.safetensors-*")) or how == signal.SIGKILL
