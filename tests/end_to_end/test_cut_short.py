@@ -19,7 +19,7 @@ from tests.end_to_end.commands import run, two_organizations
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
 # Its seeds take a blink each, and it is never through before it has said how long it will take.
-AUDIT = ("--attack", "labels_from_residuals", "--exchange", "plain", "--repeats", "2000")
+AUDIT = ("--attack", "labels_from_residuals", "--exchange", "plain", "--repeats", "100")
 POLICY = ("--must-resist", "labels_from_residuals")
 
 
@@ -68,14 +68,14 @@ def test_an_audit_shows_and_writes_the_seeds_that_were_done() -> None:
     arguments = ("audit", job, *AUDIT, *POLICY, "--workers", "2", "--html", "out.html")
     result, lines, shown = cut_short(*arguments)
     _ends(lines)
-    assert lines[0] == "audit of job: attacks: 1, seeds: 2000, exchanges: plain"
+    assert lines[0] == "audit of job: attacks: 1, seeds: 100, exchanges: plain"
     assert lines[1].startswith("about ")
     (row,) = result["rows"]
     done = len(row["detail"]["values"])
-    assert 1 <= done < 2000
+    assert 1 <= done < 100
     assert result["partial"] is True
-    assert result["missing"] == [f"plain: {2000 - done} of 2000 seeds"]
-    mark = f"PARTIAL, interrupted: missing plain: {2000 - done} of 2000 seeds"
+    assert result["missing"] == [f"plain: {100 - done} of 100 seeds"]
+    mark = f"PARTIAL, interrupted: missing plain: {100 - done} of 100 seeds"
     assert shown.startswith(mark)
     assert mark in Path("out.html").read_text(encoding="utf-8")
     # An attack that leaks says so, and what is not whole shows nothing.
@@ -86,14 +86,14 @@ def test_an_audit_shows_and_writes_the_seeds_that_were_done() -> None:
 
 def test_a_sweep_keeps_what_it_has_done_twice_over() -> None:
     job = two_organizations()
-    arguments = ("sweep", "noise", job, "--noise", "0,1", "--workers", "1", "--repeats", "400")
+    arguments = ("sweep", "noise", job, "--noise", "0,1", "--workers", "1", "--repeats", "40")
     result, lines, shown = cut_short(*arguments)
     _ends(lines)
     assert result["partial"] is True
     # What both levels are compared with is there, and as many seeds as were done.
     assert [row["noise_multiplier"] for row in result["rows"]] == [0, 1]
     for row in result["rows"]:
-        assert 1 <= row["repeats"] == len(row["aucs"]) < 400
+        assert 1 <= row["repeats"] == len(row["aucs"]) < 40
     assert "PARTIAL" in shown
     journals = Path(os.environ["XDG_CACHE_HOME"]) / "securevfl" / "sweeps"
     assert len(list(journals.iterdir())) == 1
