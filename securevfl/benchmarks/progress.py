@@ -29,18 +29,29 @@ class TimeLeft:
         report: told what runs now.
         say: told a line.
         clock: seconds.
+        by_piece: whether what runs begins with the name of a piece of work, up to a comma, that is
+            all that `total` is about: each piece has a forecast of its own.
     """
 
     def __init__(
-        self, report: Report, say: Callable[[str], None], clock: Callable[[], float] | None = None
+        self,
+        report: Report,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        by_piece: bool = False,
     ) -> None:
-        self._report, self._say, self._clock = report, say, clock or time.monotonic
+        self._report, self._say, self._clock = report, say, clock
+        self._by_piece, self._piece = by_piece, ""
         self._start: tuple[float, float] | None = None
         self._said = False
 
     def __call__(self, what: str, done: float = 0, total: int | None = None) -> None:
         """Take note, see `Report`."""
         self._report(what, done, total)
+        piece = what.split(",", maxsplit=1)[0] if self._by_piece else ""
+        if piece != self._piece:
+            self._piece, self._start, self._said = piece, None, False
         if self._said or total is None:
             return
         now = self._clock()
@@ -51,7 +62,8 @@ class TimeLeft:
         seconds, part = now - since, (done - before) / max(total - before, 1)
         if seconds >= ENOUGH_SECONDS and ENOUGH_PART <= part < 1:
             self._said = True
-            self._say(f"about {duration(seconds * (1 / part - 1))} left")
+            name = f"{piece}: " if piece else ""
+            self._say(f"{name}about {duration(seconds * (1 / part - 1))} left")
 
 
 def duration(seconds: float) -> str:

@@ -49,7 +49,12 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
     from securevfl.benchmarks.tradeoff import tradeoff as run
     from securevfl.reports.tradeoff import tradeoff_page
 
-    rows = measured(output, lambda report: run(settings, dataset, report))
+    todo = f"exchanges: {', '.join(settings.exchanges)}, runs of each: {settings.repeats} at any Q"
+    rows = measured(
+        output,
+        lambda report: run(settings, dataset, report),
+        f"tradeoff on {dataset.name}: {todo}",
+    )
     parties = len(dataset.parties)
     sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in rows))
     kept: dict[str, Any] = {"dataset": dataset.name, "parties": parties}

@@ -194,12 +194,13 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def progress(quiet: bool, forecast: str = "") -> Iterator[Report]:
+def progress(quiet: bool, forecast: str = "", *, by_piece: bool = False) -> Iterator[Report]:
     """A bar that shows what runs now, on a terminal; yields a function that is told.
 
     Args:
         quiet: say nothing.
         forecast: what there is to do, which is said first; then how long it will take is said too.
+        by_piece: see `TimeLeft`.
     """
     if quiet:
         yield silent
@@ -207,7 +208,7 @@ def progress(quiet: bool, forecast: str = "") -> Iterator[Report]:
     if forecast:
         say(forecast)
     if not sys.stderr.isatty():
-        yield TimeLeft(silent, say) if forecast else silent
+        yield TimeLeft(silent, say, by_piece=by_piece) if forecast else silent
         return
     from rich.console import Console
     from rich.progress import (
@@ -232,4 +233,4 @@ def progress(quiet: bool, forecast: str = "") -> Iterator[Report]:
         def report(what: str, done: float = 0, total: int | None = None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        yield TimeLeft(report, bar.console.print) if forecast else report
+        yield TimeLeft(report, bar.console.print, by_piece=by_piece) if forecast else report

@@ -18,14 +18,22 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Mapping[str, Any])
 
 
-def measured(output: options.Output, run: Callable[[Report], Iterable[R]]) -> list[R]:
-    """The rows; those that were done where an interrupt ends it, which `output` notes."""
+def measured(
+    output: options.Output, run: Callable[[Report], Iterable[R]], forecast: str = ""
+) -> list[R]:
+    """The rows; those that were done where an interrupt ends it, which `output` notes.
+
+    Args:
+        output: where results go.
+        run: the work.
+        forecast: what there is to do, for work that says which piece of it runs.
+    """
     if output.missing:
         return []
     rows: list[R] = []
     at = ""
 
-    with options.progress(output.quiet) as report:
+    with options.progress(output.quiet, forecast, by_piece=True) as report:
 
         def note(what: str, done: float = 0, total: int | None = None) -> None:
             nonlocal at

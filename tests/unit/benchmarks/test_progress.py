@@ -36,3 +36,13 @@ def test_what_is_done_has_no_forecast() -> None:
     forecast("work", 0, 5)
     forecast("work", 5, 5)
     assert said == []
+
+
+def test_pieces_of_work_have_forecasts_of_their_own() -> None:
+    said: list[str] = []
+    clock = iter([0.0, 4.0, 5.0, 15.0]).__next__
+    forecast = TimeLeft(silent, said.append, clock, by_piece=True)
+    forecast("plain, Q = 1, round 2")
+    for what, done in (("bfv, Q = 1", 1), ("bfv, Q = 5", 3), ("ckks, Q = 1", 0), ("ckks", 5)):
+        forecast(what, done, 10)
+    assert said == ["bfv: about 14 s left", "ckks: about 10 s left"]
