@@ -148,8 +148,8 @@ def test_a_first_look_is_marked_and_keeps_no_policy(capsys: Capture) -> None:
     text = Path(job).read_text(encoding="utf-8")
     policy = '[audit]\nmust_resist = ["ckks_key"]\n'
     Path(job).write_text(text.replace("[exchange]", f"{policy}[exchange]"), encoding="utf-8")
-    arguments = ("audit", job, "--quick", "--exchange", "plain", "--attack", "ckks_key")
-    arguments = (*arguments, "--workers", "1")
+    chosen = ("--exchange", "plain", "--attack", "ckks_key", "--workers", "1")
+    arguments = ("audit", job, "--quick", *chosen)
     assert run(*arguments, "--json", "out.json", "--html", "out.html") == 1
     shown = capsys.readouterr()
     assert shown.out.startswith("QUICK")
