@@ -156,3 +156,15 @@ def test_few_rows_and_a_class_that_no_held_out_row_has(
     Path("bank.csv").write_text("\n".join(lines), encoding="utf-8")
     assert run(*command.split(), job, *quick, "--json", "out.json") == 0, capsys.readouterr().err
     assert all(row["dataset"] == "job" for row in rows_of("out.json", command))
+
+
+@pytest.mark.parametrize(("command", "quick"), COMMANDS)
+def test_real_targets_have_no_auc(command: str, quick: tuple[str, ...], capsys: Capture) -> None:
+    job = changed(("rounds = 30", 'rounds = 3\nloss = "squared"'))
+    lines = Path("bank.csv").read_text(encoding="utf-8").splitlines()
+    real = [f"{line}.{place}" for place, line in enumerate(lines[1:])]
+    Path("bank.csv").write_text("\n".join([lines[0], *real]), encoding="utf-8")
+    assert run(*command.split(), job, *quick) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "job.toml: targets are real" in error
