@@ -7,7 +7,7 @@ gives them to all; nothing here reads two parties' data together.
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from securevfl.runtime.costs import Costs, JobCosts, Stopwatch, job_costs
 from securevfl.runtime.pace import Pace
 from securevfl.runtime.simulation import Tamper, simulate
 from securevfl.runtime.views import View
+from securevfl.verdict import Alone, Warned, alone, status_of, warned
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class TrainingResult:
         others: what the programs of those without data returned, by name.
         rounds_before: rounds of an earlier run, from which this one went on.
         dropped: by party, rows of its file that took no part.
+        data: the rows that took part.
     """
 
     plan: Plan
@@ -99,6 +101,7 @@ class TrainingResult:
     label_guard_ratio: float | None
     wall_s: float
     test_labels: Labels
+    data: VerticalDataset = field(repr=False)
     others: dict[str, Any] = field(default_factory=dict)
     rounds_before: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -159,6 +162,44 @@ class TrainingResult:
         return useful and self.outcomes[self.plan.facts.label_party].learned
 
     @property
+    def kept_rounds(self) -> int:
+        """Rounds after which the model was as it is kept: the last, if nothing went wrong."""
+        return self.outcomes[self.plan.facts.label_party].kept.rounds
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether the end of training was clearly worse than what had been there before."""
+        return any(each.kept.went_wrong for each in self.outcomes.values())
+
+    @cached_property
+    def alone(self) -> Mapping[str, Alone]:
+        """What each party's columns give by themselves, scored as the joint model is.
+
+        Computed when first asked for. The label party can do it with what it has; the others were
+        lent the labels, which no real party is (`Alone.labels_lent`).
+        """
+        return alone(self.plan, self.data)
+
+    @cached_property
+    def warnings(self) -> tuple[Warned, ...]:
+        """What whoever trained has to know, the gravest first; needs `alone`."""
+        return tuple(
+            warned(
+                self.plan,
+                {name: each.kept for name, each in self.outcomes.items()},
+                learned=self.learned,
+                own=lambda: self.alone,
+                predictions=self.predictions,
+                labels=self.test_labels,
+            )
+        )
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 where all is well, see `verdict.STATUSES`."""
+        return status_of(self.warnings)
+
+    @cached_property
     def predictions(self) -> FloatArray:
         """H of the held-out rows by all parties' models, shape (test rows, C), in target units."""
         return self.plan.algorithm.together(self.plan, self.outcomes)
@@ -219,6 +260,7 @@ def train(
         label_guard_ratio=max(ratios) if plan.learns.gradients else None,
         wall_s=wall,
         test_labels=dataset.test_labels,
+        data=dataset,
         rounds_before=max((each.rounds for each in environment.resume.values()), default=0),
         dropped=dataset.dropped,
         others={name: each for name, each in simulated.results.items() if name not in places},

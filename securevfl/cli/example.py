@@ -33,10 +33,16 @@ must_resist = ["labels_from_residuals"]  # securevfl audit example.toml ends wit
 directory = "models"
 checkpoint_every = 10
 
+# [preprocess]                 # text becomes 0/1 columns, missing values the median
+# categories = ["zip"]         # numbers that are names
+# missing = ["-999"]           # beside empty, NA, NaN, null, ? and the like
+# rare_count = 10              # what fewer rows have, or less than rare_share, is pooled
+
 # [[party]]
 # name = "bank"
 # role = "label"
 # data = "bank.csv"            # CSV or Parquet
+# separator = ";"              # as decimal and encoding, only where it cannot be found out
 # id_column = "id"
 # label_column = "default"
 #

@@ -17,6 +17,7 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
         ConfigError: a party without a data file.
         DataError: missing or malformed data.
     """
+    from securevfl.data.csv_format import GivenFormat
     from securevfl.data.joining import load_files
     from securevfl.data.own_files import FileSource
     from securevfl.data.sources import load
@@ -40,6 +41,9 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
                 label_column=party.label_column,
                 features=party.features,
                 test_path=beside / party.test_data if party.test_data else None,
+                drop=party.drop,
+                csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+                preprocess=party.preprocess or job.preprocess,
             )
         )
     return load_files(sources, regression=job.job.loss == "squared")

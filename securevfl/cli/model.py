@@ -30,7 +30,9 @@ def show(
     from securevfl.reports.results import write_results
     from securevfl.scoring.description import model_row
 
-    rows = [model_row(load_model(path, describe_only=True)) for path in files]
+    parts = [load_model(path, describe_only=True) for path in files]
+    unit = next((each.header.target_scale for each in parts if each.header.target_scale), None)
+    rows = [model_row(each, unit) for each in parts]
     if json is not None:
         settings = {"files": [str(path) for path in files]}
         write_results(json, command="model show", seed=0, settings=settings, rows=rows)

@@ -55,7 +55,7 @@ def predict(
     from securevfl.data.sources import load
     from securevfl.reports.results import write_results
     from securevfl.reports.scores import left_out, scores_as_csv, write_scores
-    from securevfl.scoring.outputs import metrics, score_columns
+    from securevfl.scoring.outputs import Metrics, metrics, score_columns
     from securevfl.scoring.parts import load_parts
     from securevfl.scoring.running import score, scoring_plan
     from securevfl.scoring.sources import rows_to_score
@@ -73,7 +73,9 @@ def predict(
     guard = platformdirs.user_state_path("securevfl") / "label-guard"
     scored = score(plan, parts, new.features, new.ids, guard_directory=guard)
     columns = score_columns(header, found.id_column, new.ids, scored.predictions)
-    quality = None if new.labels is None else metrics(header, scored.predictions, new.labels)
+    quality = Metrics(0)
+    if new.labels is not None:
+        quality = metrics(header, scored.predictions, new.labels)
     if out == STANDARD_OUTPUT:
         sys.stdout.buffer.write(scores_as_csv(columns))
         sys.stdout.flush()
@@ -90,6 +92,10 @@ def predict(
         )
     if not quiet:
         _show(row, header.class_names or ())
+    for name, unknown in new.unknown.items():
+        for column, count in unknown.items():
+            told = f"party {name!r}: column {column!r} has {count} values that training had not, "
+            sys.stderr.write(f"securevfl: {told}or few of\n")
     if (dropped := left_out(new.dropped)) is not None:
         sys.stderr.write(f"securevfl: {dropped}\n")
 
@@ -98,7 +104,7 @@ def predict_row(
     scored: "Scored",
     found: "RowsToScore",
     parts: "dict[str, SavedModel]",
-    quality: "Metrics | None",
+    quality: "Metrics",
     out: Path,
 ) -> "PredictRow":
     """What a finished scoring reports."""
@@ -116,13 +122,17 @@ def predict_row(
         "shown": plan.shown,
         "parties": len(plan.names),
         "rows": len(found.rows.ids),
+        "classes": header.classes,
         "origin": found.origin,
         "trained_on": found.trained_on,
         "dropped_rows": dict(found.rows.dropped),
         "unused_columns": dict(found.rows.unused),
-        "labelled": 0 if quality is None else quality.rows,
-        "auc": None if quality is None else quality.auc,
-        "accuracy": None if quality is None else quality.accuracy,
+        "labelled": quality.rows,
+        "auc": quality.auc,
+        "accuracy": quality.accuracy,
+        "r2": quality.r2,
+        "rmse": quality.rmse,
+        "mae": quality.mae,
         **cost_figures(scored.costs),
         "release": None if scored.release is None else asdict(scored.release),
         "job_hash": header.job_hash,
@@ -164,7 +174,8 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     apart = row["out"] == str(STANDARD_OUTPUT)
     console = Console(stderr=apart)
     title = f"{row['rows']:,} rows, model of job {row['job_hash'][:16]}"
-    console.print(tables.table(tables.PREDICT, [row], title))
+    columns = tables.PREDICT if row["classes"] else tables.PREDICT_TARGETS
+    console.print(tables.table(columns, [row], title))
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
     if not apart:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from securevfl.protocols.session.state import SessionState
     from securevfl.training import TrainingResult
 
-USELESS = 3
 # Where peers' own parts of the model rank training rows by some 0.02 AUC better than others
 # (docs/decisions/0016-label-guard-by-person.md).
 BY_HEART = 1 / 25
@@ -57,7 +56,8 @@ def train(
 ) -> None:
     """Train all parties of a job here, over the simulated network.
 
-    Exit status 3 if the model has learned nothing.
+    Exit status 3 if the model has learned nothing, 4 if a party alone is better, and 5 if training
+    went wrong on the way and an earlier state is kept.
     """
     if example:
         sys.stdout.write(EXAMPLE)
@@ -69,6 +69,7 @@ def train(
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = job_data(described, job.parent, data_dir)
+    _tell(dataset, quiet=quiet)
 
     from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
     from securevfl.reports.results import write_results
@@ -95,12 +96,25 @@ def train(
     if not quiet:
         _show(row, paths, columns_a_label(result, dataset))
     _warn_of_rows_left_out(result, dataset)
-    if not result.learned:
-        sys.stderr.write(
-            "securevfl: warning: the model has learned nothing that can be told from chance; "
-            f"it is written all the same (status {USELESS})\n"
-        )
-        raise typer.Exit(USELESS)
+    _end(row)
+
+
+def _end(row: TrainRow) -> None:
+    """Say what there is to warn of, and end with its status."""
+    for warning in row["warnings"]:
+        sys.stderr.write(f"securevfl: warning: {warning['text']}\n")
+    if row["status"]:
+        sys.stderr.write(f"securevfl: status {row['status']}\n")
+        raise typer.Exit(row["status"])
+
+
+def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
+    """What was noticed in the parties' files, on standard error."""
+    for note in dataset.notes:
+        if note.warning:
+            sys.stderr.write(f"securevfl: warning: {note.line}\n")
+        elif not quiet:
+            sys.stderr.write(f"{note.line}\n")
 
 
 def _tell_first(
@@ -252,6 +266,20 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
         "job_hash": result.job.hash().hex(),
         "privacy": result.privacy.row() if result.privacy else None,
         "dropped_rows": dict(result.dropped),
+        "kept_rounds": result.kept_rounds,
+        "status": result.status,
+        "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],
+        "alone": {
+            name: {
+                "auc": each.score.class_auc,
+                "accuracy": each.score.class_accuracy,
+                "r2": each.score.r2,
+                "rmse": each.score.rmse,
+                "rows": each.rows,
+                "labels_lent": each.labels_lent,
+            }
+            for name, each in result.alone.items()
+        },
         "wall_s": result.wall_s,
     }
 

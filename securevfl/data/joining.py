@@ -3,13 +3,17 @@
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import Labels
 from securevfl.data.aligned import AlignedIds
-from securevfl.data.own_files import FileSource, PartyRows, read_party
+from securevfl.data.notes import Note
+from securevfl.data.own_files import FileSource, PartyRows, read_party, require_usable
+from securevfl.data.preprocess import fit_recipe
 from securevfl.data.tables import (
     OwnRows,
     PartyTable,
@@ -19,6 +23,10 @@ from securevfl.data.tables import (
     row_digests,
 )
 from securevfl.errors import ConfigError, DataError
+from securevfl.recipe import read_as_numbers
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MOST_CLASSES, FEWEST_A_CLASS = 20, 5
 
@@ -35,6 +43,7 @@ class OwnData:
         label_names: What each class is called in the file.
         own_rows: At the label party, its training rows whose ids another party lacks, as far as
             they are of these classes.
+        notes: What was noticed in making it.
     """
 
     table: PartyTable
@@ -42,6 +51,7 @@ class OwnData:
     test_labels: Labels | None = None
     label_names: tuple[str, ...] = ()
     own_rows: OwnRows | None = None
+    notes: tuple[Note, ...] = ()
 
 
 def load_files(
@@ -69,7 +79,11 @@ def load_files(
     """
     held = _read_all(parties)
     aligned, dropped = _align(parties, held, regression=regression)
-    own = {source.name: _own_data(source, held[source.name], aligned) for source in parties}
+    notes = [note for rows in held.values() for note in rows.train.notes]
+    own = {}
+    for source in parties:
+        own[source.name] = _own_data(source, held.pop(source.name), aligned)
+        notes += own[source.name].notes
     holder = next(name for name, data in own.items() if data.train_labels is not None)
     labels = own[holder]
     assert labels.train_labels is not None  # noqa: S101
@@ -86,6 +100,7 @@ def load_files(
         label_names=labels.label_names,
         dropped=dropped,
         own_rows=labels.own_rows,
+        notes=tuple(notes),
     )
     check(dataset)
     return dataset
@@ -109,7 +124,9 @@ def load_party(source: FileSource, aligned: AlignedIds) -> OwnData:
         DataError: See `load_files`; or the file lacks aligned ids, or has another number of
             classes.
     """
-    own = _own_data(source, _read_own(source), aligned)
+    held = _read_own(source)
+    require_usable([held.train, held.test])
+    own = _own_data(source, held, aligned)
     for split, labels in (("training", own.train_labels), ("test", own.test_labels)):
         if labels is not None:
             check_labels(f"party {source.name!r}", split, labels, aligned.classes)
@@ -143,12 +160,16 @@ def _read_own(source: FileSource) -> _Held:
     if source.test_path is None:
         return _Held(train, train)
     # By the training file's names, so that another order of columns swaps nothing.
-    return _Held(train, read_party(replace(source, features=train.columns), test=True))
+    alike = replace(source, features=train.columns, drop=())
+    return _Held(train, read_party(alike, test=True, text=train.text_columns))
 
 
 def _read_all(parties: Sequence[FileSource]) -> dict[str, _Held]:
     _check_sources(parties)
-    return {source.name: _read_own(source) for source in parties}
+    held = {source.name: _read_own(source) for source in parties}
+    files = ((rows.train, rows.test) for rows in held.values())
+    require_usable([each for pair in files for each in dict.fromkeys(pair)])
+    return held
 
 
 def _align(
@@ -157,29 +178,35 @@ def _align(
     """The rows that all hold, and by party how many it holds beside."""
     holder = next(source for source in parties if source.label_column is not None)
     dropped = dict.fromkeys(held, 0)
-    train_ids = _common_ids({name: rows.train for name, rows in held.items()}, dropped)
+    train_ids = common_ids({name: rows.train.ids for name, rows in held.items()}, dropped)
     if holder.test_path is None:
-        test_ids = [row_id for row_id in train_ids if falls_into_test(row_id)]
-        train_ids = [row_id for row_id in train_ids if not falls_into_test(row_id)]
+        falls = [falls_into_test(row_id) for row_id in train_ids]
+        test_ids = list(compress(train_ids, falls))
+        train_ids = [row_id for row_id, test in zip(train_ids, falls, strict=True) if not test]
     else:
-        test_ids = _common_ids({name: rows.test for name, rows in held.items()}, dropped)
+        test_ids = common_ids({name: rows.test.ids for name, rows in held.items()}, dropped)
         if both := len(set(train_ids) & set(test_ids)):
             raise DataError(f"test_path: {both} ids are among the training rows too, expected 0")
-    labels = _labels(holder, held[holder.name], train_ids, test_ids)
+    rows = held[holder.name]
+    train, test = (
+        positions(holder, rows.train, train_ids),
+        positions(holder, rows.test, test_ids),
+    )
+    labels = _labels(rows, train, test)
     names, (train_labels, _) = _encode_labels(holder, labels, regression=regression)
     check_labels(f"party {holder.name!r}", "training", train_labels, len(names))
     return AlignedIds(tuple(train_ids), tuple(test_ids), len(names)), dropped
 
 
 def _own_data(source: FileSource, held: _Held, aligned: AlignedIds) -> OwnData:
-    train = _positions(source, held.train, aligned.train)
-    test = _positions(source, held.test, aligned.test)
-    table = PartyTable(
-        source.name, held.train.columns, held.train.features[train], held.test.features[test]
-    )
-    if source.label_column is None:
-        return OwnData(table)
-    labels = _labels(source, held, aligned.train, aligned.test)
+    """A party's part; the frames of `held` are taken apart for it."""
+    train = positions(source, held.train, aligned.train)
+    test = positions(source, held.test, aligned.test)
+    labels = None if source.label_column is None else _labels(held, train, test)
+    nobodys = np.array([], np.int64)
+    if labels is None:
+        table, _, notes = _table(source, held, (train, test), nobodys)
+        return OwnData(table, notes=notes)
     real = aligned.classes == 0
     names, (train_labels, test_labels) = _encode_labels(source, labels, regression=real)
     if len(names) != aligned.classes:
@@ -188,27 +215,62 @@ def _own_data(source: FileSource, held: _Held, aligned: AlignedIds) -> OwnData:
             f"aligned ids say {aligned.classes}"
         )
     if real:
-        return OwnData(table, train_labels, test_labels)
+        table, _, notes = _table(source, held, (train, test), nobodys)
+        return OwnData(table, train_labels, test_labels, notes=notes)
     codes = np.concatenate([train_labels, test_labels]).tolist()
     known = dict(zip(map(_as_class, (*labels[0], *labels[1])), codes, strict=True))
-    own_rows = _own_rows(held.train, {*aligned.train, *aligned.test}, known)
-    return OwnData(table, train_labels, test_labels, names, own_rows)
+    taken = {*aligned.train, *aligned.test} if len(held.train.ids) > len(train) else set()
+    own, own_labels = _own_rows(held.train, taken, known) if taken else ([], [])
+    table, features, notes = _table(source, held, (train, test), np.array(own, np.int64))
+    own_rows = OwnRows(features, np.array(own_labels, np.int64)) if own else None
+    return OwnData(table, train_labels, test_labels, names, own_rows, notes)
+
+
+def _table(
+    source: FileSource,
+    held: _Held,
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]],
+    own: NDArray[np.int64],
+) -> tuple[PartyTable, NDArray[np.float64], tuple[Note, ...]]:
+    """A party's features of training and test rows, and of its own ones.
+
+    Raw columns go as features come, so that a file is never held twice.
+    """
+    train, test = rows
+    frame = held.train.frame
+    notes: list[Note] = []
+    if source.preprocess is None:
+        recipe = read_as_numbers(held.train.columns)
+    else:
+        recipe, notes = fit_recipe(source.name, frame, held.train.columns, train, source.preprocess)
+    parts = [(frame, train), (held.test.frame, test), (frame, own)]
+    arrays = [np.empty((len(places), len(recipe.columns))) for _, places in parts]
+    wrong: list[str] = []
+    for part, place in recipe.places():
+        for (raw, places), out in zip(parts, arrays, strict=True):
+            try:
+                part.write(raw[part.name].gather(places), recipe.missing, out[:, place])
+            except ValueError as error:
+                wrong.append(f"party {source.name!r}: column {part.name!r} {error}")
+        frame.drop_in_place(part.name)
+    if wrong:
+        raise DataError("; ".join(dict.fromkeys(wrong)))
+    kept = None if source.preprocess is None else recipe
+    table = PartyTable(source.name, recipe.columns, arrays[0], arrays[1], kept)
+    return table, arrays[2], tuple(notes)
 
 
 def _own_rows(
     rows: PartyRows, aligned: Collection[str], known: Mapping[str | float, int]
-) -> OwnRows | None:
-    """Rows that others lack, of known classes."""
-    labels = [known.get(_as_class(label)) for label in rows.labels or ()]
-    found = [
-        (row, code)
-        for row, (row_id, code) in enumerate(zip(rows.ids, labels, strict=True))
-        if code is not None and row_id not in aligned
-    ]
-    if not found:
-        return None
-    places, codes = zip(*found, strict=True)
-    return OwnRows(rows.features[list(places)], np.array(codes, np.int64))
+) -> tuple[list[int], list[int]]:
+    """Rows that others lack, of known classes, by id; and their classes."""
+    assert rows.labels is not None  # noqa: S101
+    found = sorted(
+        (row_id, row, code)
+        for row, (row_id, label) in enumerate(zip(rows.ids, rows.labels, strict=True))
+        if row_id not in aligned and (code := known.get(_as_class(label))) is not None
+    )
+    return [row for _, row, _ in found], [code for *_, code in found]
 
 
 def _as_class(label: str) -> str | float:
@@ -219,14 +281,24 @@ def _as_class(label: str) -> str | float:
         return label
 
 
-def _common_ids(parties: Mapping[str, PartyRows], dropped: dict[str, int]) -> list[str]:
-    common = set.intersection(*(set(rows.ids) for rows in parties.values()))
-    if not common:
-        counts = ", ".join(f"{name!r} {len(rows.ids)}" for name, rows in parties.items())
-        raise DataError(f"no common ids among the parties ({counts} ids), expected at least 1")
-    for name, rows in parties.items():
-        dropped[name] += len(rows.ids) - len(common)
-    return sorted(common)
+def common_ids(
+    parties: "Mapping[str, pl.Series]", dropped: dict[str, int], among: str = "the parties"
+) -> list[str]:
+    """The ids that all parties hold, sorted; how many others each has is added to `dropped`.
+
+    Raises:
+        DataError: there are none.
+    """
+    first, *others = (ids.alias("id").to_frame() for ids in parties.values())
+    for other in others:
+        first = first.join(other, on="id", how="semi")
+    if first.is_empty():
+        counts = ", ".join(f"{name!r} {len(ids)}" for name, ids in parties.items())
+        raise DataError(f"no common ids among {among} ({counts} ids), expected at least 1")
+    for name, ids in parties.items():
+        dropped[name] += len(ids) - first.height
+    common: list[str] = first["id"].sort().to_list()
+    return common
 
 
 def falls_into_test(row_id: str) -> bool:
@@ -235,23 +307,30 @@ def falls_into_test(row_id: str) -> bool:
     return int.from_bytes(digest[:8], "big") * 5 < 1 << 64
 
 
-def _positions(source: FileSource, rows: PartyRows, ids: Sequence[str]) -> list[int]:
-    place = {row_id: row for row, row_id in enumerate(rows.ids)}
-    if missing := [row_id for row_id in ids if row_id not in place]:
+def positions(source: FileSource, rows: PartyRows, ids: Sequence[str]) -> NDArray[np.int64]:
+    """The rows of some ids, in their order, shape (len(ids),).
+
+    Raises:
+        DataError: some are missing.
+    """
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
+    wanted = pl.DataFrame({"id": pl.Series(ids, dtype=pl.String)})
+    held = rows.ids.alias("id").to_frame().with_row_index("row")
+    place = wanted.join(held, on="id", how="left", maintain_order="left")["row"]
+    if place.null_count():
+        missing = wanted["id"].filter(place.is_null())
         raise DataError(
             f"party {source.name!r}: {len(missing)} of {len(ids)} aligned ids missing in "
             f"{source.id_column!r}, the first is {missing[0]!r}"
         )
-    return [place[row_id] for row_id in ids]
+    return place.cast(pl.Int64).to_numpy()
 
 
-def _labels(
-    source: FileSource, held: _Held, train_ids: Sequence[str], test_ids: Sequence[str]
-) -> list[list[str]]:
-    return [
-        [(rows.labels or ())[row] for row in _positions(source, rows, ids)]
-        for rows, ids in ((held.train, train_ids), (held.test, test_ids))
-    ]
+def _labels(held: _Held, train: NDArray[np.int64], test: NDArray[np.int64]) -> list[list[str]]:
+    assert held.train.labels is not None  # noqa: S101
+    assert held.test.labels is not None  # noqa: S101
+    return [held.train.labels.gather(train).to_list(), held.test.labels.gather(test).to_list()]
 
 
 def _encode_labels(

@@ -1,13 +1,21 @@
 """Rows to score, from the parties' own files: those that all hold, as one model knows them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.own_files import FileSource, PartyRows, columns_of, read_party
+from securevfl.data.joining import common_ids, positions
+from securevfl.data.own_files import (
+    FileSource,
+    PartyRows,
+    columns_of,
+    read_party,
+    require_usable,
+)
 from securevfl.errors import DataError
+from securevfl.recipe import Preprocessing, Recipe, read_as_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +28,7 @@ class NewRows:
         labels: as text, where the label party's file has them.
         dropped: by party, rows whose id another party lacks.
         unused: by party, columns of its file that nobody asked for.
+        unknown: by party and column, values that training rows did not have, or few of them.
     """
 
     ids: tuple[str, ...]
@@ -27,45 +36,51 @@ class NewRows:
     labels: tuple[str, ...] | None
     dropped: Mapping[str, int]
     unused: Mapping[str, tuple[str, ...]]
+    unknown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def read_new_rows(sources: Sequence[FileSource]) -> NewRows:
+def read_new_rows(
+    sources: Sequence[FileSource], recipes: Mapping[str, Recipe] | None = None
+) -> NewRows:
     """Join the parties' files of new rows by id.
 
     Args:
         sources: one a party, with the columns that its model takes as `features`, found by name
             whatever their order; a label column may be missing.
+        recipes: by party, what makes features of these columns, where that is more than reading.
 
     Raises:
-        DataError: a file or columns missing, all of which are listed; ids missing or double,
-            features that are no finite numbers, or no common ids.
+        DataError: a file or columns missing, or columns that cannot be used, all of which are
+            listed; ids missing or double, or no common ids.
         ConfigError: a suffix that is not known.
     """
+    recipes = recipes or {}
     held: dict[str, PartyRows] = {}
     unused: dict[str, tuple[str, ...]] = {}
     for source in sources:
-        held[source.name], unused[source.name] = _read(source)
-    common = set.intersection(*(set(rows.ids) for rows in held.values()))
-    if not common:
-        counts = ", ".join(f"{name!r} {len(rows.ids)}" for name, rows in held.items())
-        raise DataError(f"no common ids among the new rows ({counts} ids), expected at least 1")
-    ids = tuple(sorted(common))
-    places = {name: _places(rows, ids) for name, rows in held.items()}
+        held[source.name], unused[source.name] = _read(source, recipes.get(source.name))
+    require_usable(list(held.values()))
+    dropped = dict.fromkeys(held, 0)
+    ids = common_ids({name: rows.ids for name, rows in held.items()}, dropped, "the new rows")
     labels = None
-    for name, rows in held.items():
+    features, unknown = {}, {}
+    for source in sources:
+        name, rows = source.name, held[source.name]
+        places = positions(source, rows, ids)
+        recipe = recipes.get(name) or read_as_numbers(rows.columns)
+        frame = rows.frame[places]
+        try:
+            features[name] = recipe.apply(frame)
+        except DataError as error:
+            raise DataError(f"party {name!r}: {error}") from error
+        unknown[name] = recipe.unknown(frame)
         if rows.labels is not None:
-            labels = tuple(rows.labels[row] for row in places[name])
-    return NewRows(
-        ids=ids,
-        features={name: rows.features[places[name]] for name, rows in held.items()},
-        labels=labels,
-        dropped={name: len(rows.ids) - len(ids) for name, rows in held.items()},
-        unused=unused,
-    )
+            labels = tuple(rows.labels.gather(places))
+    return NewRows(tuple(ids), features, labels, dropped, unused, unknown)
 
 
-def _read(source: FileSource) -> tuple[PartyRows, tuple[str, ...]]:
-    there = columns_of(source)
+def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[str, ...]]:
+    there = columns_of(replace(source, label_column=None))
     due = (source.id_column, *(source.features or ()))
     missing = [column for column in due if column not in there]
     if missing:
@@ -74,12 +89,8 @@ def _read(source: FileSource) -> tuple[PartyRows, tuple[str, ...]]:
             f"{', '.join(map(repr, missing))}; it has {', '.join(there)}"
         )
     label = source.label_column if source.label_column in there else None
-    rows = read_party(
-        FileSource(source.name, source.path, source.id_column, label, source.features)
-    )
+    source = replace(source, label_column=label)
+    if recipe is not None:
+        source = replace(source, preprocess=Preprocessing(missing=recipe.missing))
+    rows = read_party(source, text=() if recipe is None else recipe.text_columns)
     return rows, tuple(each for each in there if each not in {*due, source.label_column})
-
-
-def _places(rows: PartyRows, ids: Sequence[str]) -> list[int]:
-    place = {row_id: row for row, row_id in enumerate(rows.ids)}
-    return [place[row_id] for row_id in ids]

@@ -1,21 +1,22 @@
 """A user's own CSV and Parquet files."""
 
-import csv
-import io
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from securevfl.data.formats import decode_text, read_content
+from securevfl.data.bad_columns import BadColumn, bad_columns, require_none
+from securevfl.data.csv_files import as_point, read_csv
+from securevfl.data.csv_format import CsvFormat, GivenFormat, find_format
+from securevfl.data.notes import Note
 from securevfl.errors import ConfigError, DataError
+from securevfl.recipe import Preprocessing
 
 if TYPE_CHECKING:
     import polars as pl
+
+T = TypeVar("T")
+FOUND_OUT = GivenFormat()
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,14 @@ class FileSource:
 
     Attributes:
         name: The party.
-        path: .csv, .csv.gz or .parquet; CSV has a header and commas.
+        path: .csv, .csv.gz or .parquet; CSV has a header.
         id_column: Joins the parties' rows; compared as text, so "07" is not "7".
         label_column: At exactly one party.
         features: Columns to use; None for all but the id and the label.
         test_path: A second file of test rows, at every party or at none.
+        drop: Columns not to use.
+        csv: What of a CSV's format is not to be found out.
+        preprocess: What is made of text and missing values; None refuses them.
     """
 
     name: str
@@ -37,48 +41,75 @@ class FileSource:
     label_column: str | None = None
     features: Sequence[str] | None = None
     test_path: Path | None = None
+    drop: Sequence[str] = ()
+    csv: GivenFormat = FOUND_OUT
+    preprocess: Preprocessing | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class PartyRows:
-    """What one party's file holds, rows sorted by id.
+    """What one party's file holds, rows in its order.
 
     Attributes:
         ids: N different ids.
-        columns: P feature names.
-        features: Shape (N, P), finite.
+        columns: Names of the raw columns to use.
+        frame: These columns: numbers, or text as it stands.
         labels: N labels as text, or None.
+        problems: Columns that cannot be used.
+        notes: What was found out about the file.
     """
 
-    ids: tuple[str, ...]
+    ids: "pl.Series"
     columns: tuple[str, ...]
-    features: NDArray[np.float64]
-    labels: tuple[str, ...] | None
+    frame: "pl.DataFrame"
+    labels: "pl.Series | None"
+    problems: tuple[BadColumn, ...]
+    notes: tuple[Note, ...]
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns of text, whatever stands in them elsewhere."""
+        import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
+        return tuple(self.frame.select(pl.col(pl.String)).columns)
 
 
-def read_party(source: FileSource, *, test: bool = False) -> PartyRows:
+def read_party(source: FileSource, *, test: bool = False, text: Collection[str] = ()) -> PartyRows:
     """Read one party's own file, or its test file, without looking at any other party's.
 
+    Args:
+        source: the file.
+        test: the test file.
+        text: columns that are text, even if only numbers stand in them.
+
     Raises:
-        ConfigError: A suffix that is not known, or a column used twice.
-        DataError: Missing, empty or malformed, ids missing or double, features not finite numbers.
+        ConfigError: A suffix that is not known, a column used twice, or a setting out of range.
+        DataError: Missing, empty or malformed, ids or labels missing, or ids double.
     """
     path = source.test_path if test else source.path
     if path is None:
         raise ConfigError(f"test_path: party {source.name!r} has none")
-    frame = _read_frame(source.name, Path(path))
-    columns = _feature_columns(source, frame)
+    opened = _Opened(source, Path(path))
+    columns, found = _feature_columns(source, opened.columns), opened.found
+    settings = source.preprocess or Preprocessing()
+    frame = opened.read(columns, {*text, *settings.categories}, settings.markers)
+    if frame.is_empty():
+        raise DataError(f"party {source.name!r}: {path} has no rows")
     ids = _ids(source, frame)
     labels = None
     if source.label_column is not None:
-        labels = _as_text(source.name, frame[source.label_column])
-    order = sorted(range(len(ids)), key=ids.__getitem__)
-    features = np.column_stack([_numbers(source.name, frame[column]) for column in columns])
+        labels = _as_text(source.name, frame[source.label_column]).str.strip_chars()
+        pointed = labels if found is None else as_point(labels, found)
+        labels = labels if pointed.null_count() else pointed
+    frame = frame.select(columns)
+    notes = [] if found is None else [Note("file", source.name, None, f"{path.name}: {found.line}")]
     return PartyRows(
-        tuple(ids[row] for row in order),
+        ids,
         columns,
-        features[order],
-        None if labels is None else tuple(labels[row] for row in order),
+        frame,
+        labels,
+        tuple(bad_columns(source.name, frame.drop(text), source.preprocess, found)),
+        tuple(notes),
     )
 
 
@@ -89,57 +120,93 @@ def columns_of(source: FileSource) -> tuple[str, ...]:
         ConfigError: A suffix that is not known.
         DataError: Missing, empty or malformed.
     """
-    return tuple(_read_frame(source.name, Path(source.path)).columns)
+    return _Opened(source, Path(source.path)).columns
 
 
-def _read_frame(party: str, path: Path) -> "pl.DataFrame":
-    content = read_content(path)
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+def require_usable(held: Sequence[PartyRows]) -> None:
+    """Refuse columns that cannot be used, those of all files at once.
 
-    suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    try:
-        if suffix == "parquet":
-            frame = pl.read_parquet(io.BytesIO(content))
-        elif suffix == "csv":
-            header = next(csv.reader(io.StringIO(decode_text(content, path), newline="")), [])
-            if len(set(header)) < len(header):
-                double = next(column for column in header if header.count(column) > 1)
-                raise DataError(f"party {party!r}: column {double!r} stands twice in {path}")
-            frame = pl.read_csv(content, infer_schema=False)
+    Raises:
+        DataError: See `require_none`.
+    """
+    require_none([problem for rows in held for problem in rows.problems])
+
+
+class _Opened:
+    """A file of which the columns' names are known."""
+
+    def __init__(self, source: FileSource, path: Path) -> None:
+        _require_readable(path)
+        import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
+        self._path, self._where = path, f"party {source.name!r}: {path}"
+        self.taken = [each for each in (source.id_column, source.label_column) if each is not None]
+        self.found: CsvFormat | None = None
+        suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+        if suffix == "csv":
+            known = (source.id_column, *(source.features or ()))
+            self.found = find_format(path, source.csv, known, self._where)
+            self.columns = self.found.header
+        elif suffix == "parquet":
+            self.columns = tuple(self._tried(lambda: pl.read_parquet_schema(path)))
         else:
             raise ConfigError(
-                f"path: {path} of party {party!r}, expected .csv, .csv.gz or .parquet"
+                f"path: {path} of party {source.name!r}, expected .csv, .csv.gz or .parquet"
             )
-    except (pl.exceptions.PolarsError, csv.Error, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"party {party!r}: {path} is empty or malformed ({reason})") from error
-    if frame.is_empty():
-        raise DataError(f"party {party!r}: {path} has no rows")
-    return frame
+
+    def read(
+        self, columns: Sequence[str], text: Collection[str], markers: Sequence[str]
+    ) -> "pl.DataFrame":
+        """Some columns; those of text, and ids and labels, stay as they stand."""
+        import polars as pl  # noqa: PLC0415
+
+        found, used = self.found, [*self.taken, *columns]
+        if found is None:
+            return self._tried(lambda: pl.read_parquet(self._path, columns=used, glob=False))
+        return self._tried(lambda: read_csv(found, used, {*self.taken, *text}, markers))
+
+    def _tried(self, read: Callable[[], T]) -> T:
+        import polars as pl  # noqa: PLC0415
+
+        try:
+            return read()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DataError(f"{self._where} is empty or malformed ({reason})") from error
 
 
-def _feature_columns(source: FileSource, frame: "pl.DataFrame") -> tuple[str, ...]:
+def _require_readable(path: Path) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _feature_columns(source: FileSource, there: tuple[str, ...]) -> tuple[str, ...]:
     taken = [column for column in (source.id_column, source.label_column) if column is not None]
     if source.features is None:
-        columns = tuple(column for column in frame.columns if column not in taken)
+        columns = tuple(
+            column for column in there if column not in taken and column not in source.drop
+        )
     else:
-        columns = tuple(source.features)
+        columns = tuple(column for column in source.features if column not in source.drop)
     used = [*taken, *columns]
     if len(set(used)) < len(used):
         double = next(column for column in used if used.count(column) > 1)
         raise ConfigError(f"features: column {double!r} of party {source.name!r} is used twice")
-    missing = [column for column in used if column not in frame.columns]
+    missing = [column for column in (*used, *source.drop) if column not in there]
     if missing:
         raise DataError(
             f"party {source.name!r}: {len(missing)} columns missing, the first is "
-            f"{missing[0]!r}; the file has {', '.join(frame.columns)}"
+            f"{missing[0]!r}; the file has {', '.join(there)}"
         )
     if not columns:
         raise DataError(f"party {source.name!r}: no feature columns, expected at least 1")
     return columns
 
 
-def _ids(source: FileSource, frame: "pl.DataFrame") -> list[str]:
+def _ids(source: FileSource, frame: "pl.DataFrame") -> "pl.Series":
     import polars as pl  # noqa: PLC0415
 
     column = frame[source.id_column]
@@ -149,8 +216,8 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> list[str]:
             f"text or integers"
         )
     ids = _as_text(source.name, column)
-    if double := len(ids) - len(set(ids)):
-        first = next(row_id for row_id, count in Counter(ids).items() if count > 1)
+    if double := len(ids) - ids.n_unique():
+        first = ids.filter(ids.is_duplicated())[0]
         raise DataError(
             f"party {source.name!r}: {double} duplicate ids in {source.id_column!r}, the first "
             f"is {first!r}"
@@ -158,27 +225,10 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> list[str]:
     return ids
 
 
-def _as_text(party: str, column: "pl.Series") -> list[str]:
+def _as_text(party: str, column: "pl.Series") -> "pl.Series":
     import polars as pl  # noqa: PLC0415
 
     text = column.cast(pl.String)
     if missing := int((text.is_null() | (text == "").fill_null(False)).sum()):
         raise DataError(f"party {party!r}: column {column.name!r} has {missing} missing values")
-    values: list[str] = text.to_list()
-    return values
-
-
-def _numbers(party: str, column: "pl.Series") -> NDArray[np.float64]:
-    import polars as pl  # noqa: PLC0415
-
-    where = f"party {party!r}: column {column.name!r}"
-    if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean)):
-        raise DataError(f"{where} is {column.dtype}, expected numbers")
-    if missing := column.null_count():
-        raise DataError(f"{where} has {missing} missing values, expected finite numbers")
-    numbers = column.cast(pl.Float64, strict=False)
-    if wrong := numbers.null_count():
-        raise DataError(f"{where} has {wrong} values that are not numbers")
-    if unusable := int((~numbers.is_finite()).sum()):
-        raise DataError(f"{where} has {unusable} NaN or infinite values, expected finite numbers")
-    return numbers.to_numpy()
+    return text

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, Labels, is_real
+from securevfl.data.notes import Note
 from securevfl.errors import ConfigError, DataError
+from securevfl.recipe import Recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,12 +22,14 @@ class PartyTable:
         columns: P column names.
         train: Shape (N, P), float64, unscaled.
         test: Shape (test rows, P), float64, unscaled.
+        recipe: How they were made of the party's raw columns, where that took more than reading.
     """
 
     name: str
     columns: tuple[str, ...]
     train: NDArray[np.float64]
     test: NDArray[np.float64]
+    recipe: Recipe | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,7 @@ class VerticalDataset:
         label_names: What each class was called at the source.
         dropped: By party, how many of its rows had an id that not every party holds.
         own_rows: The label party's rows beside the N, for transfer learning.
+        notes: What was noticed in the parties' files.
     """
 
     name: str
@@ -75,6 +80,7 @@ class VerticalDataset:
     label_names: tuple[str, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
     own_rows: OwnRows | None = None
+    notes: tuple[Note, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:

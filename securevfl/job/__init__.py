@@ -34,6 +34,7 @@ from securevfl.job.sections import (
     PrivacySettings,
     Section,
 )
+from securevfl.recipe import Preprocessing
 
 __all__ = [
     "Activation",
@@ -78,6 +79,8 @@ class Job(Section):
     """A whole job file.
 
     Attributes:
+        preprocess: what parties make of text and of missing values, each of its own; not given,
+            they are refused.
         own: sections that belong to one algorithm, by its name; in a file they stand like others.
     """
 
@@ -87,6 +90,7 @@ class Job(Section):
     network: NetworkSettings = NetworkSettings(preset="lan")
     privacy: PrivacySettings = PrivacySettings()
     audit: AuditSection = AuditSection()
+    preprocess: Preprocessing | None = None
     output: OutputSettings = OutputSettings()
     own: Mapping[str, SerializeAsAny[Section]] = {}
 
@@ -293,6 +297,7 @@ def _sections() -> dict[str, type[BaseModel]]:
         "network": NetworkSettings,
         "privacy": PrivacySettings,
         "audit": AuditSection,
+        "preprocess": Preprocessing,
         "output": OutputSettings,
         **OWN_SECTIONS,
     }

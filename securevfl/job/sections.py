@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from securevfl.errors import ConfigError
+from securevfl.recipe import Preprocessing
 from securevfl.runtime.line import PRESETS, Line
 
 Hide = Literal["residuals", "both"]
@@ -18,6 +19,7 @@ Model = Literal["linear", "mlp", "cnn", "custom"]
 Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu"]
 OwnPrediction = Literal["exact", "noisy"]
 Precision = Literal["double", "single"]
+OneCharacter = Annotated[str, Field(min_length=1, max_length=1)]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
@@ -130,8 +132,10 @@ class JobSettings(Section):
 class PartySettings(Section):
     """`[[party]]`: one organization, its local model, and where it keeps its own files.
 
-    `model`, `hidden`, `activation`, `channels` and `image_line` are the job's where not given.
-    `new_data` are rows that `securevfl predict` scores.
+    `model`, `hidden`, `activation`, `channels` and `image_line` are the job's where not given, and
+    so is `preprocess`, as a whole. `separator`, `decimal`, `thousands` and `encoding` of a CSV are
+    found out where not given; `drop` names columns not to use. `new_data` are rows that `securevfl
+    predict` scores.
     """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
@@ -143,6 +147,12 @@ class PartySettings(Section):
     id_column: str = "id"
     label_column: str | None = None
     features: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
+    separator: OneCharacter | None = None
+    decimal: Literal[".", ","] | None = None
+    thousands: OneCharacter | None = None
+    encoding: str | None = None
+    preprocess: Preprocessing | None = None
     model: Model | None = None
     hidden: Hidden | None = None
     activation: Activation | None = None

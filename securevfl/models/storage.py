@@ -33,6 +33,7 @@ from securevfl.models.local_model import (
     StateDict,
     pixels_left,
 )
+from securevfl.recipe import Recipe
 
 FORMAT = 1
 _HEADER = "securevfl"
@@ -59,6 +60,7 @@ class ModelHeader:
         target_scale: their deviation.
         class_names: what each class is called, at the label party only.
         rows: N, of the training rows.
+        recipe: how the columns are made of the party's raw ones, where that is more than reading.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -78,6 +80,7 @@ class ModelHeader:
     target_scale: float | None = None
     class_names: tuple[str, ...] | None = None
     rows: int | None = None
+    recipe: Recipe | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -87,7 +90,7 @@ class ModelHeader:
     @property
     def holds_labels(self) -> bool:
         """Whether this is the label party's part, which alone knows what labels mean."""
-        return self.class_names is not None
+        return self.class_names is not None or self.target_mean is not None
 
     @property
     def outputs(self) -> int:
@@ -171,20 +174,30 @@ class SavedModel:
             DataError: parts of other parties or shapes, or another party's part of a headed model
                 or of one for real targets.
         """
-        mean, scale = self.header.target_mean, self.header.target_scale
-        if self.header.classes == 0 and (mean is None or scale is None):
-            raise DataError(
-                f"{self.header.party!r} does not know the targets' scale: ask the label party's "
-                "model"
-            )
         if self.header.representation is not None and self.head is None:
             raise DataError(f"{self.header.party!r} holds no head: ask the label party's model")
         if self.header.head is not None:
             _require_parts(self.header, parts)
         if self.header.head is None or self.head is None:
             total: NDArray[np.float64] = np.sum(list(parts.values()), axis=0)
-            return total if mean is None or scale is None else mean + scale * total
+            return self.in_target_units(total)
         return together(self.head, self.header.head, parts)
+
+    def in_target_units(self, predictions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """At the label party: H as it is for classes, and for real targets in their own units.
+
+        Raises:
+            DataError: another party's part of a model for real targets.
+        """
+        if self.header.classes:
+            return predictions
+        mean, scale = self.header.target_mean, self.header.target_scale
+        if mean is None or scale is None:
+            raise DataError(
+                f"{self.header.party!r} does not know the targets' scale: ask the label party's "
+                "model"
+            )
+        return mean + scale * predictions
 
     def _give(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         if features.ndim != 2 or features.shape[1] != len(self.header.columns):  # noqa: PLR2004
@@ -305,6 +318,8 @@ def _check_header(path: Path, header: ModelHeader) -> None:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
     if header.head is not None and header.head[:1] != (header.party,):
         raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
+    if header.recipe is not None and header.recipe.columns != header.columns:
+        raise DataError(f"model file {path}: its recipe does not make its columns")
     mean, scale = header.target_mean, header.target_scale
     if (mean is None) != (scale is None):
         raise DataError(f"model file {path}: target_mean {mean} with target_scale {scale}")

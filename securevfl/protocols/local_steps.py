@@ -90,12 +90,12 @@ class LocalSteps:
         """Whether steps are so short that they cannot raise the penalized loss of any data."""
         return self._scale >= self.pace.most
 
-    def begin(self, round_index: int, batch_rows: int) -> None:
-        """Put the model where the round's exchange takes place."""
+    def begin(self, round_index: int, batch_rows: int, *, moves: bool = True) -> None:
+        """Put the model where the round's exchange takes place, unless it no longer moves."""
         self._round = round_index
         self._noise = self.pace.noise(batch_rows)
         self._iterate = self._model.weights
-        if self._beta > 0:
+        if self._beta > 0 and moves:
             self._model.weights = self._iterate + self._beta * (self._iterate - self._before)
 
     def keep(self) -> None:

@@ -23,6 +23,8 @@ def model_lines(row: ModelRow) -> Iterator[str]:
     if names is not None:
         more = ", ..." if len(names) > MOST_CLASSES_NAMED else ""
         yield f"{len(names)} classes: {', '.join(names[:MOST_CLASSES_NAMED])}{more}"
+    if row["target_mean"] is not None:
+        yield f"real targets: {row['target_mean']:.6g} + {row['target_scale']:.6g}·H"
     if row["network"] is not None:
         yield _network(row)
     if row["representation"] is not None:

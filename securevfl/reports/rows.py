@@ -71,6 +71,17 @@ class JobRow(CostFigures):
     wall_s: float
 
 
+class AloneFigures(TypedDict):
+    """One party's own model; where labels were lent to it, no party can compute this."""
+
+    auc: float | None
+    accuracy: float | None
+    r2: float | None
+    rmse: float | None
+    rows: int
+    labels_lent: bool
+
+
 class TrainRow(JobRow):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
@@ -78,6 +89,7 @@ class TrainRow(JobRow):
     of the others. `mae` is null too where only sums are known.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
+    The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
     learned: bool
@@ -91,12 +103,17 @@ class TrainRow(JobRow):
     job_hash: str
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
+    kept_rounds: int
+    status: int
+    warnings: Sequence[Mapping[str, str]]
+    alone: Mapping[str, AloneFigures]
 
 
 class PredictRow(CostFigures):
     """Rows that were scored; `shown`: how the label party saw the others' predictions.
 
-    AUC, accuracy and `labelled` rows are of those whose label the label party's file has. The job
+    Metrics are of the `labelled` rows, whose label the label party's file has: AUC and accuracy of
+    classes, R², RMSE and MAE of real targets, in their units. The job
     hash is that of the job that the model was trained in, `same_job` whether it is this one.
     """
 
@@ -105,6 +122,7 @@ class PredictRow(CostFigures):
     shown: str
     parties: int
     rows: int
+    classes: int
     origin: str
     trained_on: int
     dropped_rows: Mapping[str, int]
@@ -112,6 +130,9 @@ class PredictRow(CostFigures):
     labelled: int
     auc: float | None
     accuracy: float | None
+    r2: float | None
+    rmse: float | None
+    mae: float | None
     release: Mapping[str, Any] | None
     job_hash: str
     same_job: bool | None

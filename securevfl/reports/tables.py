@@ -109,16 +109,31 @@ OF_TARGETS: tuple[Column[TrainRow], ...] = (
     ("RMSE", lambda row: "-" if row["rmse"] is None else f"{row['rmse']:.4g}"),
 )
 
-PREDICT: tuple[Column[PredictRow], ...] = (
+_SCORED: tuple[Column[PredictRow], ...] = (
     ("exchange", lambda row: f"{row['exchange']} both" if row["hide"] else row["exchange"]),
     ("K", lambda row: str(row["parties"])),
     ("rows", lambda row: f"{row['rows']:,}"),
-    ("AUC", lambda row: _share(row["auc"])),
-    ("accuracy", lambda row: _share(row["accuracy"])),
+)
+_SCORING_COSTS: tuple[Column[PredictRow], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
     ("sent", lambda row: size(row["bytes_sent"])),
+)
+
+PREDICT: tuple[Column[PredictRow], ...] = (
+    *_SCORED,
+    ("AUC", lambda row: _share(row["auc"])),
+    ("accuracy", lambda row: _share(row["accuracy"])),
+    *_SCORING_COSTS,
+)
+
+PREDICT_TARGETS: tuple[Column[PredictRow], ...] = (
+    *_SCORED,
+    ("R²", lambda row: _share(row["r2"])),
+    ("RMSE", lambda row: _figure(row["rmse"])),
+    ("MAE", lambda row: _figure(row["mae"])),
+    *_SCORING_COSTS,
 )
 
 ROUNDS: tuple[Column[RoundsRow], ...] = (
@@ -280,6 +295,10 @@ def _count(value: float | None) -> str:
 
 def _share(value: float | None, sign: str = "") -> str:
     return "-" if value is None else f"{value:{sign}.4f}"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _seconds_or_dash(value: float | None) -> str:

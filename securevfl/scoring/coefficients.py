@@ -21,12 +21,19 @@ def standardized(model: SavedModel) -> tuple[FloatArray, FloatArray]:
     return weights, np.zeros(weights.shape[1])
 
 
-def in_original_units(model: SavedModel) -> tuple[FloatArray, FloatArray]:
+def in_original_units(
+    model: SavedModel, target_scale: float = 1.0
+) -> tuple[FloatArray, FloatArray]:
     """θ_k per unit of each column, shape (P, C), and the constant that goes with it, shape (C,).
+
+    Args:
+        model: a party's part; the label party's holds the constant of all.
+        target_scale: of real targets, which the label party's part knows.
 
     Raises:
         ConfigError: a network, which has none.
     """
     weights, intercept = standardized(model)
-    per_unit = weights / model.scale[:, None]
-    return per_unit, intercept - model.mean @ per_unit
+    per_unit = target_scale * weights / model.scale[:, None]
+    constant = target_scale * intercept - model.mean @ per_unit
+    return per_unit, constant + (model.header.target_mean or 0.0)

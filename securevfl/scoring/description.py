@@ -33,6 +33,8 @@ class ModelRow(TypedDict):
     loss: str
     classes: int
     class_names: Sequence[str] | None
+    target_mean: float | None
+    target_scale: float | None
     outputs: Sequence[str]
     job_hash: str
     rounds: int
@@ -46,21 +48,29 @@ class ModelRow(TypedDict):
     constant: Sequence[float] | None
 
 
-def model_row(model: SavedModel) -> ModelRow:
-    """What a part is."""
+def model_row(model: SavedModel, target_scale: float | None = None) -> ModelRow:
+    """What a part is.
+
+    Args:
+        model: the part.
+        target_scale: of real targets, where another part that is at hand knows it.
+    """
     header = model.header
     linear = header.network is None and header.representation is None
+    unit = target_scale or header.target_scale or 1.0
     empty = np.zeros((len(header.columns), 0))
     theta, intercept = standardized(model) if linear else (empty, empty[0])
-    per_unit, constant = in_original_units(model) if linear else (empty, empty[0])
+    per_unit, constant = in_original_units(model, unit) if linear else (empty, empty[0])
     numbered = tuple(map(str, range(header.classes)))
-    names = header.class_names or numbered
+    names = header.class_names or numbered or ("", "target")
     return {
         "party": header.party,
         "holds_labels": header.holds_labels,
         "loss": header.loss,
         "classes": header.classes,
         "class_names": header.class_names,
+        "target_mean": header.target_mean,
+        "target_scale": header.target_scale,
         "outputs": names[1:] if header.outputs == 1 else names,
         "job_hash": header.job_hash,
         "rounds": header.rounds,

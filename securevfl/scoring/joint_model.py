@@ -51,16 +51,15 @@ class JointModel:
     @property
     def coef_(self) -> dict[str, FloatArray]:
         """Coefficients of raw columns by party, each of shape (C, P), of linear models."""
-        return {name: in_original_units(each)[0].T for name, each in self.parts.items()}
+        return {name: coefficients.T for name, (coefficients, _) in self._in_original_units.items()}
 
     @property
     def intercept_(self) -> FloatArray:
         """The constant that goes with them, shape (C,)."""
-        constants = [in_original_units(each)[1] for each in self.parts.values()]
-        return np.asarray(np.sum(constants, axis=0))
+        return np.asarray(np.sum([each for _, each in self._in_original_units.values()], axis=0))
 
     def decision_function(self, rows: Rows) -> FloatArray:
-        """H of every row: shape (rows,) for two classes, else (rows, classes).
+        """H of every row: shape (rows,) for two classes or real targets, else (rows, classes).
 
         Raises:
             DataError: rows that do not fit the parties' columns, or one another.
@@ -75,18 +74,25 @@ class JointModel:
             ConfigError: the model's loss has no probabilities.
             DataError: see `decision_function`.
         """
-        if not has_probabilities(self._loss):
+        if not self.classes_ or not has_probabilities(self._loss):
             raise ConfigError(f"loss = {self._loss!r} has no probabilities: decision_function")
         return probabilities(self._loss, self._predictions(rows))
 
-    def predict(self, rows: Rows) -> list[str]:
-        """The name of every row's most likely class.
+    def predict(self, rows: Rows) -> list[str] | FloatArray:
+        """The name of every row's most likely class; real targets as `decision_function`.
 
         Raises:
             DataError: see `decision_function`.
         """
         names = self.classes_
+        if not names:
+            return self.decision_function(rows)
         return [names[code] for code in class_numbers(self._loss, self._predictions(rows))]
+
+    @property
+    def _in_original_units(self) -> dict[str, tuple[FloatArray, FloatArray]]:
+        unit = self.parts[self.label_party].header.target_scale or 1.0
+        return {name: in_original_units(each, unit) for name, each in self.parts.items()}
 
     @property
     def _loss(self) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.probabilities import class_numbers, has_probabilities, probabilities
-from securevfl.models.scores import auc
+from securevfl.models.scores import auc, mean_absolute_error, mean_squared_error, r2
 from securevfl.models.storage import ModelHeader
 
 Columns = dict[str, Sequence[str] | FloatArray]
@@ -20,7 +20,8 @@ def score_columns(
     """The columns of a scores file, by name, in their order.
 
     For two classes `probability`, of the second one, and `class`; beyond two `probability_<class>`
-    of each, and `class`. A loss without probabilities has `score` in their place, which is H.
+    of each, and `class`. A loss without probabilities has `score` in their place, which is H. Real
+    targets have `prediction`, in their own units.
 
     Args:
         header: of the label party's part.
@@ -33,14 +34,17 @@ def score_columns(
     """
     names = header.class_names or ()
     columns: Columns = {}
-    if not has_probabilities(header.loss):
+    if header.classes == 0:
+        columns["prediction"] = predictions[:, 0]
+    elif not has_probabilities(header.loss):
         columns["score"] = predictions[:, 0]
     elif len(names) == 2:  # noqa: PLR2004
         columns["probability"] = probabilities(header.loss, predictions)[:, 1]
     else:
         shares = probabilities(header.loss, predictions).T
         columns |= {f"probability_{name}": each for name, each in zip(names, shares, strict=True)}
-    columns["class"] = [names[code] for code in class_numbers(header.loss, predictions)]
+    if names:
+        columns["class"] = [names[code] for code in class_numbers(header.loss, predictions)]
     if id_column in columns:
         raise ConfigError(f"id_column = {id_column!r}: a column of scores has that name")
     return {id_column: ids, **columns}
@@ -52,13 +56,20 @@ class Metrics:
 
     Attributes:
         rows: with a label.
-        auc: area under the ROC curve; None where one class alone occurs.
-        accuracy: share of rows whose most likely class is theirs.
+        auc: area under the ROC curve; None where one class alone occurs, or targets are real.
+        accuracy: share of rows whose most likely class is theirs; None where targets are real.
+        r2: share of the variance of real targets that is explained; None where all are the same,
+            or for classes.
+        rmse: root of the mean squared error, in the targets' units; None for classes.
+        mae: mean absolute error; the same.
     """
 
     rows: int
-    auc: float | None
-    accuracy: float
+    auc: float | None = None
+    accuracy: float | None = None
+    r2: float | None = None
+    rmse: float | None = None
+    mae: float | None = None
 
 
 def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str]) -> Metrics:
@@ -70,8 +81,10 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str])
         labels: as the file has them.
 
     Raises:
-        DataError: labels that are no class of the model.
+        DataError: labels that are no class of the model, or no numbers where it predicts some.
     """
+    if header.classes == 0:
+        return _of_targets(predictions, labels)
     codes = _codes(header.class_names or (), labels)
     chosen = class_numbers(header.loss, predictions)
     several = len(np.unique(codes)) > 1
@@ -79,6 +92,21 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str])
         rows=len(codes),
         auc=auc(predictions, codes) if several else None,
         accuracy=float(np.mean(chosen == codes)),
+    )
+
+
+def _of_targets(predictions: FloatArray, labels: Sequence[str]) -> Metrics:
+    try:
+        targets = np.array([float(label) for label in labels])
+    except ValueError as error:
+        raise DataError(f"labels: the model predicts numbers ({error})") from error
+    if not np.isfinite(targets).all():
+        raise DataError("labels: NaN or infinite targets")
+    return Metrics(
+        rows=len(targets),
+        r2=r2(predictions, targets) if np.ptp(targets) > 0 else None,
+        rmse=float(np.sqrt(mean_squared_error(predictions, targets))),
+        mae=mean_absolute_error(predictions, targets),
     )
 
 

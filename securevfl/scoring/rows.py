@@ -7,11 +7,12 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
 from securevfl.models.storage import ModelHeader, SavedModel
+from securevfl.recipe import Recipe
 
 
 def raw_columns(header: ModelHeader) -> tuple[str, ...]:
     """The columns that a party's own file must have."""
-    return header.columns
+    return header.columns if header.recipe is None else header.recipe.raw_columns
 
 
 def features_of(model: SavedModel, rows: Any) -> FloatArray:  # noqa: ANN401  # frames of two kinds
@@ -20,7 +21,7 @@ def features_of(model: SavedModel, rows: Any) -> FloatArray:  # noqa: ANN401  # 
     Args:
         model: its part.
         rows: an array of its columns in the model's order, or a polars or pandas frame with them
-            by name, in any order and beside others.
+            by name, in any order and beside others; a frame where the party has a recipe.
 
     Raises:
         DataError: columns missing, all of which are listed, or values that are no finite numbers.
@@ -33,7 +34,11 @@ def features_of(model: SavedModel, rows: Any) -> FloatArray:  # noqa: ANN401  # 
                 f"party {party!r}: {len(missing)} columns of the model missing: "
                 f"{', '.join(map(repr, missing))}"
             )
+        if model.header.recipe is not None:
+            return _by_recipe(party, model.header.recipe, rows)
         rows = np.column_stack([np.asarray(rows[column]) for column in columns])
+    elif model.header.recipe is not None:
+        raise DataError(f"party {party!r}: rows without names, expected a frame of raw columns")
     try:
         features = np.asarray(rows, np.float64)
     except (TypeError, ValueError) as error:
@@ -47,3 +52,20 @@ def features_of(model: SavedModel, rows: Any) -> FloatArray:  # noqa: ANN401  # 
     if bad:
         raise DataError(f"party {party!r}: NaN or infinite values in columns {', '.join(bad)}")
     return features
+
+
+def _by_recipe(party: str, recipe: Recipe, rows: Any) -> FloatArray:  # noqa: ANN401
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for frames
+
+    def column(name: str) -> pl.Series:
+        values = rows[name]
+        if isinstance(values, pl.Series):
+            return values
+        values = np.asarray(values)
+        given = values.tolist() if values.dtype == object else values
+        return pl.Series(name, given, strict=False)
+
+    try:
+        return recipe.apply(pl.DataFrame([column(name) for name in recipe.raw_columns]))
+    except DataError as error:
+        raise DataError(f"party {party!r}: {error}") from error

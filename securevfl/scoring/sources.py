@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from securevfl.arrays import is_real
+from securevfl.data.csv_format import GivenFormat
 from securevfl.data.joining import falls_into_test
 from securevfl.data.new_rows import NewRows, read_new_rows
 from securevfl.data.own_files import FileSource
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, PartySettings
 from securevfl.models.storage import SavedModel
@@ -65,7 +67,8 @@ def rows_to_score(
     parties = {each.name: each for each in job.party}
     origin, paths = _paths(parties, given, beside, tuple(parts))
     sources = [_source(name, path, parties.get(name), parts[name]) for name, path in paths.items()]
-    rows = read_new_rows(sources)
+    recipes = {name: each.header.recipe for name, each in parts.items() if each.header.recipe}
+    rows = read_new_rows(sources, recipes)
     trained_on = 0
     if origin == "data":
         trained_on = sum(not falls_into_test(row_id) for row_id in rows.ids)
@@ -106,7 +109,14 @@ def _source(name: str, path: Path, party: PartySettings | None, part: SavedModel
     columns = raw_columns(part.header)
     if party is None:  # of a data set by name
         return FileSource(name, path, "id", features=columns)
-    return FileSource(name, path, party.id_column, party.label_column, columns)
+    return FileSource(
+        name,
+        path,
+        party.id_column,
+        party.label_column,
+        columns,
+        csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+    )
 
 
 def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> RowsToScore:
@@ -121,8 +131,15 @@ def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> Ro
     rows = NewRows(
         ids=tuple(map(str, range(len(dataset.test_labels)))),
         features={name: tables[name].test for name in parts},
-        labels=tuple(dataset.class_names[code] for code in dataset.test_labels),
+        labels=_labels(dataset),
         dropped={},
         unused={},
     )
     return RowsToScore(rows, "dataset", "row")
+
+
+def _labels(dataset: VerticalDataset) -> tuple[str, ...]:
+    """Of the test rows, as a file would have them."""
+    if is_real(dataset.test_labels):
+        return tuple(map(repr, dataset.test_labels.tolist()))
+    return tuple(dataset.class_names[code] for code in as_classes(dataset.test_labels))

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from securevfl.errors import DataError
+from securevfl.data import load
+from securevfl.errors import ConfigError, DataError
 from securevfl.models.storage import load_model
 from securevfl.scoring import load_models
 from tests.end_to_end.commands import example, rows_of, run
@@ -165,6 +166,29 @@ def test_a_data_set_by_name_has_its_test_rows_scored() -> None:
     assert set(scores["class"]) == {"malignant", "benign"}
 
 
+def test_real_targets_come_out_in_their_own_units(capsys: Capture) -> None:
+    job = example(
+        ('"bfv"', '"plain"'),
+        ("rounds = 100", 'rounds = 3\nloss = "squared"'),
+        ("breast_cancer", "diabetes"),
+    )
+    assert run("train", job, "--quiet", "--json", "train.json") == 0
+    assert run("predict", job, "--out", "scores.csv", "--json", "out.json") == 0
+    assert "R²" in capsys.readouterr().out
+    (trained,), (row,) = rows_of("train.json", "train"), rows_of("out.json", "predict")
+    assert row["r2"] == pytest.approx(trained["r2"])
+    assert (row["rmse"], row["mae"]) == pytest.approx((trained["rmse"], trained["mae"]))
+    assert (row["auc"], row["accuracy"]) == (None, None)
+    scores, dataset, model = pl.read_csv("scores.csv"), load("diabetes"), load_models("models")
+    assert scores.columns == ["row", "prediction"]
+    rows = {table.name: table.test for table in dataset.parties}
+    np.testing.assert_allclose(model.decision_function(rows), scores["prediction"], rtol=1e-9)
+    linear = model.intercept_ + sum(rows[name] @ model.coef_[name].T for name in rows)
+    np.testing.assert_allclose(linear[:, 0], scores["prediction"], rtol=1e-9)
+    with pytest.raises(ConfigError, match="no probabilities"):
+        model.predict_proba(rows)
+
+
 def swap_models() -> None:
     bank, shop = Path("models/bank.safetensors"), Path("models/shop.safetensors")
     shop.write_bytes(bank.read_bytes())
@@ -176,7 +200,7 @@ def drop_columns() -> None:
 
 def mix_models() -> None:
     old = Path("models/shop.safetensors").read_bytes()
-    assert run("train", "job.toml", "--quiet", "--seed", "1") == 0
+    assert run("train", "job.toml", "--quiet", "--seed", "1", "--force") == 0
     Path("models/shop.safetensors").write_bytes(old)
 
 

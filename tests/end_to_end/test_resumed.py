@@ -121,13 +121,15 @@ def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:
     watch = {"watch losses", "watch bests", "watch ways back"}
     exchanged = {"exchange sum of the next predictions"}
     label = dataset.label_party
-    own = watch | {"row offsets"}
+    kept = {"kept 1", "kept 2", "kept 3", "kept 4"}
+    seen = {"kept losses", "kept scored", "kept aucs"}
+    own = watch | seen | {"row offsets"}
     assert {name: set(state.in_flight) for name, state in states.items()} == {
-        name: steps | exchanged | (own if name == label else set()) for name in states
+        name: steps | kept | exchanged | (own if name == label else set()) for name in states
     }
     offsets = states[label].in_flight["row offsets"].nbytes
     sizes = {name: len((tmp_path / f"{name}.state").read_bytes()) for name in states}
-    assert all(size < 3000 + offsets * (name == label) for name, size in sizes.items())
+    assert all(size < 4000 + offsets * (name == label) for name, size in sizes.items())
 
 
 def test_the_state_of_another_job_or_party_is_refused(tmp_path: Path) -> None:

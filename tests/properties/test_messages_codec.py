@@ -32,6 +32,7 @@ from securevfl.protocols.session.gathering import (
     MaskedPredictions,
     Predictions,
 )
+from securevfl.protocols.session.keeping import KeepState
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
@@ -87,6 +88,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     EncryptedHeldOutProducts: st.builds(EncryptedHeldOutProducts, u64, blobs),
     HeldOutMasks: st.builds(HeldOutMasks, u64, ring),
     Verdict: st.builds(Verdict, u64, st.booleans()),
+    KeepState: st.builds(KeepState, u64),
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),
     PushedPredictions: st.builds(PushedPredictions, u64, floats),
     PulledSums: st.builds(PulledSums, u64, floats),

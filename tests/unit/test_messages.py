@@ -30,6 +30,7 @@ from securevfl.protocols.session.gathering import (
     MaskedPredictions,
     Predictions,
 )
+from securevfl.protocols.session.keeping import KeepState
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
@@ -83,6 +84,7 @@ EXAMPLES: tuple[Message, ...] = (
     MaskedPenalties(6, RING, RING[0]),
     StepTaken(7, FLOATS[0], settled=True),
     ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
+    KeepState(40),
 )
 
 
@@ -155,6 +157,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "HeldOutPredictions": 9,
         "MaskedHeldOutPredictions": 10,
         "Verdict": 11,
+        "KeepState": 50,
         "PushedPredictions": 12,
         "PulledSums": 13,
         "Course": 14,

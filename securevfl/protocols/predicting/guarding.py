@@ -18,6 +18,8 @@ from securevfl.protocols.session.held_out_guard import (
     names_under_model,
 )
 
+REMEDY = "the model that scored these rows before may again"
+
 
 def require_scoring_guard(
     directory: Path,
@@ -56,7 +58,7 @@ def require_scoring_guard(
         fresh = [name for name, mark in zip(names, marks, strict=True) if mark not in scored]
         after = count.planned(earlier, fresh, resumes=False)
         if not allowed:
-            count.require_below_limit(max(after.values(), default=0))
+            count.require_below_limit(max(after.values(), default=0), REMEDY)
         return earlier | after
 
     def write_down() -> None:

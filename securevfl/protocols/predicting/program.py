@@ -81,7 +81,7 @@ async def score_rows(
     """Take one party through the scoring of new rows.
 
     Returns:
-        H, shape (rows, C), at the label party.
+        H, shape (rows, C), at the label party; real targets in their own units.
 
     Raises:
         PeerError: a peer broke the protocol, holds another model or other rows, or is gone.
@@ -118,7 +118,7 @@ async def score_rows(
     if party.holds_labels:
         others = await gathering.take_sum(step, own.shape)
         async with costs.compute("local"):
-            total = others + own
+            total = model.in_target_units(others + own)
     else:
         await gathering.give(step, own)
     costs.end_round()

@@ -5,6 +5,7 @@ from typing import Literal
 
 from securevfl.arrays import FloatArray
 from securevfl.models.storage import SavedModel
+from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
@@ -52,6 +53,7 @@ class PartyOutcome:
         learned: at the label party, whether the training loss has ended below that of the best
             constant, as far as it could see.
         privacy: what the job's noise promises; None where there is none.
+        kept: which state the model is, and what this party saw of it.
         path: by λ₁, of algorithms that have an L1 path.
     """
 
@@ -65,4 +67,5 @@ class PartyOutcome:
     ended: Ending
     learned: bool
     privacy: Promise | None
+    kept: Kept
     path: tuple[PathPoint, ...] = ()

@@ -102,6 +102,11 @@ class Score:
         """
         return _of_classes(self.class_accuracy)
 
+    @property
+    def figure(self) -> float:
+        """The one that models are compared by: the AUC of classes, R² of real targets."""
+        return self.auc if self.r2 is None else self.r2
+
     def in_units(self, unit: float) -> "Score":
         """The same with errors in targets' units, of which a job's are so many."""
         return replace(
@@ -123,8 +128,8 @@ class Timetable:
     """When scoring is due.
 
     Attributes:
-        rounds: R; the last round is always scored, whichever it turns out to be.
-        every: rounds between scorings; doubling ones up to 20; 0 scores the last round only.
+        rounds: R; the state that is kept in the end is always scored.
+        every: rounds between scorings; doubling ones up to 20; 0 scores what is kept alone.
         test_rows: 0 turns scoring off.
     """
 
@@ -132,10 +137,9 @@ class Timetable:
     every: int | Literal["doubling"]
     test_rows: int
 
-    def due(self, round_index: int, *, last: bool = False) -> bool:
-        """Whether to score after this round, counted from 0."""
-        done = round_index + 1
-        return self.test_rows > 0 and (last or done == self.rounds or self._regular(done))
+    def due(self, rounds: int) -> bool:
+        """Whether to score after so many rounds, wherever the job ends."""
+        return self.test_rows > 0 and self._regular(rounds)
 
     def times(self, rounds: int) -> int:
         """How often held-out rows have been scored if a job ends after so many rounds."""
@@ -212,15 +216,21 @@ class FeatureScoring:
         self._held_out = held_out
         self._timetable = timetable
         self._inputs = inputs
+        self.scores: list[Score] = []
 
-    async def stops(
-        self, round_index: int, model: LocalModel, *, loss: float | None, last: bool = False
-    ) -> bool:
-        """Give held-out predictions, take the verdict."""
+    async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
+        """Give held-out predictions if it is due, take the verdict."""
         del loss
-        if not self._timetable.due(round_index, last=last):
+        return self._timetable.due(rounds) and await self._give(rounds, model)
+
+    async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:
+        """The same for what is kept, where it has not been scored."""
+        if not self._timetable.test_rows or (self._timetable.due(rounds) and rounds > first_round):
             return False
-        party = self._party
+        return await self._give(rounds, model)
+
+    async def _give(self, rounds: int, model: LocalModel) -> bool:
+        party, round_index = self._party, rounds - 1
         async with party.costs.compute(SCORING):
             predictions = model.predict(self._inputs)
         await self._held_out.give(round_index, predictions)
@@ -251,22 +261,36 @@ class LabelScoring:
         self._losses: list[float] = []
         self.scores: list[Score] = []
 
-    async def stops(
-        self, round_index: int, model: LocalModel, *, loss: float | None, last: bool = False
-    ) -> bool:
-        """Score the sum of all predictions and tell the others whether to stop.
+    async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
+        """Score the sum of all predictions if it is due, and tell the others whether to stop.
 
         Args:
-            round_index: the round's.
-            model: after the round.
-            loss: of the round's batch, as it was exchanged, if this party saw it.
-            last: whether training ends here.
+            rounds: done.
+            model: after them.
+            loss: of the last one's batch, as it was exchanged, if this party saw it.
         """
         if loss is not None:
             self._losses.append(loss)
-        if not self._timetable.due(round_index, last=last):
+        return self._timetable.due(rounds) and await self._score(rounds, model)
+
+    async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:
+        """Score what is kept, where it has not been scored; its score is the last in any case.
+
+        Args:
+            rounds: after which it was.
+            model: as it was.
+            first_round: rounds that were done, and scored, in an earlier session.
+        """
+        if not self._timetable.test_rows:
             return False
-        party = self._party
+        if not self._timetable.due(rounds) or rounds <= first_round:
+            return await self._score(rounds, model)
+        if self.scores[-1].rounds != rounds:
+            self.scores.append(next(each for each in self.scores if each.rounds == rounds))
+        return False
+
+    async def _score(self, rounds: int, model: LocalModel) -> bool:
+        party, round_index = self._party, rounds - 1
         async with party.costs.compute(SCORING):
             own = model.predict(self._inputs)
         score = await self._held_out.score(round_index, own, self._labels)

@@ -10,6 +10,7 @@ from securevfl.models.dense import DenseLayer
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.agreement import agree
 from securevfl.protocols.session.course import LONGEST_WINDOW
+from securevfl.protocols.session.keeping import Keeper, Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending
 from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring
@@ -26,6 +27,7 @@ from securevfl.protocols.transfer.steps import Side, take_steps
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.guarding import require_guard
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
+from securevfl.protocols.vertical.keeping import keeper_of
 from securevfl.protocols.vertical.memory import go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training
 
@@ -59,7 +61,7 @@ async def take_part(training: Training) -> Trained:
     leakage = LeakageCount(
         plan.facts.rows, 1, agreement.columns, nonlinear=frozenset(plan.networks)
     )
-    own_side = OwnSide(training, model)
+    own_side = OwnSide(training, model, keeper_of(training, agreement))
     part.phi = None if own_side.signs is None else own_side.phi
     if plan.exchange.encrypts:
         ready = await under_encryption(
@@ -86,22 +88,22 @@ async def take_part(training: Training) -> Trained:
         keep_state(training, leakage, own_side, 0)
     else:
         first_round = go_on(place.resume, training, leakage, own_side)
-    done, ended = await own_side.train(
+    kept, ended = await own_side.train(
         ready.side,
         batches,
         scoring,
         goes_on=partial(keep_state, training, leakage, own_side),
         first_round=first_round,
     )
-    scores = scoring.scores if isinstance(scoring, LabelScoring) else []
-    return Trained(done, scores, leakage, ready.key, ended=ended, learned=own_side.learned)
+    learned = own_side.learned(kept)
+    return Trained(kept, scoring.scores, leakage, ready.key, ended=ended, learned=learned)
 
 
 class OwnSide:
     """What a party trains, and with what of its own."""
 
-    def __init__(self, training: Training, model: DenseLayer) -> None:
-        self._training, self._model = training, model
+    def __init__(self, training: Training, model: DenseLayer, keeper: Keeper) -> None:
+        self._training, self._model, self._keeper = training, model, keeper
         data = training.workplace.data
         self.signs: FloatArray | None = None
         if data.train_labels is not None:
@@ -126,11 +128,12 @@ class OwnSide:
 
     def arrays(self) -> dict[str, FloatArray]:
         """What it takes to go on."""
-        return {"losses": np.array(self._losses)}
+        return {"own losses": np.array(self._losses), **self._keeper.arrays()}
 
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
         """Go on from there."""
-        self._losses = arrays["losses"].tolist()
+        self._losses = arrays["own losses"].tolist()
+        self._keeper.restore(arrays)
 
     async def train(
         self,
@@ -140,8 +143,8 @@ class OwnSide:
         *,
         goes_on: Callable[[int], None],
         first_round: int = 0,
-    ) -> tuple[int, Ending]:
-        """Train in place; the number of rounds done, and what ended them.
+    ) -> tuple[Kept, Ending]:
+        """Train in place; the state that is kept, and what ended training.
 
         Args:
             side: of the exchange.
@@ -165,21 +168,27 @@ class OwnSide:
                     if side.scores is not None and batch.labels is not None:
                         loss = plan.loss.value(side.scores, batch.labels)
                         self._losses.append(loss)
-                    take_steps(plan, self._model, index, signal)
+                    if self._keeper.lost is None:
+                        with self._keeper.watches(index):
+                            take_steps(plan, self._model, index, signal)
             costs.end_round()
-            training.after_round(index + 1)
-            if await scoring.stops(index, self._model, loss=loss):
-                return index + 1, "target"
-            goes_on(index + 1)
-        return plan.rounds, "rounds"
+            done = index + 1
+            training.after_round(done)
+            reached = await scoring.stops(done, self._model, loss=loss)
+            self._keeper.after(done, scoring.scores, loss=loss)
+            if reached:
+                return Kept(done, done, lost=self._keeper.lost), "target"
+            goes_on(done)
+        kept = await self._keeper.end(plan.rounds)
+        reached = await scoring.ends(kept.rounds, self._model, first_round=first_round)
+        return kept, "target" if reached else "rounds"
 
-    @property
-    def learned(self) -> bool:
+    def learned(self, kept: Kept) -> bool:
         """Whether the loss has fallen below that of φ = 0, where this party sees it.
 
         The first is of the start, and tells nothing. Noise would drown the others.
         """
-        plan, seen = self._training.plan, self._losses[1:]
+        plan, seen = self._training.plan, self._losses[1 : kept.rounds + 1]
         if plan.exchange.adds_noise or not seen:
             return True
         window = max(1, min(plan.schedule.batches, LONGEST_WINDOW, len(seen) // 2))

@@ -14,6 +14,7 @@ from securevfl.models.losses import BendingLoss
 from securevfl.protocols.exchange import Batch, Session, Side
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
+from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending, PathPoint
 from securevfl.protocols.session.party import Party, Step
@@ -230,8 +231,8 @@ async def take_part(training: Training) -> Trained:
     rounds = Rounds(training, role, batch, _block(training, batch))
     ended = await rounds.train(scoring)
     return Trained(
-        rounds.path[-1].rounds,
-        scoring.scores if isinstance(scoring, LabelScoring) else [],
+        Kept(rounds.path[-1].rounds, rounds.path[-1].rounds),
+        scoring.scores,
         leakage,
         ended=ended,
         learned=noisy or isinstance(role, Follower) or role.learned,
@@ -260,9 +261,13 @@ class Rounds:
             training.party.costs.end_round()
             training.after_round(index + 1)
             over = taken.settled and len(self.path) + 1 == len(values)
-            target = await scoring.stops(index, training.model, loss=self.role.loss, last=over)
-            if taken.settled or target or index + 1 == plan.rounds:
-                self._note(index + 1, settled=taken.settled)
+            done = index + 1
+            last = over or done == plan.rounds
+            target = await scoring.stops(done, training.model, loss=self.role.loss)
+            if last and not target:
+                target = await scoring.ends(done, training.model)
+            if taken.settled or target or last:
+                self._note(done, settled=taken.settled)
             if over:
                 return "settled"
             if target:

@@ -20,6 +20,7 @@ Learns:
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels
-from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.errors import ConfigError
 from securevfl.job import FdmlSettings, Job
 from securevfl.privacy.streams import Purpose
 from securevfl.protocols.algorithm import Algorithm
@@ -36,6 +37,7 @@ from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
 from securevfl.protocols.session.gathering import HeldOutPredictions
+from securevfl.protocols.session.keeping import Keeper
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.privacy_account import Noise, Visits
@@ -43,6 +45,7 @@ from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions, serve
+from securevfl.protocols.vertical.keeping import keeper_of
 from securevfl.protocols.vertical.memory import require_no_session
 from securevfl.protocols.vertical.program import Trained, Training, run_party
 from securevfl.runtime.channel import expect_shape
@@ -135,21 +138,29 @@ async def take_part(training: Training) -> Trained:
     batches = PartyBatches(plan, data, part.inputs)
     columns = sum((agreement.own_columns, *agreement.columns.values()))
     steps = plan.steps(training.model, part.inputs, columns)
-    await work(training, batches, steps)
+    keeper = keeper_of(training, agreement)
+    await work(training, batches, steps, keeper)
+    kept = await keeper.end(plan.rounds)
+    hindsight, learned = keeper.hindsight, True
+    # Noise on predictions drowns the training loss.
+    if hindsight is not None and not plan.exchange.adds_noise:
+        learned = hindsight.learned(kept)
     scores = []
     if plan.timetable.test_rows and data.test_labels is not None:
         own = training.model.predict(part.held_out)
         scores = [await score(party, own, data.test_labels, plan.rounds, training.noise)]
+        scores = [replace(scores[0], rounds=kept.rounds)]
     leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns)
-    return Trained(plan.rounds, scores, leakage)
+    return Trained(kept, scores, leakage, learned=learned)
 
 
-async def work(training: Training, batches: PartyBatches, steps: LocalSteps) -> None:
+async def work(
+    training: Training, batches: PartyBatches, steps: LocalSteps, keeper: Keeper
+) -> None:
     """Train one party's part of the model, in place, at its own speed.
 
     Raises:
         PeerError: the server failed.
-        TrainingDiverged: the new weights are not finite.
     """
     party, model, plan = training.party, training.model, training.plan
     costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
@@ -165,18 +176,17 @@ async def work(training: Training, batches: PartyBatches, steps: LocalSteps) -> 
         expect_shape(sender, pulled.values, predictions.shape)
         async with costs.compute("local"):
             own = shared if settings.own_prediction == "noisy" else predictions
-            residuals = party.loss.residuals(pulled.values + own, batch.labels)
+            total = pulled.values + own
+            residuals = party.loss.residuals(total, batch.labels)
             gradient = pull_back(residuals) / len(batch.inputs) + model.penalty_gradient(
                 plan.rule.l2
             )
-            eta = steps.step_size(batch.inputs)
-            model.weights = model.weights - eta * gradient
-            if not np.isfinite(model.weights).all():
-                raise TrainingDiverged(
-                    f"training diverged at learning rate {eta:g}: use a smaller one"
-                )
+            if keeper.lost is None:
+                with keeper.watches(index), np.errstate(over="ignore", invalid="ignore"):
+                    model.weights = model.weights - steps.step_size(batch.inputs) * gradient
         costs.end_round()
         training.after_round(index + 1)
+        keeper.after(index + 1, (), loss=party.loss.value(total, batch.labels))
 
 
 async def score(

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels
@@ -28,8 +27,6 @@ from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
 from securevfl.protocols.session.course import (
-    LONGEST_WINDOW,
-    SHORTEST_WINDOW,
     Course,
     FollowedWatch,
     Judge,
@@ -37,15 +34,18 @@ from securevfl.protocols.session.course import (
     NoWatch,
     Watch,
 )
+from securevfl.protocols.session.keeping import Keeper, Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Visits
-from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring
+from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring, Score
 from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.signals import Signal
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.guarding import commitments, require_guard
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
+from securevfl.protocols.vertical.keeping import baseline_of, keeper_of, window_of
 from securevfl.protocols.vertical.memory import Memory, go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training, run_party
 from securevfl.runtime.costs import SETUP
@@ -115,12 +115,15 @@ class Batches(Protocol):
 
 
 class Scoring(Protocol):
-    """Scoring on held-out rows after a round."""
+    """Scoring on held-out rows."""
 
-    async def stops(
-        self, round_index: int, model: LocalModel, *, loss: float | None, last: bool = False
-    ) -> bool:
-        """Take part in scoring if it is due or training ends; whether it ends here."""
+    scores: list[Score]
+
+    async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
+        """Take part in scoring if it is due after a round; whether training ends here."""
+
+    async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:
+        """Take part in scoring what is kept; whether that is good enough."""
 
 
 async def take_part(training: Training) -> Trained:
@@ -174,7 +177,8 @@ async def take_part(training: Training) -> Trained:
     )
     ready = await plan.exchange.establish(session)
     write_down_scorings()
-    memory = Memory(ready, steps, watch, part.row_offsets)
+    keeper = keeper_of(training, agreement)
+    memory = Memory(ready, steps, watch, keeper, part.row_offsets)
     first_round = 0
     if place.resume is None:
         keep_state(training, leakage, memory, 0)
@@ -194,17 +198,19 @@ async def take_part(training: Training) -> Trained:
             labels=place.data.test_labels,
             target_auc=plan.job.job.target_auc,
         )
-    done, ended = await train(
-        Rounds(training, ready.side, steps, watch, part.row_offsets),
+    kept, ended = await train(
+        Rounds(training, ready.side, steps, watch, keeper, part.row_offsets),
         batches=batches,
         scoring=scoring,
         goes_on=partial(keep_state, training, leakage, memory),
         first_round=first_round,
     )
-    scores = scoring.scores if isinstance(scoring, LabelScoring) else []
+    learned = not isinstance(watch, LabelWatch) or watch.judge.learned
+    if keeper.hindsight is not None and kept.rounds < kept.done:
+        learned = keeper.hindsight.learned(kept)
     # Noise on predictions drowns the training loss.
-    learned = plan.exchange.adds_noise or not isinstance(watch, LabelWatch) or watch.judge.learned
-    return Trained(done, scores, leakage, ready.key, ended=ended, learned=learned)
+    learned = learned or plan.exchange.adds_noise
+    return Trained(kept, scoring.scores, leakage, ready.key, ended=ended, learned=learned)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +222,7 @@ class Rounds:
         side: its side of the exchange.
         steps: its own, of the same model.
         watch: its side of the label party's word.
+        keeper: of its snapshots.
         row_offsets: what the label party adds to H, shape (N, C); None adds nothing.
     """
 
@@ -223,6 +230,7 @@ class Rounds:
     side: Side
     steps: LocalSteps
     watch: Watch
+    keeper: Keeper
     row_offsets: FloatArray | None = None
 
     async def take(self, round_index: int, batch: Batch) -> tuple[Course, float | None]:
@@ -233,7 +241,7 @@ class Rounds:
         """
         party, model, steps = self.training.party, self.training.model, self.steps
         async with party.costs.compute("local"):
-            steps.begin(round_index, len(batch.rows))
+            steps.begin(round_index, len(batch.rows), moves=self.keeper.lost is None)
         course, loss = Course(round_index), None
         for turn, step in enumerate(steps_of(self.training.plan, round_index)):
             async with party.costs.compute("local"):
@@ -255,14 +263,18 @@ class Rounds:
             elif self.row_offsets is not None:
                 own = predictions + self.row_offsets[batch.rows]
             signal = await self.side.signal(step, seen, own, others)
-            if signal is not None:
+            if signal is not None and self.keeper.lost is None:
                 async with party.costs.compute("local"):
-                    steps.apply(
-                        batch.inputs, predictions=predictions, signal=signal, tangent=seen.jacobian
-                    )
+                    self._step(round_index, seen, predictions, signal)
         async with party.costs.compute("local"):
             steps.follow(course)
         return course, loss
+
+    def _step(self, round_index: int, seen: Batch, predictions: FloatArray, signal: Signal) -> None:
+        with self.keeper.watches(round_index):
+            self.steps.apply(
+                seen.inputs, predictions=predictions, signal=signal, tangent=seen.jacobian
+            )
 
     async def _loss(
         self, batch: Batch, predictions: FloatArray, others: FloatArray | None
@@ -281,8 +293,8 @@ async def train(
     scoring: Scoring,
     goes_on: Callable[[int], None],
     first_round: int = 0,
-) -> tuple[int, Ending]:
-    """Train one party's part of the model, in place.
+) -> tuple[Kept, Ending]:
+    """Train one party's part of the model, in place, and go back to what is kept of it.
 
     Args:
         rounds: takes this party through one.
@@ -292,25 +304,32 @@ async def train(
         first_round: rounds that have been done before.
 
     Returns:
-        The number of rounds done, and what ended them.
+        The state that is kept, and what ended training.
 
     Raises:
         PeerError: a peer failed; the model is as after the last whole round or turn.
     """
-    training, plan = rounds.training, rounds.training.plan
+    training, plan, keeper = rounds.training, rounds.training.plan, rounds.keeper
+    ended: Ending = "rounds"
+    done = plan.rounds
     for round_index in range(first_round, plan.rounds):
         batch = batches.at(round_index)
         course, loss = await rounds.take(round_index, batch)
         training.party.costs.end_round()
         training.after_round(round_index + 1)
-        seen = None if plan.exchange.adds_noise else loss
-        ended = await scoring.stops(round_index, training.model, loss=seen, last=course.stop)
+        done, seen = round_index + 1, None if plan.exchange.adds_noise else loss
+        reached = await scoring.stops(done, training.model, loss=seen)
+        keeper.after(done, scoring.scores, loss=None if plan.is_watched else loss)
         if course.stop:
-            return round_index + 1, "no way down" if course.back else "settled"
-        if ended:
-            return round_index + 1, "target"
-        goes_on(round_index + 1)
-    return plan.rounds, "rounds"
+            ended = "no way down" if course.back else "settled"
+            break
+        if reached:
+            return Kept(done, done, lost=keeper.lost), "target"
+        goes_on(done)
+    kept = await keeper.end(done)
+    if await scoring.ends(kept.rounds, training.model, first_round=first_round):
+        ended = "target" if ended == "rounds" else ended
+    return kept, ended
 
 
 def watch_of(party: Party, plan: Plan, labels: Labels | None) -> Watch:
@@ -323,11 +342,7 @@ def watch_of(party: Party, plan: Plan, labels: Labels | None) -> Watch:
     """
     if labels is None or not party.holds_labels:
         return FollowedWatch(party) if plan.is_watched else NoWatch()
-    constant = np.broadcast_to(plan.loss.constant(labels), (len(labels), plan.loss.outputs))
-    window = 1
-    if not plan.full_batches or plan.exchange.adds_noise:
-        window = min(max(plan.schedule.batches, SHORTEST_WINDOW), LONGEST_WINDOW)
-    judge = Judge(plan.loss.value(constant, labels), plan.job.job.tolerance, window)
+    judge = Judge(baseline_of(plan, labels), plan.job.job.tolerance, window_of(plan))
     return LabelWatch(party, judge, told=plan.is_watched)
 
 

@@ -146,6 +146,7 @@ class LocalPart:
             target_scale=None if self.targets is None else self.targets.scale,
             class_names=self._class_names or None,
             rows=self._plan.facts.rows,
+            recipe=self._table.recipe,
         )
         return saved_model(
             header,

@@ -12,6 +12,7 @@ from securevfl.protocols.exchange import Established
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.checkpoints import Checkpoints
 from securevfl.protocols.session.course import LabelWatch, Watch
+from securevfl.protocols.session.keeping import Keeper
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.vertical.program import Training
@@ -34,11 +35,16 @@ class Memory:
     exchange: Established
     steps: LocalSteps
     watch: Watch
+    keeper: Keeper
     row_offsets: FloatArray | None = None
 
     def arrays(self) -> dict[str, FloatArray]:
         """All of it, by name."""
-        parts = {"exchange": self.exchange.in_flight, "steps": self.steps.state()}
+        parts = {
+            "exchange": self.exchange.in_flight,
+            "steps": self.steps.state(),
+            "kept": self.keeper.arrays(),
+        }
         if isinstance(self.watch, LabelWatch):
             parts["watch"] = self.watch.judge.state()
         if self.row_offsets is not None:
@@ -54,6 +60,7 @@ class Memory:
 
         self.exchange.in_flight.update(of("exchange"))
         self.steps.resume(of("steps"))
+        self.keeper.restore(of("kept"))
         if isinstance(self.watch, LabelWatch):
             self.watch.judge.resume(of("watch"))
         if self.row_offsets is not None:

@@ -14,6 +14,7 @@ from securevfl.data.targets import TargetScaling
 from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import save_model
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.outcome import Ending, PartyOutcome, PathPoint
 from securevfl.protocols.session.party import Party
@@ -54,7 +55,7 @@ class Training:
 class Trained:
     """What is left of an algorithm beside the model; see `PartyOutcome`."""
 
-    rounds: int
+    kept: Kept
     scores: list[Score]
     leakage: LeakageCount
     key: KeyOwner | None = None
@@ -115,11 +116,11 @@ async def run_party(
             workplace.progress(rounds)
 
     trained = await train(Training(party, plan, workplace, part, model, noise, after_round))
-    saved = part.saved(trained.rounds)
+    saved = part.saved(trained.kept.rounds)
     note_last_scoring(party, plan, workplace, saved)
     return PartyOutcome(
         model=saved,
-        rounds=trained.rounds,
+        rounds=trained.kept.done,
         scores=[score.in_units(unit) for score in trained.scores],
         key_fingerprint=trained.key.fingerprint if trained.key is not None else None,
         key_bits=trained.key.key_bits if trained.key is not None else None,
@@ -130,6 +131,7 @@ async def run_party(
         # Of all rounds, also where training ended before: when it does follows from the data.
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=trained.path,
+        kept=trained.kept,
     )
 
 

@@ -1,0 +1,276 @@
+"""How a party's raw columns become features: the settings, and what was fitted.
+
+Learns: a party fits its recipe on its own training rows and keeps it in its own model file; names
+of columns and of categories reach no other party.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from securevfl.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-")
+OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
+
+
+class Preprocessing(BaseModel):
+    """`[preprocess]`, or a party's own in its place: what is made of text and of missing values.
+
+    Attributes:
+        missing: what else stands for a missing value than `MISSING`, in files and in new rows.
+        categories: columns of numbers that are names, as postal codes are.
+        rare_share: categories of a smaller share of the training rows are pooled.
+        rare_count: and those of fewer training rows; also what no pool falls short of.
+        missing_indicator: a 0/1 column beside a column of numbers: whether a value was missing.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    missing: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    rare_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    rare_count: Annotated[int, Field(ge=1)] = 10
+    missing_indicator: bool = False
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All that stands for a missing value."""
+        return tuple(dict.fromkeys((*MISSING, *self.missing)))
+
+
+@dataclass(frozen=True)
+class ColumnRecipe:
+    """What becomes of one raw column.
+
+    Attributes:
+        name: of the raw column.
+        kind: numbers; dates, as days since 1970-01-01; or categories, one 0/1 column each, of two
+            the last named one only.
+        fill: what stands in for a missing number or date, the training rows' median.
+        indicator: whether a 0/1 column says that it was missing.
+        levels: categories with a column of their own, sorted.
+        missing_level: whether missing is one more.
+        other_level: whether all others are one more.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: str
+    kind: Literal["number", "date", "category"]
+    fill: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    indicator: bool = False
+    levels: tuple[str, ...] = ()
+    missing_level: bool = False
+    other_level: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the features it becomes."""
+        if self.kind != "category":
+            return (self.name, *([f"{self.name}={MISSING_LEVEL}"] * self.indicator))
+        return tuple(f"{self.name}={level}" for level in self._shown)
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        missing = (MISSING_LEVEL,) * self.missing_level
+        return (*self.levels, *missing, *((OTHER_LEVEL,) * self.other_level))
+
+    @property
+    def _shown(self) -> tuple[str, ...]:
+        """Of two levels one column says all."""
+        return self.levels[-1:] if len(self._all) == 2 else self._all  # noqa: PLR2004
+
+    def write(
+        self, values: "pl.Series", missing: tuple[str, ...], out: "NDArray[np.float64]"
+    ) -> None:
+        """Transform a raw column.
+
+        Args:
+            values: the raw column, S rows.
+            missing: what stands for a missing value.
+            out: shape (S, len(columns)), overwritten.
+
+        Raises:
+            ValueError: values that are neither missing nor what they should be, in words.
+        """
+        if self.kind == "category":
+            self._write_levels(text_of(values, missing), out)
+            return
+        read = numbers_of(values, missing) if self.kind == "number" else days_of(values, missing)
+        out[:, 0] = read.fill_null(self.fill).to_numpy()
+        if self.indicator:
+            out[:, 1] = read.is_null().to_numpy()
+
+    def _write_levels(self, text: "pl.Series", out: "NDArray[np.float64]") -> None:
+        import numpy as np  # noqa: PLC0415  # slow to import, and job files are read without it
+
+        out[:] = 0.0
+        place = {level: column for column, level in enumerate(self._shown)}
+        known, codes = self._codes(text)
+        columns = np.array([place.get(level, -1) for level in self.levels], np.int64)
+        target = np.full(len(text), place.get(OTHER_LEVEL, -1))
+        target[text.is_null().to_numpy()] = place.get(MISSING_LEVEL, place.get(OTHER_LEVEL, -1))
+        target[known] = columns[codes]
+        rows = np.flatnonzero(target >= 0)
+        out[rows, target[rows]] = 1.0
+
+    def _codes(self, text: "pl.Series") -> "tuple[NDArray[np.bool_], NDArray[np.int64]]":
+        """Which rows have a level, and its number, of these rows only."""
+        import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
+        codes = text.cast(pl.Enum(self.levels), strict=False).to_physical()
+        return codes.is_not_null().to_numpy(), codes.drop_nulls().cast(pl.Int64).to_numpy()
+
+    def unknown(self, values: "pl.Series", missing: tuple[str, ...]) -> int:
+        """How many values have no level of their own, missing ones aside."""
+        if self.kind != "category":
+            return 0
+        text = text_of(values, missing)
+        return len(text) - text.null_count() - int(self._codes(text)[0].sum())
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A party's recipe, fitted on its own training rows; data, no code.
+
+    Attributes:
+        parts: one a raw column that is used, in their order.
+        missing: what stands for a missing value.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    parts: tuple[ColumnRecipe, ...]
+    missing: tuple[str, ...] = field(default=MISSING)
+
+    @property
+    def raw_columns(self) -> tuple[str, ...]:
+        """Names of the columns that it reads."""
+        return tuple(part.name for part in self.parts)
+
+    @property
+    def text_columns(self) -> frozenset[str]:
+        """Those of them that are no numbers, however they look."""
+        return frozenset(part.name for part in self.parts if part.kind != "number")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the P features, as in "city=Berlin"."""
+        return tuple(name for part in self.parts for name in part.columns)
+
+    def apply(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
+        """The features of raw rows, shape (N, P), finite.
+
+        Raises:
+            DataError: missing columns, or values that are not what they should be; all are named.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        if absent := [name for name in self.raw_columns if name not in frame.columns]:
+            raise DataError(f"columns missing: {', '.join(map(repr, absent))}")
+        out = np.empty((frame.height, len(self.columns)))
+        wrong = []
+        for part, place in self.places():
+            try:
+                part.write(frame[part.name], self.missing, out[:, place])
+            except ValueError as error:
+                wrong.append(f"column {part.name!r} {error}")
+        if wrong:
+            raise DataError("; ".join(wrong))
+        return out
+
+    def places(self) -> Iterator[tuple[ColumnRecipe, slice]]:
+        """Each part with the features that are its."""
+        start = 0
+        for part in self.parts:
+            yield part, slice(start, start + len(part.columns))
+            start += len(part.columns)
+
+    def unknown(self, frame: "pl.DataFrame") -> dict[str, int]:
+        """By raw column, how many values have no category of their own, where there are some."""
+        counts = {part.name: part.unknown(frame[part.name], self.missing) for part in self.parts}
+        return {name: count for name, count in counts.items() if count}
+
+
+def read_as_numbers(columns: Sequence[str]) -> Recipe:
+    """The recipe of columns that are numbers as they stand."""
+    return Recipe(tuple(ColumnRecipe(name, "number") for name in columns))
+
+
+def text_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
+    """A raw column as categories, null where missing; whole numbers without a point."""
+    import polars as pl  # noqa: PLC0415
+
+    if values.dtype.is_float():
+        whole = values.cast(pl.Int64, strict=False)
+        same = (whole.cast(values.dtype) == values).fill_null(False)
+        values = values.fill_nan(None).cast(pl.String).zip_with(~same, whole.cast(pl.String))
+    text = values.cast(pl.String).str.strip_chars()
+    return text.set(text.is_in(list(missing)).fill_null(False), None)
+
+
+def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
+    """A raw column as numbers, null where missing.
+
+    Raises:
+        ValueError: text that is no number, or infinite values.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    if values.dtype.is_numeric() or values.dtype == pl.Boolean:
+        numbers = values.cast(pl.Float64)
+        codes = [float(code) for code in missing if _is_number(code)]
+        if codes:
+            numbers = numbers.set(numbers.is_in(codes).fill_null(False), None)
+    elif values.dtype in (pl.String, pl.Null):
+        text = text_of(values, missing)
+        numbers = text.cast(pl.Float64, strict=False)
+        _refuse(text, numbers, "that are not numbers")
+    else:
+        raise ValueError(f"is {values.dtype}, expected numbers")
+    numbers = numbers.fill_nan(None)
+    if infinite := int(numbers.is_infinite().sum()):
+        raise ValueError(f"has {infinite} infinite values")
+    return numbers
+
+
+def days_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
+    """A raw column of dates as days since 1970-01-01, null where missing.
+
+    Raises:
+        ValueError: no date, or text that is not as in 2026-01-31.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    text = None
+    if values.dtype in (pl.String, pl.Null):
+        text = text_of(values, missing)
+        values = text.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+    elif not values.dtype.is_temporal() or values.dtype in (pl.Time, pl.Duration):
+        raise ValueError(f"is {values.dtype}, expected dates")
+    days = values.cast(pl.Date).cast(pl.Int32).cast(pl.Float64)
+    if text is not None:
+        _refuse(text, days, "that are no dates as in 2026-01-31")
+    return days
+
+
+def _refuse(text: "pl.Series", read: "pl.Series", what: str) -> None:
+    wrong = text.filter(text.is_not_null() & read.is_null())
+    if len(wrong):
+        raise ValueError(f"has {len(wrong)} values {what}, as {wrong[0]!r}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,0 +1,190 @@
+"""What a finished job has to say of itself: each party alone, what went wrong, and a status.
+
+In a simulation all parties' columns are at hand, so that a feature party can be lent the labels
+for a model of its own. No real party can do that: it shows what joining is worth.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray, Labels, is_real
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.models.comparing import accuracy_difference, auc_difference, r2_difference
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.keeping import Kept
+from securevfl.protocols.session.scoring import Score
+
+MOST_ROWS = 20_000
+MOST_VALUES = 20_000_000
+"""What a party's own model is fitted on: rows, and rows times columns."""
+ERRORS, WORTH = 2.0, 0.002
+"""A party alone is better by more than so many standard errors, and by so much AUC or accuracy."""
+
+Kind = Literal["learned nothing", "went wrong", "better alone"]
+STATUSES: Mapping[Kind, int] = {"learned nothing": 3, "went wrong": 5, "better alone": 4}
+"""Exit statuses; of several warnings the first in this order counts."""
+
+
+class Warned(NamedTuple):
+    """Something that whoever trained has to know.
+
+    Attributes:
+        kind: see `STATUSES`.
+        text: in plain language, with the remedy.
+    """
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """A party's own model, of its own columns.
+
+    Attributes:
+        score: held-out.
+        rows: that it was fitted on.
+        labels_lent: whether the party has no labels: no party can compute this.
+        predictions: of the held-out rows, shape (test rows, C).
+    """
+
+    score: Score
+    rows: int
+    labels_lent: bool
+    predictions: FloatArray
+
+
+def alone(plan: Plan, dataset: VerticalDataset) -> dict[str, Alone]:
+    """Each party's own model by scikit-learn, standardized.
+
+    Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets.
+
+    Args:
+        plan: of the job.
+        dataset: the rows that took part.
+    """
+    return {table.name: _alone(plan, dataset, table) for table in dataset.parties}
+
+
+def _alone(plan: Plan, dataset: VerticalDataset, table: PartyTable) -> Alone:
+    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415  # slow to import
+
+    train, labels = table.train, dataset.train_labels
+    own, holds_labels = dataset.own_rows, table.name == dataset.label_party
+    if own is not None and holds_labels:
+        train, labels = np.vstack([train, own.features]), np.concatenate([labels, own.labels])
+    kept = _some_rows(len(labels), table.train.shape[1])
+    standardize = plan.job.job.standardize
+    scaling = Scaling.fit(train[kept])
+    if not (dataset.standardize if standardize is None else standardize):
+        scaling = Scaling(np.zeros(train.shape[1]), np.ones(train.shape[1]))
+    features, held_out = scaling.apply(train[kept]), scaling.apply(table.test)
+    if plan.facts.real_targets:
+        predictions = Ridge().fit(features, labels[kept]).predict(held_out)
+    else:
+        model = LogisticRegression(max_iter=1000).fit(features, labels[kept])
+        predictions = np.asarray(model.decision_function(held_out))
+        if predictions.ndim > 1:
+            # A class that no training row has comes last everywhere.
+            every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
+            every[:, model.classes_] = predictions
+            predictions = every
+    predictions = predictions.reshape(len(held_out), -1)
+    score = Score.of(0, predictions, dataset.test_labels)
+    return Alone(score, len(kept), not holds_labels, predictions)
+
+
+def _some_rows(rows: int, columns: int) -> IntArray:
+    most = min(rows, MOST_ROWS, max(1000, MOST_VALUES // columns))
+    return np.linspace(0, rows - 1, most).astype(np.int64)
+
+
+def warned(
+    plan: Plan,
+    kept: Mapping[str, Kept],
+    *,
+    learned: bool,
+    own: Callable[[], Mapping[str, Alone]],
+    predictions: FloatArray,
+    labels: Labels,
+) -> Iterator[Warned]:
+    """What there is to say of a job, the gravest first.
+
+    Args:
+        plan: of the job.
+        kept: by party, the state that was kept.
+        learned: whether the model is of any use.
+        own: what each party is alone.
+        predictions: of the held-out rows by all parties' models, shape (test rows, C).
+        labels: of these rows.
+    """
+    remedy = _remedy(plan)
+    if not learned:
+        yield Warned(
+            "learned nothing",
+            "the model has learned nothing that can be told from chance, or its training loss is "
+            f"no lower than that of a constant; it is written all the same. {remedy}",
+        )
+    for text in _what_went_wrong(plan, kept):
+        yield Warned("went wrong", f"{text}. {remedy}")
+    for name, each in own().items() if learned else ():
+        better, error, what = _difference(each.predictions, predictions, labels)
+        if better > max(ERRORS * error, WORTH):
+            lent = ", were it lent the labels," if each.labels_lent else ""
+            yield Warned(
+                "better alone",
+                f"party {name!r} alone{lent} has a held-out {what} {better:.3f} above that of the "
+                f"joint model (standard error {error:.3f}). {remedy}",
+            )
+
+
+def status_of(warnings: tuple[Warned, ...]) -> int:
+    """The exit status: 0 where there is nothing to warn of."""
+    kinds = {each.kind for each in warnings}
+    return next((status for kind, status in STATUSES.items() if kind in kinds), 0)
+
+
+def _what_went_wrong(plan: Plan, kept: Mapping[str, Kept]) -> Iterator[str]:
+    seen = kept[plan.facts.label_party]
+    if seen.seen is not None:
+        figure = "R²" if plan.facts.real_targets else "AUC"
+        what = "training loss" if seen.seen == "loss" else f"held-out {figure}"
+        said = (
+            f"training went wrong: the {what} was {seen.best:.3g} after round {seen.better}, "
+            f"clearly worse from round {seen.since} on, and {seen.last:.3g} at the end"
+        )
+        if seen.rounds < seen.done:
+            yield f"{said}: the state after round {seen.rounds} of {seen.done} is kept"
+        else:
+            yield f"{said}: the end is kept, as going back would tell of exact labels"
+    lost = {name: each.lost for name, each in kept.items() if each.lost is not None}
+    if lost:
+        places = ", ".join(f"{name!r} after round {rounds}" for name, rounds in lost.items())
+        yield f"weights left float64 at party {places}: they moved no more from there on"
+
+
+def _remedy(plan: Plan) -> str:
+    job, remedies = plan.job.job, []
+    if job.learning_rate != "auto":
+        remedies.append("a smaller learning_rate, or 'auto'")
+    if not plan.full_batches:
+        remedies.append("a larger batch_size")
+    if plan.exchange.adds_noise:
+        remedies.append("less noise (a larger budget, more rows a batch)")
+    if plan.networks:
+        remedies.append("fewer local_steps, or a smaller network")
+    return "Try " + "; ".join([*remedies, "more l2, or fewer rounds"])
+
+
+def _difference(first: FloatArray, second: FloatArray, labels: Labels) -> tuple[float, float, str]:
+    if is_real(labels):
+        return *r2_difference(first, second, labels), "R²"
+    if first.shape[1] > 1:
+        return *accuracy_difference(first, second, labels), "accuracy"
+    if np.bincount(labels, minlength=2).min() < 2:  # noqa: PLR2004
+        return 0.0, 0.0, "AUC"
+    return *auc_difference(first[:, 0], second[:, 0], labels), "AUC"

@@ -1,0 +1,60 @@
+"""The joint model beside each party alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securevfl import training, verdict
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.training import TrainingResult, train
+from tests.made_data import blocks_of, dataset_of, labels_of
+
+
+def data(useless: int = 1, classes: int = 2) -> VerticalDataset:
+    """The label party knows something; the other has columns of noise only."""
+    random = np.random.default_rng(5)
+    block = blocks_of(random, 1, rows=400)[0]
+    noise = random.standard_normal((400, useless))
+    labels = labels_of(random, [block], classes)
+    made = dataset_of([block[:100], noise[:100]], labels[:100])
+    tables = zip(made.parties, (block, noise), strict=True)
+    parties = tuple(replace(table, test=whole[100:]) for table, whole in tables)
+    return replace(made, parties=parties, test_labels=labels[100:])
+
+
+def trained(dataset: VerticalDataset, **settings: object) -> TrainingResult:
+    return train(Job.of(job={"rounds": 30, **settings}), dataset)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_what_makes_the_model_worse_is_said(classes: int) -> None:
+    result = trained(data(useless=80 if classes == 2 else 50, classes=classes))
+    better, *_ = result.warnings
+    assert (better.kind, result.status) == ("better alone", 4)
+    assert better.text.startswith("party 'party0' alone has a held-out")
+    assert result.alone["party1"].labels_lent
+    assert not result.alone["party0"].labels_lent
+
+
+def test_a_model_as_good_as_the_label_partys_own_is_fine() -> None:
+    result = trained(data())
+    assert (result.warnings, result.status) == ((), 0)
+    assert result.alone["party0"].score.auc == pytest.approx(result.scores[-1].auc, abs=0.02)
+    assert abs(result.alone["party1"].score.auc - 0.5) < 0.12  # chance, at three standard errors
+
+
+def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(training, "alone", never)
+    result = trained(data(), rounds=1)
+    with pytest.raises(AssertionError):
+        result.alone  # noqa: B018
+
+
+def test_large_data_are_thinned_out_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "MOST_ROWS", 60)
+    assert {each.rows for each in trained(data(), rounds=1).alone.values()} == {60}

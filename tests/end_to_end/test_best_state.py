@@ -1,0 +1,175 @@
+"""Training that goes wrong on the way says so, and keeps the best of what it had."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import UnexpectedMessage
+from securevfl.job import Job
+from securevfl.models.storage import load_model
+from securevfl.protocols.session.keeping import Hindsight, KeepState, Kept
+from securevfl.protocols.session.state import SessionState
+from securevfl.training import Environment, TrainingResult, save_models, train
+from securevfl.wire.codec import decode, encode
+from tests.end_to_end.conftest import SmallKeys, all_weights
+from tests.made_data import dataset_of
+
+TRAINING, HELD_OUT = 240, 400
+
+
+def correlated(seed: int = 1, columns: int = 6) -> VerticalDataset:
+    """Columns with something in common that labels do not depend on."""
+    random = np.random.default_rng(seed)
+    rows = TRAINING + HELD_OUT
+    own = random.standard_normal((rows, 2 * columns))
+    scores = own @ random.standard_normal(2 * columns)
+    labels = (scores / scores.std() + 0.3 * random.logistic(size=rows) > 0).astype(np.int64)
+    blocks = np.split(own + 0.5 * random.standard_normal((rows, 1)), 2, axis=1)
+    made = dataset_of([each[:TRAINING] for each in blocks], labels[:TRAINING], standardize=True)
+    parties = tuple(
+        replace(table, test=block[TRAINING:])
+        for table, block in zip(made.parties, blocks, strict=True)
+    )
+    return replace(made, parties=parties, test_labels=labels[TRAINING:])
+
+
+DATA = correlated()
+PARTIES = DATA.parties
+
+
+def trained(
+    exchange: dict[str, Any] | None = None,
+    privacy: dict[str, Any] | None = None,
+    environment: Environment | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> TrainingResult:
+    job = {"rounds": 60, "batch_size": 64, "local_steps": 5, **settings}
+    described = Job.of(job=job, exchange=exchange or {}, privacy=privacy or {})
+    return train(described, DATA, environment or Environment(keys=SmallKeys()))
+
+
+def just_too_far(**settings: Any) -> TrainingResult:  # noqa: ANN401
+    """One direction grows by 2 % a round from next to nothing, while all others settle."""
+    inputs = np.hstack([(each.train - each.train.mean(0)) / each.train.std(0) for each in PARTIES])
+    bends = np.linalg.eigvalsh(inputs.T @ inputs / TRAINING)[-1]
+    fixed = {"algorithm": "fedsgd", "loss": "squared", "batch_size": "full", "start": "zero"}
+    return trained(**{"learning_rate": 2.02 / bends, "rounds": 120, **fixed, **settings})
+
+
+@pytest.fixture(scope="module")
+def gone_wrong() -> TrainingResult:
+    return just_too_far()
+
+
+def test_the_best_state_is_kept_and_said(gone_wrong: TrainingResult, tmp_path: Path) -> None:
+    result, label = gone_wrong, gone_wrong.plan.facts.label_party
+    kept = result.outcomes[label].kept
+    assert kept.rounds < 60 < kept.done == result.rounds == 120
+    assert (result.status, result.warnings[0].kind) == (5, "went wrong")
+    assert f"the state after round {kept.rounds} of 120 is kept" in result.warnings[0].text
+    assert "a smaller learning_rate, or 'auto'" in result.warnings[0].text
+    assert result.scores[-1].rounds == kept.rounds
+    assert result.scores[-1].auc == pytest.approx(result.clear_auc, abs=1e-12)
+    headers = [load_model(path).header for path in save_models(result, tmp_path)]
+    assert {each.rounds for each in headers} == {kept.rounds}
+    # All parties keep the same state: the loss is that of no other.
+    shorter = just_too_far(rounds=kept.rounds)
+    assert shorter.status == 0
+    np.testing.assert_allclose(all_weights(result), all_weights(shorter), rtol=0, atol=1e-12)
+
+
+def test_without_hindsight_the_end_is_saved(
+    gone_wrong: TrainingResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hindsight, "judge", lambda self, snapshots, done: Kept(done, done))
+    silent = just_too_far()
+    assert silent.kept_rounds == 120
+    assert silent.clear_loss > 2 * gone_wrong.clear_loss
+
+
+def test_a_session_that_goes_on_keeps_what_an_unbroken_one_keeps(
+    gone_wrong: TrainingResult,
+) -> None:
+    states: dict[str, SessionState] = {}
+
+    def keep(state: SessionState) -> None:
+        if state.rounds == 100:
+            states[state.party] = state
+
+    just_too_far(environment=Environment(keep_state=keep))
+    rest = just_too_far(environment=Environment(resume=states))
+    assert rest.kept_rounds == gone_wrong.kept_rounds
+    assert rest.scores[-1].auc == gone_wrong.scores[-1].auc
+    np.testing.assert_array_equal(all_weights(rest), all_weights(gone_wrong))
+
+
+def test_where_only_the_end_is_scored_what_is_kept_is() -> None:
+    result = just_too_far(eval_every=0)
+    assert result.status == 5
+    assert [each.rounds for each in result.scores] == [result.kept_rounds]
+    assert result.scores[-1].auc == pytest.approx(result.clear_auc, abs=1e-12)
+
+
+def test_a_state_that_nobody_kept_is_refused() -> None:
+    def tamper(_sender: str, _to: str, data: bytes) -> bytes:
+        message = decode(data)
+        return encode(KeepState(119) if isinstance(message, KeepState) else message)
+
+    with pytest.raises(UnexpectedMessage, match="goes back to round 119, kept by none"):
+        just_too_far(environment=Environment(tamper=tamper))
+
+
+def test_labels_under_noise_are_told_nothing_of_but_the_warning_stays() -> None:
+    result = trained(
+        {"scheme": "dp"},
+        {"noise_multiplier": 0.01, "label_noise_multiplier": 0.01, "clip": 1e3},
+        environment=Environment(record_views=True),
+        **TOO_FAR,
+    )
+    kinds = {type(entry.message) for view in result.views.values() for entry in view.received()}
+    assert KeepState not in kinds
+    assert result.kept_rounds == result.rounds
+    assert result.status in {3, 4, 5}
+
+
+TOO_FAR: dict[str, Any] = {"learning_rate": 1000.0, "batch_size": "full"}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "settings"),
+    [
+        ({"scheme": "plain"}, TOO_FAR),
+        ({"scheme": "plain"}, {"learning_rate": 1000.0}),
+        ({"scheme": "plain"}, {"learning_rate": 30.0, "batch_size": 16}),
+        ({"scheme": "plain"}, {"learning_rate": 30.0, "algorithm": "fedsgd"}),
+        ({"scheme": "plain"}, {"learning_rate": 30.0, "algorithm": "fedbcd-s"}),
+        ({"scheme": "plain"}, {"learning_rate": 300.0, "algorithm": "fdml"}),
+        ({"scheme": "plain"}, {"learning_rate": 3.0, "model": "mlp", "hidden": [4]}),
+        ({"scheme": "plain"}, {"learning_rate": 3.0, "loss": "squared"}),
+        ({"scheme": "bfv"}, {"learning_rate": 300.0, "rounds": 8, "batch_size": "full"}),
+    ],
+)
+def test_steps_that_are_too_long_are_never_silent(
+    exchange: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    result = trained(exchange, **settings)
+    assert result.status in {3, 5}
+    assert "a smaller learning_rate, or 'auto'" in result.warnings[0].text
+    assert np.abs(all_weights(result)).max() < 1e100
+
+
+def test_too_much_noise_is_never_silent() -> None:
+    result = trained({"scheme": "dp"}, {"noise_multiplier": 1000.0, "clip": 2.0})
+    assert result.status in {3, 5}
+    assert "less noise" in result.warnings[0].text
+
+
+def test_weights_leave_float64_and_none_of_them_is_kept() -> None:
+    result = trained(learning_rate=10.0, loss="squared")
+    assert any("left float64" in each.text for each in result.warnings)
+    assert np.abs(all_weights(result)).max() < 1e100
+    assert result.status in {3, 5}
