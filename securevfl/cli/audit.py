@@ -102,7 +102,7 @@ def audit(
         described = _by_options(data.name, batch_size, local_steps, learning_rate, hide)
     if seed is not None:
         described = described.with_settings(seed=seed)
-    data = options.fewer_rows(data) if quick else data
+    data = options.fewer_rows(data, described.job.batch_size) if quick else data
     from securevfl.auditing.matrix import AuditSettings
     from securevfl.auditing.matrix import audit as run_audit
     from securevfl.reports.page import audit_page, write_page

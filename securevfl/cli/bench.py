@@ -45,7 +45,10 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
     Of a job file everything but what is compared: by default its exchange with `plain`, at its own
     Q, to its target; to 0.005 below what it reaches in clear where it has none.
     """
-    dataset = options.fewer_rows(data.load()) if settings.quick else data.load()
+    dataset = data.load()
+    if settings.quick:
+        job = settings.base
+        dataset = options.fewer_rows(dataset, job.job.batch_size if job else settings.batch_size)
     from securevfl.benchmarks.tradeoff import tradeoff as run
     from securevfl.reports.tradeoff import tradeoff_page
 

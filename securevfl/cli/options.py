@@ -180,11 +180,12 @@ def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset
     return replace(data, name=job.job.dataset or job.job.name)
 
 
-def fewer_rows(data: "VerticalDataset") -> "VerticalDataset":
-    """The rows for a first look: so many, spread over the classes, or all."""
+def fewer_rows(data: "VerticalDataset", size: int | str | None) -> "VerticalDataset":
+    """The rows for a first look: so many, or a batch of this size, spread over the classes."""
     from securevfl.data.tables import some_rows
 
-    return data if len(data.train_labels) <= QUICK_ROWS else some_rows(data, QUICK_ROWS)
+    rows = max(QUICK_ROWS, size if isinstance(size, int) else 0)
+    return data if len(data.train_labels) <= rows else some_rows(data, rows)
 
 
 def say(line: str) -> None:

@@ -37,7 +37,10 @@ def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: opt
     Of a job file everything but the noise multipliers; its exchange is `dp` here.
     An interrupted sweep goes on where it was when the same command is given again.
     """
-    dataset = options.fewer_rows(data.load()) if settings.quick else data.load()
+    dataset = data.load()
+    if settings.quick:
+        job = settings.base
+        dataset = options.fewer_rows(dataset, job.job.batch_size if job else settings.batch_size)
     import platformdirs
 
     from securevfl.benchmarks.journal import Journal

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from securevfl.cli import options
+from securevfl.data.sources import load
 from securevfl.training import train
 from tests.end_to_end.commands import run, two_organizations
 
@@ -160,6 +162,14 @@ def test_a_first_look_is_marked_and_keeps_no_policy(capsys: Capture) -> None:
     assert "ckks_key is not shown to resist under plain: QUICK" in shown.err
     assert run(*arguments, "--must-resist", "ckks_key") == 2
     assert run(*arguments, "--repeats", "3") == 2
+
+
+@pytest.mark.parametrize(("size", "rows"), [("full", 100), (None, 100), (150, 150), (999, 456)])
+def test_a_first_look_has_room_for_a_batch(
+    size: int | str | None, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.cli.options.QUICK_ROWS", 100)
+    assert len(options.fewer_rows(load("breast_cancer"), size).train_labels) == rows
 
 
 @pytest.mark.parametrize("command", ["bench tradeoff", "sweep noise"])
