@@ -1,3 +1,21 @@
 """Vertical federated learning with the exchanges protected."""
 
+from importlib import import_module
+
 __version__ = "0.1.0"
+
+_PLACES = {
+    "VerticalLogisticRegression": "securevfl.interactive.estimators",
+}
+"""What is imported when it is first asked for: `import securevfl` stays quick."""
+__all__ = ["VerticalLogisticRegression", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'securevfl' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -114,7 +114,7 @@ def trained_alone(job: Job, dataset: VerticalDataset, party: str) -> float:
     """
     table = next(table for table in dataset.parties if table.name == party)
     nobody = f"beside-{party}"
-    train_zeros, test_zeros = np.zeros((len(table.train), 1)), np.zeros((len(table.test), 1))
+    train_zeros, test_zeros = (np.zeros((len(rows), 1)) for rows in (table.train, table.test))
     alone = replace(
         dataset,
         parties=(table, PartyTable(nobody, ("nothing",), train_zeros, test_zeros)),

@@ -286,6 +286,9 @@ def overhead(settings: OverheadSettings, output: options.Output) -> None:
 @command(bench)
 def theorem1(settings: Theorem1Settings, data: options.SplitData, output: options.Output) -> None:
     """Theorem 1 of FedBCD: are X and XU the same to others?"""
+    from securevfl.models.local_model import require_torch
+
+    require_torch("the networks of bench theorem1")
     dataset = data.load()
     from securevfl.benchmarks.theorem1 import theorem1 as run
 

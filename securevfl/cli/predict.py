@@ -1,7 +1,7 @@
 """`securevfl predict`: all parties of a job score new rows with the model that they trained."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,12 +92,19 @@ def predict(
         )
     if not quiet:
         _show(row, header.class_names or ())
-    for name, unknown in new.unknown.items():
-        for column, count in unknown.items():
-            told = f"party {name!r}: column {column!r} has {count} values that training had not, "
-            sys.stderr.write(f"securevfl: {told}or few of\n")
+    for told in _unknown_values(new.unknown):
+        sys.stderr.write(f"securevfl: {told}\n")
     if (dropped := left_out(new.dropped)) is not None:
         sys.stderr.write(f"securevfl: {dropped}\n")
+
+
+def _unknown_values(unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    for name, columns in unknown.items():
+        for column, count in columns.items():
+            yield (
+                f"party {name!r}: column {column!r} has {count} values that training had not, or "
+                "few of"
+            )
 
 
 def predict_row(

@@ -58,7 +58,7 @@ class VerticalDataset:
         parties: At least two.
         label_party: Name of the party that holds the labels.
         train_labels: Shape (N,), int64, 0..classes-1, or float64 for real targets.
-        test_labels: Shape (test rows,), the same.
+        test_labels: Shape (test rows,), the same; there may be none, and then nothing is scored.
         classes: How many classes there are, at least two; 0 for real targets.
         standardize: Whether the default is to standardize (not for 0/1 columns and pixels).
         row_digests: Shape (N,), uint64: who the training rows are, see `row_digests`; they
@@ -197,8 +197,8 @@ def check(dataset: VerticalDataset) -> None:
 
     Raises:
         ConfigError: Fewer than two parties, two of the same name, or no such label party.
-        DataError: Different row counts, no rows, NaN or infinite features or targets, labels out
-            of range, or one class or target only; party, column and count are named.
+        DataError: Different row counts, no training rows, NaN or infinite features or targets,
+            labels out of range, or one class or target only; party, column and count are named.
     """
     names = [party.name for party in dataset.parties]
     if len(names) < 2:  # noqa: PLR2004
@@ -212,7 +212,8 @@ def check(dataset: VerticalDataset) -> None:
         check_rows(party, "test", party.test, dataset.test_labels)
         if dataset.own_rows is not None and party.name == dataset.label_party:
             check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
-    for split, labels in (("training", dataset.train_labels), ("test", dataset.test_labels)):
+    scored = (("test", dataset.test_labels),) if dataset.test_labels.size else ()
+    for split, labels in (("training", dataset.train_labels), *scored):
         check_labels(f"data set {dataset.name!r}", split, labels, dataset.classes)
     if dataset.own_rows is not None:
         own = np.unique(dataset.own_rows.labels)
@@ -270,8 +271,8 @@ def check_rows(party: PartyTable, split: str, values: NDArray[np.float64], label
             f"party {party.name!r}: {values.shape[0]} {split} rows, expected {labels.size} as "
             f"there are labels"
         )
-    if not labels.size:
-        raise DataError(f"party {party.name!r}: no {split} rows")
+    if not labels.size and split == "training":
+        raise DataError(f"party {party.name!r}: no training rows")
     unusable = (~np.isfinite(values)).sum(axis=0)
     if unusable.any():
         column = int(np.flatnonzero(unusable)[0])

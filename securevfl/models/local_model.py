@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from securevfl.arrays import FloatArray
+from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +47,16 @@ class Network:
     image_line: int = 0
     precision: Precision = "double"
     represents: bool = False
+
+
+def require_torch(what: str = "networks") -> None:
+    """Check, without importing it, that torch is there: linear models need none.
+
+    Raises:
+        ConfigError: it is not; the message says how to get it.
+    """
+    if find_spec("torch") is None:
+        raise ConfigError(f"{what} need torch: pip install 'securevfl[networks]'")
 
 
 def pixels_left(columns: int, image_line: int, convolutions: int) -> int:

@@ -32,6 +32,7 @@ from securevfl.models.local_model import (
     Network,
     StateDict,
     pixels_left,
+    require_torch,
 )
 from securevfl.recipe import Recipe
 
@@ -210,6 +211,7 @@ class SavedModel:
             layer = DenseLayer(self.weights, activation=self.header.network.activation)
             return layer.predict(layer.inputs(inputs))
         if self.header.network is not None and self.state is not None:
+            require_torch()
             from securevfl.models.neural import loaded_network, maker_of  # noqa: PLC0415
 
             network = self.header.network

@@ -98,6 +98,8 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     if facts.real_targets:
         check_regression(job, algorithm)
     job = settled(job, algorithm, exchange, facts.rows, networks)
+    if job.job.target_auc is not None and not facts.test_rows:
+        raise ConfigError("target_auc needs held-out rows, and there are none")
     size = job.job.batch_size
     plan = Plan(
         job=job,

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from securevfl.errors import ConfigError
 from securevfl.job import Job, LocalModelSettings, check_models
-from securevfl.models.local_model import Network, Precision
+from securevfl.models.local_model import Network, Precision, require_torch
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.plan import Facts, Plan
 
@@ -26,7 +26,8 @@ def networks_of(
         modules: the parties for which there is a custom module.
 
     Raises:
-        ConfigError: models that do not fit the job, or modules that are missing or too many.
+        ConfigError: models that do not fit the job, or modules or torch that are missing, or
+            modules too many.
     """
     check_models(job)
     precision, represents = job.job.precision, job.job.head != "sum"
@@ -34,6 +35,7 @@ def networks_of(
     for name in facts.names:
         settings = job.model_of(name)
         if settings.model != "linear":
+            require_torch()
             networks[name] = _network(name, settings, precision, represents=represents)
     custom = {name for name, network in networks.items() if network.kind == "custom"}
     for name in sorted(custom - set(modules)):

@@ -55,6 +55,16 @@ def loaded(arguments: str) -> tuple[set[str], str]:
     return set(last.split()), told[0] if told else ""
 
 
+def test_the_package_loads_nothing_before_it_is_asked_for_something() -> None:
+    code = "import securevfl, sys; dir(securevfl); sys.stderr.write(' '.join(sys.modules))"
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    modules = set(ended.stderr.split())
+    assert "securevfl" in modules
+    assert not modules & (SLOW | NEEDED_BY_WORK | {"typer", "pydantic"})
+
+
 def test_help_loads_nothing_that_is_slow() -> None:
     # One process for all of them: whichever loads something shows it.
     every = "; ".join(

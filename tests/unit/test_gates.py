@@ -47,6 +47,7 @@ def test_the_gate_is_open_to_the_package_as_it_is(copy: Path) -> None:
         ("protocols/exchanges", "securevfl.protocols.vertical.fedbcd", "Protocols: algorithms"),
         ("protocols/vertical", "securevfl.protocols.exchanges.plain", "Protocols: algorithms"),
         ("runtime", "torch", "Cryptography, messages and runtime"),
+        ("protocols", "torch", "Networks are an extra"),
         ("benchmarks", "tenseal", "Homomorphic libraries"),
         ("benchmarks", "securevfl.crypto.inspection.bfv", "What an audit may open"),
         ("attacks", "securevfl.runtime.views", "Attacks: from what is known"),

@@ -58,11 +58,15 @@ def test_labels_out_of_range_are_refused(shift: int) -> None:
         check(dataset(train_labels=labels))
 
 
-def test_a_table_without_rows_is_refused() -> None:
+def test_a_table_without_training_rows_is_refused_and_one_without_held_out_rows_is_not() -> None:
     good = load("breast_cancer")
-    parties = tuple(replace(party, test=party.test[:0]) for party in good.parties)
-    with pytest.raises(DataError, match="no test rows"):
-        check(replace(good, parties=parties, test_labels=good.test_labels[:0]))
+    untrained = tuple(replace(party, train=party.train[:0]) for party in good.parties)
+    with pytest.raises(DataError, match="no training rows"):
+        check(replace(good, parties=untrained, train_labels=good.train_labels[:0]))
+    unscored = tuple(replace(party, test=party.test[:0]) for party in good.parties)
+    check(replace(good, parties=unscored, test_labels=good.test_labels[:0]))
+    with pytest.raises(DataError, match="0 test rows, expected"):
+        check(replace(good, parties=unscored))
 
 
 def test_a_table_that_does_not_fit_its_columns_is_refused() -> None:

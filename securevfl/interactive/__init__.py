@@ -1,0 +1,1 @@
+"""What Python users import from `securevfl` itself: estimators, `train` and `audit`."""

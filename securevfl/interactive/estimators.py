@@ -1,0 +1,328 @@
+"""Estimators as scikit-learn has them, trained by a job's parties over the simulated network.
+
+All data are in one process: this is a simulation for experiments, and nothing is protected by it.
+An estimator says what the job would cost and how much of labels it would tell.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from typing_extensions import override
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
+from securevfl.errors import ConfigError, DataError
+from securevfl.interactive.columns import Columns, blocks, columns_of, is_by_party, side_by_side
+from securevfl.interactive.progress import rounds_done
+from securevfl.job import Job
+from securevfl.training import Environment, TrainingResult, plan_for, train
+
+SEEDS = 2**31
+"""Of jobs, drawn where random_state is no number."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What estimators over vertical jobs share: parameters, parties, training, coefficients.
+
+    Every parameter is what the key of the same name is in a job file, and None leaves it to the
+    job's own default, unless it says otherwise.
+
+    Args:
+        parties: who holds which columns: a list of lists of column names or numbers, or a mapping
+            from the parties' names to such lists; two nearly equal halves by default. Where X is a
+            list of tables these are the parties, and this stays None.
+        label_party: who holds y: a party's name, or its number.
+        algorithm: by name.
+        exchange: by name, or a mapping of the keys of `[exchange]`.
+        local_steps: Q, or "exact".
+        batch_size: S, or "full".
+        rounds: at most.
+        learning_rate: η0, or "auto".
+        hide: "residuals", or "both", of homomorphic exchanges.
+        standardize: each party its own columns.
+        tol: with learning_rate = "auto" training ends once three rounds gain less, as a part of
+            the loss of the best constant.
+        random_state: of starts, batches and offsets; keys and masks never repeat.
+        verbose: show rounds as they are done.
+        job: further sections of a job file by name, as {"network": {"preset": "wan"}}.
+
+    Attributes:
+        coef_: in the units of X.
+        intercept_: the label party's.
+        n_iter_: rounds done.
+        cost_: the cost ledger: seconds of computation by phase and of communication on the
+            critical path, bytes, messages (`securevfl.runtime.costs.JobCosts`).
+        history_: of every scoring of held-out rows: its round, AUC and accuracy, and the training
+            loss until then.
+        label_guard_ratio_: equations that gradients told others over unknown labels; None where
+            they tell none. Real parties refuse a job by such figures, here it is only said.
+        result_: the job (`securevfl.training.TrainingResult`); it is not pickled, as it holds keys.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, where X has any.
+    """
+
+    parties: Any = field(default=None, kw_only=False)
+    label_party: int | str = 0
+    algorithm: str = "fedbcd-p"
+    exchange: str | Mapping[str, Any] = "plain"
+    local_steps: int | Literal["exact"] | None = None
+    batch_size: int | Literal["full"] | None = None
+    rounds: int = 100
+    learning_rate: float | Literal["auto"] = "auto"
+    hide: Literal["residuals", "both"] = "residuals"
+    standardize: bool = True
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: bool = False
+    job: Mapping[str, Mapping[str, Any]] | None = None
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("result_", None)
+        return state
+
+    def _read(self, X: Any, y: Any, *, numeric: bool) -> tuple[FloatArray, Any, Columns]:  # noqa: ANN401
+        """X as numbers, y, and who holds which columns of X.
+
+        Raises:
+            ValueError: data that do not fit one another, or parties that do not fit them.
+        """
+        widths = [table.shape[1] for table in X] if is_by_party(X) else None
+        if widths is not None:
+            if self.parties is not None:
+                raise ConfigError("parties: X is a list of tables, which says who holds what")
+            X = side_by_side(X)
+        X, y = validate_data(
+            self,
+            *(X, y),
+            dtype=np.float64,
+            ensure_min_samples=2,
+            ensure_min_features=2,
+            y_numeric=numeric,
+        )
+        if widths is not None:
+            return X, y, blocks(widths)
+        names = getattr(self, "feature_names_in_", None)
+        names = None if names is None else list(names)
+        return X, y, columns_of(self.parties, names, X.shape[1])
+
+    def _train(self, dataset: VerticalDataset, **settings: object) -> TrainingResult:
+        """Run the job, and keep what it has cost.
+
+        Args:
+            dataset: the parties' columns.
+            settings: keys of `[job]` that are the estimator's own affair.
+
+        Raises:
+            ConfigError: a job that cannot be, or not on these data, or whose model is not linear.
+            RangeExceeded: fixed-point products could overflow.
+        """
+        job = self._job(**settings)
+        if plan_for(job, dataset).networks:
+            raise ConfigError(f"{type(self).__name__} is linear: securevfl.train trains networks")
+        with rounds_done(self.verbose, self.rounds) as progress:
+            result = train(job, dataset, Environment(progress=progress))
+        self.result_ = result
+        self.n_iter_ = result.rounds
+        self.cost_ = result.costs()
+        self.label_guard_ratio_ = result.label_guard_ratio
+        self.history_ = [
+            {
+                "round": score.rounds,
+                "auc": score.auc,
+                "accuracy": score.accuracy,
+                "loss": score.training_loss,
+            }
+            for score in result.scores
+        ]
+        self._warn(result)
+        return result
+
+    def _job(self, **settings: object) -> Job:
+        sections = {name: dict(keys) for name, keys in (self.job or {}).items()}
+        if "exchange" in sections:
+            raise ConfigError("job: [exchange] is the parameter exchange")
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(SEEDS)
+        own = {
+            "algorithm": self.algorithm,
+            "local_steps": self.local_steps,
+            "batch_size": self.batch_size,
+            "rounds": self.rounds,
+            "learning_rate": self.learning_rate,
+            "standardize": self.standardize,
+            "tolerance": self.tol,
+            "seed": int(seed),
+            **settings,
+        }
+        more = sections.pop("job", {})
+        for key in own.keys() & more.keys():
+            raise ConfigError(f"job: {key} of [job] is the estimator's to say")
+        exchange = self.exchange
+        keys = {"scheme": exchange} if isinstance(exchange, str) else dict(exchange)
+        return Job.of(**sections, job={**more, **own}, exchange={"hide": self.hide, **keys})
+
+    def _warn(self, result: TrainingResult) -> None:
+        if self.learning_rate == "auto" and result.ended == "rounds":
+            warnings.warn(
+                f"rounds = {self.rounds} were done before the loss had settled (tol = "
+                f"{self.tol:g}): more rounds go on",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _set_coefficients(self, result: TrainingResult, columns: Columns) -> None:
+        """θ of all parties in the units and the order of X's columns."""
+        outputs = result.plan.loss.outputs
+        self.coef_ = np.zeros((outputs, self.n_features_in_))
+        self.intercept_ = np.zeros(outputs)
+        for party, outcome in result.outcomes.items():
+            model = outcome.model
+            own = len(model.header.columns)
+            coefficients = model.weights[:own] / model.scale[:, None]
+            self.coef_[:, columns[party]] = coefficients.T
+            self.intercept_ -= model.mean @ coefficients
+            if model.header.intercept:
+                self.intercept_ += model.weights[own]
+
+    def _linear_predictions(self, X: Any) -> FloatArray:  # noqa: ANN401
+        """H, shape (S, C)."""
+        check_is_fitted(self)
+        if is_by_party(X):
+            X = side_by_side(X)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        predictions: FloatArray = X @ np.atleast_2d(self.coef_).T + self.intercept_
+        return predictions
+
+    def _dataset(
+        self,
+        X: FloatArray,
+        columns: Columns,
+        labels: IntArray,
+        *,
+        classes: int,
+        names: tuple[str, ...],
+    ) -> VerticalDataset:
+        """Each party's own columns of X, and no held-out rows."""
+        parties = list(columns)
+        label_party = self.label_party
+        if isinstance(label_party, int | np.integer) and 0 <= label_party < len(parties):
+            label_party = parties[int(label_party)]
+        if label_party not in parties:
+            raise ConfigError(
+                f"label_party: {label_party!r}, expected one of {parties} or a number"
+            )
+        feature_names = getattr(self, "feature_names_in_", None)
+        if feature_names is None:
+            feature_names = [f"x{number}" for number in range(X.shape[1])]
+        tables = [
+            PartyTable(
+                name,
+                tuple(str(feature_names[number]) for number in own),
+                np.ascontiguousarray(X[:, own]),
+                np.empty((0, len(own))),
+            )
+            for name, own in columns.items()
+        ]
+        return VerticalDataset(
+            name=type(self).__name__,
+            parties=tuple(tables),
+            label_party=str(label_party),
+            train_labels=labels,
+            test_labels=labels[:0],
+            classes=classes,
+            standardize=self.standardize,
+            row_digests=row_digests(range(len(X)), "rows of an estimator"),
+            label_names=names,
+        )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: ignore[misc]
+    """Logistic regression, multinomial beyond two classes, whose columns parties hold.
+
+    With an exchange in clear or exact under encryption its coefficients are those of scikit-learn's
+    `LogisticRegression(C)` on standardized columns, as far as `tol` goes. Under hide = "both" the
+    loss is its quadratic Taylor expansion, of two classes.
+
+    Args:
+        C: as in scikit-learn, for standardized columns: λ = 1/(C·N).
+
+    Attributes:
+        classes_: as in y, sorted.
+
+    Example:
+        >>> from securevfl import VerticalLogisticRegression
+        >>> bank, shop = [[0.0], [1.0], [2.0], [3.0]], [[5.0], [5.0], [7.0], [6.0]]
+        >>> X = [np.array(bank), np.array(shop)]
+        >>> model = VerticalLogisticRegression(random_state=0).fit(X, ["no", "no", "yes", "yes"])
+        >>> model.predict(X).tolist()
+        ['no', 'no', 'yes', 'yes']
+    """
+
+    C: float = 1.0
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: ANN401
+        """Train a job on all rows.
+
+        Args:
+            X: shape (N, P): a data frame or an array; or a list of them, one a party.
+            y: shape (N,), two classes or more: numbers or text.
+
+        Raises:
+            ValueError: data or parameters that make no job.
+        """
+        X, y, columns = self._read(X, y, numeric=False)
+        check_classification_targets(y)
+        classes, labels = np.unique(y, return_inverse=True)
+        if len(classes) < 2:  # noqa: PLR2004
+            raise DataError(f"y: one class only ({classes[0]!r}), expected at least 2 classes")
+        self.classes_ = classes
+        dataset = self._dataset(
+            X,
+            columns,
+            labels.astype(np.int64),
+            classes=len(classes),
+            names=tuple(map(str, classes)),
+        )
+        if self.C <= 0:
+            raise ConfigError(f"C = {self.C}: expected a positive number, or infinity")
+        loss = "taylor-logistic" if self.hide == "both" else "logistic"
+        result = self._train(dataset, loss=loss, l2=1 / (self.C * len(X)), eval_every="never")
+        self._set_coefficients(result, columns)
+        return self
+
+    def decision_function(self, X: Any) -> FloatArray:  # noqa: ANN401
+        """H: shape (S,) of two classes, log odds; (S, C) of more."""
+        predictions = self._linear_predictions(X)
+        return predictions[:, 0] if len(self.classes_) == 2 else predictions  # noqa: PLR2004
+
+    def predict_proba(self, X: Any) -> FloatArray:  # noqa: ANN401
+        """Probabilities of the classes, shape (S, C)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: ANN401
+        """Their logarithms."""
+        odds = self.decision_function(X)
+        if odds.ndim == 1:
+            odds = np.column_stack([np.zeros_like(odds), odds])
+        logarithms: FloatArray = log_softmax(odds, axis=1)
+        return logarithms
+
+    def predict(self, X: Any) -> Any:  # noqa: ANN401
+        """The most likely class of each row, shape (S,)."""
+        odds = self.decision_function(X)
+        places = odds.argmax(axis=1) if odds.ndim > 1 else (odds > 0).astype(np.int64)
+        return self.classes_[places]
