@@ -21,13 +21,15 @@ class Report(Protocol):
 
 
 class TimeLeft:
-    """Passes on what runs, and says once how long the rest will take.
+    """Passes on what runs, and says what there is to do, and once how long the rest will take.
 
-    From what was done since the first report, once that is a part of all that tells something.
+    The former as work begins, which is after whatever can be refused; the latter from what was done
+    since the first report, once that is a part of all that tells something.
 
     Args:
         report: told what runs now.
         say: told a line.
+        todo: what there is to do.
         clock: seconds.
         by_piece: whether what runs begins with the name of a piece of work, up to a comma, that is
             all that `total` is about: each piece has a forecast of its own.
@@ -37,17 +39,22 @@ class TimeLeft:
         self,
         report: Report,
         say: Callable[[str], None],
+        todo: str,
         clock: Callable[[], float] = time.monotonic,
         *,
         by_piece: bool = False,
     ) -> None:
         self._report, self._say, self._clock = report, say, clock
+        self._todo = todo
         self._by_piece, self._piece = by_piece, ""
         self._start: tuple[float, float] | None = None
         self._said = False
 
     def __call__(self, what: str, done: float = 0, total: int | None = None) -> None:
         """Take note, see `Report`."""
+        if self._todo:
+            self._say(self._todo)
+            self._todo = ""
         self._report(what, done, total)
         piece = what.split(",", maxsplit=1)[0] if self._by_piece else ""
         if piece != self._piece:

@@ -200,16 +200,14 @@ def progress(quiet: bool, forecast: str = "", *, by_piece: bool = False) -> Iter
 
     Args:
         quiet: say nothing.
-        forecast: what there is to do, which is said first; then how long it will take is said too.
+        forecast: what there is to do, which is said as it begins; how long it takes is said too.
         by_piece: see `TimeLeft`.
     """
     if quiet:
         yield silent
         return
-    if forecast:
-        say(forecast)
     if not sys.stderr.isatty():
-        yield TimeLeft(silent, say, by_piece=by_piece) if forecast else silent
+        yield TimeLeft(silent, say, forecast, by_piece=by_piece) if forecast else silent
         return
     from rich.console import Console
     from rich.progress import (
@@ -234,4 +232,6 @@ def progress(quiet: bool, forecast: str = "", *, by_piece: bool = False) -> Iter
         def report(what: str, done: float = 0, total: int | None = None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        yield TimeLeft(report, bar.console.print, by_piece=by_piece) if forecast else report
+        yield (
+            TimeLeft(report, bar.console.print, forecast, by_piece=by_piece) if forecast else report
+        )

@@ -73,7 +73,7 @@ def test_an_audit_whose_process_is_killed_ends_at_once_and_leaves_none() -> None
     )
     workers = _wait_for_workers(process.pid)
     os.kill(workers[0], signal.SIGKILL)
-    _, error = process.communicate(timeout=60)[1].splitlines()
+    *_, error = process.communicate(timeout=60)[1].splitlines()
     assert process.returncode == 2
     assert "a process of the audit was killed" in error
     left = _living(process.pid)

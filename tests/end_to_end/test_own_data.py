@@ -47,7 +47,7 @@ def test_a_tradeoff_takes_a_jobs_data_settings_and_exchange(capsys: Capture) -> 
     told = settings_of("out.json")
     assert told["job"]["job"]["l2"] == 0.01
     assert [party["name"] for party in told["job"]["party"]] == ["bank", "shop"]
-    assert "batch_size" not in told
+    assert "model" not in told
     assert "target:" not in capsys.readouterr().out
 
 
@@ -88,7 +88,7 @@ def test_a_job_that_learns_nothing_gives_no_target(capsys: Capture) -> None:
     labels = np.random.default_rng(5).integers(0, 2, len(lines) - 1)
     noise = [f"{line[:-1]}{label}" for line, label in zip(lines[1:], labels, strict=True)]
     Path("bank.csv").write_text("\n".join([lines[0], *noise]), encoding="utf-8")
-    assert run("bench", "tradeoff", job, "--exchange", "plain") == 2
+    assert run("bench", "tradeoff", job, "--exchange", "plain", "--quiet") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "give --target-auc" in error

@@ -18,21 +18,23 @@ def test_a_forecast_is_said_once_from_what_was_done_since_the_first_report() -> 
     def hear(what: str, done: float = 0, total: int | None = None) -> None:
         heard.append(done)
 
-    forecast = TimeLeft(hear, said.append, iter([100.0, 101.0, 110.0, 110.0]).__next__)
+    forecast = TimeLeft(hear, said.append, "two runs", iter([100.0, 101.0, 110.0, 110.0]).__next__)
+    assert said == []
     forecast("getting ready")
+    assert said == ["two runs"]
     # After one second, or of next to nothing, there is nothing to say.
     for done in (40, 70, 41):
         forecast("work", done, 100)
-    assert said == []
+    assert said == ["two runs"]
     for done in (52, 60):
         forecast("work", done, 100)
-    assert said == ["about 40 s left"]
+    assert said == ["two runs", "about 40 s left"]
     assert heard == [0, 40, 70, 41, 52, 60]
 
 
 def test_what_is_done_has_no_forecast() -> None:
     said: list[str] = []
-    forecast = TimeLeft(silent, said.append, iter([0.0, 9.0]).__next__)
+    forecast = TimeLeft(silent, said.append, "", iter([0.0, 9.0]).__next__)
     forecast("work", 0, 5)
     forecast("work", 5, 5)
     assert said == []
@@ -41,7 +43,7 @@ def test_what_is_done_has_no_forecast() -> None:
 def test_pieces_of_work_have_forecasts_of_their_own() -> None:
     said: list[str] = []
     clock = iter([0.0, 4.0, 5.0, 15.0]).__next__
-    forecast = TimeLeft(silent, said.append, clock, by_piece=True)
+    forecast = TimeLeft(silent, said.append, "", clock, by_piece=True)
     forecast("plain, Q = 1, round 2")
     for what, done in (("bfv, Q = 1", 1), ("bfv, Q = 5", 3), ("ckks, Q = 1", 0), ("ckks", 5)):
         forecast(what, done, 10)
