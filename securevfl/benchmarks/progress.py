@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-ENOUGH_PART, ENOUGH_SECONDS = 0.08, 2.0
+ENOUGH_PART, ENOUGH_SECONDS, WRONG = 0.08, 2.0, 1.5
 
 
 class Report(Protocol):
@@ -21,10 +21,11 @@ class Report(Protocol):
 
 
 class TimeLeft:
-    """Passes on what runs, and says what there is to do, and once how long the rest will take.
+    """Passes on what runs, and says what there is to do, and how long the rest will take.
 
     The former as work begins, which is after whatever can be refused; the latter from what was done
-    since the first report, once that is a part of all that tells something.
+    since the first report, once that is a part of all that tells something, and again where it
+    turns out to have been wrong.
 
     Args:
         report: told what runs now.
@@ -48,7 +49,7 @@ class TimeLeft:
         self._todo = todo
         self._by_piece, self._piece = by_piece, ""
         self._start: tuple[float, float] | None = None
-        self._said = False
+        self._whole = 0.0
 
     def __call__(self, what: str, done: float = 0, total: int | None = None) -> None:
         """Take note, see `Report`."""
@@ -58,8 +59,8 @@ class TimeLeft:
         self._report(what, done, total)
         piece = what.split(",", maxsplit=1)[0] if self._by_piece else ""
         if piece != self._piece:
-            self._piece, self._start, self._said = piece, None, False
-        if self._said or total is None:
+            self._piece, self._start, self._whole = piece, None, 0.0
+        if total is None:
             return
         now = self._clock()
         if self._start is None:
@@ -67,10 +68,14 @@ class TimeLeft:
             return
         since, before = self._start
         seconds, part = now - since, (done - before) / max(total - before, 1)
-        if seconds >= ENOUGH_SECONDS and ENOUGH_PART <= part < 1:
-            self._said = True
+        if seconds < ENOUGH_SECONDS or not ENOUGH_PART <= part < 1:
+            return
+        whole = seconds / part
+        if not self._whole / WRONG <= whole <= self._whole * WRONG:
+            now_or_not = "now " if self._whole else ""
+            self._whole = whole
             name = f"{piece}: " if piece else ""
-            self._say(f"{name}about {duration(seconds * (1 / part - 1))} left")
+            self._say(f"{name}{now_or_not}about {duration(whole - seconds)} left")
 
 
 def duration(seconds: float) -> str:

@@ -18,7 +18,9 @@ def test_a_forecast_is_said_once_from_what_was_done_since_the_first_report() -> 
     def hear(what: str, done: float = 0, total: int | None = None) -> None:
         heard.append(done)
 
-    forecast = TimeLeft(hear, said.append, "two runs", iter([100.0, 101.0, 110.0, 110.0]).__next__)
+    forecast = TimeLeft(
+        hear, said.append, "two runs", iter([100.0, 101.0, 110.0, 110.0, 117.0]).__next__
+    )
     assert said == []
     forecast("getting ready")
     assert said == ["two runs"]
@@ -48,3 +50,12 @@ def test_pieces_of_work_have_forecasts_of_their_own() -> None:
     for what, done in (("bfv, Q = 1", 1), ("bfv, Q = 5", 3), ("ckks, Q = 1", 0), ("ckks", 5)):
         forecast(what, done, 10)
     assert said == ["bfv: about 14 s left", "ckks: about 10 s left"]
+
+
+def test_a_forecast_that_was_wrong_is_put_right() -> None:
+    said: list[str] = []
+    forecast = TimeLeft(silent, said.append, "", iter([0.0, 10.0, 28.0, 60.0]).__next__)
+    # At 28 s of 40 that were thought all is as it was; at 60 it takes 120.
+    for done in (0, 25, 60, 50):
+        forecast("work", done, 100)
+    assert said == ["about 30 s left", "now about 60 s left"]
