@@ -50,7 +50,6 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
         job = settings.base
         dataset = options.fewer_rows(dataset, job.job.batch_size if job else settings.batch_size)
     from securevfl.benchmarks.tradeoff import tradeoff as run
-    from securevfl.reports.tradeoff import tradeoff_page
 
     todo = f"exchanges: {', '.join(settings.exchanges)}, runs of each: {settings.repeats} at any Q"
     rows = measured(
@@ -63,6 +62,8 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
     kept: dict[str, Any] = {"dataset": dataset.name, "parties": parties}
     if settings.base is not None:
         kept["batch_size"] = sizes
+    from securevfl.reports.tradeoff import tradeoff_page
+
     keep(output, "bench tradeoff", settings, rows, page=tradeoff_page, **kept)
     for target in dict.fromkeys(row["target_auc"] for row in rows):
         chosen = [row for row in rows if row["target_auc"] == target]
@@ -84,7 +85,6 @@ def rounds(settings: RoundsSettings, data: options.JobData, output: options.Page
     loaded = [data.load(count) for count in counts]
     datasets = {len(dataset.parties): dataset for dataset in loaded}
     from securevfl.benchmarks.rounds import rounds as run
-    from securevfl.reports.rounds import rounds_page
 
     rows = measured(output, lambda report: run(settings, datasets, report))
     sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in rows))
@@ -92,6 +92,8 @@ def rounds(settings: RoundsSettings, data: options.JobData, output: options.Page
     more: dict[str, Any] = {"dataset": loaded[0].name}
     if settings.base is not None:
         more |= {"batch_size": sizes, "target_auc": target}
+    from securevfl.reports.rounds import rounds_page
+
     keep(output, "bench rounds", settings, rows, page=rounds_page, **more)
     title = f"{loaded[0].name}, S = {sizes}, plain, rounds to AUC {target:g}"
     show(output, tables.ROUNDS, rows, title)
