@@ -4,16 +4,15 @@ An interrupt ends it without a traceback: at once while it is imported and while
 order while it works.
 """
 
-import os
 import signal
 import sys
 
-INTERRUPTED = 128 + signal.SIGINT
+from securevfl.interrupts import leave
 
 
 def main() -> None:
     """Run the command line."""
-    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGINT, leave)
     from securevfl.cli.app import main as run  # noqa: PLC0415  # under the handler
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,11 +20,11 @@ def main() -> None:
         run()
     except BaseException as error:
         if _follows_an_interrupt(error):
-            _leave()
+            leave()
         raise
     finally:
         sys.stdout.flush()
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, leave)
 
 
 def _follows_an_interrupt(error: BaseException | None) -> bool:
@@ -35,12 +34,6 @@ def _follows_an_interrupt(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _leave(*_: object) -> None:
-    # No exit handlers: they could be interrupted, too, and there is nothing to finish.
-    os.write(2, b"securevfl: interrupted\n")
-    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 """Independent pieces of work over processes, each with one thread of linear algebra."""
 
+import json
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import active_children, get_context
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,26 +22,49 @@ from securevfl.errors import DataError, SecureVFLError
 
 T = TypeVar("T")
 R = TypeVar("R")
+Tell = Callable[[str, float, float], None]
+"""Told what a task is doing, and how many pieces of it are done of how many."""
+TellOf = Callable[[int, str, float, float], None]
+OFTEN_SECONDS = 0.1
+MOST_TOLD = 200
 
 
 @contextmanager
 def in_processes(
-    work: Callable[[T], R], tasks: Sequence[T], workers: int, what: str
-) -> Iterator[Iterator[R]]:
-    """What every task gives, in order, as it is there.
+    work: Callable[[T, Tell], R],
+    tasks: Sequence[T],
+    workers: int,
+    what: str,
+    *,
+    told: Callable[[int, str, float], None] = lambda task, what, done: None,
+    costs: Sequence[float] | None = None,
+) -> Iterator[Iterator[tuple[int, R]]]:
+    """What every task gives, with the task's place, as it is there.
 
     Args:
-        work: what to do, a function that other processes can import.
+        work: what to do with a task, a function that other processes can import; it may tell how
+            far it is, in a few words.
         tasks: its arguments.
         workers: processes; 1 works in this one.
         what: the whole of it in a word, for messages.
+        told: called, while results are waited for, with a task's place, what it says, and how much
+            of all work is done, from 0 to 1.
+        costs: of each task beside the others; the same where not given.
 
     Raises:
         SecureVFLError: a process was killed.
         DataError: no room for what they work on.
     """
+    costs = costs or [1.0] * len(tasks)
+    done_of = [0.0] * len(tasks)
+
+    def tell(place: int, what: str, done: float, total: float) -> None:
+        done_of[place] = costs[place] * done / total
+        told(place, what, sum(done_of) / sum(costs))
+
     if workers == 1:
-        yield map(work, tasks)
+        one_by_one = ((place, work(task, partial(tell, place))) for place, task in enumerate(tasks))
+        yield _ended(one_by_one, tell)
         return
     # A fresh interpreter each: a fork would share the threads' state of the libraries.
     spawn = get_context("spawn")
@@ -49,11 +76,14 @@ def in_processes(
             path.write_bytes(ForkingPickler.dumps(work))
         except OSError as error:
             raise DataError(f"work for processes: {path}: {error}") from error
-        pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(path,))
+        ours, theirs = spawn.Pipe(duplex=False)
+        pool = ProcessPoolExecutor(
+            workers, mp_context=spawn, initializer=_begin, initargs=(path, theirs)
+        )
         try:
             with _ignoring_interrupts():
-                results = pool.map(_do, tasks)
-            yield results
+                places = {pool.submit(_do, place, task): place for place, task in enumerate(tasks)}
+            yield _ended(_as_they_end(places, ours, tell), tell)
         except BrokenProcessPool as error:
             raise SecureVFLError(
                 f"a process of the {what} was killed, for lack of memory perhaps: try --workers 1"
@@ -65,6 +95,27 @@ def in_processes(
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+            ours.close()
+            theirs.close()
+
+
+def _ended(results: Iterator[tuple[int, R]], told: TellOf) -> Iterator[tuple[int, R]]:
+    for place, result in results:
+        yield place, result
+        told(place, "done", 1, 1)
+
+
+def _as_they_end(
+    places: Mapping["Future[R]", int], line: Connection, told: TellOf
+) -> Iterator[tuple[int, R]]:
+    """What tasks give, by place; what they tell is passed on in between."""
+    left = set(places)
+    while left:
+        ended, left = wait(left, OFTEN_SECONDS, FIRST_COMPLETED)
+        while line.poll():
+            told(*json.loads(line.recv_bytes()))
+        for future in sorted(ended, key=places.__getitem__):
+            yield places[future], future.result()
 
 
 @contextmanager
@@ -83,17 +134,28 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-_given: list[Callable[[Any], Any]] = []
+_given: list[tuple[Callable[[Any, Tell], Any], Connection]] = []
 
 
-def _begin(path: Path) -> None:
+def _begin(path: Path, line: Connection) -> None:
     """What a process does once, before its tasks.
 
     Processes are the parallelism: threads of linear algebra beside them only contend.
     """
     threadpool_limits(1)
-    _given.append(ForkingPickler.loads(path.read_bytes()))
+    _given.append((ForkingPickler.loads(path.read_bytes()), line))
 
 
-def _do(task: object) -> Any:  # noqa: ANN401
-    return _given[0](task)
+def _do(place: int, task: object) -> Any:  # noqa: ANN401
+    work, line = _given[0]
+    last = -OFTEN_SECONDS
+
+    def tell(what: str, done: float, total: float) -> None:
+        nonlocal last
+        if time.monotonic() < last + OFTEN_SECONDS:
+            return
+        last = time.monotonic()
+        # Short, for writes of several processes to a pipe are whole up to 4096 bytes.
+        line.send_bytes(json.dumps([place, what[:MOST_TOLD], done, total]).encode())
+
+    return work(task, tell)

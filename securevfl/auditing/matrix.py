@@ -4,7 +4,7 @@ An attack gets a party's seat of a recorded run and what its row calls side know
 measurement of these attacks on this job, not a proof: `resists` means that they found nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,13 +33,16 @@ from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.interrupts import Interrupted
 from securevfl.job import Job
-from securevfl.processes import in_processes
+from securevfl.processes import Tell, in_processes
 from securevfl.protocols.catalogue import exchange_of
 from securevfl.protocols.names import require
 from securevfl.training import plan_for
 
 Row = dict[str, Any]
+Report = Callable[[str, float, int], None]
+"""Told what runs, and how much is done of how much."""
 
 MEASURES: Mapping[str, Attack] = {
     each.name: each
@@ -69,6 +72,17 @@ MEASURES: Mapping[str, Attack] = {
 }
 """Every attack by the name that rows carry."""
 
+# How long things take beside one another, roughly: progress is weighed by it.
+COSTS = {
+    "gram": 10.0,
+    "labels_across_jobs": 6.0,
+    "rotation_twin": 5.0,
+    "held_out_features": 5.0,
+    "labels_from_gradients": 3.0,
+    "ciphertext_noise": 2.0,
+}
+OTHERS, SLOW, WITH_CURVES = 0.3, 4.0, 1.3
+
 
 @dataclass(frozen=True)
 class AuditSettings:
@@ -79,28 +93,31 @@ class AuditSettings:
         attacks: which rows; all by default.
         repeats: seeds, from the job's on.
         workers: processes, each with exchanges and seeds of its own.
+        curves: whether the first seed measures what only curves show.
     """
 
     jobs: Mapping[str, Job]
     attacks: tuple[str, ...] = tuple(MEASURES)
     repeats: int = 5
     workers: int = 1
+    curves: bool = True
 
 
 def audit(
     dataset: VerticalDataset,
     settings: AuditSettings,
-    report: Callable[[str, int, int], None] = lambda what, done, total: None,
+    report: Report = lambda what, done, total: None,
 ) -> list[Row]:
     """All rows, in the order of the exchanges.
 
     Args:
         dataset: real data.
         settings: what to audit.
-        report: told which exchange is done, how many runs are, and of how many.
+        report: told which attack on which exchange runs, and how many hundredths are done.
 
     Raises:
         ConfigError: an unknown attack or exchange, or a job that does not fit the data.
+        Interrupted: with the rows of the seeds that were done, and which were not.
     """
     for name in settings.attacks:
         require(name, MEASURES, "attack")
@@ -112,20 +129,53 @@ def audit(
     names = sorted(settings.jobs, key=lambda name: not exchange_of(settings.jobs[name]).is_slow)
     tasks = [(name, index) for name in names for index in seeds]
     attack = partial(_measured, dataset, settings)
+    found: dict[tuple[str, int], list[Measurement]] = {}
+
+    def told(place: int, what: str, done: float) -> None:
+        name, index = tasks[place]
+        report(f"{name}, seed {index + 1}: {what}", 100 * done, 100)
+
+    costs = [_cost(settings.jobs[name], index) for name, index in tasks]
+    try:
+        with in_processes(
+            attack, tasks, settings.workers, "audit", told=told, costs=costs
+        ) as results:
+            for place, measured in results:
+                found[tasks[place]] = measured
+    except KeyboardInterrupt:
+        raise Interrupted(_rows(settings, found), _missing(settings, found)) from None
+    return _rows(settings, found)
+
+
+def _rows(
+    settings: AuditSettings, found: Mapping[tuple[str, int], Sequence[Measurement]]
+) -> list[Row]:
+    """The rows of what was measured by exchange and seed."""
     by_cell: dict[tuple[str, str, str], list[Measurement]] = {}
-    report(tasks[0][0], 0, len(tasks))
-    with in_processes(attack, tasks, settings.workers, "audit") as results:
-        for done, ((name, _), found) in enumerate(zip(tasks, results, strict=True), 1):
-            for each in found:
-                by_cell.setdefault((name, each.attack, each.case), []).append(each)
-            report(name, done, len(tasks))
     order = list(settings.jobs)
-    cells = sorted(by_cell, key=lambda cell: order.index(cell[0]))
-    return [_row(cell[0], by_cell[cell]) for cell in cells]
+    for name, index in sorted(found, key=lambda task: (order.index(task[0]), task[1])):
+        for each in found[name, index]:
+            by_cell.setdefault((name, each.attack, each.case), []).append(each)
+    return [_row(name, measured) for (name, _, _), measured in by_cell.items()]
+
+
+def _missing(settings: AuditSettings, found: Collection[tuple[str, int]]) -> list[str]:
+    """What an interrupt left undone, a line for each exchange."""
+    done = {name: sum(task[0] == name for task in found) for name in settings.jobs}
+    return [
+        f"{name}: {settings.repeats - count} of {settings.repeats} seeds"
+        for name, count in done.items()
+        if count < settings.repeats
+    ]
+
+
+def _cost(job: Job, index: int) -> float:
+    """What a seed takes beside the others: the first has curves."""
+    return (SLOW if exchange_of(job).is_slow else 1.0) * (WITH_CURVES if index == 0 else 1.0)
 
 
 def _measured(
-    dataset: VerticalDataset, settings: AuditSettings, task: tuple[str, int]
+    dataset: VerticalDataset, settings: AuditSettings, task: tuple[str, int], tell: Tell
 ) -> list[Measurement]:
     """All attacks on one exchange under one seed; only reasons where it does not fit the data."""
     name, index = task
@@ -135,8 +185,21 @@ def _measured(
         plan_for(job, dataset)
     except ConfigError as error:
         return [attack.without_figure(NotShown(str(error))) for attack in attacks]
-    subject = Subject(job, dataset, job.job.seed + index, with_curves=index == 0)
-    return [each for attack in attacks for each in attack(subject)]
+    subject = Subject(
+        job, dataset, job.job.seed + index, with_curves=settings.curves and index == 0
+    )
+    measured: list[Measurement] = []
+    costs = [COSTS.get(attack.name, OTHERS) for attack in attacks]
+    for place, attack in enumerate(attacks):
+        at = sum(costs[:place]), sum(costs)
+        tell(attack.name, *at)
+        subject.progress = partial(_tell_rounds, tell, attack.name, at)
+        measured += attack(subject)
+    return measured
+
+
+def _tell_rounds(tell: Tell, name: str, at: tuple[float, float], done: int, rounds: int) -> None:
+    tell(f"{name}, round {done} of {rounds}", *at)
 
 
 def _row(exchange: str, measured: Sequence[Measurement]) -> Row:

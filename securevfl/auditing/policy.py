@@ -67,7 +67,10 @@ def check_policy(must_resist: Sequence[str], attacks: Sequence[str]) -> None:
 
 
 def violations(
-    rows: Sequence[Row], must_resist: Iterable[str], exchanges: Iterable[str]
+    rows: Sequence[Row],
+    must_resist: Iterable[str],
+    exchanges: Iterable[str],
+    unfit: str = "",
 ) -> list[Violation]:
     """What breaks a policy, exchange by exchange.
 
@@ -75,12 +78,16 @@ def violations(
         rows: of the audit.
         must_resist: attacks by name, each of which needs a row that shows it.
         exchanges: what the policy is about, audited or not.
+        unfit: why these rows are no basis for a policy, which is broken then; empty where they are.
     """
     broken = []
     for exchange, attack in product(dict.fromkeys(exchanges), dict.fromkeys(must_resist)):
         own = _own(rows, attack, exchange)
         broken += [_violation(attack, exchange, row) for row in own if row["verdict"] not in KEPT]
-        if not own:
+        if unfit:
+            says = f"{attack} is not shown to resist under {exchange}: {unfit}"
+            broken.append(Violation(attack, exchange, "", says))
+        elif not own:
             broken.append(_violation(attack, exchange, None))
     return broken
 

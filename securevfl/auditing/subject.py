@@ -4,6 +4,7 @@ A recording is handed out by party: an attack of one party gets that party's vie
 its own θ⁰ and what all parties know, and nothing else of the run. Only scores look at the truth.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,7 @@ class Subject:
         keys: makes homomorphic keys.
         with_curves: measure what only the first seed shows.
         keeps_ciphertexts: keep them in views; many rounds of them are gigabytes.
+        progress: told of rounds done, and of how many, as a run goes on.
         scoring: when the job scores; runs are scored at their end alone where nobody asks.
     """
 
@@ -42,6 +44,7 @@ class Subject:
     keys: KeyMaker = field(default_factory=SchemeKeys)
     with_curves: bool = True
     keeps_ciphertexts: bool = False
+    progress: Callable[[int, int], None] = lambda done, rounds: None
     scoring: dict[str, object] = field(default_factory=dict, init=False)
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
@@ -122,8 +125,19 @@ class Subject:
         if rows not in self._smaller:
             smaller = some_rows(self.dataset, rows)
             job = self.job.with_settings(**self.scoring)
-            self._smaller[rows] = Subject(job, smaller, self.seed, self.keys, self.with_curves)
+            self._smaller[rows] = Subject(
+                job,
+                smaller,
+                self.seed,
+                self.keys,
+                self.with_curves,
+                progress=self._pass_on,
+            )
         return self._smaller[rows]
+
+    def _pass_on(self, done: int, rounds: int) -> None:
+        """What a smaller subject is told, to whoever listens by then."""
+        self.progress(done, rounds)
 
     def record(self, **changes: object) -> Recording:
         """The run of the job with other settings in `[job]`; the same run for the same settings."""
@@ -148,9 +162,13 @@ class Subject:
         return self._run(job, dataset, guard)
 
     def _run(self, job: Job, dataset: VerticalDataset, guard: Path | None) -> Recording:
-        trails = Trails()
+        trails, rounds = Trails(), job.job.rounds
         environment = Environment(
-            keys=self.keys, record_views=True, guard_directory=guard, wrap_model=trails.follow
+            keys=self.keys,
+            record_views=True,
+            guard_directory=guard,
+            wrap_model=trails.follow,
+            progress=lambda done: self.progress(done, rounds),
         )
         result = train(job, dataset, environment)
         if not self.keeps_ciphertexts:

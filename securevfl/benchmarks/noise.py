@@ -13,9 +13,10 @@ then the job itself without noise and clipping.
 import hashlib
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from typing import Any, get_args
 
 import numpy as np
@@ -32,10 +33,11 @@ from securevfl.benchmarks.settings.noise import Model, NoiseSettings
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.interrupts import Interrupted
 from securevfl.job import Job, OwnPrediction
-from securevfl.processes import in_processes
+from securevfl.processes import Tell, in_processes
 from securevfl.reports.rows import NoiseRow
-from securevfl.training import plan_for, train
+from securevfl.training import Environment, plan_for, train
 
 ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
 
@@ -55,6 +57,12 @@ class _Task:
     def key(self) -> str:
         return "|".join(map(str, asdict(self).values()))
 
+    @property
+    def says(self) -> str:
+        """Which run it is, in a few words."""
+        what = f"z = {self.noise:g}" if self.noise is not None else self.alone
+        return f"{self.model}, {what}, seed {self.seed}"
+
 
 def sweep(
     settings: NoiseSettings,
@@ -66,15 +74,9 @@ def sweep(
 
     Raises:
         ConfigError: a model, level or algorithm that cannot be, or a job that does not fit.
+        Interrupted: with the rows of the levels that were run.
     """
-    rows = len(dataset.train_labels)
-    if not settings.noise or not settings.models:
-        raise ConfigError("noise and model: expected at least one of each")
-    for model in settings.models:
-        if model not in get_args(Model):
-            raise ConfigError(f"model = {model!r}: expected {' or '.join(get_args(Model))}")
-        for level in settings.noise:
-            plan_for(settings.job(model, rows, settings.seed, level), dataset)
+    _check(settings, dataset)
     done = {} if journal is None else journal.done()
     base = settings.base
     tasks = (
@@ -84,22 +86,56 @@ def sweep(
     )
     left = [task for task in tasks if task.key not in done]
     run = partial(_run, settings, dataset)
-    report("runs", len(tasks) - len(left), len(tasks))
-    with in_processes(run, left, settings.workers or os.cpu_count() or 1, "sweep") as results:
-        for finished, (task, result) in enumerate(zip(left, results, strict=True), 1):
-            done[task.key] = result
-            if journal is not None:
-                journal.add(task.key, result)
-            report("runs", len(tasks) - len(left) + finished, len(tasks))
-    found = [
-        _row(settings, dataset, model, (noise, own), [(task, done[task.key]) for task in tasks])
-        for own in settings.own_predictions
-        for model in settings.models
-        for noise in settings.noise
-    ]
+    before = len(tasks) - len(left)
+
+    def told(place: int, what: str, part: float) -> None:
+        report(f"{left[place].says}: {what}", before + part * len(left), len(tasks))
+
+    report("runs", before, len(tasks))
+    workers = settings.workers or os.cpu_count() or 1
+    try:
+        with in_processes(run, left, workers, "sweep", told=told) as results:
+            for place, result in results:
+                done[left[place].key] = result
+                if journal is not None:
+                    journal.add(left[place].key, result)
+    except KeyboardInterrupt:
+        missing = sum(task.key not in done for task in tasks)
+        found = _rows(settings, dataset, tasks, done)
+        raise Interrupted(found, [f"{missing} of {len(tasks)} runs"]) from None
     if journal is not None:
         journal.forget()
-    return found
+    return _rows(settings, dataset, tasks, done)
+
+
+def _check(settings: NoiseSettings, dataset: VerticalDataset) -> None:
+    rows = len(dataset.train_labels)
+    if not settings.noise or not settings.models:
+        raise ConfigError("noise and model: expected at least one of each")
+    for model in settings.models:
+        if model not in get_args(Model):
+            raise ConfigError(f"model = {model!r}: expected {' or '.join(get_args(Model))}")
+        for level in settings.noise:
+            plan_for(settings.job(model, rows, settings.seed, level), dataset)
+
+
+def _rows(
+    settings: NoiseSettings,
+    dataset: VerticalDataset,
+    tasks: Sequence[_Task],
+    done: Mapping[str, dict[str, float]],
+) -> list[NoiseRow]:
+    """A row for each model and level that was run, where all that it is compared with was too."""
+    rows = []
+    for own, model in product(settings.own_predictions, settings.models):
+        of_model = [task for task in tasks if task.model == model]
+        runs = [(task, done[task.key]) for task in of_model if task.key in done]
+        if {task.alone for task in of_model} - {None, *(task.alone for task, _ in runs)}:
+            continue
+        there = {(task.noise, task.own_prediction) for task, _ in runs if task.alone is None}
+        levels = [(noise, own) for noise in settings.noise if (noise, own) in there]
+        rows += [_row(settings, dataset, model, level, runs) for level in levels]
+    return rows
 
 
 def work_of(settings: NoiseSettings, dataset: VerticalDataset) -> dict[str, Any]:
@@ -182,12 +218,16 @@ def _tuned(job: Job, dataset: VerticalDataset, report: Report) -> float | None:
     return tune(job, dataset, report=report).learning_rate
 
 
-def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> dict[str, float]:
+def _run(
+    settings: NoiseSettings, dataset: VerticalDataset, task: _Task, tell: Tell
+) -> dict[str, float]:
     rows = len(dataset.train_labels)
     job = settings.job(task.model, rows, task.seed, task.noise, task.own_prediction)
+    rounds = job.job.rounds
+    told = Environment(progress=lambda done: tell(f"round {done} of {rounds}", done, rounds))
     if settings.base is not None and task.alone is not None:
         if task.alone == ONE_PLACE:
-            return {"auc": train(job, dataset).clear_auc}
+            return {"auc": train(job, dataset, told).clear_auc}
         return {"auc": trained_alone(job, dataset, task.alone)}
     if settings.base is None:
         job = job.with_settings(learning_rate=task.learning_rate)
@@ -195,7 +235,7 @@ def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task) -> dict
         together = task.alone in (ONE_PLACE, SUM_IN_ONE_PLACE)
         parties, one_model = None if together else [task.alone], task.alone == ONE_PLACE
         return {"auc": train_in_one_place(job, dataset, parties, one_model=one_model).auc}
-    result = train(job, dataset)
+    result = train(job, dataset, told)
     return {"auc": result.clear_auc, "auc_noisy": result.scores[-1].auc}
 
 
@@ -206,12 +246,11 @@ def _row(
     level: tuple[float, OwnPrediction | None],
     runs: Sequence[tuple[_Task, dict[str, float]]],
 ) -> NoiseRow:
-    own = [(task, run) for task, run in runs if task.model == model]
     noise, own_prediction = level
-    at_level = [run for task, run in own if (task.noise, task.own_prediction) == level]
+    at_level = [run for task, run in runs if (task.noise, task.own_prediction) == level]
     lines = {
-        name: statistics.mean(run["auc"] for task, run in own if task.alone == name)
-        for name in dict.fromkeys(task.alone for task, _ in own if task.alone is not None)
+        name: statistics.mean(run["auc"] for task, run in runs if task.alone == name)
+        for name in dict.fromkeys(task.alone for task, _ in runs if task.alone is not None)
     }
     best = max((table.name for table in dataset.parties), key=lambda name: lines[name])
     account = plan_for(
@@ -244,9 +283,9 @@ def _row(
         "local_only_party": best,
         "auc_centralized": lines[ONE_PLACE],
         "auc_sum_in_one_place": lines.get(SUM_IN_ONE_PLACE, lines[ONE_PLACE]),
-        "learning_rate": _rate_of(own, None),
-        "learning_rate_centralized": _rate_of(own, ONE_PLACE),
-        "repeats": settings.repeats,
+        "learning_rate": _rate_of(runs, None),
+        "learning_rate_centralized": _rate_of(runs, ONE_PLACE),
+        "repeats": len(exact),
         "aucs": exact,
         "aucs_noisy": noisy,
         "noise": promise.noise,

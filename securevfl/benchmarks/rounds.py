@@ -6,9 +6,10 @@ Under `plain`: how many rounds a job takes does not depend on how its exchanges 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
-from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.progress import Report, rounds_done, silent
 from securevfl.benchmarks.settings.rounds import RoundsSettings
 from securevfl.benchmarks.tradeoff import below_clear, rounds_to
 from securevfl.benchmarks.tuning import (
@@ -24,7 +25,7 @@ from securevfl.job import Job
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.scoring import Score
 from securevfl.reports.rounds_rows import CurvePoint, RoundsRow, RoundsRun
-from securevfl.training import plan_for, train
+from securevfl.training import Environment, plan_for, train
 
 MOST_POINTS = 100
 
@@ -63,7 +64,9 @@ def rounds(
         what = f"{algorithm}, Q = {plan.local_steps}, K = {parties}, proximal {proximal:g}"
         report(what)
         tuned = chosen(plan.job, dataset, settings.learning_rate, report)
-        yield {**_row(settings, dataset, plan, tuned), "target_chosen": how}
+        progress = partial(rounds_done, report, what, plan.rounds)
+        row = _row(settings, dataset, plan, tuned, Environment(progress=progress))
+        yield {**row, "target_chosen": how}
 
 
 def _settled(
@@ -127,14 +130,20 @@ def curve_of(scores: Sequence[Score]) -> list[CurvePoint]:
     return points
 
 
-def _row(settings: RoundsSettings, dataset: VerticalDataset, plan: Plan, tuned: Tuned) -> RoundsRow:
+def _row(
+    settings: RoundsSettings,
+    dataset: VerticalDataset,
+    plan: Plan,
+    tuned: Tuned,
+    environment: Environment,
+) -> RoundsRow:
     job, target = plan.job, settings.target_auc
     assert target is not None  # noqa: S101
     runs: list[RoundsRun] = []
     for repeat in range(settings.repeats):
         seed = settings.seed + repeat
         seeded = job.with_settings(learning_rate=tuned.learning_rate or "auto", seed=seed)
-        result = train(seeded, dataset)
+        result = train(seeded, dataset, environment)
         reached = rounds_to(result, target)
         runs.append(
             {

@@ -16,7 +16,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from securevfl.benchmarks.progress import Report, rounds_done, silent
+from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.benchmarks.tuning import (
     LocalSteps,
@@ -63,14 +63,16 @@ def tradeoff(
         plan_for(_job(settings, dataset, variant), dataset)
     settings, how = _with_target(settings, dataset, report)
     rates = _learning_rates(settings, all_steps, dataset, report)
+    course = _Course(variants, settings.repeats, report)
     for variant in variants:
         results, tuned = [], rates[variant.local_steps]
         job = _job(settings, dataset, variant, tuned.learning_rate)
         for repeat in range(settings.repeats):
-            what = f"{variant}, run {repeat + 1} of {settings.repeats}"
             seeded = job.with_settings(seed=settings.seed + repeat)
-            progress = partial(rounds_done, report, what, job.job.rounds)
+            course.told(variant, repeat, 0)
+            progress = partial(course.told, variant, repeat)
             results.append(train(seeded, dataset, Environment(progress=progress)))
+            course.ended(variant, results[-1].rounds)
         for target in settings.target_aucs:
             yield {**row_to(target, dataset, results, tuned), "target_chosen": how}
 
@@ -124,6 +126,31 @@ class _Variant:
     def __str__(self) -> str:
         each = ", homomorphic work in every step" if self.he_per_step else ""
         return f"{self.exchange}, Q = {self.local_steps}{each}"
+
+
+class _Course:
+    """How far an exchange is: it takes the rounds of the first one that was run at the same Q."""
+
+    def __init__(self, variants: Sequence[_Variant], repeats: int, report: Report) -> None:
+        self._variants, self._repeats, self._report = variants, repeats, report
+        self._rounds: dict[LocalSteps, int] = {}
+        self._done: dict[str, int] = {}
+
+    def told(self, variant: _Variant, repeat: int, done: int) -> None:
+        """Report rounds done in a run, and in all of the exchange where it is known how many."""
+        name = variant.exchange
+        what = f"{variant}, run {repeat + 1} of {self._repeats}, round {done}"
+        own = [each.local_steps for each in self._variants if each.exchange == name]
+        if name == self._variants[0].exchange or not self._rounds.keys() >= set(own):
+            self._report(what)
+            return
+        total = self._repeats * sum(self._rounds[steps] for steps in own)
+        self._report(what, min(self._done.get(name, 0) + done, total), total)
+
+    def ended(self, variant: _Variant, rounds: int) -> None:
+        """Take note of a run that is done."""
+        self._rounds.setdefault(variant.local_steps, rounds)
+        self._done[variant.exchange] = self._done.get(variant.exchange, 0) + rounds
 
 
 def _variants(settings: TradeoffSettings, all_steps: Sequence[LocalSteps]) -> list[_Variant]:

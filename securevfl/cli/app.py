@@ -15,6 +15,7 @@ from securevfl.cli.predict import predict
 from securevfl.cli.sweep import sweep
 from securevfl.cli.train import train
 from securevfl.errors import SecureVFLError
+from securevfl.interrupts import INTERRUPTED
 
 app = typer.Typer(
     name="securevfl",
@@ -30,8 +31,6 @@ app.add_typer(model, name="model")
 app.command()(train)
 app.command()(audit)
 app.command()(predict)
-
-INTERRUPTED = 130
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from securevfl.auditing.policy import ATTACKS, check_policy, violations
+from securevfl.benchmarks.settings.shared import Quick
 from securevfl.cli import options
-from securevfl.cli.job_files import job_data
+from securevfl.cli.finishing import finished, leave_if_cut
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
 from securevfl.protocols import names
+from securevfl.reports.marks import marks
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
 
 VIOLATED = 1
+SEEDS = 5
+SLOW_ATTACKS = (*("gram", "labels_across_jobs", "rotation_twin", "held_out_features", "epsilon"),)
+QUICK_ATTACKS = tuple(name for name in ATTACKS if name not in SLOW_ATTACKS)
 
 
 def audit(
@@ -55,7 +60,10 @@ def audit(
     clip: Annotated[float, typer.Option(help="Predictions are clipped to this under dp.")] = 2.0,
     parties: options.Parties = None,
     label_party: options.LabelParty = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Seeds, for the intervals.")] = 5,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Seeds, for the intervals; 5 if absent.")
+    ] = None,
+    quick: Quick = False,
     must_resist: Annotated[
         str | None, typer.Option(help="Attacks to be shown to resist, by commas; else status 1.")
     ] = None,
@@ -71,10 +79,11 @@ def audit(
     """Attack recorded training runs: which exchange leaks what, to whom.
 
     With a job file its settings are audited, and [audit] must_resist is its policy. Exit status 1
-    if an attack that must resist leaks, or is not shown to resist.
+    if an attack that must resist leaks, or is not shown to resist; neither --quick nor what an
+    interrupt leaves (status 130) shows that.
     """
     chosen = _known(exchange, names.EXCHANGES, "--exchange")
-    attacks = _known(attack, ATTACKS, "--attack") or ATTACKS
+    attacks, repeats = _how_much(_known(attack, ATTACKS, "--attack"), repeats, must_resist, quick)
     only_without_job = {
         "--dataset": dataset,
         "--batch-size": batch_size,
@@ -84,26 +93,16 @@ def audit(
         "--label-party": label_party,
     }
     given = _read(job, only_without_job)
-    policy = _policy(must_resist, given, attacks)
+    policy = _policy(must_resist, given, ATTACKS if quick else attacks)
     if job is not None and given is not None:
-        described, data = given, job_data(given, job.parent, data_dir)
+        described, data = given, options.job_dataset(given, job, data_dir)
     else:
         data = options.dataset(dataset or "breast_cancer", parties, data_dir)
         data = replace(data, label_party=label_party or data.label_party)
-        steps = {
-            **({} if local_steps is None else {"local_steps": options.local_steps(local_steps)}),
-            "learning_rate": options.learning_rate(learning_rate or "auto"),
-        }
-        described = Job.of(
-            job={
-                "dataset": data.name,
-                "batch_size": options.batch_size(batch_size or "full"),
-                "loss": "taylor-logistic" if hide == "both" else "logistic",
-                **steps,
-            }
-        )
+        described = _by_options(data.name, batch_size, local_steps, learning_rate, hide)
     if seed is not None:
         described = described.with_settings(seed=seed)
+    data = options.fewer_rows(data, described.job.batch_size) if quick else data
     from securevfl.auditing.matrix import AuditSettings
     from securevfl.auditing.matrix import audit as run_audit
     from securevfl.reports.page import audit_page, write_page
@@ -116,34 +115,76 @@ def audit(
         attacks=attacks,
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
+        curves=not quick,
     )
-    with options.progress(quiet) as report:
-        rows = run_audit(data, settings, report)
+    todo = f"attacks: {len(attacks)}, seeds: {repeats}, exchanges: {', '.join(settings.jobs)}"
+    with options.progress(quiet, f"audit of {data.name}: {todo}") as report:
+        rows, missing = finished(lambda: run_audit(data, settings, report))
     # A job's policy is about its own exchange, whichever others are audited.
     own = [described.exchange.scheme] if job is not None else []
-    broken = violations(rows, policy, [*settings.jobs, *own])
-    result = results(
-        command="audit",
-        seed=described.job.seed,
-        settings={
+    unfit = "; ".join(marks(missing, quick=quick))
+    broken = violations(rows, policy, [*settings.jobs, *own], unfit)
+    told: dict[str, Any] = {
+        "command": "audit",
+        "seed": described.job.seed,
+        "settings": {
             "dataset": data.name,
             "parties": len(data.parties),
             "repeats": repeats,
+            "quick": quick,
             "must_resist": list(policy),
             "job": described.model_dump(mode="json"),
         },
-        rows=rows,
-    )
+        "rows": rows,
+        "missing": missing,
+    }
     if json is not None:
-        write_results(json, **{key: result[key] for key in ("command", "seed", "settings", "rows")})
+        write_results(json, **told)
     if html is not None:
-        write_page(html, audit_page(result))
+        write_page(html, audit_page(results(**told)))
     if not quiet:
+        sys.stdout.writelines(f"{note}\n" for note in marks(missing, quick=quick))
         _show(rows, described, data)
     for each in broken:
         sys.stderr.write(f"securevfl: must_resist: {each.says}\n")
+    leave_if_cut(missing)
     if broken:
         raise typer.Exit(VIOLATED)
+
+
+def _how_much(
+    attacks: tuple[str, ...], repeats: int | None, must_resist: str | None, quick: bool
+) -> tuple[tuple[str, ...], int]:
+    """The attacks that are run, and with how many seeds.
+
+    Raises:
+        ConfigError: a first look that should be more.
+    """
+    if not quick:
+        return attacks or ATTACKS, repeats or SEEDS
+    if must_resist is not None or repeats is not None:
+        raise ConfigError("--quick is one seed and no policy: drop --must-resist and --repeats")
+    return attacks or QUICK_ATTACKS, 1
+
+
+def _by_options(
+    name: str,
+    batch_size: str | None,
+    local_steps: str | None,
+    learning_rate: str | None,
+    hide: str,
+) -> Job:
+    """The job that is audited where there is no file."""
+    steps = {} if local_steps is None else {"local_steps": options.local_steps(local_steps)}
+    return Job.of(
+        job={
+            "dataset": name,
+            "batch_size": options.batch_size(batch_size or "full"),
+            "loss": "taylor-logistic" if hide == "both" else "logistic",
+            "learning_rate": options.learning_rate(learning_rate or "auto"),
+            **steps,
+        }
+    )
 
 
 def _read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | None:

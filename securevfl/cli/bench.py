@@ -1,13 +1,11 @@
 """`securevfl bench`: what encryption costs and what theory promises, measured."""
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
@@ -18,7 +16,6 @@ from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.networks import NetworksSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.benchmarks.settings.rounds import RoundsSettings
-from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.benchmarks.settings.staleness import StalenessSettings
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
@@ -27,13 +24,14 @@ from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSett
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.joint_data import JointData
+from securevfl.cli.reporting import keep, measured, say, show
 from securevfl.reports import tables
 from securevfl.reports import transfer as transfer_tables
 from securevfl.reports.defaults import DEFAULTS
+from securevfl.reports.marks import marks
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
+    pass
 
 bench = typer.Typer(help="Benchmarks: what it costs, what theory says.", no_args_is_help=True)
 
@@ -48,22 +46,33 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
     Q, to its target; to 0.005 below what it reaches in clear where it has none.
     """
     dataset = data.load()
+    if settings.quick:
+        job = settings.base
+        dataset = options.fewer_rows(dataset, job.job.batch_size if job else settings.batch_size)
     from securevfl.benchmarks.tradeoff import tradeoff as run
+
+    todo = f"exchanges: {', '.join(settings.exchanges)}, runs of each: {settings.repeats} at any Q"
+    rows = measured(
+        output,
+        lambda report: run(settings, dataset, report),
+        f"tradeoff on {dataset.name}: {todo}",
+    )
+    parties = len(dataset.parties)
+    sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in rows))
+    kept: dict[str, Any] = {"dataset": dataset.name, "parties": parties}
+    if settings.base is not None:
+        kept["batch_size"] = sizes
     from securevfl.reports.tradeoff import tradeoff_page
 
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    parties = len(dataset.parties)
-    kept = {"dataset": dataset.name, "parties": parties}
-    _keep(output, "bench tradeoff", settings, rows, page=tradeoff_page, **kept)
-    sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in rows))
+    keep(output, "bench tradeoff", settings, rows, page=tradeoff_page, **kept)
     for target in dict.fromkeys(row["target_auc"] for row in rows):
         chosen = [row for row in rows if row["target_auc"] == target]
         title = (
             f"{dataset.name}, {parties} parties, {settings.model}, S = {sizes}, "
             f"{typed(settings.network)}, to AUC {target:g}"
         )
-        _show(output, tables.TRADEOFF, chosen, title)
-    _say(output, *tables.tradeoff_notes(rows))
+        show(output, tables.TRADEOFF, chosen, title)
+    say(output, *marks((), quick=settings.quick), *tables.tradeoff_notes(rows))
 
 
 @command(bench)
@@ -76,18 +85,19 @@ def rounds(settings: RoundsSettings, data: options.JobData, output: options.Page
     loaded = [data.load(count) for count in counts]
     datasets = {len(dataset.parties): dataset for dataset in loaded}
     from securevfl.benchmarks.rounds import rounds as run
-    from securevfl.reports.rounds import rounds_page
 
-    rows = _rows(output, lambda report: run(settings, datasets, report))
+    rows = measured(output, lambda report: run(settings, datasets, report))
     sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in rows))
     target = rows[0]["target_auc"]
     more: dict[str, Any] = {"dataset": loaded[0].name}
     if settings.base is not None:
         more |= {"batch_size": sizes, "target_auc": target}
-    _keep(output, "bench rounds", settings, rows, page=rounds_page, **more)
+    from securevfl.reports.rounds import rounds_page
+
+    keep(output, "bench rounds", settings, rows, page=rounds_page, **more)
     title = f"{loaded[0].name}, S = {sizes}, plain, rounds to AUC {target:g}"
-    _show(output, tables.ROUNDS, rows, title)
-    _say(output, *tables.target_notes(rows))
+    show(output, tables.ROUNDS, rows, title)
+    say(output, *tables.target_notes(rows))
 
 
 @dataclass(frozen=True)
@@ -103,16 +113,16 @@ def networks(settings: NetworksSettings, data: NetworksData, output: options.Out
     dataset = data.load()
     from securevfl.benchmarks.networks import networks as run
 
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    _keep(output, "bench networks", settings, rows, dataset=dataset.name)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench networks", settings, rows, dataset=dataset.name)
     title = (
         f"{dataset.name}, {settings.model} + head, S = {settings.batch_size}, plain, "
         f"{rows[0]['scored_rows']} held-out rows"
     )
-    _show(output, tables.NETWORKS, rows, title)
-    _say(output, f"a linear model on all columns in one place: AUC {rows[0]['linear_auc']:.4f}")
+    show(output, tables.NETWORKS, rows, title)
+    say(output, f"a linear model on all columns in one place: AUC {rows[0]['linear_auc']:.4f}")
     if not all(row["reached_target"] for row in rows):
-        _say(output, "* target not reached in so many rounds")
+        say(output, "* target not reached in so many rounds")
 
 
 @command(bench)
@@ -121,12 +131,12 @@ def joint(settings: JointSettings, data: JointData, output: options.Output) -> N
     datasets = data.load()
     from securevfl.benchmarks.joint import joint as run
 
-    rows = _rows(output, lambda report: run(settings, datasets, report))
+    rows = measured(output, lambda report: run(settings, datasets, report))
     name = datasets[0].name
-    _keep(output, "bench joint", settings, rows, dataset=name)
+    keep(output, "bench joint", settings, rows, dataset=name)
     title = f"{name}, {typed(settings.network)}; medians of {settings.repeats}"
-    _show(output, tables.JOINT, rows, title)
-    _say(output, *tables.joint_notes(rows))
+    show(output, tables.JOINT, rows, title)
+    say(output, *tables.joint_notes(rows))
 
 
 @command(bench)
@@ -135,9 +145,9 @@ def defaults(settings: DefaultsSettings, data: options.Place, output: options.Ou
     datasets = [options.dataset(name, None, data.data_dir) for name in settings.datasets]
     from securevfl.benchmarks.defaults import defaults as run
 
-    rows = _rows(output, lambda report: run(settings, datasets, report))
-    _keep(output, "bench defaults", settings, rows)
-    _show(output, DEFAULTS, rows, f"nothing set; medians of {settings.repeats}")
+    rows = measured(output, lambda report: run(settings, datasets, report))
+    keep(output, "bench defaults", settings, rows)
+    show(output, DEFAULTS, rows, f"nothing set; medians of {settings.repeats}")
 
 
 @dataclass(frozen=True)
@@ -153,14 +163,14 @@ def transfer(settings: TransferSettings, data: Credit, output: options.Output) -
     dataset = data.load()
     from securevfl.benchmarks.transfer import transfer as run
 
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    _keep(output, "bench transfer", settings, rows, dataset=dataset.name)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench transfer", settings, rows, dataset=dataset.name)
     title = (
         f"{dataset.name}, {rows[0]['overlap']} rows at both, S = {settings.batch_size}, "
         f"{typed(settings.network)}; medians of {settings.repeats}"
     )
-    _show(output, transfer_tables.TRANSFER, rows, title)
-    _say(output, *tables.tradeoff_notes(rows))
+    show(output, transfer_tables.TRANSFER, rows, title)
+    say(output, *tables.tradeoff_notes(rows))
 
 
 @command(bench)
@@ -169,11 +179,11 @@ def overlap(settings: OverlapSettings, data: Credit, output: options.Output) -> 
     dataset = data.load()
     from securevfl.benchmarks.overlap import overlap as run
 
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    _keep(output, "bench overlap", settings, rows, dataset=dataset.name)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench overlap", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, Q = {settings.local_steps}, AUCs; medians of {settings.repeats}"
-    _show(output, transfer_tables.OVERLAP, rows, title)
-    _say(output, *transfer_tables.OVERLAP_NOTES)
+    show(output, transfer_tables.OVERLAP, rows, title)
+    say(output, *transfer_tables.OVERLAP_NOTES)
 
 
 @command(bench)
@@ -181,11 +191,11 @@ def crypto(settings: CryptoSettings, output: options.Output) -> None:
     """Engines on the encrypted product, beside phe and NumPy."""
     from securevfl.benchmarks.crypto import crypto as run
 
-    rows = _rows(output, lambda report: run(settings, report))
-    _keep(output, "bench crypto", settings, rows)
-    _show(output, tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
+    rows = measured(output, lambda report: run(settings, report))
+    keep(output, "bench crypto", settings, rows)
+    show(output, tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
     if any(row["extrapolated"] for row in rows):
-        _say(output, "~ timed on a part of the work and scaled up; the JSON says which")
+        say(output, "~ timed on a part of the work and scaled up; the JSON says which")
 
 
 @command(bench)
@@ -194,15 +204,15 @@ def staleness(settings: StalenessSettings, data: options.A9a, output: options.Ou
     dataset = data.load()
     from securevfl.benchmarks.staleness import staleness as run
 
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    _keep(output, "bench staleness", settings, rows, dataset=dataset.name)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench staleness", settings, rows, dataset=dataset.name)
     title = (
         f"{dataset.name}, fdml, S = {settings.batch_size}, "
         f"virtual time to AUC {settings.target_auc:g}"
     )
-    _show(output, tables.STALENESS, rows, title)
+    show(output, tables.STALENESS, rows, title)
     if not all(row["reached_target"] for row in rows):
-        _say(output, "* target not reached")
+        say(output, "* target not reached")
 
 
 @dataclass(frozen=True)
@@ -222,13 +232,13 @@ def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None
 
     if data.label_party is None:
         dataset = replace(dataset, label_party=dataset.parties[1].name)
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    _keep(output, "bench fdml", settings, rows, dataset=dataset.name)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench fdml", settings, rows, dataset=dataset.name)
     title = (
         f"{dataset.name}, S = {settings.batch_size}, {settings.epochs} epochs, "
         f"{typed(settings.network)}; medians of {settings.repeats}"
     )
-    _show(output, tables.FDML, rows, title)
+    show(output, tables.FDML, rows, title)
 
 
 @command(bench, "cost-law")
@@ -237,10 +247,10 @@ def cost_law(settings: CostLawSettings, data: options.SplitData, output: options
     dataset = data.load()
     from securevfl.benchmarks.cost_law import cost_law as run
 
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    _keep(output, "bench cost-law", settings, rows, dataset=dataset.name)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench cost-law", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, S = {settings.batch_size}, a round; medians of {settings.repeats}"
-    _show(output, tables.COST_LAW, rows, title)
+    show(output, tables.COST_LAW, rows, title)
 
 
 @command(bench)
@@ -248,10 +258,10 @@ def overhead(settings: OverheadSettings, output: options.Output) -> None:
     """What the simulation costs a round beside computation."""
     from securevfl.benchmarks.overhead import overhead as run
 
-    rows = _rows(output, lambda report: run(settings, report))
-    _keep(output, "bench overhead", settings, rows)
+    rows = measured(output, lambda report: run(settings, report))
+    keep(output, "bench overhead", settings, rows)
     title = f"plain, two parties, {settings.rounds} rounds; medians of {settings.repeats}"
-    _show(output, tables.OVERHEAD, rows, title)
+    show(output, tables.OVERHEAD, rows, title)
 
 
 @command(bench)
@@ -263,9 +273,9 @@ def theorem1(settings: Theorem1Settings, data: options.SplitData, output: option
     dataset = data.load()
     from securevfl.benchmarks.theorem1 import theorem1 as run
 
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    _keep(output, "bench theorem1", settings, rows, dataset=dataset.name)
-    _show(output, tables.THEOREM1, rows, f"{dataset.name}, {settings.rounds} rounds, X against XU")
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench theorem1", settings, rows, dataset=dataset.name)
+    show(output, tables.THEOREM1, rows, f"{dataset.name}, {settings.rounds} rounds, X against XU")
 
 
 @command(bench)
@@ -277,24 +287,24 @@ def theorem2(settings: Theorem2Settings, data: options.SplitData, output: option
 
     other = replace(data, dataset=settings.rate_dataset)
     for_rate = with_drift(some_rows(other.load(), settings.rate_rows))
-    bounds = _rows(output, lambda report: bounded_gradients(settings, for_bound, report))
-    found = _rows(output, lambda report: rates(settings, for_rate, report))
+    bounds = measured(output, lambda report: bounded_gradients(settings, for_bound, report))
+    found = measured(output, lambda report: rates(settings, for_rate, report))
     rows = [*bounds, *found]
-    _keep(output, "bench theorem2", settings, rows, dataset=for_bound.name)
+    keep(output, "bench theorem2", settings, rows, dataset=for_bound.name)
     what = f"means of {settings.repeats} seeds of the average |grad L|^2"
     for rule in settings.local_rules:
         own = [row for row in bounds if row["local_rule"] == rule]
         title = f"{for_bound.name}, {rule}, T = {settings.steps}: {what}"
-        _show(output, tables.THEOREM2, own, title)
+        show(output, tables.THEOREM2, own, title)
         own = [row for row in found if row["local_rule"] == rule]
         title = f"{for_rate.name}, {rule}, eta = 1/Q, S = Q = sqrt T: {what}"
-        _show(output, tables.THEOREM2, own, title)
+        show(output, tables.THEOREM2, own, title)
         if len(own) > 1:
-            _say(
+            say(
                 output,
                 f"log error over log rounds has slope {slope(own):.2f}; the theorem's rate is -1",
             )
-    _say(output, "proof: what its proof has at least 0; below, only the statement covers the step")
+    say(output, "proof: what its proof has at least 0; below, only the statement covers the step")
 
 
 @command(bench)
@@ -303,11 +313,11 @@ def l1(settings: L1Settings, data: options.Data, output: options.Output) -> None
     datasets = {count: data.load(count) for count in settings.parties}
     from securevfl.benchmarks.l1 import l1 as run
 
-    rows = _rows(output, lambda report: run(settings, datasets, report))
-    _keep(output, "bench l1", settings, rows, dataset=data.dataset)
+    rows = measured(output, lambda report: run(settings, datasets, report))
+    keep(output, "bench l1", settings, rows, dataset=data.dataset)
     title = f"{data.dataset}, {settings.loss}, plain, to {settings.gap:g} above the least objective"
-    _show(output, tables.L1, rows, title)
-    _say(output, *tables.l1_notes(rows))
+    show(output, tables.L1, rows, title)
+    say(output, *tables.l1_notes(rows))
 
 
 @command(bench, "label-guard")
@@ -321,57 +331,6 @@ def label_guard(
     made = settings.planted
     dataset = data.load() if made is None else planted(made, settings.seed)
 
-    rows = _rows(output, lambda report: run(settings, dataset, report))
-    _keep(output, "bench label-guard", settings, rows, dataset=dataset.name)
-    _show(output, tables.LABEL_GUARD, rows, f"{dataset.name}, labels at {dataset.label_party}")
-
-
-def _rows(output: options.Output, run: Callable[[Report], Iterable[R]]) -> list[R]:
-    with options.progress(output.quiet) as report:
-        return list(run(report))
-
-
-def _keep(
-    output: options.Output,
-    name: str,
-    settings: "DataclassInstance | SaidByJob",
-    rows: Sequence[R],
-    page: Callable[[Mapping[str, Any]], str] | None = None,
-    **more: object,
-) -> None:
-    """Write the rows to the files that were asked for, with what they were measured with."""
-    from securevfl.reports.results import results, write_results
-
-    said = settings.told() if isinstance(settings, SaidByJob) else asdict(settings)
-    kept = {**said, **more}
-    if "network" in kept:
-        kept["network"] = kept["network"].model_dump(mode="json")
-    told: dict[str, Any] = {
-        "command": name,
-        "seed": kept.pop("seed"),
-        "settings": kept,
-        "rows": rows,
-    }
-    if output.json is not None:
-        write_results(output.json, **told)
-    if page is not None and isinstance(output, options.Page) and output.html is not None:
-        from securevfl.reports.page import write_page
-
-        write_page(output.html, page(results(**told)))
-
-
-def _show(
-    output: options.Output,
-    columns: Sequence[tables.Column[R]],
-    rows: Sequence[R],
-    title: str,
-) -> None:
-    from rich.console import Console
-
-    if not output.quiet:
-        Console().print(tables.table(columns, rows, title))
-
-
-def _say(output: options.Output, *lines: str) -> None:
-    if not output.quiet:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench label-guard", settings, rows, dataset=dataset.name)
+    show(output, tables.LABEL_GUARD, rows, f"{dataset.name}, labels at {dataset.label_party}")

@@ -6,7 +6,7 @@ numbers and words, or a network. A field without such an annotation is no option
 dataclasses has a job file, the job says what others leave to it, see `SaidByJob`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, fields
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 
 from securevfl.benchmarks.settings.shared import SaidByJob
+from securevfl.cli.finishing import leave_if_cut
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings, read_job
 from securevfl.protocols import names
@@ -45,7 +46,9 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
         def run(context: typer.Context, **given: object) -> None:
             values = {key: value for key, value in given.items() if value is not None}
             filled = {key: _filled(group, values) for key, group in groups.items()}
-            function(**_with_job(filled, _typed_in(context)))
+            typed_in = _typed_in(context)
+            function(**_quickly(_with_job(filled, typed_in), typed_in))
+            leave_if_cut([each for g in filled.values() for each in getattr(g, "missing", ())])
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -94,6 +97,14 @@ def _with_job(groups: Mapping[str, Any], typed_in: Mapping[str, str]) -> Mapping
     job = read_job(path)
     names.check_names(job)
     return {**groups, **{key: group.of_job(job, typed_in) for key, group in own.items()}}
+
+
+def _quickly(groups: Mapping[str, Any], typed_in: Collection[str]) -> Mapping[str, Any]:
+    """The same for a first look, where that is asked for."""
+    return {
+        key: group.quickly(typed_in) if getattr(group, "quick", False) else group
+        for key, group in groups.items()
+    }
 
 
 def typed(value: object) -> str:

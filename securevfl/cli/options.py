@@ -3,20 +3,22 @@
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
 from typing_extensions import override
 
-from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.progress import Report, TimeLeft, silent
 from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+
+QUICK_ROWS = 1000
 
 Dataset = Annotated[str, typer.Option(help="Data set by name; `securevfl data list` shows all.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where to look for data files first.")]
@@ -32,10 +34,15 @@ LabelParty = Annotated[
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go."""
+    """Where results go.
+
+    Attributes:
+        missing: what an interrupt left undone, which is noted here.
+    """
 
     json: Json = None
     quiet: Quiet = False
+    missing: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,10 @@ class JobData(Data, SaidByJob):
     def load(self, parties: int | None = None) -> "VerticalDataset":
         if self.base is None or self.job is None:
             return super().load(parties)
-        return job_dataset(self.base, self.job, self.data_dir)
+        data = job_dataset(self.base, self.job, self.data_dir)
+        if data.classes == 0:
+            raise ConfigError(f"{self.job}: targets are real, and this is about the AUC of classes")
+        return data
 
 
 @dataclass(frozen=True)
@@ -177,11 +187,34 @@ def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset
     return replace(data, name=job.job.dataset or job.job.name)
 
 
+def fewer_rows(data: "VerticalDataset", size: int | str | None) -> "VerticalDataset":
+    """The rows for a first look: so many, or a batch of this size, spread over the classes."""
+    from securevfl.data.tables import some_rows
+
+    rows = max(QUICK_ROWS, size if isinstance(size, int) else 0)
+    return data if len(data.train_labels) <= rows else some_rows(data, rows)
+
+
+def say(line: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 @contextmanager
-def progress(quiet: bool) -> Iterator[Report]:
-    """A bar that shows what runs now, on a terminal; yields a function that is told."""
-    if quiet or not sys.stderr.isatty():
+def progress(quiet: bool, forecast: str = "", *, by_piece: bool = False) -> Iterator[Report]:
+    """A bar that shows what runs now, on a terminal; yields a function that is told.
+
+    Args:
+        quiet: say nothing.
+        forecast: what there is to do, which is said as it begins; how long it takes is said too.
+        by_piece: see `TimeLeft`.
+    """
+    if quiet:
         yield silent
+        return
+    if not sys.stderr.isatty():
+        yield TimeLeft(silent, say, forecast, by_piece=by_piece) if forecast else silent
         return
     from rich.console import Console
     from rich.progress import (
@@ -203,7 +236,9 @@ def progress(quiet: bool) -> Iterator[Report]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
-        def report(what: str, done: int = 0, total: int | None = None) -> None:
+        def report(what: str, done: float = 0, total: int | None = None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        yield report
+        yield (
+            TimeLeft(report, bar.console.print, forecast, by_piece=by_piece) if forecast else report
+        )

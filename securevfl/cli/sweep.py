@@ -9,6 +9,7 @@ import typer
 from securevfl.benchmarks.settings.noise import NoiseSettings
 from securevfl.cli import options
 from securevfl.cli.command import command
+from securevfl.cli.finishing import finished
 
 sweep = typer.Typer(help="Sweeps: what noise costs, and what it promises.", no_args_is_help=True)
 
@@ -37,6 +38,9 @@ def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: opt
     An interrupted sweep goes on where it was when the same command is given again.
     """
     dataset = data.load()
+    if settings.quick:
+        job = settings.base
+        dataset = options.fewer_rows(dataset, job.job.batch_size if job else settings.batch_size)
     import platformdirs
 
     from securevfl.benchmarks.journal import Journal
@@ -51,10 +55,13 @@ def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: opt
     earlier = len(journal.done())
     if earlier and not output.quiet:
         sys.stderr.write(f"going on: {earlier} pieces of work were done before\n")
-    with options.progress(output.quiet) as report:
-        rows = run(settings, dataset, journal, report)
+    levels = f"{len(settings.noise)} levels of noise, seeds: {settings.repeats}"
+    with options.progress(output.quiet, f"sweep of {dataset.name}: {levels}") as report:
+        rows, missing = finished(lambda: run(settings, dataset, journal, report))
+    output.missing.extend(missing)
     from rich.console import Console
 
+    from securevfl.reports.marks import marks
     from securevfl.reports.page import write_page
     from securevfl.reports.results import results, write_results
     from securevfl.reports.sweep import NOISE, sweep_notes, sweep_page
@@ -71,6 +78,7 @@ def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: opt
         "seed": settings.seed,
         "settings": kept,
         "rows": rows,
+        "missing": missing,
     }
     if output.json is not None:
         write_results(output.json, **told)
@@ -84,5 +92,5 @@ def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: opt
             else f"{settings.base.job.rounds} rounds"
         )
         console.print(table(NOISE, rows, title))
-        for note in sweep_notes(rows):
+        for note in (*marks(missing, quick=settings.quick), *sweep_notes(rows)):
             console.print(note, highlight=False)

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from securevfl.files import replace_file
 from securevfl.reports.captions import words
+from securevfl.reports.marks import marks_of
 from securevfl.reports.matrix import (
     advice_lines,
     cell_text,
@@ -44,7 +45,7 @@ def audit_page(result: Mapping[str, Any]) -> str:
         result=result,
         exchanges=exchanges_of(rows),
         lines=lines_of(rows),
-        legend=[*legend(rows), *epsilon_lines(rows)],
+        legend=[*marks_of(result), *legend(rows), *epsilon_lines(rows)],
         advice=advice_lines(rows),
         figures=figures,
         attacks=[

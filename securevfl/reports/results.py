@@ -50,14 +50,21 @@ def commit() -> str | None:
 
 
 def results(
-    *, command: str, seed: int, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    *,
+    command: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    missing: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What a result file holds.
 
     Returns:
         `command` names what was run, `argv` is the line as typed; `commit` and `date` (UTC) say on
-        which code and when; `rows` are the results.
+        which code and when; `rows` are the results. Where an interrupt left something undone,
+        `partial` is true and `missing` says what.
     """
+    cut = {"partial": True, "missing": list(missing)} if missing else {}
     return {
         "command": command,
         "argv": [*_typed(Path(sys.argv[0]).name), *sys.argv[1:]],
@@ -67,6 +74,7 @@ def results(
         "seed": seed,
         "settings": settings,
         "machine": machine(),
+        **cut,
         "rows": rows,
     }
 
@@ -78,13 +86,14 @@ def write_results(
     seed: int,
     settings: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
+    missing: Sequence[str] = (),
 ) -> None:
     """Write a result file in one step.
 
     Raises:
         DataError: it cannot be written.
     """
-    result = results(command=command, seed=seed, settings=settings, rows=rows)
+    result = results(command=command, seed=seed, settings=settings, rows=rows, missing=missing)
     text = json.dumps(result, indent=2, allow_nan=False, default=str) + "\n"
     replace_file(path, text.encode(), "result file")
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from securevfl.auditing.curves import curve
+from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
 from securevfl.reports.rounds_rows import RoundsRow
 from securevfl.reports.tables import ROUNDS, target_notes
@@ -57,7 +58,7 @@ def rounds_page(result: Mapping[str, Any]) -> str:
         heading="Every setting",
         headings=[heading for heading, _ in ROUNDS],
         lines=[[show(row) for _, show in ROUNDS] for row in rows],
-        notes=target_notes(rows),
+        notes=[*marks_of(result), *target_notes(rows)],
         not_promised=(),
     )
 

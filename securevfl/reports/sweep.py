@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securevfl.auditing.curves import curve
+from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
 from securevfl.reports.privacy import epsilon_text
 from securevfl.reports.rows import DERIVED, NoiseRow
@@ -169,6 +170,6 @@ def sweep_page(result: Mapping[str, Any]) -> str:
         heading="Every level",
         headings=[heading for heading, _ in NOISE],
         lines=[[show(row) for _, show in NOISE] for row in rows],
-        notes=sweep_notes(rows),
+        notes=[*marks_of(result), *sweep_notes(rows)],
         not_promised=NOT_PROMISED,
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securevfl.auditing.curves import curve
+from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
 from securevfl.reports.rows import TradeoffRow
 from securevfl.reports.tables import TRADEOFF, Column, exchange_text, tradeoff_notes
@@ -59,6 +60,6 @@ def tradeoff_page(result: Mapping[str, Any]) -> str:
         heading="Every setting",
         headings=[heading for heading, _ in WITH_TARGET],
         lines=[[show(row) for _, show in WITH_TARGET] for row in rows],
-        notes=tradeoff_notes(rows),
+        notes=[*marks_of(result), *tradeoff_notes(rows)],
         not_promised=(),
     )

@@ -47,7 +47,7 @@ def test_a_tradeoff_takes_a_jobs_data_settings_and_exchange(capsys: Capture) -> 
     told = settings_of("out.json")
     assert told["job"]["job"]["l2"] == 0.01
     assert [party["name"] for party in told["job"]["party"]] == ["bank", "shop"]
-    assert "batch_size" not in told
+    assert "model" not in told
     assert "target:" not in capsys.readouterr().out
 
 
@@ -88,7 +88,7 @@ def test_a_job_that_learns_nothing_gives_no_target(capsys: Capture) -> None:
     labels = np.random.default_rng(5).integers(0, 2, len(lines) - 1)
     noise = [f"{line[:-1]}{label}" for line, label in zip(lines[1:], labels, strict=True)]
     Path("bank.csv").write_text("\n".join([lines[0], *noise]), encoding="utf-8")
-    assert run("bench", "tradeoff", job, "--exchange", "plain") == 2
+    assert run("bench", "tradeoff", job, "--exchange", "plain", "--quiet") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "give --target-auc" in error
@@ -156,3 +156,15 @@ def test_few_rows_and_a_class_that_no_held_out_row_has(
     Path("bank.csv").write_text("\n".join(lines), encoding="utf-8")
     assert run(*command.split(), job, *quick, "--json", "out.json") == 0, capsys.readouterr().err
     assert all(row["dataset"] == "job" for row in rows_of("out.json", command))
+
+
+@pytest.mark.parametrize(("command", "quick"), COMMANDS)
+def test_real_targets_have_no_auc(command: str, quick: tuple[str, ...], capsys: Capture) -> None:
+    job = changed(("rounds = 30", 'rounds = 3\nloss = "squared"'))
+    lines = Path("bank.csv").read_text(encoding="utf-8").splitlines()
+    real = [f"{line}.{place}" for place, line in enumerate(lines[1:])]
+    Path("bank.csv").write_text("\n".join([lines[0], *real]), encoding="utf-8")
+    assert run(*command.split(), job, *quick) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "job.toml: targets are real" in error

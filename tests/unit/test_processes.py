@@ -8,30 +8,47 @@ import numpy as np
 import pytest
 
 from securevfl.errors import DataError, SecureVFLError
-from securevfl.processes import in_processes
+from securevfl.processes import Tell, in_processes
 
 
-def scaled(weights: np.ndarray, task: int) -> float:
+def scaled(weights: np.ndarray, task: int, tell: Tell) -> float:
+    tell("scaling", 1, 2)
     return float(weights[0]) * task
 
 
-def odd_ones_fail(task: int) -> int:
+def odd_ones_fail(task: int, _: Tell) -> int:
     if task % 2:
         raise DataError(f"task {task}")
     return task
 
 
-def die(task: int) -> int:
+def die(task: int, _: Tell) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return task
 
 
+def rest(seconds: float, _: Tell) -> None:
+    time.sleep(seconds)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-def test_results_come_in_the_order_of_tasks(workers: int) -> None:
+def test_results_come_with_their_places_and_what_tasks_tell_on_the_way(workers: int) -> None:
     # More than a pipe holds.
     work = partial(scaled, np.full(1_000_000, 3.0))
-    with in_processes(work, range(5), workers, "test") as results:
-        assert list(results) == [0, 3, 6, 9, 12]
+    told: list[tuple[int, str, float]] = []
+
+    def note(place: int, what: str, done: float) -> None:
+        told.append((place, what, done))
+
+    costs = [1.0, 1.0, 1.0, 1.0, 4.0]
+    with in_processes(work, range(5), workers, "test", told=note, costs=costs) as results:
+        assert sorted(results) == [(0, 0), (1, 3), (2, 6), (3, 9), (4, 12)]
+    by_place = {place: [what for at, what, _ in told if at == place] for place in range(5)}
+    assert by_place == {place: ["scaling", "done"] for place in range(5)}
+    parts = [done for _, _, done in told]
+    assert parts == sorted(parts)
+    # The first is half done, and then all are.
+    assert (parts[0], parts[-1]) in {(1 / 16, 1.0), (4 / 16, 1.0)}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -59,7 +76,7 @@ def test_an_interrupt_ends_own_processes_at_once_and_no_others() -> None:
     neighbour.start()
     with (
         pytest.raises(KeyboardInterrupt),
-        in_processes(time.sleep, [60, 60], 2, "test"),
+        in_processes(rest, [60, 60], 2, "test"),
     ):
         raise KeyboardInterrupt
     assert set(active_children()) - others == {neighbour}

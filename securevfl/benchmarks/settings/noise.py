@@ -13,6 +13,7 @@ from securevfl.job import FdmlSettings, Job, OwnPrediction
 
 Model = Literal["lr", "nn"]
 FDML = "fdml"
+QUICK_LEVELS = (0.0, 1.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class NoiseSettings(shared.SaidByJob):
     ] = None
     repeats: Annotated[int, typer.Option(min=1, help="Seeds.")] = 5
     seed: shared.Seed = 0
+    quick: shared.Quick = False
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core if absent.")] = (
         None
     )
@@ -94,6 +96,11 @@ class NoiseSettings(shared.SaidByJob):
         return replace(
             self, base=job, **{name: each for name, each in said.items() if name not in typed_in}
         )
+
+    @override
+    def quickly(self, typed_in: Collection[str]) -> Self:
+        levels = self.noise if "noise" in typed_in else QUICK_LEVELS
+        return replace(super().quickly(typed_in), repeats=1, noise=levels)
 
     @property
     def own_predictions(self) -> tuple[OwnPrediction | None, ...]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import typer
 
+from securevfl.errors import ConfigError
 from securevfl.job import Job, NetworkSettings
 from securevfl.protocols import names
 
@@ -30,6 +31,9 @@ LocalSteps = Annotated[
 MaxRounds = Annotated[int, typer.Option(min=1, help="Give up after so many rounds.")]
 Network = Annotated[
     NetworkSettings, typer.Option(help="lan, wan, intercontinental, or LATENCY_MS:MBIT_PER_S.")
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A first look: one seed, fewer rows, and less to run.")
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Runs with seeds of their own; medians.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of batches and starts (never of keys).")]
@@ -57,6 +61,16 @@ class SaidByJob:
             typed_in: fields that the command line says, which stay as they are.
         """
         raise NotImplementedError
+
+    def quickly(self, typed_in: Collection[str]) -> Self:
+        """The same for a first look: one run of each.
+
+        Raises:
+            ConfigError: it should be more.
+        """
+        if "repeats" in typed_in:
+            raise ConfigError("--quick is one run of each: drop --repeats")
+        return self
 
     def told(self) -> dict[str, Any]:
         """What a result file says of the settings: fields, or the job in their place."""

@@ -92,6 +92,11 @@ class TradeoffSettings(shared.SaidByJob):
         int | None, typer.Option(help="Fixed point of features; the scheme's if absent.")
     ] = None
     seed: shared.Seed = 0
+    quick: shared.Quick = False
+
+    @override
+    def quickly(self, typed_in: Collection[str]) -> Self:
+        return replace(super().quickly(typed_in), repeats=1)
 
     @override
     def of_job(self, job: Job, typed_in: Collection[str]) -> Self:

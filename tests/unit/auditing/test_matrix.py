@@ -283,15 +283,21 @@ def test_an_unknown_attack_is_refused() -> None:
 def test_several_processes_give_the_same_rows() -> None:
     dataset = load("breast_cancer")
     jobs = {"plain": job("plain"), "masked": job("masked")}
-    alone = audit(dataset, AuditSettings(jobs, ("labels_from_gradients",), 1))
-    told: list[tuple[str, int, int]] = []
-    together = audit(
-        dataset,
-        AuditSettings(jobs, ("labels_from_gradients",), 1, workers=2),
-        lambda what, done, total: told.append((what, done, total)),
-    )
-    assert together == alone
-    assert told == [("plain", 0, 2), ("plain", 1, 2), ("masked", 2, 2)]
+    told: dict[int, list[tuple[str, float, int]]] = {1: [], 2: []}
+
+    def audited(workers: int) -> list[dict[str, Any]]:
+        def hear(what: str, done: float, total: int) -> None:
+            told[workers].append((what, done, total))
+
+        settings = AuditSettings(jobs, ("labels_from_gradients",), 1, workers)
+        return audit(dataset, settings, hear)
+
+    assert audited(1) == audited(2)
+    for heard in told.values():
+        assert ("plain, seed 1: labels_from_gradients", 0, 100) in heard
+        assert heard[-1][1:] == (100, 100)
+    # Within a seed, as it trains.
+    assert any(what.endswith(", round 3 of 100") for what, _, _ in told[1])
 
 
 def test_a_run_is_made_once_for_the_same_settings() -> None:

@@ -129,7 +129,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
     def journal() -> Journal:
         return Journal(tmp_path, work_of(SMALL, data))
 
-    def stop(what: str, done: int = 0, total: int | None = None) -> None:
+    def stop(what: str, done: float = 0, total: int | None = None) -> None:
         if done == 4:
             raise Interrupted
 
@@ -137,7 +137,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
         sweep(SMALL, data, journal(), stop)
     kept = journal().done()
     assert len(kept) == 4
-    started: list[int] = []
+    started: list[float] = []
     again = sweep(SMALL, data, journal(), lambda what, done=0, total=None: started.append(done))
     assert started[0] == 4
     assert again == rows

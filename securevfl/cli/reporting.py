@@ -1,0 +1,101 @@
+"""What benchmarks do with their rows: gather them, write them to files, show them."""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from securevfl.benchmarks.progress import Report
+from securevfl.benchmarks.settings.shared import SaidByJob
+from securevfl.cli import options
+from securevfl.interrupts import leave_at_the_next
+from securevfl.reports import tables
+from securevfl.reports.marks import marks
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound=Mapping[str, Any])
+
+
+def measured(
+    output: options.Output, run: Callable[[Report], Iterable[R]], forecast: str = ""
+) -> list[R]:
+    """The rows; those that were done where an interrupt ends it, which `output` notes.
+
+    Args:
+        output: where results go.
+        run: the work.
+        forecast: what there is to do, for work that says which piece of it runs.
+    """
+    if output.missing:
+        return []
+    rows: list[R] = []
+    at = ""
+
+    with options.progress(output.quiet, forecast, by_piece=True) as report:
+
+        def note(what: str, done: float = 0, total: int | None = None) -> None:
+            nonlocal at
+            at = what
+            report(what, done, total)
+
+        try:
+            for row in run(note):
+                rows.append(row)  # kept where the next one is interrupted
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            leave_at_the_next()
+            output.missing.append(f"{at}, and what follows it")
+    return rows
+
+
+def keep(
+    output: options.Output,
+    name: str,
+    settings: "DataclassInstance | SaidByJob",
+    rows: Sequence[R],
+    page: Callable[[Mapping[str, Any]], str] | None = None,
+    **more: object,
+) -> None:
+    """Write the rows to the files that were asked for, with what they were measured with."""
+    from securevfl.reports.results import results, write_results
+
+    said = settings.told() if isinstance(settings, SaidByJob) else asdict(settings)
+    kept = {**said, **more}
+    if "network" in kept:
+        kept["network"] = kept["network"].model_dump(mode="json")
+    told: dict[str, Any] = {
+        "command": name,
+        "seed": kept.pop("seed"),
+        "settings": kept,
+        "rows": rows,
+        "missing": output.missing,
+    }
+    if output.json is not None:
+        write_results(output.json, **told)
+    if page is not None and isinstance(output, options.Page) and output.html is not None:
+        from securevfl.reports.page import write_page
+
+        write_page(output.html, page(results(**told)))
+
+
+def show(
+    output: options.Output,
+    columns: Sequence[tables.Column[R]],
+    rows: Sequence[R],
+    title: str,
+) -> None:
+    """Show the rows as a table, unless there are none."""
+    from rich.console import Console
+
+    if rows and not output.quiet:
+        Console().print(tables.table(columns, rows, title))
+        say(output, *marks(output.missing))
+
+
+def say(output: options.Output, *lines: str) -> None:
+    """Say more below it."""
+    if not output.quiet:
+        sys.stdout.writelines(f"{line}\n" for line in lines)

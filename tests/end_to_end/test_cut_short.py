@@ -1,0 +1,192 @@
+"""Long work that is interrupted: what was done is there, marked, and nothing goes on behind it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securevfl.cli import options
+from securevfl.data.sources import load
+from securevfl.training import train
+from tests.end_to_end.commands import run, two_organizations
+
+Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("clean_place")
+# Its seeds take a blink each, and it is never through before it has said how long it will take.
+AUDIT = ("--attack", "labels_from_residuals", "--exchange", "plain", "--repeats", "100")
+POLICY = ("--must-resist", "labels_from_residuals")
+
+
+def cut_short(*arguments: str, status: int = 130) -> tuple[dict[str, Any], list[str], str]:
+    """A command interrupted once it has said how long it will take.
+
+    Returns:
+        Its result file, the lines on stderr, and what it showed.
+    """
+    command = [sys.executable, "-m", "securevfl", *arguments, "--json", "out.json"]
+    process = subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line.strip())
+        if line.endswith(" left\n"):
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    shown, rest = process.communicate(timeout=120)
+    lines += rest.splitlines()
+    assert process.returncode == status, lines
+    assert _gone(process.pid)
+    return json.loads(Path("out.json").read_text(encoding="utf-8")), lines, shown
+
+
+def _gone(group: int) -> bool:
+    """Whether all processes of a group end soon."""
+    for _ in range(100):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, 0)
+            time.sleep(0.1)
+            continue
+        return True
+    return False
+
+
+def _ends(lines: Sequence[str]) -> None:
+    assert lines[-1] == "securevfl: interrupted"
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_an_audit_shows_and_writes_the_seeds_that_were_done() -> None:
+    job = two_organizations()
+    arguments = ("audit", job, *AUDIT, *POLICY, "--workers", "2", "--html", "out.html")
+    result, lines, shown = cut_short(*arguments)
+    _ends(lines)
+    assert lines[0] == "audit of job: attacks: 1, seeds: 100, exchanges: plain"
+    assert lines[1].startswith("about ")
+    (row,) = result["rows"]
+    done = len(row["detail"]["values"])
+    assert 1 <= done < 100
+    assert result["partial"] is True
+    assert result["missing"] == [f"plain: {100 - done} of 100 seeds"]
+    mark = f"PARTIAL, interrupted: missing plain: {100 - done} of 100 seeds"
+    assert shown.startswith(mark)
+    assert mark in Path("out.html").read_text(encoding="utf-8")
+    # An attack that leaks says so, and what is not whole shows nothing.
+    leak, unfit = [line for line in lines if "must_resist" in line][:2]
+    assert "labels_from_residuals leaks under plain" in leak
+    assert unfit.endswith(f"is not shown to resist under plain: {mark}")
+
+
+def test_a_sweep_keeps_what_it_has_done_twice_over() -> None:
+    job = two_organizations()
+    arguments = ("sweep", "noise", job, "--noise", "0,1", "--workers", "1", "--repeats", "40")
+    result, lines, shown = cut_short(*arguments)
+    _ends(lines)
+    assert result["partial"] is True
+    # What both levels are compared with is there, and as many seeds as were done.
+    assert [row["noise_multiplier"] for row in result["rows"]] == [0, 1]
+    for row in result["rows"]:
+        assert 1 <= row["repeats"] == len(row["aucs"]) < 40
+    assert "PARTIAL" in shown
+    journals = Path(os.environ["XDG_CACHE_HOME"]) / "securevfl" / "sweeps"
+    assert len(list(journals.iterdir())) == 1
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_benchmark_gives_the_rows_that_were_done(
+    rows: int, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    runs = []
+
+    def stopping(*arguments: Any) -> Any:  # noqa: ANN401
+        runs.append(arguments)
+        if len(runs) > rows:
+            raise KeyboardInterrupt
+        return train(*arguments)
+
+    monkeypatch.setattr("securevfl.benchmarks.tradeoff.train", stopping)
+    before = signal.getsignal(signal.SIGINT)
+    job, written = two_organizations(), ("--target-auc", "0.9", "--json", "out.json")
+    assert run("bench", "tradeoff", job, *written) == 130
+    signal.signal(signal.SIGINT, before)
+    assert Path("out.json").exists() == bool(rows)
+    if rows:
+        result = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        assert [row["exchange"] for row in result["rows"]] == ["plain"]
+        assert result["missing"] == ["ckks, Q = exact, run 1 of 1, round 0, and what follows it"]
+        assert "PARTIAL" in capsys.readouterr().out
+
+
+def test_a_second_interrupt_ends_at_once() -> None:
+    script = (
+        "import os, signal, time\n"
+        "from securevfl.cli.finishing import finished\n"
+        "from securevfl.interrupts import Interrupted\n"
+        "def work():\n"
+        "    raise Interrupted([1], ['2'])\n"
+        "print(finished(work), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(60)\n"
+    )
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert ended.returncode == 130
+    assert ended.stdout == "([1], ('2',))\n"
+    assert ended.stderr == "securevfl: interrupted\n"
+
+
+def test_a_first_look_is_marked_and_keeps_no_policy(capsys: Capture) -> None:
+    job = two_organizations()
+    text = Path(job).read_text(encoding="utf-8")
+    policy = '[audit]\nmust_resist = ["ckks_key"]\n'
+    Path(job).write_text(text.replace("[exchange]", f"{policy}[exchange]"), encoding="utf-8")
+    chosen = ("--exchange", "plain", "--attack", "ckks_key", "--workers", "1")
+    arguments = ("audit", job, "--quick", *chosen)
+    assert run(*arguments, "--json", "out.json", "--html", "out.html") == 1
+    shown = capsys.readouterr()
+    assert shown.out.startswith("QUICK")
+    assert "QUICK" in Path("out.html").read_text(encoding="utf-8")
+    told = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    assert told["settings"]["quick"] is True
+    assert (told["rows"][0]["verdict"], told["settings"]["repeats"]) == ("immune", 1)
+    assert "ckks_key is not shown to resist under plain: QUICK" in shown.err
+    assert run(*arguments, "--must-resist", "ckks_key") == 2
+    assert run(*arguments, "--repeats", "3") == 2
+
+
+@pytest.mark.parametrize(("size", "rows"), [("full", 100), (None, 100), (150, 150), (999, 456)])
+def test_a_first_look_has_room_for_a_batch(
+    size: int | str | None, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.cli.options.QUICK_ROWS", 100)
+    assert len(options.fewer_rows(load("breast_cancer"), size).train_labels) == rows
+
+
+@pytest.mark.parametrize("command", ["bench tradeoff", "sweep noise"])
+def test_a_first_look_is_one_run_of_fewer_rows(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    job = two_organizations()
+    arguments = {
+        "bench tradeoff": ("--exchange", "plain", "--target-auc", "0.9"),
+        "sweep noise": ("--workers", "1"),
+    }
+    monkeypatch.setattr("securevfl.cli.options.QUICK_ROWS", 100)
+    assert run(*command.split(), job, "--quick", *arguments[command], "--json=out.json") == 0
+    told = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    assert told["settings"]["quick"] is True
+    assert {row["dataset"] for row in told["rows"]} == {"job, 100 rows"}
+    assert {row["repeats"] for row in told["rows"]} == {1}
+    assert "QUICK" in capsys.readouterr().out
+    assert run(*command.split(), job, "--quick", "--repeats", "2") == 2
+    assert "drop --repeats" in capsys.readouterr().err
