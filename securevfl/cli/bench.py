@@ -27,7 +27,7 @@ from securevfl.cli.joint_data import JointData
 from securevfl.cli.reporting import keep, measured, say, show
 from securevfl.reports import tables
 from securevfl.reports import transfer as transfer_tables
-from securevfl.reports.defaults import DEFAULTS
+from securevfl.reports.defaults import DEFAULTS, NOTES
 from securevfl.reports.marks import marks
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def defaults(settings: DefaultsSettings, data: options.Place, output: options.Ou
     rows = measured(output, lambda report: run(settings, datasets, report))
     keep(output, "bench defaults", settings, rows)
     show(output, DEFAULTS, rows, f"nothing set; medians of {settings.repeats}")
+    say(output, *NOTES)
 
 
 @dataclass(frozen=True)

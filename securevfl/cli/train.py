@@ -13,13 +13,13 @@ import typer
 
 from securevfl.cli import options
 from securevfl.cli.example import EXAMPLE
-from securevfl.cli.job_files import job_data
 from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
-from securevfl.job import Job, read_job
+from securevfl.job import Job, JobSettings, read_job
 from securevfl.protocols import names
 from securevfl.reports import tables
 from securevfl.reports.privacy import privacy_notes, spent_text
-from securevfl.reports.rows import DERIVED, TrainRow, cost_figures
+from securevfl.reports.rows import DERIVED, cost_figures
+from securevfl.reports.train_rows import TrainRow
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -70,7 +70,7 @@ def train(
     names.check_names(described)
     if seed is not None:
         described = described.with_settings(seed=seed)
-    dataset = job_data(described, job.parent, data_dir)
+    dataset = options.job_dataset(described, job, data_dir)
     _tell(dataset, quiet=quiet)
 
     from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
@@ -320,13 +320,18 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
     }
 
 
+def _named(row: TrainRow) -> str:
+    unnamed = JobSettings.model_fields["name"].default
+    return "" if row["dataset"] == unnamed else f"{row['dataset']}, "
+
+
 def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
     from rich.console import Console
 
     from securevfl.reports.comparison import compared, comparison_notes
 
     Console().print(
-        tables.table(tables.scored_by(row), [row], f"{row['dataset']}, job {row['job_hash'][:16]}")
+        tables.table(tables.scored_by(row), [row], f"{_named(row)}job {row['job_hash'][:16]}")
     )
     columns_of_models, models = compared(row)
     if len(models) > 1:

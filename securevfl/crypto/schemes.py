@@ -209,6 +209,15 @@ def default_engine(scheme: str) -> str:
     return next(iter(SCHEMES[scheme].engines))
 
 
+def require_choice(scheme: str, key_bits: int | None, engine: str | None) -> None:
+    """Check that a scheme has such keys and such an engine.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    _choose(scheme, key_bits, engine)
+
+
 def _choose(scheme: str, key_bits: int | None, engine: str | None) -> tuple[int, Engine]:
     if scheme not in SCHEMES:
         raise ConfigError(f"scheme is {scheme!r}, one of {', '.join(SCHEMES)} expected")

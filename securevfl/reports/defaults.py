@@ -45,16 +45,21 @@ def _others_alone(row: DefaultsRow) -> list[str]:
     return [f"{score:.4f}" for name, score in row["alone"].items() if name != row["label_party"]]
 
 
+def _data(row: DefaultsRow) -> str:
+    return row["dataset"] + ("" if row["score_name"] == "auc" else f" ({row['score_name']})")
+
+
 DEFAULTS: tuple[Column[DefaultsRow], ...] = (
-    ("data", lambda row: row["dataset"]),
-    ("N x P", lambda row: f"{row['rows']} x {row['columns']}"),
-    ("score", lambda row: row["score_name"]),
+    ("data", _data),
     ("defaults", lambda row: f"{row['score']:.4f}"),
     ("worst", lambda row: f"{row['worst_score']:.4f}"),
     ("tuned", lambda row: f"{row['tuned_score']:.4f}"),
     ("its C", lambda row: f"{row['tuned_c']:g}"),
-    ("C = 1", lambda row: f"{row['usual_score']:.4f}"),
-    ("difference", lambda row: f"{row['difference']:+.4f}"),
-    ("label party alone", lambda row: f"{row['alone'][row['label_party']]:.4f}"),
-    ("others alone", lambda row: ", ".join(_others_alone(row))),
+    ("apart", lambda row: f"{row['difference']:+.4f}"),
+    ("own", lambda row: f"{row['alone'][row['label_party']]:.4f}"),
+    ("others", lambda row: ", ".join(_others_alone(row))),
+)
+NOTES = (
+    "AUC, or accuracy where it says so; apart: defaults less tuned",
+    "own: the label party alone; others: each other party, were it lent the labels",
 )

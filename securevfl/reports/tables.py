@@ -15,9 +15,9 @@ from securevfl.reports.rows import (
     LabelGuardRow,
     OverheadRow,
     StalenessRow,
-    TrainRow,
 )
 from securevfl.reports.theorem_rows import Theorem1Row, Theorem2Row
+from securevfl.reports.train_rows import TrainRow
 
 if TYPE_CHECKING:
     from rich.table import Table

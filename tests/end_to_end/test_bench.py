@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import network_rows, rounds_rows, rows, theorem_rows, transfer
+from securevfl.reports import defaults, network_rows, rounds_rows, rows, theorem_rows, transfer
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
@@ -29,6 +29,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "joint": (
         rows.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
     ),
+    "defaults": (defaults.DefaultsRow, 1, "--dataset breast_cancer --repeats 1"),
     "transfer": (
         transfer.TransferRow, 4,
         "--dataset breast_cancer --exchange plain --local-steps 1,3 --proximal 0,0.1 "

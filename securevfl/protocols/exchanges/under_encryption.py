@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from typing_extensions import override
 
-from securevfl.crypto.schemes import SCHEMES
+from securevfl.crypto.schemes import SCHEMES, require_choice
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import quadratic_loss
@@ -64,6 +64,7 @@ class UnderEncryption(Exchange):
     def check(self, plan: Plan) -> None:
         """Refuse combinations that do not exist, and networks where they would tell labels."""
         settings, parties = plan.job.exchange, len(plan.facts.names)
+        require_choice(settings.scheme, settings.key_bits, settings.engine)
         if settings.predictions == "masked":
             require_summands(parties)
         if settings.hide == "both":

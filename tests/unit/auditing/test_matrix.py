@@ -297,7 +297,7 @@ def test_several_processes_give_the_same_rows() -> None:
         assert ("plain, seed 1: labels_from_gradients", 0, 100) in heard
         assert heard[-1][1:] == (100, 100)
     # Within a seed, as it trains.
-    assert any(what.endswith(", round 3 of 100") for what, _, _ in told[1])
+    assert any(", round 3 of " in what for what, _, _ in told[1])
 
 
 def test_a_run_is_made_once_for_the_same_settings() -> None:
