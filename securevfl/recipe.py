@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-")
+_DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ].*)?$"
 OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
 
 
@@ -287,7 +288,7 @@ def days_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
     text = None
     if values.dtype in (pl.String, pl.Null):
         text = text_of(values, missing)
-        values = text.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+        values = text.str.extract(_DATE, 1).str.to_date("%Y-%m-%d", strict=False)
     elif not values.dtype.is_temporal() or values.dtype in (pl.Time, pl.Duration):
         raise ValueError(f"is {values.dtype}, expected dates")
     days = values.cast(pl.Date).cast(pl.Int32).cast(pl.Float64)

@@ -139,6 +139,12 @@ def test_new_rows_that_do_not_fit_are_refused_all_at_once() -> None:
         recipe.apply(wrong)
     assert "column 'age' has 20 values that are not numbers, as 'old'" in str(caught.value)
     assert "column 'opened' has 20 values that are no dates" in str(caught.value)
+    longer = FRAME.with_columns(
+        opened=pl.Series(["1970-01-02 23:59", "1970-01-02T00", None] * 6 + [None] * 2)
+    )
+    assert recipe.apply(longer)[:2, -1].tolist() == [1, 1]
+    with pytest.raises(DataError, match="'opened' has 20 values that are no dates"):
+        recipe.apply(FRAME.with_columns(opened=pl.lit("1970-01-022")))
 
 
 def test_nothing_left_and_names_twice_are_refused() -> None:
