@@ -4,6 +4,7 @@ Learns: a party fits its recipe on its own training rows and keeps it in its own
 of columns and of categories reach no other party.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-")
+_DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ].*)?$"
 OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
 
 
@@ -130,6 +132,27 @@ class ColumnRecipe:
         codes = text.cast(pl.Enum(self.levels), strict=False).to_physical()
         return codes.is_not_null().to_numpy(), codes.drop_nulls().cast(pl.Int64).to_numpy()
 
+    def as_it_was(self, values: "pl.Series", missing: tuple[str, ...]) -> "NDArray[np.float64]":
+        """A raw column as numbers that no fit plays a part in, shape (S,), NaN where missing.
+
+        A category is 52 bits of its SHA-256.
+
+        Raises:
+            ValueError: see `write`.
+        """
+        import numpy as np  # noqa: PLC0415
+        import polars as pl  # noqa: PLC0415
+
+        if self.kind != "category":
+            of = numbers_of if self.kind == "number" else days_of
+            return np.asarray(of(values, missing).cast(pl.Float64).fill_null(np.nan), np.float64)
+        text = text_of(values, missing)
+        levels = text.drop_nulls().unique()
+        digests = (hashlib.sha256(level.encode()).hexdigest()[:13] for level in levels)
+        numbers = pl.Series([float(int(digest, 16)) for digest in digests], dtype=pl.Float64)
+        known = text.replace_strict(levels, numbers, default=None, return_dtype=pl.Float64)
+        return np.asarray(known.fill_null(np.nan), np.float64)
+
     def unknown(self, values: "pl.Series", missing: tuple[str, ...]) -> int:
         """How many values have no level of their own, missing ones aside."""
         if self.kind != "category":
@@ -187,6 +210,17 @@ class Recipe:
         if wrong:
             raise DataError("; ".join(wrong))
         return out
+
+    def as_they_were(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
+        """Raw rows as numbers that no fit plays a part in, shape (N, raw columns).
+
+        Raises:
+            ValueError: see `ColumnRecipe.as_it_was`.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        columns = [part.as_it_was(frame[part.name], self.missing) for part in self.parts]
+        return np.column_stack(columns)
 
     def places(self) -> Iterator[tuple[ColumnRecipe, slice]]:
         """Each part with the features that are its."""
@@ -254,7 +288,7 @@ def days_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
     text = None
     if values.dtype in (pl.String, pl.Null):
         text = text_of(values, missing)
-        values = text.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+        values = text.str.extract(_DATE, 1).str.to_date("%Y-%m-%d", strict=False)
     elif not values.dtype.is_temporal() or values.dtype in (pl.Time, pl.Duration):
         raise ValueError(f"is {values.dtype}, expected dates")
     days = values.cast(pl.Date).cast(pl.Int32).cast(pl.Float64)

@@ -79,7 +79,7 @@ def _alone(plan: Plan, dataset: VerticalDataset, table: PartyTable) -> Alone:
     own, holds_labels = dataset.own_rows, table.name == dataset.label_party
     if own is not None and holds_labels:
         train, labels = np.vstack([train, own.features]), np.concatenate([labels, own.labels])
-    kept = _some_rows(len(labels), table.train.shape[1])
+    kept = _some_rows(labels, table.train.shape[1])
     standardize = plan.job.job.standardize
     scaling = Scaling.fit(train[kept])
     if not (dataset.standardize if standardize is None else standardize):
@@ -90,7 +90,9 @@ def _alone(plan: Plan, dataset: VerticalDataset, table: PartyTable) -> Alone:
     else:
         model = LogisticRegression(max_iter=1000).fit(features, labels[kept])
         predictions = np.asarray(model.decision_function(held_out))
-        if predictions.ndim > 1:
+        if dataset.classes > 2:  # noqa: PLR2004
+            if predictions.ndim == 1:
+                predictions = np.column_stack([np.zeros(len(predictions)), predictions])
             # A class that no training row has comes last everywhere.
             every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
             every[:, model.classes_] = predictions
@@ -100,9 +102,12 @@ def _alone(plan: Plan, dataset: VerticalDataset, table: PartyTable) -> Alone:
     return Alone(score, len(kept), not holds_labels, predictions)
 
 
-def _some_rows(rows: int, columns: int) -> IntArray:
+def _some_rows(labels: Labels, columns: int) -> IntArray:
+    """Rows that a model is fitted on: evenly from all, and one of every class at least."""
+    rows = len(labels)
     most = min(rows, MOST_ROWS, max(1000, MOST_VALUES // columns))
-    return np.linspace(0, rows - 1, most).astype(np.int64)
+    even = np.linspace(0, rows - 1, most).astype(np.int64)
+    return even if is_real(labels) else np.union1d(even, np.unique(labels, return_index=True)[1])
 
 
 def warned(

@@ -71,7 +71,7 @@ def predict(
     header = parts[plan.label_party].header
     new = found.rows
     guard = platformdirs.user_state_path("securevfl") / "label-guard"
-    scored = score(plan, parts, new.features, new.ids, guard_directory=guard)
+    scored = score(plan, parts, new.features, new.ids, raw=new.raw, guard_directory=guard)
     ids = [new.ids[row] for row in new.order]
     columns = score_columns(header, found.id_column, ids, scored.predictions[new.order])
     quality = metrics(header, scored.predictions, new.labels)

@@ -99,6 +99,15 @@ def find_format(path: Path, given: GivenFormat, known: tuple[str, ...], where: s
     """
     _check(given)
     content, encoding = _in_utf8(path, given.encoding, where)
+    try:
+        return _format_of(content, encoding, given, known, where)
+    except csv.Error as error:
+        raise DataError(f"{where} is malformed ({error})") from error
+
+
+def _format_of(
+    content: Path | bytes, encoding: str, given: GivenFormat, known: tuple[str, ...], where: str
+) -> CsvFormat:
     head = [line for line, _ in zip(_lines(content), range(HEAD), strict=False)]
     if not b"".join(head).strip():
         raise DataError(f"{where} is empty or malformed (no header)")

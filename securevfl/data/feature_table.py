@@ -38,16 +38,20 @@ def make_table(
         recipe, notes = fit_recipe(source.name, frame, train.columns, rows[0], source.preprocess)
     parts = list(zip((frame, test.frame, frame), rows, strict=True))
     arrays = [np.empty((len(places), len(recipe.columns))) for _, places in parts]
+    kept = None if source.preprocess is None else recipe
+    raw_test = None if kept is None else np.empty((len(rows[1]), len(recipe.parts)))
     wrong: list[str] = []
-    for part, place in recipe.places():
+    for index, (part, place) in enumerate(recipe.places()):
         for (raw, places), out in zip(parts, arrays, strict=True):
             try:
                 part.write(raw[part.name].gather(places), recipe.missing, out[:, place])
             except ValueError as error:
                 wrong.append(f"party {source.name!r}: column {part.name!r} {error}")
+        if raw_test is not None and not wrong:
+            held_out = test.frame[part.name].gather(rows[1])
+            raw_test[:, index] = part.as_it_was(held_out, recipe.missing)
         frame.drop_in_place(part.name)
     if wrong:
         raise DataError("; ".join(dict.fromkeys(wrong)))
-    kept = None if source.preprocess is None else recipe
-    table = PartyTable(source.name, recipe.columns, arrays[0], arrays[1], kept)
+    table = PartyTable(source.name, recipe.columns, arrays[0], arrays[1], kept, raw_test)
     return table, arrays[2], tuple(notes)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 IdFormat = Literal["text", "number", "folded"]
 FEW = 0.5
 EXAMPLES = 3
-_NUMBER = r"^\s*[+-]?0*(\d+)(?:\.0+)?\s*$"
+_NUMBER = r"^\s*\+?(-?\d+)(?:\.0+)?\s*$"
+_LEADING_ZEROS = r"^(-?)0+(\d)"
 _WAYS = {
     "folded": '`id_format = "folded"` at every party compares them without case and outer blanks',
     "number": '`id_format = "number"` at every party compares them as numbers',
@@ -43,7 +44,7 @@ def as_ids(ids: "pl.Series", how: IdFormat, where: str) -> "pl.Series":
 def _normal(ids: "pl.Series", how: str) -> "pl.Series":
     """Null where an id has no such form."""
     if how == "number":
-        return ids.str.extract(_NUMBER, 1)
+        return ids.str.extract(_NUMBER, 1).str.replace(_LEADING_ZEROS, "${1}${2}")
     if how == "folded":
         return ids.str.strip_chars().str.to_lowercase()
     if how == "digits":

@@ -30,6 +30,7 @@ class NewRows:
         order: the rows' numbers in the order of the label party's file.
         unused: by party, columns of its file that nobody asked for.
         unknown: by party and column, values that training rows did not have, or few of them.
+        raw: by party with a recipe, its rows before that, shape (rows, raw columns).
     """
 
     ids: tuple[str, ...]
@@ -39,6 +40,7 @@ class NewRows:
     unused: Mapping[str, tuple[str, ...]]
     order: NDArray[np.int64]
     unknown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    raw: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 def read_new_rows(
@@ -67,7 +69,7 @@ def read_new_rows(
     ids = common_ids({name: rows.ids for name, rows in held.items()}, dropped, "the new rows")
     labels: tuple[str | None, ...] = (None,) * len(ids)
     order = np.arange(len(ids))
-    features, unknown = {}, {}
+    features, unknown, raw = {}, {}, {}
     for source in sources:
         name, rows = source.name, held[source.name]
         places = positions(source, rows, ids)
@@ -78,11 +80,13 @@ def read_new_rows(
         except DataError as error:
             raise DataError(f"party {name!r}: {error}") from error
         unknown[name] = recipe.unknown(frame)
+        if name in recipes:
+            raw[name] = recipe.as_they_were(frame)
         if name == holder:
             order = np.argsort(places)
         if rows.labels is not None:
             labels = tuple(label or None for label in rows.labels.gather(places))
-    return NewRows(tuple(ids), features, labels, dropped, unused, order, unknown)
+    return NewRows(tuple(ids), features, labels, dropped, unused, order, unknown, raw)
 
 
 def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[str, ...]]:

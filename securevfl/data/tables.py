@@ -25,6 +25,7 @@ class PartyTable(Shown):
         train: Shape (N, P), float64, unscaled.
         test: Shape (test rows, P), float64, unscaled.
         recipe: How they were made of the party's raw columns, where that took more than reading.
+        raw_test: Held-out rows before that, shape (test rows, raw columns), NaN where missing.
     """
 
     name: str
@@ -32,6 +33,12 @@ class PartyTable(Shown):
     train: NDArray[np.float64]
     test: NDArray[np.float64]
     recipe: Recipe | None = None
+    raw_test: NDArray[np.float64] | None = None
+
+    @property
+    def held_out_rows(self) -> NDArray[np.float64]:
+        """What held-out rows are known by, whatever they were trained beside."""
+        return self.test if self.raw_test is None else self.raw_test
 
     @override
     def shown(self) -> dict[str, object]:
@@ -181,7 +188,14 @@ def some_test_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
     kept = _spread(labels, min(rows, len(labels)))
     return replace(
         dataset,
-        parties=tuple(replace(party, test=party.test[kept]) for party in dataset.parties),
+        parties=tuple(
+            replace(
+                party,
+                test=party.test[kept],
+                raw_test=None if party.raw_test is None else party.raw_test[kept],
+            )
+            for party in dataset.parties
+        ),
         test_labels=labels[kept],
     )
 

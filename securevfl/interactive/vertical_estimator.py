@@ -22,6 +22,7 @@ from securevfl.errors import ConfigError
 from securevfl.interactive.columns import Columns, blocks, columns_of, is_by_party, side_by_side
 from securevfl.interactive.progress import line_of_progress
 from securevfl.job import Job
+from securevfl.scoring.coefficients import in_original_units
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 SEEDS = 2**31
@@ -183,17 +184,13 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         """θ of all parties in the units and the order of X's columns."""
         outputs = result.plan.loss.outputs
         self.coef_: FloatArray = np.zeros((outputs, self.n_features_in_))
+        self.intercept_: Any = np.zeros(outputs)
         label_model = result.outcomes[result.plan.facts.label_party].model
-        self.intercept_: Any = np.full(outputs, label_model.header.target_mean or 0.0)
+        unit = label_model.header.target_scale or 1.0
         for party, outcome in result.outcomes.items():
-            model = outcome.model
-            own = len(model.header.columns)
-            unit = label_model.header.target_scale or 1.0
-            coefficients = unit * model.weights[:own] / model.scale[:, None]
-            self.coef_[:, columns[party]] = coefficients.T
-            self.intercept_ -= model.mean @ coefficients
-            if model.header.intercept:
-                self.intercept_ += unit * model.weights[own]
+            per_unit, constant = in_original_units(outcome.model, unit)
+            self.coef_[:, columns[party]] = per_unit.T
+            self.intercept_ += constant
 
     def _linear_predictions(self, X: Any) -> FloatArray:  # noqa: ANN401
         """H, shape (S, C)."""

@@ -1,16 +1,20 @@
 """What a model file says of itself."""
 
+import re
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 
 from pydantic import ConfigDict
 
-from securevfl.errors import DataError
+from securevfl.errors import ConfigError, DataError
 from securevfl.models.local_model import Network
+from securevfl.models.losses import loss_for
 from securevfl.recipe import Recipe
 
 FORMAT = 1
+MOST = 1 << 63
+"""Rounds and rows are sent as 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,38 @@ def check_header(path: Path, header: ModelHeader) -> None:
     """
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
+    _check_job(path, header)
     if header.head is not None and header.head[:1] != (header.party,):
         raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
     if header.recipe is not None and header.recipe.columns != header.columns:
         raise DataError(f"model file {path}: its recipe does not make its columns")
+    width, network = header.representation, header.network
+    if (width is not None and width < 1) or (network and header.is_dense and not network.hidden):
+        raise DataError(f"model file {path}: a layer without units, or representations of {width}")
     mean, scale = header.target_mean, header.target_scale
     if (mean is None) != (scale is None):
         raise DataError(f"model file {path}: target_mean {mean} with target_scale {scale}")
     if mean is not None and scale is not None and not (isfinite(mean) and 0 < scale < inf):
         raise DataError(f"model file {path}: targets are {mean} + {scale}·H")
+
+
+def _check_job(path: Path, header: ModelHeader) -> None:
+    """Check what a header says of the job, as far as one could be."""
+    if re.fullmatch("[0-9a-f]{64}", header.job_hash) is None:
+        raise DataError(f"model file {path}: job_hash {header.job_hash!r}, expected SHA-256 in hex")
+    counts = (header.rounds, 1 if header.rows is None else header.rows - 1)
+    if not all(0 <= each < MOST for each in counts):
+        raise DataError(f"model file {path}: {header.rounds} rounds of {header.rows} rows")
+    classes, names = header.classes, header.class_names
+    if classes < 0 or classes == 1:
+        raise DataError(f"model file {path}: {classes} classes")
+    try:
+        fits = loss_for(header.loss, classes).name == header.loss
+    except ConfigError:
+        fits = False
+    if not fits:
+        raise DataError(f"model file {path}: loss {header.loss!r} of {classes} classes")
+    if names is not None and (not names or len(set(names)) != len(names) or len(names) != classes):
+        raise DataError(f"model file {path}: classes {', '.join(names)}, expected {classes}")
+    if header.target_mean is not None and classes:
+        raise DataError(f"model file {path}: target_mean of {classes} classes")

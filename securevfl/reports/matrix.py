@@ -99,7 +99,8 @@ def cell_text(row: Row | None) -> str:
 def matrix(rows: Sequence[Row], title: str) -> Table:
     """The matrix for a terminal of 80 columns: red leaks, green resists, yellow is not shown."""
     table = Table(
-        title=title,
+        # As text: a string's brackets would be taken for markup.
+        title=Text(title, style="table.title"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

@@ -42,6 +42,7 @@ def coefficient_table(rows: Sequence[ModelRow]) -> "Table | None":
     """
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     linear = [row for row in rows if row["intercept"] is not None]
     if not linear:
@@ -61,7 +62,8 @@ def coefficient_table(rows: Sequence[ModelRow]) -> "Table | None":
     for party, column, output, numbers in (*entries, *constants):
         words = zip((party, column, outputs[output]), lead.values(), strict=True)
         told = [f"{number:.4g}" for number in numbers]
-        table.add_row(*(word for word, shown in words if shown), *told)
+        # As text: a string's brackets would be taken for markup.
+        table.add_row(*(Text(word) for word, shown in words if shown), *told)
     return table
 
 

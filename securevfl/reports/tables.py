@@ -286,9 +286,11 @@ def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "
     """A table of rows that fits 80 columns; the first column to the left, figures right."""
     from rich import box  # noqa: PLC0415  # not needed for what columns show
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     result = Table(
-        title=title or None,
+        # As text: a string's brackets would be taken for markup.
+        title=Text(title, style="table.title") if title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=0,
@@ -297,7 +299,7 @@ def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "
     for index, (heading, _) in enumerate(columns):
         result.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        result.add_row(*(show(row) for _, show in columns))
+        result.add_row(*(Text(show(row)) for _, show in columns))
     return result
 
 

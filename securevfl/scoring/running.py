@@ -93,6 +93,7 @@ def score(
     features: Mapping[str, FloatArray],
     ids: tuple[str, ...],
     *,
+    raw: Mapping[str, FloatArray] | None = None,
     guard_directory: Path | None = None,
     record_views: bool = False,
     tamper: Tamper | None = None,
@@ -104,6 +105,7 @@ def score(
         parts: by party, its part of the model.
         features: by party, its columns of the rows, unscaled.
         ids: of the rows, in their order.
+        raw: by party with a recipe, its rows before that, see `NewRows`.
         guard_directory: where feature parties remember which rows were scored; None does not.
         record_views: keep every party's view.
         tamper: fault injection into the network.
@@ -119,7 +121,9 @@ def score(
         name: partial(
             score_rows,
             plan=plan,
-            place=ScoringPlace(part, features[name], rows_hash, guard_directory),
+            place=ScoringPlace(
+                part, features[name], rows_hash, guard_directory, (raw or {}).get(name)
+            ),
         )
         for name, part in parts.items()
     }

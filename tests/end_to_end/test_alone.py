@@ -58,3 +58,21 @@ def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 def test_large_data_are_thinned_out_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "MOST_ROWS", 60)
     assert {each.rows for each in trained(data(), rounds=1).alone.values()} == {60}
+
+
+def test_thinning_out_leaves_every_class_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "MOST_ROWS", 60)
+    rare = data()
+    kept = np.linspace(0, 99, 60).astype(int)
+    labels = np.zeros(100, np.int64)
+    labels[np.setdiff1d(np.arange(100), kept)[:3]] = 1
+    alone = trained(replace(rare, train_labels=labels), rounds=1).alone
+    assert {each.rows for each in alone.values()} == {61}
+
+
+def test_two_of_three_classes_in_training_still_make_three_columns() -> None:
+    three = data(classes=3)
+    labels = np.where(three.train_labels == 1, 2, three.train_labels)
+    alone = trained(replace(three, train_labels=labels), rounds=1).alone
+    assert {each.predictions.shape for each in alone.values()} == {(300, 3)}
+    assert all(not (each.predictions.argmax(axis=1) == 1).any() for each in alone.values())

@@ -129,6 +129,9 @@ def test_a_budget_holds_for_one_release_and_calibrates_it() -> None:
     assert release is not None
     assert release.epsilon is not None
     assert 1.99 < release.epsilon <= 2.0
+    seeded = within.privacy.model_copy(update={"noise_seed": 1})
+    with pytest.raises(ConfigError, match="noise_seed promises nothing"):
+        scored(result, dataset, job=within.model_copy(update={"privacy": seeded}))
 
 
 def test_parts_of_different_models_are_refused_by_the_parties_themselves() -> None:

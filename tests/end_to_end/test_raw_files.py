@@ -1,6 +1,7 @@
 """Two organizations' files as they come, trained on at once."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,13 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     held = json.dumps([part.name for part in shop.header.recipe.parts])
     assert "income" not in held
     assert "city" not in held
+    # The same rows are scored again by the same model, which is no more than training showed.
+    record = Path(os.environ["XDG_STATE_HOME"], "securevfl", "label-guard", "shop", "held-out.json")
+    counted = json.loads(record.read_text())
+    assert run("predict", "job.toml", "--out", "again.csv", "--quiet") == 0
+    after = json.loads(record.read_text())
+    assert counted.items() <= after.items()
+    assert len(after) == pl.read_csv("again.csv").height
     Path("new_bank.csv").write_text("id;city;income\nq1;Rom;\nq2;Köln;2000,5\n", "utf-8")
     Path("new_shop.csv").write_text(
         "since,spent,member,customer\n2020-01-03,50.5,True,q2\n,?,,q1\n", "utf-8"

@@ -25,6 +25,7 @@ def require_scoring_guard(
     directory: Path,
     model: SavedModel,
     features: FloatArray,
+    rows: FloatArray,
     *,
     rounds_show: bool,
     allowed: bool,
@@ -35,6 +36,7 @@ def require_scoring_guard(
         directory: where the feature party remembers.
         model: its part.
         features: of the rows, unscaled, shape (rows, P).
+        rows: what they are known by: the same, or what they were before a recipe.
         rounds_show: whether rounds of the job show the same of training rows.
         allowed: the job says that they may be shown all the same; they are still counted.
 
@@ -46,11 +48,12 @@ def require_scoring_guard(
         DataError: the record of earlier jobs cannot be read.
     """
     record = HeldOutRecord(directory)
-    names = names_of_rows(features)
+    names = names_of_rows(rows)
     marks = names_under_model(names, model.digest)
     # Fewer rows than columns do not tell the rank that columns have.
-    rows, columns = features.shape
-    rank = columns if rows < columns else int(np.linalg.matrix_rank(features - features.mean(0)))
+    columns = features.shape[1]
+    centred = features - features.mean(axis=0)
+    rank = columns if len(features) < columns else int(np.linalg.matrix_rank(centred))
     count = HeldOutCount(1, model.header.outputs, rank, rounds_show)
 
     def counted() -> dict[str, int]:

@@ -67,12 +67,14 @@ class ScoringPlace:
         features: its columns of the rows, unscaled, in the model's order, shape (rows, P).
         rows_hash: SHA-256 over the rows' ids in their order.
         guard_directory: where a feature party remembers which rows were scored; None does not.
+        raw: its rows before its recipe made features of them, where it has one.
     """
 
     model: SavedModel
     features: FloatArray
     rows_hash: bytes
     guard_directory: Path | None = None
+    raw: FloatArray | None = None
 
 
 async def score_rows(
@@ -101,6 +103,7 @@ async def score_rows(
             directory / party.name,
             model,
             place.features,
+            place.features if place.raw is None else place.raw,
             rounds_show=learns.predictions == "singly",
             allowed=job.job.allow_feature_leak,
         )

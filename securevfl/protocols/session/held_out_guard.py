@@ -9,9 +9,10 @@ took less than a tenth off the error that the label party's own columns leave. O
 end, is always allowed.
 
 The feature party counts, as it alone knows its rank and its rows are at stake. It counts by row
-and for ever: another θ adds a column, whatever the job. A row is known by its features as they are
-in the party's file, so that rows more or fewer change nothing; a party that chooses other columns
-of its own starts afresh, and has to know that.
+and for ever: another θ adds a column, whatever the job. A row is known by its columns as they are
+in the party's file, before anything fitted on training rows fills or pools them, so that rows more
+or fewer change nothing; a party that chooses other columns of its own starts afresh, and has to
+know that.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 
 def names_of_rows(features: FloatArray) -> list[str]:
-    """Names rows by their features, unscaled, shape (rows, P); equal rows have one name."""
+    """Names rows by their columns, unscaled, shape (rows, P); equal rows have one name."""
     rows = np.ascontiguousarray(features + 0.0, dtype="<f8")  # one zero, not two
     return [hashlib.sha256(row.tobytes()).hexdigest()[:24] for row in rows]
 

@@ -241,11 +241,9 @@ class PrivacyAccount:
         """
         settings = self.settings
         _ = self.mechanism, self.gradients
-        budgets = [each for each in (settings.budget, settings.release_budget) if each is not None]
+        budgets = _budgets(settings)
         if not budgets:
             return
-        if settings.noise_seed is not None:
-            raise ConfigError("noise_seed promises nothing: drop it, or the budget")
         scored = spent(self.mechanism, self.scorings(self.rounds), settings.delta)
         require_release_budget(scored, min(budgets), "a held-out sample (see eval_every)")
         own = self._training(self.rounds)
@@ -317,10 +315,10 @@ def one_release(settings: PrivacySettings, outputs: int) -> Mechanism:
         outputs: numbers of one row's release.
 
     Raises:
-        ConfigError: neither a multiplier nor a budget.
+        ConfigError: neither a multiplier nor a budget, or a budget that noise from a seed breaks.
         BudgetExhausted: one release alone would spend more.
     """
-    budgets = [each for each in (settings.budget, settings.release_budget) if each is not None]
+    budgets = _budgets(settings)
     multiplier = settings.noise_multiplier
     if multiplier is None:
         if not budgets:
@@ -330,6 +328,18 @@ def one_release(settings: PrivacySettings, outputs: int) -> Mechanism:
     if budgets:
         require_release_budget(spent(mechanism, 1, settings.delta), min(budgets), "a new row")
     return mechanism
+
+
+def _budgets(settings: PrivacySettings) -> list[float]:
+    """The ε that may be spent, where the job says one.
+
+    Raises:
+        ConfigError: noise from a fixed seed, which keeps none.
+    """
+    budgets = [each for each in (settings.budget, settings.release_budget) if each is not None]
+    if budgets and settings.noise_seed is not None:
+        raise ConfigError("noise_seed promises nothing: drop it, or the budget")
+    return budgets
 
 
 @dataclass

@@ -45,7 +45,7 @@ def require_held_out_guard(training: "Training") -> Callable[[], None]:
     rounds_show = plan.learns.predictions == "singly"
     scorings = plan.timetable.times(plan.rounds)
     count = HeldOutCount(scorings, plan.loss.outputs, rank, rounds_show)
-    names = names_of_rows(place.data.table.test)
+    names = names_of_rows(place.data.table.held_out_rows)
 
     def counted() -> dict[str, int]:
         earlier = record.load()
@@ -89,7 +89,7 @@ def note_last_scoring(party: Party, plan: Plan, place: Workplace, model: SavedMo
     """
     record = _record(party, plan, place)
     if record is not None:
-        rows = names_of_rows(place.data.table.test)
+        rows = names_of_rows(place.data.table.held_out_rows)
         record.note_scored(names_under_model(rows, model.digest))
 
 

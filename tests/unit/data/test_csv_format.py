@@ -65,6 +65,8 @@ def test_numbers_are_the_same_however_they_are_written(
         ("id;x;y\n1;2\n3;4;5\n", "1 lines of fewer than 3 fields, the first is line 2"),
         ('id;x;y\n1;"a\nb;c";2\n3;4\n', "1 lines of fewer than 3 fields, the first is line 4"),
         ("id;x\n1;2;3\n", "malformed"),
+        ("id;x\r1;2\r3;4\r", "malformed (new-line character"),
+        (f"id;x\n1;{'9' * 200_000}\n", "malformed (field larger than"),
         ("key;x\n1;2\n", "the first is 'id'; the file has key, x"),
         (b"id;x\n1;\x81\n", "neither UTF-8 nor Windows-1252 text: `encoding"),
         ("", "empty"),

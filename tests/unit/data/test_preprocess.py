@@ -9,8 +9,11 @@ import polars as pl
 import pytest
 
 from securevfl.data import FileSource, load_files
+from securevfl.data.joining import falls_into_test
+from securevfl.data.new_rows import read_new_rows
 from securevfl.data.preprocess import fit_recipe
 from securevfl.errors import DataError
+from securevfl.protocols.session.held_out_guard import names_of_rows
 from securevfl.recipe import ColumnRecipe, Preprocessing, Recipe
 
 SETTINGS = Preprocessing(rare_count=3)
@@ -136,6 +139,12 @@ def test_new_rows_that_do_not_fit_are_refused_all_at_once() -> None:
         recipe.apply(wrong)
     assert "column 'age' has 20 values that are not numbers, as 'old'" in str(caught.value)
     assert "column 'opened' has 20 values that are no dates" in str(caught.value)
+    longer = FRAME.with_columns(
+        opened=pl.Series(["1970-01-02 23:59", "1970-01-02T00", None] * 6 + [None] * 2)
+    )
+    assert recipe.apply(longer)[:2, -1].tolist() == [1, 1]
+    with pytest.raises(DataError, match="'opened' has 20 values that are no dates"):
+        recipe.apply(FRAME.with_columns(opened=pl.lit("1970-01-022")))
 
 
 def test_nothing_left_and_names_twice_are_refused() -> None:
@@ -174,6 +183,30 @@ def test_files_come_as_features_with_each_partys_own_recipe(sources: list[FileSo
     assert set(bank.train[:, 1]) <= {*raw.values(), bank.recipe.parts[1].fill}
     in_training = [value for value in raw.values() if value in set(bank.train[:, 1])]
     assert bank.recipe.parts[1].fill == np.median(in_training)
+
+
+def test_held_out_rows_are_known_by_what_they_were_whatever_was_fitted(
+    sources: list[FileSource],
+) -> None:
+    before = load_files(sources).parties
+    for source in sources:
+        head, *lines = source.path.read_text().splitlines()
+        kept = [line for n, line in enumerate(lines) if n >= 60 or falls_into_test(line[:4])]
+        source.path.write_text("\n".join([head, *kept, ""]))
+    after = load_files(sources).parties
+    assert not np.array_equal(before[0].test, after[0].test)
+    recipes = {table.name: table.recipe for table in before if table.recipe is not None}
+    asked = [
+        replace(source, features=recipes[source.name].raw_columns, preprocess=None)
+        for source in sources
+    ]
+    new = read_new_rows(asked, "bank", recipes)
+    held_out = [place for place, row_id in enumerate(new.ids) if falls_into_test(row_id)]
+    for old, table in zip(before, after, strict=True):
+        names = names_of_rows(old.held_out_rows)
+        assert names == names_of_rows(table.held_out_rows)
+        assert names == names_of_rows(new.raw[table.name][held_out])
+        assert len(set(names)) > 1
 
 
 def test_a_changed_test_row_changes_no_recipe(sources: list[FileSource]) -> None:

@@ -145,6 +145,31 @@ def test_a_header_of_other_types_is_refused(tmp_path: Path, changes: dict[str, o
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"job_hash": "ab"},
+        {"rounds": -1},
+        {"rounds": 1 << 63},
+        {"rows": 0},
+        {"classes": 1},
+        {"classes": -2},
+        {"loss": "nothing"},
+        {"loss": "multinomial"},
+        {"class_names": ("no",)},
+        {"class_names": ("no", "no")},
+        {"classes": 0, "loss": "squared", "class_names": ()},
+        {"target_mean": 0.0, "target_scale": 1.0},
+        {"network": {"kind": "dense"}},
+        {"representation": 0},
+    ],
+    ids=str,
+)
+def test_a_header_of_no_job_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+    with pytest.raises(DataError, match="model file"):
+        load_model(written(tmp_path / "m", fields(**changes)))
+
+
+@pytest.mark.parametrize(
     ("tensors", "told"),
     [
         ({"weights": MODEL.weights.astype(np.float32)}, "weights are not finite float64"),

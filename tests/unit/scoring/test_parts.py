@@ -1,16 +1,20 @@
 """Parts of a model that belong together, from files."""
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import parse_job
 from securevfl.models.header import ModelHeader
 from securevfl.models.local_model import Network
 from securevfl.models.storage import SavedModel, save_model
+from securevfl.reports import tables
+from securevfl.reports.matrix import matrix
 from securevfl.reports.model import coefficient_table, model_lines
 from securevfl.scoring import load_models
 from securevfl.scoring.coefficients import standardized
@@ -100,6 +104,17 @@ def test_a_coefficient_per_unit_predicts_what_the_standardized_one_does() -> Non
     assert table is not None
     assert table.row_count == 3 * 3
     assert [column.header for column in table.columns][:2] == ["column", "class"]
+
+
+def test_brackets_in_names_are_no_markup() -> None:
+    model = part("bank")
+    header = replace(model.header, columns=("age [years]", "[/b]"))
+    console = Console(file=StringIO(), width=100)
+    console.print(coefficient_table([model_row(replace(model, header=header))]))
+    console.print(tables.table((("name", str),), ["of [y]"], "[/z]"))
+    console.print(matrix([], "[/w]"))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(name in printed for name in ("age [years]", "[/b]", "of [y]", "[/z]", "[/w]"))
 
 
 def test_a_network_is_shown_by_its_architecture() -> None:
