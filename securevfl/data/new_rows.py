@@ -23,7 +23,8 @@ class NewRows:
     """The same rows at every party, in the same order.
 
     Attributes:
-        ids: of the rows that all parties hold, sorted.
+        ids: of the rows that all parties hold, as they are compared, sorted.
+        written: these ids as the label party's file has them.
         features: by party, raw columns in the order that was asked for, shape (rows, P).
         labels: as text, None where the label party's file has none yet.
         dropped: by party, rows whose id another party lacks.
@@ -33,6 +34,7 @@ class NewRows:
     """
 
     ids: tuple[str, ...]
+    written: tuple[str, ...]
     features: Mapping[str, NDArray[np.float64]]
     labels: tuple[str | None, ...]
     dropped: Mapping[str, int]
@@ -66,7 +68,7 @@ def read_new_rows(
     dropped = dict.fromkeys(held, 0)
     ids = common_ids({name: rows.ids for name, rows in held.items()}, dropped, "the new rows")
     labels: tuple[str | None, ...] = (None,) * len(ids)
-    order = np.arange(len(ids))
+    order, written = np.arange(len(ids)), tuple(ids)
     features, unknown = {}, {}
     for source in sources:
         name, rows = source.name, held[source.name]
@@ -79,10 +81,10 @@ def read_new_rows(
             raise DataError(f"party {name!r}: {error}") from error
         unknown[name] = recipe.unknown(frame)
         if name == holder:
-            order = np.argsort(places)
+            order, written = np.argsort(places), tuple(rows.written.gather(places))
         if rows.labels is not None:
             labels = tuple(label or None for label in rows.labels.gather(places))
-    return NewRows(tuple(ids), features, labels, dropped, unused, order, unknown)
+    return NewRows(tuple(ids), written, features, labels, dropped, unused, order, unknown)
 
 
 def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[str, ...]]:
