@@ -72,7 +72,7 @@ def predict(
     new = found.rows
     guard = platformdirs.user_state_path("securevfl") / "label-guard"
     scored = score(plan, parts, new.features, new.ids, raw=new.raw, guard_directory=guard)
-    ids = [new.ids[row] for row in new.order]
+    ids = [new.written[row] for row in new.order]
     columns = score_columns(header, found.id_column, ids, scored.predictions[new.order])
     quality = metrics(header, scored.predictions, new.labels)
     if out == STANDARD_OUTPUT:

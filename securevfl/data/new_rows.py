@@ -23,7 +23,8 @@ class NewRows:
     """The same rows at every party, in the same order.
 
     Attributes:
-        ids: of the rows that all parties hold, sorted.
+        ids: of the rows that all parties hold, as they are compared, sorted.
+        written: these ids as the label party's file has them.
         features: by party, raw columns in the order that was asked for, shape (rows, P).
         labels: as text, None where the label party's file has none yet.
         dropped: by party, rows whose id another party lacks.
@@ -34,6 +35,7 @@ class NewRows:
     """
 
     ids: tuple[str, ...]
+    written: tuple[str, ...]
     features: Mapping[str, NDArray[np.float64]]
     labels: tuple[str | None, ...]
     dropped: Mapping[str, int]
@@ -68,7 +70,7 @@ def read_new_rows(
     dropped = dict.fromkeys(held, 0)
     ids = common_ids({name: rows.ids for name, rows in held.items()}, dropped, "the new rows")
     labels: tuple[str | None, ...] = (None,) * len(ids)
-    order = np.arange(len(ids))
+    order, written = np.arange(len(ids)), tuple(ids)
     features, unknown, raw = {}, {}, {}
     for source in sources:
         name, rows = source.name, held[source.name]
@@ -83,10 +85,10 @@ def read_new_rows(
         if name in recipes:
             raw[name] = recipe.as_they_were(frame)
         if name == holder:
-            order = np.argsort(places)
+            order, written = np.argsort(places), tuple(rows.written.gather(places))
         if rows.labels is not None:
             labels = tuple(label or None for label in rows.labels.gather(places))
-    return NewRows(tuple(ids), features, labels, dropped, unused, order, unknown, raw)
+    return NewRows(tuple(ids), written, features, labels, dropped, unused, order, unknown, raw)
 
 
 def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[str, ...]]:

@@ -56,7 +56,8 @@ class PartyRows:
     """What one party's file holds, rows in its order.
 
     Attributes:
-        ids: N different ids.
+        ids: N different ids, as they are compared.
+        written: These ids, as the file has them.
         columns: Names of the raw columns to use.
         frame: These columns: numbers, or text as it stands.
         labels: N labels as text, or None.
@@ -65,6 +66,7 @@ class PartyRows:
     """
 
     ids: "pl.Series"
+    written: "pl.Series"
     columns: tuple[str, ...]
     frame: "pl.DataFrame"
     labels: "pl.Series | None"
@@ -107,7 +109,7 @@ def read_party(
     frame = opened.read(columns, {*text, *settings.categories}, settings.markers)
     if frame.is_empty():
         raise DataError(f"party {source.name!r}: {path} has no rows")
-    ids = _ids(source, frame)
+    ids, written = _ids(source, frame)
     labels = None
     if source.label_column is not None:
         column = frame[source.label_column]
@@ -118,6 +120,7 @@ def read_party(
     notes = [] if found is None else [Note("file", source.name, None, f"{path.name}: {found.line}")]
     return PartyRows(
         ids,
+        written,
         columns,
         frame,
         labels,
@@ -219,7 +222,8 @@ def _feature_columns(source: FileSource, there: tuple[str, ...]) -> tuple[str, .
     return columns
 
 
-def _ids(source: FileSource, frame: "pl.DataFrame") -> "pl.Series":
+def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Series]":
+    """Ids as they are compared, and as they stand."""
     import polars as pl  # noqa: PLC0415
 
     column = frame[source.id_column]
@@ -230,14 +234,15 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> "pl.Series":
             f"text or integers"
         )
     where = f"party {source.name!r}: {source.id_column!r}"
-    ids = as_ids(_as_text(source.name, column), source.id_format, where)
+    written = _as_text(source.name, column)
+    ids = as_ids(written, source.id_format, where)
     if double := len(ids) - ids.n_unique():
         first = ids.filter(ids.is_duplicated())[0]
         raise DataError(
             f"party {source.name!r}: {double} duplicate ids in {source.id_column!r}, the first "
             f"is {first!r}"
         )
-    return ids
+    return ids, written
 
 
 def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":

@@ -131,8 +131,10 @@ def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> Ro
     for name, part in parts.items():
         if tables[name].columns != part.header.columns:
             raise DataError(f"party {name!r}: the model was not trained on these columns")
+    numbers = tuple(map(str, range(len(dataset.test_labels))))
     rows = NewRows(
-        ids=tuple(map(str, range(len(dataset.test_labels)))),
+        ids=numbers,
+        written=numbers,
         features={name: tables[name].test for name in parts},
         labels=_labels(dataset),
         dropped={},

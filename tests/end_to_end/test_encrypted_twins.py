@@ -87,7 +87,10 @@ def test_ten_classes_train_under_encryption(run_job: RunJob, scheme: str) -> Non
     assert relative_difference(encrypted, twin) <= PARAMETERS
 
 
-@pytest.mark.parametrize(("scheme", "rounds"), [("paillier", 2), ("ckks", 20), ("bfv", 20)])
+@pytest.mark.parametrize(
+    ("scheme", "rounds"),
+    [("paillier", 2), pytest.param("ckks", 20, marks=pytest.mark.slow), ("bfv", 20)],
+)
 def test_a9a_trains_alike_under_encryption(
     run_job: RunJob,
     real_data: Callable[[str], VerticalDataset],

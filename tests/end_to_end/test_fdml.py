@@ -276,6 +276,7 @@ def test_divergence_is_said_and_nothing_that_is_no_number_kept(
     assert all(np.isfinite(each.model.weights).all() for each in result.outcomes.values())
 
 
+@pytest.mark.slow
 def test_the_papers_table_on_a9a(real_data: Callable[..., VerticalDataset]) -> None:
     """Table 2 of Hu et al.: local 0.885, centralized 0.9025, FDML 0.9026."""
     a9a = real_data("a9a")

@@ -108,6 +108,7 @@ def test_encrypted_networks_take_the_gauss_newton_steps_of_their_twin_in_clear(
     assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
 
 
+@pytest.mark.slow
 def test_a9a_networks_train_alike_under_bfv(
     run_job: RunJob, real_data: Callable[[str], VerticalDataset]
 ) -> None:

@@ -25,12 +25,14 @@ name = "bank"
 role = "label"
 data = "bank.csv"
 label_column = "status"
+id_format = "folded"
 new_data = "bank-new.csv"
 [[party]]
 name = "shop"
 role = "feature"
 data = "shop.csv"
 id_column = "customer"
+id_format = "folded"
 new_data = "shop-new.csv"
 """
 
@@ -48,7 +50,8 @@ def job(clean_place: None) -> str:
     status = np.where(noisy > 0, "late", "paid")
     ids = [f"c{number:03}" for number in range(160)]
     old, new = slice(0, 120), slice(120, 160)
-    bank: dict[str, Any] = {"id": ids, "income": values[:, 0], "debt": values[:, 1]}
+    upper = [each.upper() for each in ids]
+    bank: dict[str, Any] = {"id": upper, "income": values[:, 0], "debt": values[:, 1]}
     bank["status"] = status
     shop: dict[str, Any] = {"customer": ids, "visits": values[:, 2] * 9, "spent": values[:, 3] + 7}
     write("bank.csv", {name: column[old] for name, column in bank.items()})
@@ -71,8 +74,8 @@ def test_new_rows_come_out_with_their_ids_probabilities_and_class_names(
     assert run("predict", job, "--out", "scores.csv", "--json", "out.json") == 0
     scores = pl.read_csv("scores.csv")
     assert scores.columns == ["id", "probability", "class"]
-    # In the order of the label party's file.
-    assert scores["id"].to_list() == [f"c{number:03}" for number in range(159, 122, -1)]
+    # As the label party's file has them, and in its order.
+    assert scores["id"].to_list() == [f"C{number:03}" for number in range(159, 122, -1)]
     chosen = np.where(scores["probability"] > 0.5, "paid", "late")
     assert scores["class"].to_list() == chosen.tolist()
     told = capsys.readouterr()

@@ -45,7 +45,7 @@ def test_a9a_ends_near_the_centralized_auc(run_job: RunJob, real_data: LoadReal)
     assert 0.901 <= result.scores[-1].auc <= 0.903
 
 
-@pytest.mark.parametrize("parties", [5, 17])
+@pytest.mark.parametrize("parties", [5, pytest.param(17, marks=pytest.mark.slow)])
 def test_more_parties_need_hardly_more_rounds_on_intensive_care_data(
     run_job: RunJob, real_data: LoadReal, parties: int
 ) -> None:

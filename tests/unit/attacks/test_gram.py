@@ -146,6 +146,7 @@ def test_row_by_row_takes_few_rows() -> None:
         factor_from_minibatches(seen, 601, 0.1, 3)
 
 
+@pytest.mark.slow
 def test_the_default_exchange_leaves_it_after_some_hundred_rounds() -> None:
     seen, truth = recorded(8, 200, "bfv", batch_size=115, local_steps=5)
     known = knowledge(8, 200, local_steps=5)

@@ -235,7 +235,9 @@ def test_without_clipping_gradients_the_claim_is_broken(
     assert found.gaussian > whole_claim(job, data)
 
 
-@pytest.mark.parametrize(("local_steps", "least"), [(1, 0.45), (5, 1 / 6)])
+@pytest.mark.parametrize(
+    ("local_steps", "least"), [(1, 0.45), pytest.param(5, 1 / 6, marks=pytest.mark.slow)]
+)
 def test_worst_rows_come_near_what_is_claimed(local_steps: int, least: float) -> None:
     neighbours = worst_case(NOISY_GRADIENTS, 10, local_steps)
     mu = mu_of(whole_claim(neighbours.job, neighbours.worlds[0]), DELTA)
@@ -245,7 +247,7 @@ def test_worst_rows_come_near_what_is_claimed(local_steps: int, least: float) ->
     assert epsilon_bound(*told.by_all, DELTA).mu < mu
 
 
-@pytest.mark.parametrize("multiplier", [0.0, 1.0])
+@pytest.mark.parametrize("multiplier", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_too_little_noise_on_gradients_is_found(multiplier: float) -> None:
     less = NOISY_GRADIENTS.model_copy(update={"gradient_noise_multiplier": multiplier})
     neighbours = worst_case(less, 10, 1)

@@ -34,9 +34,11 @@ def finding(measurement: Measurement) -> Finding:
     ("exchange", "parties", "error", "rank"),
     [
         ({"scheme": "plain"}, 2, 1e-6, 15),
-        ({"scheme": "bfv"}, 2, 1e-6, 15),
+        pytest.param({"scheme": "bfv"}, 2, 1e-6, 15, marks=pytest.mark.slow),
         ({"scheme": "masked"}, 3, 1e-3, 20),
-        ({"scheme": "bfv", "predictions": "masked"}, 3, 1e-3, 20),
+        pytest.param(
+            {"scheme": "bfv", "predictions": "masked"}, 3, 1e-3, 20, marks=pytest.mark.slow
+        ),
         ({"scheme": "bfv", "hide": "both"}, 3, 1e-3, 20),
     ],
 )

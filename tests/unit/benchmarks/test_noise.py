@@ -222,6 +222,7 @@ def test_settings_that_cannot_be_are_named(
         sweep(replace(SMALL, **changes), data)
 
 
+@pytest.mark.slow
 def test_the_curve_of_the_paper(real_data: Callable[..., VerticalDataset]) -> None:
     """Fig. 4 of FDML: above the best party alone for a while, then falling below."""
     a9a = real_data("a9a")

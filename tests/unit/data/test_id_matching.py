@@ -9,6 +9,7 @@ import pytest
 
 from securevfl.data import FileSource, VerticalDataset, load_files
 from securevfl.data.id_matching import IdFormat
+from securevfl.data.new_rows import read_new_rows
 from securevfl.errors import DataError
 
 
@@ -85,3 +86,13 @@ def test_whole_floats_are_numbers_where_ids_are(tmp_path: Path) -> None:
     bank = FileSource("bank", tmp_path / "bank.csv", "id", "y")
     shop = FileSource("shop", tmp_path / "shop.parquet", "id", id_format="number")
     assert load_files([bank, shop]).dropped == {"bank": 0, "shop": 0}
+
+
+def test_scores_carry_ids_as_the_label_party_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "bank.csv").write_text("id,x\n007,1\n012,2\n3,5\n")
+    (tmp_path / "shop.csv").write_text("id,z\n12,3\n7,4\n")
+    bank = FileSource("bank", tmp_path / "bank.csv", "id", features=("x",), id_format="number")
+    shop = replace(bank, name="shop", path=tmp_path / "shop.csv", features=("z",))
+    new = read_new_rows([shop, bank], "bank")
+    assert dict(zip(new.ids, new.written, strict=True)) == {"12": "012", "7": "007"}
+    assert [new.written[row] for row in new.order] == ["007", "012"]
