@@ -1,6 +1,5 @@
 """What a party can notice in its own features before anyone trains on them."""
 
-import hashlib
 import re
 
 import numpy as np
@@ -8,10 +7,12 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import Labels
 from securevfl.data.notes import Kind, Note
+from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
 
 COPY = 0.999
 FEWEST = 20
+FIRST = 1000
 _ID_NAME = re.compile(
     r"(^|[_\s.-])(id|uuid|guid|nr|no|key|index|rownum)($|[_\s.-])|[a-z](Id|ID|Nr)$"
 )
@@ -28,25 +29,42 @@ def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
         labels: at the label party, shape (N,).
     """
     notes: list[Note] = []
-    seen: dict[bytes, str] = {}
-    targets = [] if labels is None else _targets(labels)
+    twins: dict[bytes, list[int]] = {}
+    copies = _copies(table.train, labels)
 
     def note(kind: Kind, column: str, text: str) -> None:
         notes.append(Note(kind, table.name, column, text, warning=kind == "label"))
 
     for place, column in enumerate(table.columns):
-        values = np.ascontiguousarray(table.train[:, place])
-        if (values == values[0]).all():
+        values, head = table.train[:, place], table.train[:FIRST, place]
+        # Most columns show at once that they are none of these.
+        if (head == head[0]).all() and (values == values[0]).all():
             note("constant", column, "is the same in all training rows")
             continue
-        earlier = seen.setdefault(hashlib.blake2b(values.tobytes()).digest(), column)
-        if earlier != column:
-            note("duplicate", column, f"is {earlier!r} once more")
-        if any(_correlation(values, target) > COPY for target in targets):
+        alike = twins.setdefault(np.ascontiguousarray(head).tobytes(), [])
+        earlier = next((e for e in alike if np.array_equal(table.train[:, e], values)), None)
+        alike.append(place)
+        if earlier is not None:
+            note("duplicate", column, f"is {table.columns[earlier]!r} once more")
+        if copies[place]:
             note("label", column, "is a copy of the label, or nearly: no model is needed for it")
         elif _is_id(column, values):
             note("id", column, "has another whole number in every row, as an id has")
     return notes
+
+
+def _copies(train: NDArray[np.float64], labels: Labels | None) -> NDArray[np.bool_]:
+    """Which columns go with the label, or with a class, as closely as `COPY`."""
+    if labels is None:
+        return np.zeros(train.shape[1], np.bool_)
+    targets = np.column_stack(_targets(labels))
+    targets -= targets.mean(axis=0)
+    # Centred targets leave out what is common to all rows of a column.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        lengths = Scaling.fit(train).scale[:, None] * np.sqrt(len(train))
+        together = np.abs(train.T @ targets) / (lengths * np.linalg.norm(targets, axis=0))
+    copies: NDArray[np.bool_] = (together > COPY).any(axis=1)
+    return copies
 
 
 def _targets(labels: Labels) -> list[NDArray[np.float64]]:
@@ -58,14 +76,11 @@ def _targets(labels: Labels) -> list[NDArray[np.float64]]:
     return targets
 
 
-def _correlation(values: NDArray[np.float64], target: NDArray[np.float64]) -> float:
-    values, target = values - values.mean(), target - target.mean()
-    lengths = np.linalg.norm(values) * np.linalg.norm(target)
-    return float(abs(values @ target) / lengths) if 0 < lengths < np.inf else 0.0
-
-
 def _is_id(column: str, values: NDArray[np.float64]) -> bool:
-    if len(values) < FEWEST or (values != np.rint(values)).any():
+    whole = len(values) >= FEWEST and all(
+        (part == np.rint(part)).all() for part in (values[:FIRST], values[FIRST:])
+    )
+    if not whole:
         return False
     if len(np.unique(values)) < len(values):
         return False
