@@ -180,3 +180,15 @@ def test_weights_leave_float64_and_none_of_them_is_kept() -> None:
     assert any("left float64" in each.text for each in result.warnings)
     assert np.abs(all_weights(result)).max() < 1e100
     assert result.status in {3, 5}
+
+
+def test_where_no_loss_is_seen_the_end_is_scored_to_be_compared() -> None:
+    result = just_too_far(
+        exchange={"scheme": "bfv", "hide": "both"},
+        **{"learning_rate": 0.66, "rounds": 28, "eval_every": 6, "start": "random"},
+        **{"allow_label_leak": True, "allow_feature_leak": True},
+    )
+    kept = result.outcomes[result.plan.facts.label_party].kept
+    assert (kept.seen, kept.rounds, result.status) == ("score", 6, 5)
+    assert [each.rounds for each in result.scores] == [6, 12, 18, 24, 28, 6]
+    assert result.scores[0].auc > result.scores[4].auc + 0.2

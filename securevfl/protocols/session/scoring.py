@@ -141,8 +141,12 @@ class Timetable:
     test_rows: int
 
     def due(self, rounds: int) -> bool:
-        """Whether to score after so many rounds, wherever the job ends."""
-        return self.test_rows > 0 and self._regular(rounds)
+        """Whether to score after so many rounds, wherever the job ends.
+
+        After the last one, too, where earlier ones are scored: they are compared with it.
+        """
+        last = rounds == self.rounds and self.every != 0
+        return self.test_rows > 0 and (self._regular(rounds) or last)
 
     def times(self, rounds: int) -> int:
         """How often held-out rows have been scored if a job ends after so many rounds."""
