@@ -123,11 +123,13 @@ def _keep(job: Job, row: TrainRow, json: Path | None, html: Path | None) -> None
 
 def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
     """What was noticed in the parties' files, on standard error."""
+    from securevfl.reports.training import wrapped
+
     for note in dataset.notes:
         if note.warning:
             sys.stderr.write(f"securevfl: warning: {note.line}\n")
         elif not quiet:
-            sys.stderr.write(f"{note.line}\n")
+            sys.stderr.write("".join(f"{line}\n" for line in wrapped(note.line)))
 
 
 def _tell_first(
@@ -224,15 +226,17 @@ def _tell_rows_left_out(
     result: "TrainingResult", dataset: "VerticalDataset", *, quiet: bool
 ) -> None:
     """On stdout, and where that says nothing on stderr: no run is silent about it."""
+    from securevfl.reports.training import wrapped
+
     common = len(dataset.train_labels) + len(dataset.test_labels)
     left = [
         f"{party} {count} of {common + count}" for party, count in result.dropped.items() if count
     ]
-    told = f"rows left out, as not every party has them: {', '.join(left)}\n"
+    told = f"rows left out, as not every party has them: {', '.join(left)}"
     if left and quiet:
-        sys.stderr.write(f"securevfl: {told}")
+        sys.stderr.write(f"securevfl: {told}\n")
     elif left:
-        sys.stdout.write(told)
+        sys.stdout.write("".join(f"{line}\n" for line in wrapped(told)))
 
 
 def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> float:

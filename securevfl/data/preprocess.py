@@ -132,7 +132,9 @@ def _categories(
     part = ColumnRecipe(
         name, "category", levels=levels, missing_level=has_missing, other_level=pooled > 0
     )
-    told = f"becomes {len(part.columns)} columns, one a category"
+    several = f"{len(part.columns)} columns, one a category"
+    told = f"becomes {several if len(part.columns) > 1 else '1 column'}"
     if rare:
-        told += f"; {rare} rare categories are pooled in {OTHER_LEVEL!r}"
+        pooled_ones = "1 rare category is" if rare == 1 else f"{rare} rare categories are"
+        told += f"; {pooled_ones} pooled in {OTHER_LEVEL!r}"
     return part, [told]

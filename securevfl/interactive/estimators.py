@@ -52,7 +52,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         check_classification_targets(y)
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:  # noqa: PLR2004
-            raise DataError(f"y: one class only ({classes[0]!r}), expected at least 2 classes")
+            raise DataError(
+                f"y: one class only ({classes.tolist()[0]!r}), expected at least 2 classes"
+            )
         self.classes_ = classes
         dataset = self._dataset(
             X,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from securevfl.reports.tables import Column
+from securevfl.reports.tables import Column, share
 
 Row = Mapping[str, Any]
 SCORES = {
@@ -11,7 +11,7 @@ SCORES = {
     "accuracy": "accuracy",
     "brier": "Brier score",
     "log_loss": "log loss",
-    "r2": "R2",
+    "r2": "R²",
     "rmse": "RMSE",
     "mae": "MAE",
 }
@@ -43,8 +43,4 @@ def comparison_notes(row: Row) -> list[str]:
 
 
 def _score(key: str) -> Callable[[Row], str]:
-    def show(row: Row) -> str:
-        value = row.get(key)
-        return "-" if value is None else f"{value:.4f}"
-
-    return show
+    return lambda row: share(row.get(key))

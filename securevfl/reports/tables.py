@@ -53,6 +53,14 @@ def rate(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
+def share(value: float | None, sign: str = "") -> str:
+    """A score; a dash where there is none."""
+    if value is None:
+        return "-"
+    # What diverged has hundreds of digits.
+    return f"{value:{sign}.4f}" if abs(value) < 1e6 else f"{value:{sign}.3g}"  # noqa: PLR2004
+
+
 def _rounds(row: JobRow | RoundsRow | NetworksRow) -> str:
     mark = "" if row["reached_target"] else " *"
     return f"{row['rounds']:g}{mark}"
@@ -95,7 +103,7 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("exchange", exchange_text),
     ("Q", lambda row: f"{row['local_steps']}{' HE' if row.get('he_per_step') else ''}"),
     ("rounds", _rounds),
-    ("AUC", lambda row: ("≈" if row.get("binormal") else "") + _share(row["auc"])),
+    ("AUC", lambda row: ("≈" if row.get("binormal") else "") + share(row["auc"])),
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
@@ -104,7 +112,7 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
 )
 
 OF_TARGETS: tuple[Column[TrainRow], ...] = (
-    ("R²", lambda row: _share(row["r2"])),
+    ("R²", lambda row: share(row["r2"])),
     ("RMSE", lambda row: "-" if row["rmse"] is None else f"{row['rmse']:.4g}"),
 )
 
@@ -139,7 +147,7 @@ JOINT: tuple[Column[JointRow], ...] = (
     ("most", lambda row: _count(row["most_rounds_to"])),
     ("rounds", lambda row: f"{row['rounds']:g}"),
     ("score", lambda row: f"{row['score']:.4f}"),
-    ("guard", lambda row: _share(row["label_guard_ratio"])),
+    ("guard", lambda row: share(row["label_guard_ratio"])),
     ("sent", lambda row: size(row["bytes_sent"])),
     ("total", lambda row: seconds(row["total_s"])),
 )
@@ -264,10 +272,6 @@ def _times(row: Row, figure: str) -> str:
 
 def _count(value: float | None) -> str:
     return "*" if value is None else f"{value:g}"
-
-
-def _share(value: float | None, sign: str = "") -> str:
-    return "-" if value is None else f"{value:{sign}.4f}"
 
 
 def _seconds_or_dash(value: float | None) -> str:

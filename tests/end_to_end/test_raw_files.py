@@ -42,9 +42,9 @@ def write_files() -> None:
     def comma(value: float) -> str:
         return f"{value:.2f}".replace(".", ",")
 
-    bank = ["sep=;", "id;income;city;default"]
+    bank = ["sep=;", "id;income;city;unit;default"]
     bank += [
-        f"{n:05};{'k. A.' if n % 17 == 0 else comma(income[n])};{city[n]};{'ja' if y else 'nein'}"
+        f"{n:05};{'k. A.' if n % 17 == 0 else comma(income[n])};{city[n]};7;{'ja' if y else 'nein'}"
         for n, y in enumerate(default)
     ]
     shop = ["customer,spent,member,since"]
@@ -72,7 +72,9 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     write_files()
     Path("job.toml").write_text(JOB + '[preprocess]\nmissing = ["k. A."]\n')
     assert run("train", "job.toml", "--json", "out.json") == 0
-    told = capsys.readouterr().err
+    printed = capsys.readouterr()
+    told = " ".join(printed.err.split())
+    assert max(map(len, (printed.err + printed.out).splitlines())) <= 80
     assert "bank.csv: semicolon-separated, decimal ',', windows-1252" in told
     assert "shop.csv: comma-separated, decimal ',', utf-8" in told
     (row,) = rows_of("out.json", "train")
@@ -119,7 +121,7 @@ def test_a_copied_label_is_warned_of_even_where_little_is_told(capsys: Capture) 
     write_files()
     text = Path("bank.csv").read_bytes().decode("cp1252")
     lines = [f"{line};{line[-1] == 'a'}" for line in text.split("\r\n")[2:]]
-    head = "id;income;city;default;paid"
+    head = "id;income;city;unit;default;paid"
     Path("bank.csv").write_text("\n".join([head, *lines]), "utf-8")
     Path("job.toml").write_text(
         JOB.replace('"bfv"', '"plain"') + '[preprocess]\nmissing = ["k. A."]\n'

@@ -56,6 +56,7 @@ def test_what_is_left_out_or_pooled_is_told() -> None:
     assert "is left out: the same in all training rows" in told["same"]
     assert "is left out: 20 different values in 20 training rows, as an id or" in told["name"]
     assert "3 rare categories are pooled in '(other)'" in told["city"]
+    assert told["member"] == "party 'bank': column 'member' becomes 1 column"
     assert "days since 1970-01-01" in told["opened"]
 
 

@@ -203,6 +203,12 @@ def test_rounds_that_run_out_are_warned_of_and_shown(capsys: pytest.CaptureFixtu
     assert "round 2 of at most 2\n" in capsys.readouterr().err
 
 
+def test_one_class_is_named_as_it_is() -> None:
+    X, y = table()
+    with pytest.raises(ValueError, match=r"one class only \('late'\)"):
+        VerticalLogisticRegression().fit(X, ["late"] * len(y))
+
+
 def test_a_fit_that_failed_is_warned_of() -> None:
     X, y = table()
     model = VerticalLogisticRegression(

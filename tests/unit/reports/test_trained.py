@@ -43,6 +43,16 @@ def test_models_stand_beside_each_other_by_the_scores_that_all_have() -> None:
     assert probabilities == "Brier score 0.1200, log loss 0.4000 (joint)"
 
 
+def test_errors_of_real_targets_fit_even_where_training_diverged() -> None:
+    alone = {"auc": None, "accuracy": None, "r2": 0.28, "rmse": 1620.4656}
+    row = {**ROW, "auc": None, "accuracy": None, "r2": -1.234e104, "rmse": 2.5e55}
+    row["alone"] = {"bank": {**alone, "labels_lent": False}}
+    columns, models = compared(row)
+    assert [heading for heading, _ in columns] == ["model", "R²", "RMSE"]
+    assert [show(models[0]) for _, show in columns] == ["joint", "-1.23e+104", "2.5e+55"]
+    assert [show(models[1]) for _, show in columns] == ["bank alone", "0.2800", "1620.4656"]
+
+
 def test_figures_are_of_scores_losses_and_calibration() -> None:
     by_rounds, by_seconds, losses, calibration = curves(ROW)
     assert (by_rounds["x"], by_seconds["x"]) == ([7, 8], [0.1235, 0.2])
