@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-")
 _DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ].*)?$"
 OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
+EXACT_INTEGERS = 1 << 53
 
 
 class Preprocessing(BaseModel):
@@ -260,6 +261,9 @@ def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
     """
     import polars as pl  # noqa: PLC0415
 
+    if values.dtype.is_integer():
+        if beyond := int((values.cast(pl.Float64).abs() >= EXACT_INTEGERS).sum()):
+            raise ValueError(f"has {beyond} whole numbers from 2^53 on, which would be rounded")
     if values.dtype.is_numeric() or values.dtype == pl.Boolean:
         numbers = values.cast(pl.Float64)
         codes = [float(code) for code in missing if _is_number(code)]

@@ -195,14 +195,16 @@ class TrainingResult(Shown):
 
         Its training loss has fallen below that of the best constant prediction, and held-out rows,
         where there are some, are ranked better than chance by two of its standard errors; or R² is
-        above what says nothing of real targets has.
+        above what says nothing of real targets has. After one round the only loss is the start's:
+        scores alone tell.
         """
         useful = True
         if self.scores and self.scores[-1].r2 is not None:
             useful = self.scores[-1].r2 > r2_error(len(self.test_labels))
         elif self.scores:
             useful = self.scores[-1].auc > 0.5 + 2 * auc_error(self.test_labels)
-        return useful and self.outcomes[self.plan.facts.label_party].learned
+        only_started = self.rounds == 1 and bool(self.scores)
+        return useful and (only_started or self.outcomes[self.plan.facts.label_party].learned)
 
     @property
     def kept_rounds(self) -> int:
@@ -234,6 +236,7 @@ class TrainingResult(Shown):
                 own=lambda: self.alone,
                 predictions=self.predictions,
                 labels=self.test_labels,
+                noisy=self.scores[-1] if self.scores and self.plan.exchange.adds_noise else None,
             )
         )
 

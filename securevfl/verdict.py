@@ -6,6 +6,7 @@ for a model of its own. No real party can do that: it shows what joining is wort
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import hypot
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.models.comparing import accuracy_difference, auc_difference, r2_difference
+from securevfl.models.scores import auc_error, r2_error
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.scoring import Score
@@ -118,6 +120,7 @@ def warned(
     own: Callable[[], Mapping[str, Alone]],
     predictions: FloatArray,
     labels: Labels,
+    noisy: Score | None = None,
 ) -> Iterator[Warned]:
     """What there is to say of a job, the gravest first.
 
@@ -128,6 +131,7 @@ def warned(
         own: what each party is alone.
         predictions: of the held-out rows by all parties' models, shape (test rows, C).
         labels: of these rows.
+        noisy: the score of noisy predictions, where whoever uses the model gets such.
     """
     remedy = _remedy(plan)
     if not learned:
@@ -139,16 +143,28 @@ def warned(
     for text in _what_went_wrong(plan, kept):
         yield Warned("went wrong", f"{text}. {remedy}")
     # Transfer learning is for rows that one party does not hold and the other has no labels of.
+    given = "" if noisy is None else "'s noisy predictions"
     compares = learned and not plan.algorithm.own_components
     for name, each in own().items() if compares else ():
         better, error, what = _difference(each.predictions, predictions, labels)
+        if noisy is not None:
+            what = "R²" if is_real(labels) else "AUC"
+            better, error = _beyond_noise(each.score, noisy, labels)
         if better > max(ERRORS * error, WORTH):
             lent = ", were it lent the labels," if each.labels_lent else ""
             yield Warned(
                 "better alone",
                 f"party {name!r} alone{lent} has a held-out {what} {better:.3f} above that of the "
-                f"joint model (standard error {error:.3f}). {remedy}",
+                f"joint model{given} (standard error {error:.3f}). {remedy}",
             )
+
+
+def _beyond_noise(own: Score, noisy: Score, labels: Labels) -> tuple[float, float]:
+    """How much better one score is, and a standard error where rows cannot be compared."""
+    better = own.figure - noisy.figure
+    if is_real(labels):
+        return better, r2_error(len(labels))
+    return better, hypot(*(auc_error(labels, each.auc) for each in (own, noisy)))
 
 
 def status_of(warnings: tuple[Warned, ...]) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from securevfl.scoring.running import Scored
     from securevfl.scoring.sources import RowsToScore
 
-STANDARD_OUTPUT = Path("-")
+STANDARD_OUTPUT, LEAST_BYTES = Path("-"), 10_000
 
 
 def predict(
@@ -49,13 +49,13 @@ def predict(
     described = read_job(job)
     names.check_names(described)
     given = _given(rows or [])
-    _check_out(out, force=force)
+    _check_out(out, json, force=force)
     import platformdirs
 
     from securevfl.data.sources import load
     from securevfl.reports.results import write_results
     from securevfl.reports.scores import scores_as_csv, warnings, write_scores
-    from securevfl.scoring.outputs import metrics, score_columns
+    from securevfl.scoring.outputs import known_labels, metrics, score_columns
     from securevfl.scoring.parts import load_parts
     from securevfl.scoring.running import score, scoring_plan
     from securevfl.scoring.sources import rows_to_score
@@ -70,6 +70,7 @@ def predict(
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     header = parts[plan.label_party].header
     new = found.rows
+    known_labels(header, new.labels)  # before scores are sent and counted
     guard = platformdirs.user_state_path("securevfl") / "label-guard"
     scored = score(plan, parts, new.features, new.ids, raw=new.raw, guard_directory=guard)
     ids = [new.written[row] for row in new.order]
@@ -152,12 +153,15 @@ def _given(rows: Sequence[str]) -> dict[str, Path]:
     return given
 
 
-def _check_out(out: Path, *, force: bool) -> None:
-    """Refuse a place where scores cannot go, before any work."""
-    if out == STANDARD_OUTPUT:
-        return
+def _check_out(out: Path, json: Path | None, *, force: bool) -> None:
+    """Refuse places where scores and their row cannot go, before any work."""
+    from securevfl.files import require_room
     from securevfl.reports.scores import require_suffix
 
+    to_files = [path for path in (out, json) if path not in (None, STANDARD_OUTPUT)]
+    require_room({path: LEAST_BYTES for path in to_files if path is not None}, "result folder")
+    if out == STANDARD_OUTPUT:
+        return
     require_suffix(out)
     if out.exists() and not force:
         raise ConfigError(f"--out {out} is there already: name another file, or give --force")

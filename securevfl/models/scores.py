@@ -39,18 +39,23 @@ def _area(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
     return float(sum(sides) / (2 * len(others)))
 
 
-def auc_error(labels: Labels) -> float:
-    """The standard error of the AUC of scores that say nothing, √((n + 1)/(12·n₁·n₀)).
+def auc_error(labels: Labels, area: float = 0.5) -> float:
+    """The standard error of an AUC; of a half, of scores that say nothing, √((n + 1)/(12·n₁·n₀)).
 
     Beyond two classes that of the class where it is least. Source: Hanley and McNeil, Radiology 143
-    (1982), where the area is a half.
+    (1982), equation 1 with their approximation for exponential scores.
 
     Args:
         labels: class numbers, shape (n,); at least two classes.
+        area: the AUC.
     """
     _, counts = np.unique(labels, return_counts=True)
     rows = len(labels)
-    return float(np.sqrt((rows + 1) / (12 * np.max(counts * (rows - counts)))))
+    own = int(counts[np.argmax(counts * (rows - counts))])
+    others = rows - own
+    above = (own - 1) * (area / (2 - area) - area**2)
+    below = (others - 1) * (2 * area**2 / (1 + area) - area**2)
+    return float(np.sqrt((area * (1 - area) + above + below) / (own * others)))
 
 
 def accuracy(predictions: NDArray[np.float64], labels: Labels, middle: float = 0.0) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.calibration import Calibration, calibration
 from securevfl.models.header import ModelHeader
@@ -86,14 +86,13 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str |
     Raises:
         DataError: labels that are no class of the model, or no numbers where it predicts some.
     """
-    known = [row for row, label in enumerate(labels) if label is not None]
-    there = [label for label in labels if label is not None]
-    if not there:
+    truth = known_labels(header, labels)
+    if not len(truth):
         return Metrics(0)
-    predictions = predictions[known]
+    predictions = predictions[[row for row, label in enumerate(labels) if label is not None]]
     if header.classes == 0:
-        return _of_targets(predictions, there)
-    codes = _codes(header.class_names or (), there)
+        return _of_targets(predictions, truth.astype(np.float64))
+    codes = truth.astype(np.int64)
     chosen = class_numbers(header.loss, predictions)
     several = len(np.unique(codes)) > 1
     return Metrics(
@@ -104,19 +103,31 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str |
     )
 
 
+def known_labels(header: ModelHeader, labels: Sequence[str | None]) -> Labels:
+    """Those that are known, as class numbers or targets, shape (labelled rows,).
+
+    Raises:
+        DataError: labels that are no class of the model, or no numbers where it predicts some.
+    """
+    there = [label for label in labels if label is not None]
+    if header.classes != 0:
+        return _codes(header.class_names or (), there)
+    try:
+        targets = np.array([float(label) for label in there])
+    except ValueError as error:
+        raise DataError(f"labels: the model predicts numbers ({error})") from error
+    if not np.isfinite(targets).all():
+        raise DataError("labels: NaN or infinite targets")
+    return targets
+
+
 def _calibration(loss: str, predictions: FloatArray, codes: IntArray) -> Calibration | None:
     if not has_probabilities(loss):
         return None
     return calibration(probabilities(loss, predictions), codes)
 
 
-def _of_targets(predictions: FloatArray, labels: Sequence[str]) -> Metrics:
-    try:
-        targets = np.array([float(label) for label in labels])
-    except ValueError as error:
-        raise DataError(f"labels: the model predicts numbers ({error})") from error
-    if not np.isfinite(targets).all():
-        raise DataError("labels: NaN or infinite targets")
+def _of_targets(predictions: FloatArray, targets: FloatArray) -> Metrics:
     return Metrics(
         rows=len(targets),
         r2=r2(predictions, targets) if np.ptp(targets) > 0 else None,

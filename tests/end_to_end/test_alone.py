@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from securevfl import training, verdict
+from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.training import TrainingResult, train
@@ -76,3 +77,22 @@ def test_two_of_three_classes_in_training_still_make_three_columns() -> None:
     alone = trained(replace(three, train_labels=labels), rounds=1).alone
     assert {each.predictions.shape for each in alone.values()} == {(300, 3)}
     assert all(not (each.predictions.argmax(axis=1) == 1).any() for each in alone.values())
+
+
+def test_noise_that_makes_the_scores_worse_is_said() -> None:
+    job = Job.of(
+        job={"rounds": 20, "batch_size": "full"},
+        exchange={"scheme": "dp"},
+        privacy={"noise_multiplier": 6.0, "noise_seed": 3},
+    )
+    result = train(job, load("breast_cancer"))
+    assert result.clear_auc > 0.97
+    assert result.status == 4
+    assert "joint model's noisy predictions" in result.warnings[0].text
+
+
+def test_one_round_is_judged_by_its_score() -> None:
+    result = trained(data(), rounds=1)
+    assert result.rounds == 1
+    assert result.learned == (result.scores[-1].auc > 0.6)
+    assert result.learned

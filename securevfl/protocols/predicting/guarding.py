@@ -1,6 +1,8 @@
 """The held-out guard before new rows are scored: what these scores would show, with earlier ones.
 
-A row under a model is counted once: scoring it again shows the same numbers again.
+A row under a model is counted once: scoring it again shows the same numbers again. Under noise
+nothing is counted here: each scoring is a release of its own, and these are not added up across
+runs (docs/decisions/0028-scoring-new-rows.md).
 """
 
 from collections.abc import Callable

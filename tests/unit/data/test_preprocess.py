@@ -14,7 +14,7 @@ from securevfl.data.new_rows import read_new_rows
 from securevfl.data.preprocess import fit_recipe
 from securevfl.errors import DataError
 from securevfl.protocols.session.held_out_guard import names_of_rows
-from securevfl.recipe import ColumnRecipe, Preprocessing, Recipe
+from securevfl.recipe import MISSING, ColumnRecipe, Preprocessing, Recipe, numbers_of
 
 SETTINGS = Preprocessing(rare_count=3)
 FRAME = pl.DataFrame(
@@ -291,3 +291,11 @@ def test_a_recipe_is_data() -> None:
     part = ColumnRecipe("x", "category", levels=("a", "b"), missing_level=True)
     assert part.columns == ("x=a", "x=b", "x=(missing)")
     assert Recipe((part,)).text_columns == {"x"}
+
+
+def test_whole_numbers_that_float64_would_round_are_refused() -> None:
+    read = numbers_of(pl.Series("n", [(1 << 53) - 1, -5], dtype=pl.Int64), MISSING)
+    assert read.to_list() == [2.0**53 - 1, -5.0]
+    for beyond in (pl.Series([(1 << 63) + 7], dtype=pl.UInt64), pl.Series([-(1 << 60) - 1])):
+        with pytest.raises(ValueError, match=r"1 whole numbers from 2\^53 on"):
+            numbers_of(beyond, MISSING)
