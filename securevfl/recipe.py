@@ -261,9 +261,10 @@ def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
     """
     import polars as pl  # noqa: PLC0415
 
-    if values.dtype.is_integer():
-        if beyond := int((values.cast(pl.Float64).abs() >= EXACT_INTEGERS).sum()):
-            raise ValueError(f"has {beyond} whole numbers from 2^53 on, which would be rounded")
+    rounded = values.cast(pl.Float64).abs() >= EXACT_INTEGERS if values.dtype.is_integer() else None
+    if rounded is not None and rounded.any():
+        count = int(rounded.sum())
+        raise ValueError(f"has {count} whole numbers from 2^53 on, which would be rounded")
     if values.dtype.is_numeric() or values.dtype == pl.Boolean:
         numbers = values.cast(pl.Float64)
         codes = [float(code) for code in missing if _is_number(code)]
