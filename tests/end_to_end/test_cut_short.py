@@ -21,7 +21,7 @@ from tests.end_to_end.commands import run, two_organizations
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
 # Its seeds take a blink each, and it is never through before it has said how long it will take.
-AUDIT = ("--attack", "labels_from_residuals", "--exchange", "plain", "--repeats", "100")
+AUDIT = ("--attack", "labels_from_residuals", "--exchange", "plain", "--repeats", "3000")
 POLICY = ("--must-resist", "labels_from_residuals")
 
 
@@ -70,14 +70,14 @@ def test_an_audit_shows_and_writes_the_seeds_that_were_done() -> None:
     arguments = ("audit", job, *AUDIT, *POLICY, "--workers", "2", "--html", "out.html")
     result, lines, shown = cut_short(*arguments)
     _ends(lines)
-    assert lines[0] == "audit of job: attacks: 1, seeds: 100, exchanges: plain"
+    assert lines[0] == "audit of job: attacks: 1, seeds: 3000, exchanges: plain"
     assert lines[1].startswith("about ")
     (row,) = result["rows"]
     done = len(row["detail"]["values"])
-    assert 1 <= done < 100
+    assert 1 <= done < 3000
     assert result["partial"] is True
-    assert result["missing"] == [f"plain: {100 - done} of 100 seeds"]
-    mark = f"PARTIAL, interrupted: missing plain: {100 - done} of 100 seeds"
+    assert result["missing"] == [f"plain: {3000 - done} of 3000 seeds"]
+    mark = f"PARTIAL, interrupted: missing plain: {3000 - done} of 3000 seeds"
     assert shown.startswith(mark)
     assert mark in Path("out.html").read_text(encoding="utf-8")
     # An attack that leaks says so, and what is not whole shows nothing.

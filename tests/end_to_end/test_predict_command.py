@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 
@@ -97,7 +98,10 @@ def test_new_rows_come_out_with_their_ids_probabilities_and_class_names(
     frames = {"bank": bank[:-3], "shop": shop[::-1]}
     shares = model.predict_proba(frames)
     np.testing.assert_allclose(shares[:, 1], scores["probability"], atol=1e-12)
-    assert model.predict({**frames, "bank": bank[:-3].to_pandas()}) == scores["class"].to_list()
+    assert (
+        model.predict({**frames, "bank": pd.DataFrame(bank[:-3].to_dict(as_series=False))})
+        == scores["class"].to_list()
+    )
     linear = model.intercept_ + sum(
         frames[name]
         .select(load_model(Path(f"models/{name}.safetensors")).header.columns)
