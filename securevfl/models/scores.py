@@ -51,7 +51,8 @@ def auc_error(labels: Labels, area: float = 0.5) -> float:
     """
     _, counts = np.unique(labels, return_counts=True)
     rows = len(labels)
-    own = int(counts[np.argmax(counts * (rows - counts))])
+    pairs = counts * (rows - counts)
+    own = int(counts[np.flatnonzero(pairs == pairs.max())[-1]])  # of two classes the second
     others = rows - own
     above = (own - 1) * (area / (2 - area) - area**2)
     below = (others - 1) * (2 * area**2 / (1 + area) - area**2)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securevfl.data.suspicious import suspicious
+from securevfl.data.suspicious import FIRST, suspicious
 from securevfl.data.tables import PartyTable
 
 ROWS = 60
@@ -64,3 +64,14 @@ def test_constants_copies_and_ids_are_told(
     assert told(columns) == {
         "one": "constant", "again": "duplicate", "running": "id", "customer_id": "id",
     }  # fmt: skip
+
+
+def test_the_first_rows_alone_prove_nothing(generator: np.random.Generator) -> None:
+    numbers = generator.normal(size=FIRST + ROWS)
+    late, whole = numbers.copy(), np.arange(FIRST + ROWS, dtype=float)
+    late[-1] += 1
+    same, fraction = np.r_[np.zeros(FIRST), np.ones(ROWS)], whole.copy()
+    fraction[-1] += 0.5
+    columns = {"x": numbers, "almost x": late, "almost constant": same, "almost an id": fraction}
+    assert told(columns) == {}
+    assert told({"x": numbers, "again": numbers, "n": whole}) == {"again": "duplicate", "n": "id"}

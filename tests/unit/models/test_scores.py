@@ -56,3 +56,11 @@ def test_the_error_of_scores_that_say_nothing(generator: np.random.Generator) ->
     assert auc_error(np.repeat([0, 1, 2], [300, 60, 2])) == pytest.approx(
         auc_error(np.repeat([0, 1], [300, 62]))
     )
+
+
+def test_the_error_of_scores_that_say_something(generator: np.random.Generator) -> None:
+    labels = np.repeat([0, 1], [300, 60])
+    lengths = np.repeat([1.0, 4.0], [300, 60])  # exponential: an area of 4/5
+    found = [auc(generator.exponential(lengths)[:, None], labels) for _ in range(2000)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.005)
+    assert auc_error(labels, 0.8) == pytest.approx(np.std(found), rel=0.1)
