@@ -263,6 +263,28 @@ def test_a_mistake_gets_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.fixture
+def unscored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be scored, as it would be sent and counted."""
+
+    def score(*_: object, **__: object) -> None:
+        raise AssertionError("rows were scored")
+
+    monkeypatch.setattr("securevfl.scoring.running.score", score)
+
+
+@pytest.mark.usefixtures("unscored")
+@pytest.mark.parametrize("option", ["--out", "--json"])
+def test_places_that_cannot_be_written_are_found_before_scoring(
+    job: str, capsys: Capture, option: str
+) -> None:
+    Path("taken").write_text("a file, and no folder", encoding="utf-8")
+    places = {"--out": "scores.csv", "--json": "out.json", option: "taken/it.csv"}
+    assert run("predict", job, *(word for pair in places.items() for word in pair)) == 2
+    assert "taken cannot be written to" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("unscored")
 def test_labels_of_no_class_are_told(job: str, capsys: Capture) -> None:
     rows = pl.read_csv("labelled.csv").with_columns(status=pl.lit("lost"))
     rows.write_csv("labelled.csv")
