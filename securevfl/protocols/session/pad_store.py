@@ -99,13 +99,18 @@ class PadStore:
         self._keys = keys / party
         self._party = party
 
+    @property
+    def there(self) -> bool:
+        """Whether there is a file of pads, usable or not."""
+        return self.path.exists()
+
     def keep(self, pads: Pads) -> int:
         """Write pads, in one step, and say how many bytes that are.
 
         Raises:
             DataError: they cannot be written, or there are some already.
         """
-        if self.path.exists():
+        if self.there:
             raise DataError(f"pads {self.path}: there are some already")
         within = _Within(data=pads.data, costs=dict(pads.costs)).model_dump_json()
         tensors = {name: np.ascontiguousarray(values) for name, values in pads.arrays.items()}
@@ -184,7 +189,7 @@ class PadStore:
         Raises:
             DataError: it cannot be dropped.
         """
-        if not self.path.exists():
+        if not self.there:
             return False
         try:
             header = self.header()
@@ -277,3 +282,20 @@ class PadStore:
 
     def _refuse(self, why: str) -> NoReturn:
         raise DataError(f"pads {self.path}: {why}")
+
+
+@dataclass(frozen=True)
+class PadPlaces:
+    """Where the pads of all parties are in this process.
+
+    Attributes:
+        folder: of the files.
+        keys: of their keys.
+    """
+
+    folder: Path
+    keys: Path
+
+    def of(self, party: str) -> PadStore:
+        """A party's."""
+        return PadStore(self.folder, self.keys, party)

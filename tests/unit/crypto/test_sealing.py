@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from securevfl.crypto import sealing
-from securevfl.crypto.sealing import TAG_BYTES, new_key, seal, unseal
+from securevfl.crypto.sealing import SALT_BYTES, TAG_BYTES, new_key, seal, unseal
 from securevfl.errors import CryptoError
 
 CHUNK = 16
@@ -18,7 +18,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chunks_of(sealed: bytes) -> list[bytes]:
-    size = CHUNK + TAG_BYTES
+    size, sealed = CHUNK + TAG_BYTES, sealed[SALT_BYTES:]
     return [sealed[start : start + size] for start in range(0, len(sealed), size)]
 
 
@@ -27,12 +27,14 @@ def test_it_comes_back_whole(size: int) -> None:
     key, data = new_key(), DATA[:size]
     sealed = seal(key, data, b"header")
     assert unseal(key, sealed, b"header") == data
-    assert len(sealed) == size + TAG_BYTES * max(1, -(-size // CHUNK))
+    assert len(sealed) == SALT_BYTES + size + TAG_BYTES * max(1, -(-size // CHUNK))
 
 
 def test_nothing_of_it_shows() -> None:
-    sealed = seal(new_key(), bytes(3 * CHUNK), b"")
-    assert len(set(chunks_of(sealed))) == 3
+    key = new_key()
+    sealed = [seal(key, bytes(3 * CHUNK), b"") for _ in range(2)]
+    # Nor what two things under one key have in common.
+    assert len({chunk for each in sealed for chunk in chunks_of(each)}) == 6
 
 
 def test_keys_are_fresh() -> None:
@@ -40,7 +42,9 @@ def test_keys_are_fresh() -> None:
     assert len(new_key()) == sealing.KEY_BYTES
 
 
-@pytest.mark.parametrize("place", [0, CHUNK, CHUNK + TAG_BYTES, -1])
+@pytest.mark.parametrize(
+    "place", [0, SALT_BYTES, SALT_BYTES + CHUNK, SALT_BYTES + CHUNK + TAG_BYTES, -1]
+)
 def test_a_changed_bit_is_refused(place: int) -> None:
     key = new_key()
     sealed = bytearray(seal(key, DATA, b"header"))
@@ -59,7 +63,8 @@ def test_another_key_or_header_is_refused() -> None:
 
 def test_chunks_lost_moved_repeated_or_added_are_refused() -> None:
     key = new_key()
-    whole = chunks_of(seal(key, DATA, b""))
+    sealed = seal(key, DATA, b"")
+    salt, whole = sealed[:SALT_BYTES], chunks_of(sealed)
     orders = {
         order
         for count in range(5)
@@ -69,7 +74,7 @@ def test_chunks_lost_moved_repeated_or_added_are_refused() -> None:
     assert len(orders) == 1 + 3 + 9 + 27 + 81 - 1
     for order in orders:
         with pytest.raises(CryptoError, match="cut off"):
-            unseal(key, b"".join(whole[index] for index in order), b"")
+            unseal(key, salt + b"".join(whole[index] for index in order), b"")
 
 
 def test_any_length_but_its_own_is_refused() -> None:
