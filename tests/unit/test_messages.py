@@ -32,6 +32,7 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keeping import KeepState
 from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.pad_agreement import NamePads
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
 from securevfl.protocols.transfer.encrypted_scores import (
@@ -85,6 +86,7 @@ EXAMPLES: tuple[Message, ...] = (
     StepTaken(7, FLOATS[0], settled=True),
     KeepState(40),
     ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
+    NamePads(made=True, name=b"\2" * 16),
 )
 
 
@@ -176,6 +178,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "MaskedPenalties": 46,
         "StepTaken": 47,
         "ScoringHello": 55,
+        "NamePads": 74,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
