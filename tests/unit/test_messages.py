@@ -186,7 +186,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
 
 
 def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
-    assert {kind for kind in kinds() if kind.carries == "ciphertexts"} == {
+    assert {k for k in kinds() if k.carries == "ciphertexts" and k.number < 128} == {
         EncryptedValues,
         EncryptedProducts,
         EncryptedStep,
