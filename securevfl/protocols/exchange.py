@@ -6,7 +6,7 @@ command line and the documents ask the description, and nobody compares names.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -290,3 +290,8 @@ class Exchange(ABC):
             RangeExceeded: products could overflow; before any key is made.
             PeerViolation: a peer's key does not fit.
         """
+
+    @property
+    def make_ahead(self) -> Callable[[Any], Awaitable[Any]] | None:
+        """A party's part of making pads before training (`vertical.program.MakeAhead`), if any."""
+        return None

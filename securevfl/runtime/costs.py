@@ -14,7 +14,7 @@ something else: pieces that need no message, which a party does while it waits f
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -105,12 +105,16 @@ class Traffic:
     bytes_sent: int = 0
     ciphertext_bytes: int = 0
 
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.messages + other.messages,
+            self.bytes_sent + other.bytes_sent,
+            self.ciphertext_bytes + other.ciphertext_bytes,
+        )
+
     def with_sent(self, message: Message, size: int) -> "Traffic":
         """One message more."""
-        ciphertexts = size if message.carries == "ciphertexts" else 0
-        return Traffic(
-            self.messages + 1, self.bytes_sent + size, self.ciphertext_bytes + ciphertexts
-        )
+        return self + Traffic(1, size, size if message.carries == "ciphertexts" else 0)
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,24 @@ class Costs:
             self.hops = max(self.hops, hops + 1)
         elif stage == "ahead":
             self.hops = max(self.hops, hops)
+
+    def spent_ahead(self) -> dict[str, float]:
+        """What was spent ahead so far and setting up for it, by name, for `had_spent_ahead`."""
+        path = {each: self.path.get(each, 0.0) for each in (SETUP, AHEAD, AHEAD_COMMUNICATION)}
+        return {**path, **asdict(self._traffic_ahead)}
+
+    async def had_spent_ahead(self, spent: Mapping[str, float]) -> None:
+        """Count what an earlier run spent ahead for this one.
+
+        Args:
+            spent: what `spent_ahead` said at its end.
+        """
+        for each in (SETUP, AHEAD, AHEAD_COMMUNICATION):
+            self.passed(each, spent[each])
+            await self.clock.spend(spent[each])
+        counts = (int(spent[each.name]) for each in fields(Traffic))
+        earlier = Traffic(*counts)
+        self._traffic, self._traffic_ahead = self._traffic + earlier, self._traffic_ahead + earlier
 
     def end_round(self) -> None:
         """Keep the ledger as it stands at the end of a round."""

@@ -12,6 +12,7 @@ authenticated), and sealed tensors (`crypto.sealing`, safetensors).
 
 import struct
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -110,8 +111,7 @@ class PadStore:
         Raises:
             DataError: they cannot be written, or there are some already.
         """
-        if self.there:
-            raise DataError(f"pads {self.path}: there are some already")
+        self.require_none()
         within = _Within(data=pads.data, costs=dict(pads.costs)).model_dump_json()
         tensors = {name: np.ascontiguousarray(values) for name, values in pads.arrays.items()}
         tensors[WITHIN] = np.frombuffer(within.encode(), np.uint8)
@@ -126,6 +126,15 @@ class PadStore:
             self._destroy(place)
             raise
         return len(data)
+
+    def require_none(self) -> None:
+        """Check that nothing would be overwritten.
+
+        Raises:
+            DataError: pads are there, usable or not.
+        """
+        if self.there:
+            self._refuse("there are some already")
 
     def header(self) -> PadsHeader | None:
         """What the pads that are there say they are for; None where there are none.
@@ -277,6 +286,8 @@ class PadStore:
     def _delete_file(self) -> None:
         try:
             self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # where others' are still there
+                self.path.parent.rmdir()
         except OSError as error:
             raise DataError(f"pads {self.path} cannot be deleted: {error.strerror}") from error
 
