@@ -50,7 +50,7 @@ class RingProductOwner(BfvKeyHolder):
     """
 
     def __init__(self, product_format: RingProductFormat) -> None:
-        self._format = product_format
+        self.product_format = product_format
         self._layout = layout = RingLayout.of(product_format)
         super().__init__(layout.sizes, layout.extent, layout.inputs)
 
@@ -60,7 +60,7 @@ class RingProductOwner(BfvKeyHolder):
         Raises:
             RangeExceeded: another shape, or words that are no residues.
         """
-        fmt, layout = self._format, self._layout
+        fmt, layout = self.product_format, self._layout
         expected = (fmt.inner, fmt.columns)
         if values.shape != expected or values.dtype != np.uint64 or values.max() >> RING_BITS:
             raise RangeExceeded(
@@ -88,7 +88,7 @@ class RingProductOwner(BfvKeyHolder):
             CryptoError: bytes that are no reply of this key.
         """
         values = self._opened(ciphertext, self._layout.replies, self._layout.positions())
-        return _of_replies(self._layout, self._format, values)
+        return _of_replies(self._layout, self.product_format, values)
 
 
 class RingProductEvaluator(BfvMultiplier):
@@ -104,7 +104,7 @@ class RingProductEvaluator(BfvMultiplier):
     """
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
-        self._format = product_format
+        self.product_format = product_format
         self._layout = layout = RingLayout.of(product_format)
         matrix_bits = product_format.matrix_bits
         super().__init__(public_bytes, layout.sizes, layout.inputs, layout.replies, matrix_bits)
@@ -138,14 +138,14 @@ class RingProductEvaluator(BfvMultiplier):
             vectors[at : at + layout.groups] for at in range(0, layout.inputs, layout.groups)
         ]
         positions, masks, replies = layout.positions(), [], []
-        for start in range(0, self._format.outputs, layout.side):
+        for start in range(0, self.product_format.outputs, layout.side):
             with seal_errors("an encrypted vector"):
                 totals = self._totals(by_chunk, matrix[start : start + layout.side])
                 for total in totals:
                     blinder = self._pool.take()
                     masks.append(blinder.mask[positions])
                     replies.append(self._finished(total, blinder.ciphertext, positions))
-        return b"".join(replies), _of_replies(layout, self._format, np.stack(masks))
+        return b"".join(replies), _of_replies(layout, self.product_format, np.stack(masks))
 
     def _totals(
         self, by_chunk: list[list[seal.Ciphertext]], rows: IntArray
@@ -174,7 +174,10 @@ class RingProductEvaluator(BfvMultiplier):
         return transformed
 
     def _require(self, matrix: IntArray) -> None:
-        expected, bound = (self._format.outputs, self._format.inner), self._format.matrix_bound
+        expected, bound = (
+            (self.product_format.outputs, self.product_format.inner),
+            self.product_format.matrix_bound,
+        )
         if matrix.shape != expected or matrix.dtype != np.int64:
             raise RangeExceeded(
                 f"matrix is {matrix.dtype} of shape {matrix.shape}, int64 of {expected} expected"

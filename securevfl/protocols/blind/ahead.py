@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from securevfl.crypto.ring_products import RingEvaluator, RingFormat, RingOwner
+from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.protocols.blind.links import Link, links_of
 from securevfl.protocols.blind.pads import (
@@ -26,6 +27,9 @@ from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.runtime.costs import AHEAD, SETUP
 
+if TYPE_CHECKING:
+    from securevfl.crypto.ring_products import RingProductEvaluator
+
 FOR_STEPS, FOR_PREDICTIONS = "ring, steps", "ring, predictions"
 LARGEST_SCALE = 48
 
@@ -34,8 +38,8 @@ LARGEST_SCALE = 48
 class Formats:
     """What the products of one link are like."""
 
-    for_steps: RingFormat
-    for_predictions: RingFormat
+    for_steps: RingProductFormat
+    for_predictions: RingProductFormat
 
     @classmethod
     def of(
@@ -62,15 +66,14 @@ class Formats:
         rows = max(each.rows for each in schedule.rounds)
         together, line = max(map(len, groups)), plan.line
 
-        def of(inner: int, outputs: int, largest: int) -> RingFormat:
-            return RingFormat(
+        def of(inner: int, outputs: int, largest: int) -> RingProductFormat:
+            return RingProductFormat(
                 inner=inner,
                 outputs=outputs,
-                together=together,
-                largest_entry=largest,
+                columns=together,
+                matrix_bound=largest,
                 products=len(groups),
                 bandwidth_mbit=line.bandwidth_mbit,
-                latency_ms=line.latency_ms,
             )
 
         return cls(
@@ -145,7 +148,7 @@ class Links:
                 columns=agreement.columns[name], feature_bound=agreement.feature_bound,
             )  # fmt: skip
             async with party.costs.compute(SETUP):
-                made = HolderKeys(RingOwner(formats.for_steps), RingOwner(formats.for_predictions))
+                made = _fresh_keys(formats)
             for what, key in (
                 (FOR_STEPS, made.for_steps),
                 (FOR_PREDICTIONS, made.for_predictions),
@@ -194,13 +197,25 @@ class Links:
         return Pads(own, held)
 
 
-async def _take_key(party: Party, holder: str, what: str, fmt: RingFormat) -> RingEvaluator:
+def _fresh_keys(formats: Formats) -> HolderKeys:
+    from securevfl.crypto.ring_products import RingProductOwner  # noqa: PLC0415
+
+    return HolderKeys(
+        RingProductOwner(formats.for_steps), RingProductOwner(formats.for_predictions)
+    )
+
+
+async def _take_key(
+    party: Party, holder: str, what: str, fmt: RingProductFormat
+) -> "RingProductEvaluator":
+    from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
+
     _, message = await party.channel.receive([holder], PublicKey)
     if message.scheme != what:
         raise PeerViolation(f"{holder} sent a key of {message.scheme!r}, {what!r} is due")
     async with party.costs.compute(SETUP):
         try:
-            return RingEvaluator(message.material, fmt)
+            return RingProductEvaluator(message.material, fmt)
         except KeyMismatch as error:
             raise KeyMismatch(f"key of {holder}: {error}") from error
         except CryptoError as error:

@@ -18,21 +18,27 @@ Source: docs/decisions/0032-blind.md.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.arrays import RingArray
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
-from securevfl.crypto.ring_products import RingEvaluator, RingOwner
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import EXTRAPOLATION_BITS, Widths
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
+if TYPE_CHECKING:
+    from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+
+D = TypeVar("D", np.int64, np.uint64)
+
 
 @message_kind(60, stage="ahead", carries="ciphertexts")
 class PadInputs(StepMessage):
-    """Enc(u, τ) and Enc(τ) of each group in a block of rounds; `step` is the block's first."""
+    """Enc(τ, u) and Enc(τ) of each group in a block of rounds; `step` is the block's first."""
 
     for_steps: Blobs
     for_predictions: Blobs
@@ -40,7 +46,7 @@ class PadInputs(StepMessage):
 
 @message_kind(61, stage="ahead", carries="ciphertexts")
 class PadProducts(StepMessage):
-    """Their products with [−N | −B] and X, masked, in the same order."""
+    """Their products with [−B | −N] and X, masked, in the same order."""
 
     of_steps: Blobs
     of_predictions: Blobs
@@ -101,16 +107,16 @@ class OwnerPads:
 class HolderKeys:
     """A holder's keys, one for each shape of product."""
 
-    for_steps: RingOwner
-    for_predictions: RingOwner
+    for_steps: "RingProductOwner"
+    for_predictions: "RingProductOwner"
 
 
 @dataclass(frozen=True, eq=False)
 class OwnerKeys:
     """An owner's ends of them."""
 
-    for_steps: RingEvaluator
-    for_predictions: RingEvaluator
+    for_steps: "RingProductEvaluator"
+    for_predictions: "RingProductEvaluator"
 
 
 class Holding:
@@ -152,10 +158,9 @@ class Holding:
         for group in groups.values():
             pads = [ring.truncated(self._pads[r.index], dropped, first=True) for r in group]
             points = np.stack([self._points[r.index] for r in group], axis=1)
-            for_steps.append(
-                self._keys.for_steps.encrypt(np.vstack([np.stack(pads, axis=1), points]))
-            )
-            for_predictions.append(self._keys.for_predictions.encrypt(points))
+            both = np.vstack([points, np.stack(pads, axis=1)])
+            for_steps.append(_encrypted(self._keys.for_steps, both))
+            for_predictions.append(_encrypted(self._keys.for_predictions, points))
         return PadInputs(rounds[0].index, tuple(for_steps), tuple(for_predictions))
 
     def take(
@@ -170,14 +175,12 @@ class Holding:
         _require_groups(owner, message.of_steps, message.of_predictions, groups)
         steps: dict[int, RingArray] = {}
         predictions: dict[int, RingArray] = {}
-        columns = len(self._point)
         for place, group in enumerate(groups.values()):
-            shape = columns, len(group)
-            found = _checked(owner, self._keys.for_steps, message.of_steps[place], shape)
-            shape = group[0].rows, len(group)
-            seen = _checked(owner, self._keys.for_predictions, message.of_predictions[place], shape)
+            found = _decrypted(owner, self._keys.for_steps, message.of_steps[place])
+            seen = _decrypted(owner, self._keys.for_predictions, message.of_predictions[place])
             for column, each in enumerate(group):
-                steps[each.index], predictions[each.index] = found[:, column], seen[:, column]
+                steps[each.index] = found[:, column]
+                predictions[each.index] = seen[: each.rows, column]
         dropped = self._scales.step_bits - self._widths.weight_bits
         corrections, extrapolation = [], Extrapolation(first=True)
         rounds = sorted((each for group in groups.values() for each in group), key=_index)
@@ -212,16 +215,16 @@ def products(
     for place, (group, rounds) in enumerate(groups.items()):
         found, matrix = message.for_steps[place], matrices[group]
         try:
-            reply, steps = keys.for_steps.product(found, matrix.steps)
+            reply, steps = _product(keys.for_steps, found, matrix.steps)
             of_steps.append(reply)
             found = message.for_predictions[place]
-            reply, predictions = keys.for_predictions.product(found, matrix.features)
+            reply, predictions = _product(keys.for_predictions, found, matrix.features)
             of_predictions.append(reply)
         except CryptoError as error:
             raise MalformedMessage(f"from {holder}: {error}") from error
         for column, each in enumerate(rounds):
             pads.steps[each.index] = ring.reduced(-steps[:, column])
-            pads.predictions[each.index] = ring.reduced(-predictions[:, column])
+            pads.predictions[each.index] = ring.reduced(-predictions[: each.rows, column])
     return pads, PadProducts(message.step, tuple(of_steps), tuple(of_predictions))
 
 
@@ -234,11 +237,32 @@ def _require_groups(
         )
 
 
-def _checked(owner: str, key: RingOwner, reply: bytes, shape: tuple[int, int]) -> RingArray:
+def _encrypted(key: "RingProductOwner", values: RingArray) -> bytes:
+    """Of as many rows and columns as the format has, 0 beyond those of a group."""
+    fmt = key.product_format
+    return key.encrypt(_filled(values, (fmt.inner, fmt.columns)))
+
+
+def _product(
+    key: "RingProductEvaluator", encrypted: bytes, matrix: IntArray
+) -> tuple[bytes, RingArray]:
+    fmt = key.product_format
+    return key.product(encrypted, _filled(matrix, (fmt.outputs, fmt.inner)))
+
+
+def _decrypted(owner: str, key: "RingProductOwner", reply: bytes) -> RingArray:
     try:
-        return key.decrypt(reply, *shape)
+        return key.decrypt(reply)
     except CryptoError as error:
         raise MalformedMessage(f"from {owner}: {error}") from error
+
+
+def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:
+    if values.shape == shape:
+        return np.ascontiguousarray(values)
+    filled = np.zeros(shape, values.dtype)
+    filled[: values.shape[0], : values.shape[1]] = values
+    return filled
 
 
 def _index(each: Round) -> int:

@@ -62,7 +62,7 @@ class Matrices:
     """One group's, at the owner.
 
     Attributes:
-        steps: [−N | −B] with step fraction bits of the product, shape (P, S + P).
+        steps: [−B | −N] with step fraction bits of the product, shape (P, P + S).
         features: X, shape (S, P).
     """
 
@@ -72,12 +72,12 @@ class Matrices:
     @cached_property
     def of_residuals(self) -> Factor:
         """−N."""
-        return Factor(self.steps[:, : len(self.features)])
+        return Factor(self.steps[:, len(self.steps) :])
 
     @cached_property
     def of_weights(self) -> Factor:
         """−B."""
-        return Factor(self.steps[:, len(self.features) :])
+        return Factor(self.steps[:, : len(self.steps)])
 
     @cached_property
     def of_features(self) -> Factor:
@@ -184,7 +184,7 @@ class Schedule:
         features = batch.inputs / self._units
         largest = float(np.max(np.abs(features), initial=0.0))
         return Matrices(
-            np.hstack([of_residuals, of_weights]),
+            np.hstack([of_weights, of_residuals]),
             encode(features, widths.feature_bits, largest, "features"),
         )
 
