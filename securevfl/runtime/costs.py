@@ -14,7 +14,7 @@ something else: pieces that need no message, which a party does while it waits f
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -112,10 +112,6 @@ class Traffic:
             self.ciphertext_bytes + other.ciphertext_bytes,
         )
 
-    def with_sent(self, message: Message, size: int) -> "Traffic":
-        """One message more."""
-        return self + Traffic(1, size, size if message.carries == "ciphertexts" else 0)
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -192,10 +188,11 @@ class Costs:
         kind = type(message).__name__
         self.messages[kind] += 1
         self.bytes_sent[kind] += size
+        one = Traffic(1, size, size if message.carries == "ciphertexts" else 0)
         if message.stage in {"round", "ahead"}:
-            self._traffic = self._traffic.with_sent(message, size)
+            self._traffic += one
         if message.stage == "ahead":
-            self._traffic_ahead = self._traffic_ahead.with_sent(message, size)
+            self._traffic_ahead += one
 
     def received(self, stage: Stage, hops: int) -> None:
         """Note a message that came, and how many hops its sender was at."""
@@ -204,23 +201,26 @@ class Costs:
         elif stage == "ahead":
             self.hops = max(self.hops, hops)
 
-    def spent_ahead(self) -> dict[str, float]:
-        """What was spent ahead so far and setting up for it, by name, for `had_spent_ahead`."""
-        path = {each: self.path.get(each, 0.0) for each in (SETUP, AHEAD, AHEAD_COMMUNICATION)}
-        return {**path, **asdict(self._traffic_ahead)}
+    def made_ahead(self) -> dict[str, float]:
+        """What was made ahead until now, on this party's path and in its messages; see `bring`."""
+        seconds = {each: self.path.get(each, 0.0) for each in (AHEAD, AHEAD_COMMUNICATION)}
+        return {**seconds, **asdict(self._traffic_ahead)}
 
-    async def had_spent_ahead(self, spent: Mapping[str, float]) -> None:
-        """Count what an earlier run spent ahead for this one.
+    async def bring(self, made_ahead: Mapping[str, float]) -> None:
+        """Count what an earlier run made ahead for this one, as if it were made here and now.
 
         Args:
-            spent: what `spent_ahead` said at its end.
+            made_ahead: `Costs.made_ahead` of this party at the end of that run.
+
+        Raises:
+            KeyError: a figure is missing.
         """
-        for each in (SETUP, AHEAD, AHEAD_COMMUNICATION):
-            self.passed(each, spent[each])
-            await self.clock.spend(spent[each])
-        counts = (int(spent[each.name]) for each in fields(Traffic))
-        earlier = Traffic(*counts)
-        self._traffic, self._traffic_ahead = self._traffic + earlier, self._traffic_ahead + earlier
+        for component in (AHEAD, AHEAD_COMMUNICATION):
+            self.passed(component, made_ahead[component])
+            await self.clock.spend(made_ahead[component])
+        traffic = Traffic(**{name: int(made_ahead[name]) for name in asdict(Traffic())})
+        self._traffic += traffic
+        self._traffic_ahead += traffic
 
     def end_round(self) -> None:
         """Keep the ledger as it stands at the end of a round."""

@@ -116,6 +116,7 @@ def test_copies_put_back_are_refused(kept: Place, tmp_path: Path) -> None:
     shutil.copy(path, tmp_path / "pads copy")
     shutil.copy(kept.key, tmp_path / "key copy")
     kept.take()
+    path.parent.mkdir(exist_ok=True)
     shutil.copy(tmp_path / "pads copy", path)
     with pytest.raises(DataError, match="taken already"):
         kept.take()
@@ -321,6 +322,7 @@ def test_discarded_pads_are_gone_with_their_key(kept: Place, tmp_path: Path) -> 
     assert kept.store().discard()
     assert not kept.store().discard()
     assert not path.exists()
+    path.parent.mkdir(exist_ok=True)
     shutil.copy(tmp_path / "copy", path)
     with pytest.raises(DataError, match="taken already"):
         kept.take()
