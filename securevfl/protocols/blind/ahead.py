@@ -165,6 +165,11 @@ class Links:
         )
         return cls(party, own, schedule, keys=keys, matrices=matrices, holdings=holdings)
 
+    def go_on(self, shares: Mapping[str, RingArray]) -> None:
+        """Start with the shares of an earlier run, by owner, as `Holding.go_on` takes them."""
+        for name, holding in self._holdings.items():
+            holding.go_on(shares[name])
+
     async def make(self, rounds: Sequence[Round]) -> Pads:
         """Make everything for a block of rounds.
 

@@ -81,11 +81,13 @@ class HolderPads:
         residuals: w_r, shape (S,).
         predictions: h_r, shape (S,).
         weights: its share of θ after the last of these rounds, shape (P,).
+        path: its shares of θ and of ζ after each round, shape (2, P).
     """
 
     residuals: dict[int, RingArray]
     predictions: dict[int, RingArray]
     weights: RingArray
+    path: dict[int, RingArray] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -127,24 +129,18 @@ class Holding:
         keys: its own.
         widths: of the job.
         scales: the owner's.
-        weights: its share of θ where the first block starts; none where the owner knows θ.
     """
 
-    def __init__(
-        self,
-        columns: int,
-        keys: HolderKeys,
-        widths: Widths,
-        scales: Scales,
-        *,
-        weights: RingArray | None = None,
-    ) -> None:
+    def __init__(self, columns: int, keys: HolderKeys, widths: Widths, scales: Scales) -> None:
         self._keys, self._widths, self._scales = keys, widths, scales
-        zeros = np.zeros(columns, np.uint64)
-        self.weights = zeros if weights is None else weights
-        self._point = self.weights
+        # The owner knows θ at the start.
+        self.weights = self._point = np.zeros(columns, np.uint64)
         self._pads: dict[int, RingArray] = {}
         self._points: dict[int, RingArray] = {}
+
+    def go_on(self, shares: RingArray) -> None:
+        """Start the next block with the shares of θ and ζ of an earlier run, shape (2, P)."""
+        self.weights, self._point = shares
 
     def inputs(self, groups: Mapping[int, Sequence[Round]]) -> PadInputs:
         """Draw pads of a block, and encrypt them group by group."""
@@ -183,6 +179,7 @@ class Holding:
                 predictions[each.index] = seen[: each.rows, column]
         dropped = self._scales.step_bits - self._widths.weight_bits
         corrections, extrapolation = [], Extrapolation(first=True)
+        path: dict[int, RingArray] = {}
         rounds = sorted((each for group in groups.values() for each in group), key=_index)
         for each in rounds:
             moved = ring.truncated(steps[each.index], dropped, first=True)
@@ -191,7 +188,8 @@ class Holding:
             self.weights = new
             upcoming = self._points.get(each.index + 1, self._point)
             corrections.append(ring.reduced(extrapolated - upcoming))
-        pads = HolderPads(self._pads, predictions, self.weights)
+            path[each.index] = np.stack([new, upcoming])
+        pads = HolderPads(self._pads, predictions, self.weights, path)
         self._pads = {}
         return pads, Corrections(rounds[0].index, np.stack(corrections))
 

@@ -26,6 +26,7 @@ from safetensors.numpy import load, save
 from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
 from securevfl.errors import ConfigError, CryptoError, DataError
 from securevfl.files import replace_file, sync_folder, wipe_file
+from securevfl.protocols.session.state_seal import StateSeal
 
 MAGIC, WITHIN = b"SVFLPAD1", "within"
 MOST_HEADER_BYTES = 1 << 16
@@ -208,6 +209,10 @@ class PadStore:
             self._destroy(self._key_of(header))
         self._delete_file()
         return True
+
+    def state_seal(self, job_hash: str) -> StateSeal:
+        """What seals this party's states, with a key where those of pads are."""
+        return StateSeal(self._keys, self._party, job_hash)
 
     def _key_of(self, header: PadsHeader) -> Path:
         return self._keys / f"{header.batch}.key"
