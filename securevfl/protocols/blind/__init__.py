@@ -1,0 +1,1 @@
+"""The blind exchange: parameters, predictions and residuals in shares until the end."""
