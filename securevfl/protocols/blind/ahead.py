@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from securevfl.crypto.ring_layout import RingProductFormat
+from securevfl.arrays import RingArray
 from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.protocols.blind.links import Link, links_of
 from securevfl.protocols.blind.pads import (

@@ -1,4 +1,4 @@
-"""A party's pads from the run that makes them to the one that uses them; its shares in a state.
+"""A party's pads from the run that makes them to the one that uses them.
 
 The matrices that pads were multiplied with lie beside them: another run could compute them
 otherwise in the last bit, and a pad times that bit would be anything. All else that pads stand on
@@ -7,22 +7,18 @@ is named by a digest: rounds, widths, the rows and this party's features in fixe
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from securevfl.arrays import RingArray
 from securevfl.errors import DataError
 from securevfl.protocols.blind.ahead import Pads
 from securevfl.protocols.blind.pads import HolderPads, OwnerPads
-from securevfl.protocols.blind.rounds import SharedWeights
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import Widths
-from securevfl.protocols.session.state_seal import StateSeal
-from securevfl.protocols.vertical.memory import Remembers
 
 OWN, HELD, STEPS, SCALES = "own", "held", "steps", "scales"
 Arrays = Mapping[str, NDArray[Any]]
@@ -85,41 +81,6 @@ def pads_from(
         )
     except KeyError as error:
         raise DataError(f"pads made ahead lack {error}") from error
-
-
-@dataclass
-class Shares(Remembers):
-    """What a party keeps from round to round: its shares, and nothing that was made ahead.
-
-    Attributes:
-        own: of its own parameters.
-        held: of those whose links it holds, by owner: of θ and ζ, shape (2, P).
-        seal: of states; None keeps them in memory alone.
-    """
-
-    own: SharedWeights
-    held: dict[str, RingArray]
-    seal: StateSeal | None = field(default=None)
-
-    @override
-    def arrays(self) -> Arrays:
-        """All of it, sealed."""
-        arrays = {f"{HELD}/{name}": values for name, values in self.held.items()}
-        arrays[OWN] = np.stack([self.own.weights, self.own.point])
-        return arrays if self.seal is None else self.seal.seal(arrays)
-
-    @override
-    def restore(self, arrays: Arrays) -> None:
-        """Put all of it back.
-
-        Raises:
-            DataError: the key of what was sealed is gone, or something is missing.
-        """
-        found = dict(arrays) if self.seal is None else self.seal.open(arrays)
-        if found.keys() != {OWN, *(f"{HELD}/{name}" for name in self.held)}:
-            raise DataError("session state: not the shares that this party keeps")
-        self.own.weights, self.own.point = found[OWN]
-        self.held.update({name: found[f"{HELD}/{name}"] for name in self.held})
 
 
 def _named(start: str, pads: OwnerPads | HolderPads) -> dict[str, RingArray]:

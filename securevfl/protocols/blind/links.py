@@ -18,6 +18,11 @@ class Link:
     holder: str
 
 
+def holder_of(party: Party) -> str:
+    """Who holds the other share of this party's parameters."""
+    return next(each.holder for each in links_of(party) if each.owner == party.name)
+
+
 def links_of(party: Party) -> tuple[Link, ...]:
     """One for each party: the label party holds for all others, and the first of them for it."""
     label_party, others = party.label_party, party.feature_parties

@@ -78,6 +78,15 @@ class SharedWeights:
         self.weights = ring.encode(start, widths.weight_bits, LARGEST_WEIGHT, "starting weights")
         self.point = self.weights
 
+    @property
+    def shares(self) -> RingArray:
+        """Of θ and of ζ, shape (2, P)."""
+        return np.stack([self.weights, self.point])
+
+    def go_on(self, shares: RingArray) -> None:
+        """Be where an earlier run was, whose `shares` these are."""
+        self.weights, self.point = shares
+
     def predictions(self, each: Round, matrices: Matrices, pads: OwnerPads) -> RingArray:
         """Its share of X·ζ, shape (S,)."""
         return ring.reduced(matrices.of_features @ self.point + pads.predictions.pop(each.index))
