@@ -69,7 +69,7 @@ def settle_pads(
     except DataError as error:
         if not force:
             raise DataError(
-                f"{error}; --force drops them, --ahead --force makes new ones"
+                f"{error}; --force goes on without, --ahead --force makes new ones"
             ) from error
         _discard(there)
         return f"drops pads: {error}"
@@ -98,6 +98,16 @@ def make(job: Job, dataset: "VerticalDataset", places: PadPlaces) -> Made:
         SecureVFLError: as `securevfl.ahead.make_ahead`.
     """
     return make_ahead(job, dataset, Environment(pads=places))
+
+
+def forget_states(plan: Plan, places: PadPlaces) -> None:
+    """Destroy the keys of states of shares: the job has ended, and no copy is of use any more.
+
+    Raises:
+        DataError: a key cannot be destroyed.
+    """
+    for name in plan.facts.names:
+        places.of(name).state_seal(plan.hash.hex()).destroy()
 
 
 def _rounds_of(plan: Plan, stores: list[PadStore]) -> int:

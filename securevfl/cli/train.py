@@ -78,7 +78,14 @@ def train(
     dataset = options.job_dataset(described, job, data_dir)
     _tell(dataset, quiet=quiet)
 
-    from securevfl.cli.ahead import make, pad_places, require_only_ahead, settle_pads, show_made
+    from securevfl.cli.ahead import (
+        forget_states,
+        make,
+        pad_places,
+        require_only_ahead,
+        settle_pads,
+        show_made,
+    )
     from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
     from securevfl.training import plan_for, save_models
 
@@ -98,6 +105,7 @@ def train(
         result = _run(described, dataset, plan, session, places, quiet=quiet)
         paths = save_models(result, folder)
         forget_session(folder, plan.facts.names)
+        forget_states(plan, places)
     row = training_row(result, dataset)
     _keep(described, row, json, html)
     if not quiet:

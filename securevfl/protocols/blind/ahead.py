@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.arrays import RingArray
+from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.protocols.blind.links import Link, links_of
 from securevfl.protocols.blind.pads import (

@@ -116,13 +116,14 @@ class Block:
         party, plan, store = training.party, training.plan, training.workplace.pads
         if store is not None and training.workplace.resume is not None:
             store.discard()
-        header = None
+        of, header = (plan.hash.hex(), plan.facts.names, self._foundation()), None
         if store is not None and store.there:
-            header = store.usable(plan.hash.hex(), plan.facts.names)
+            # Whoever has no use for its own says so before others take theirs.
+            header = store.usable(*of)
         batch = await agree_on_pads(party, None if header is None else header.batch)
         if store is None or header is None:
             return await self.made(first, held), self.matrices, self.scales
-        stored = store.take(batch, plan.hash.hex(), plan.facts.names, self._foundation())
+        stored = store.take(batch, *of)
         await party.costs.bring(stored.costs)
         return pads_from(stored.arrays, self.owners, self.matrices)
 

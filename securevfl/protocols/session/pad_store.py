@@ -151,8 +151,15 @@ class PadStore:
         except OSError as error:
             raise DataError(f"pads {self.path} cannot be read: {error.strerror}") from error
 
-    def usable(self, job_hash: str, parties: Collection[str]) -> PadsHeader:
-        """What the pads that are there are for, where this job may take them.
+    def usable(
+        self, job_hash: str, parties: Collection[str], data: str | None = None
+    ) -> PadsHeader:
+        """What the pads that are there are for, where this job may take them; nothing changes.
+
+        Args:
+            job_hash: of the job, as hex.
+            parties: all of it.
+            data: where given, all of the file is read and held against it, as `take` does.
 
         Raises:
             DataError: none are there, or damaged ones, another job's, another party's, or such as
@@ -168,6 +175,8 @@ class PadStore:
         if header.parties != tuple(parties):
             self._refuse(f"made with other parties: {', '.join(header.parties)}")
         self._key(header)
+        if data is not None:
+            self._open(header, data)
         return header
 
     def take(self, batch: str, job_hash: str, parties: Collection[str], data: str) -> Pads:
@@ -186,9 +195,7 @@ class PadStore:
         header = self.usable(job_hash, parties)
         if header.batch != batch:
             self._refuse(f"batch {header.batch[:8]}, and the parties have agreed on {batch[:8]}")
-        pads = self._open(header)
-        if pads.data != data:
-            self._refuse("made for other rows or other inputs of this party")
+        pads = self._open(header, data)
         self._destroy(self._key_of(header))
         self._delete_file()
         return pads
@@ -241,25 +248,27 @@ class PadStore:
             self._refuse(f"a key of {len(key)} bytes, expected {KEY_BYTES}")
         return key
 
-    def _open(self, header: PadsHeader) -> Pads:
+    def _open(self, header: PadsHeader, data: str) -> Pads:
         """Decrypt all of it.
 
         Raises:
-            DataError: it is not what was sealed under the key.
+            DataError: it is not what was sealed under the key, or for other data.
         """
         key = self._key(header)
         try:
-            data = self.path.read_bytes()
+            found = self.path.read_bytes()
         except OSError as error:
             raise DataError(f"pads {self.path} cannot be read: {error.strerror}") from error
-        again, end = self._read_header(data)
+        again, end = self._read_header(found)
         try:
-            tensors = load(unseal(key, data[end:], data[:end]))
+            tensors = load(unseal(key, found[end:], found[:end]))
             within = _Within.model_validate_json(tensors.pop(WITHIN).tobytes())
         except CryptoError as error:
             raise DataError(f"pads {self.path}: {error}") from error
         except (SafetensorError, ValidationError, KeyError) as error:
             raise DataError(f"pads {self.path} are damaged") from error
+        if within.data != data:
+            self._refuse("made for other rows or other inputs of this party")
         return Pads(again, within.data, tensors, within.costs)
 
     def _read_header(self, data: bytes) -> tuple[PadsHeader, int]:

@@ -193,8 +193,8 @@ def test_of_two_at_once_one_has_them(kept: Place, monkeypatch: pytest.MonkeyPatc
     """Both have read key and file before either destroys the key."""
     first, open_pads = kept.store(), PadStore._open
 
-    def opened(store: PadStore, header: PadsHeader) -> Pads:
-        pads = open_pads(store, header)
+    def opened(store: PadStore, header: PadsHeader, data: str) -> Pads:
+        pads = open_pads(store, header, data)
         if store is not first:
             monkeypatch.setattr(PadStore, "_open", open_pads)
             first.take(BATCH, JOB, PARTIES, DATA)
