@@ -70,7 +70,9 @@ def refused(capsys: Capture, *arguments: str) -> str:
 def unaided(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """The parameters without anything made ahead."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("unaided"))
+        folder = tmp_path_factory.mktemp("unaided")
+        patch.chdir(folder)
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         assert run("train", job(), "--quiet") == 0
         return weights()
 

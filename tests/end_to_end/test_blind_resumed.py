@@ -1,0 +1,167 @@
+"""Blind jobs that go on, and pads of an earlier run: fresh where they must be, and the same end."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.ahead import make_ahead
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, DataError, PeerViolation
+from securevfl.job import Job
+from securevfl.protocols.blind.pads import Corrections, PadInputs, PadProducts
+from securevfl.protocols.session.pad_store import PadPlaces
+from securevfl.protocols.session.state import SessionState
+from securevfl.runtime.views import View
+from securevfl.training import Environment, TrainingResult, plan_for, train
+from tests.end_to_end.conftest import all_weights
+from tests.made_data import blocks_of, dataset_of, labels_of
+
+ROUNDS, BROKEN_AT = 4, 2
+AHEAD = (PadInputs, PadProducts, Corrections)
+# Parameters are opened on a grid of 2^-12, and roundings on the way are random.
+ROUNDING = 8 * 2.0**-12
+BATCHES: dict[str, object] = {"batch_size": 64, "local_steps": 3, "learning_rate": 0.1}
+States = dict[int, dict[str, SessionState]]
+
+
+@pytest.fixture(scope="module")
+def dataset() -> VerticalDataset:
+    generator = np.random.default_rng(3)
+    blocks = blocks_of(generator, 2)
+    return dataset_of(blocks, labels_of(generator, blocks))
+
+
+def job_of(**settings: object) -> Job:
+    fixed = {"rounds": ROUNDS, "loss": "taylor-logistic", "eval_every": "never"}
+    return Job.of(job={**fixed, **settings}, exchange={"scheme": "blind"})
+
+
+def whole_run(job: Job, dataset: VerticalDataset) -> tuple[TrainingResult, States]:
+    kept: States = {}
+
+    def keep(state: SessionState) -> None:
+        kept.setdefault(state.rounds, {})[state.party] = state
+
+    return train(job, dataset, Environment(keep_state=keep, record_views=True)), kept
+
+
+def words_of(view: View) -> set[bytes]:
+    """All ring elements and ciphertexts of rounds and before that a party received."""
+    found = set()
+    for event in view.received():
+        if event.message.stage in ("round", "ahead"):
+            values = getattr(event.message, "values", None)
+            if values is not None:
+                found |= {each.tobytes() for each in values.ravel()}
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings", [BATCHES, {"batch_size": "full"}, {**BATCHES, "start": "random"}]
+)
+def test_it_ends_where_an_unbroken_one_ends_with_fresh_pads(
+    dataset: VerticalDataset, settings: dict[str, object]
+) -> None:
+    job = job_of(**settings)
+    whole, kept = whole_run(job, dataset)
+    assert sorted(kept) == [1, 2, 3, 4]
+    rest = train(job, dataset, Environment(resume=kept[BROKEN_AT], record_views=True))
+    assert rest.rounds == ROUNDS
+    assert {len(ledger.snapshots) for ledger in rest.ledgers.values()} == {ROUNDS - BROKEN_AT}
+    np.testing.assert_allclose(all_weights(rest), all_weights(whole), atol=ROUNDING)
+    # Nothing that was sent before is sent again, pads and what is under them alike.
+    for name, view in rest.views.items():
+        assert not words_of(view) & words_of(whole.views[name])
+
+
+def test_shares_of_a_state_are_uniform_and_only_together_parameters(
+    dataset: VerticalDataset,
+) -> None:
+    """And a state holds nothing that was made ahead."""
+    job = job_of(**BATCHES)
+    states = [whole_run(job, dataset)[1][BROKEN_AT] for _ in range(2)]
+    label, other = dataset.parties[0].name, dataset.parties[1].name
+    for name, peer in ((label, other), (other, label)):
+        one, two = (each[name].in_flight for each in states)
+        assert set(one) == {"own", f"held {peer}"}
+        for part in one:
+            assert one[part].dtype == np.uint64
+            # Two runs share nothing, and a share is as large as the ring.
+            assert not set(one[part].ravel().tolist()) & set(two[part].ravel().tolist())
+            assert np.log2(one[part].max().astype(float)) > 54
+        own, held = one["own"], states[0][peer].in_flight[f"held {name}"]
+        opened = (own + held) & np.uint64((1 << 59) - 1)
+        signed = np.where(opened >> np.uint64(58), opened.astype(float) - 2.0**59, opened)
+        assert np.abs(signed).max() < 2.0**24
+
+
+def test_a_state_of_other_shares_is_refused(dataset: VerticalDataset) -> None:
+    job = job_of(**BATCHES)
+    kept = whole_run(job, dataset)[1][BROKEN_AT]
+    kept = {
+        name: replace(state, in_flight={**state.in_flight, "own": state.in_flight["own"][:, :-1]})
+        for name, state in kept.items()
+    }
+    with pytest.raises(DataError, match="not the shares that this party keeps"):
+        train(job, dataset, Environment(resume=kept))
+
+
+def test_states_on_disk_need_a_place_for_their_key(
+    dataset: VerticalDataset, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="checkpoints of shares are sealed"):
+        train(job_of(**BATCHES), dataset, Environment(checkpoints=tmp_path))
+
+
+def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
+    dataset: VerticalDataset, tmp_path: Path
+) -> None:
+    job, places = job_of(**BATCHES), PadPlaces(tmp_path / "pads", tmp_path / "keys")
+    whole, _ = whole_run(job, dataset)
+    made = make_ahead(job, dataset, Environment(pads=places))
+    result = train(job, dataset, Environment(pads=places, record_views=True))
+    np.testing.assert_allclose(all_weights(result), all_weights(whole), atol=ROUNDING)
+    for view in result.views.values():
+        assert not [e for e in view.received() if isinstance(e.message, AHEAD)]
+    costs = result.costs()
+    assert costs.ahead_bytes == made.costs.ahead_bytes == whole.costs().ahead_bytes
+    assert costs.messages == whole.costs().messages
+    assert costs.ahead_s == pytest.approx(made.costs.ahead_s)
+
+
+def test_pads_that_a_peer_has_not_are_refused_and_kept(
+    dataset: VerticalDataset, tmp_path: Path
+) -> None:
+    job, places = job_of(**BATCHES), PadPlaces(tmp_path / "pads", tmp_path / "keys")
+    make_ahead(job, dataset, Environment(pads=places))
+    first, second = (table.name for table in dataset.parties)
+    places.of(second).discard()
+    with pytest.raises(PeerViolation, match="holds pads made ahead and"):
+        train(job, dataset, Environment(pads=places))
+    plan = plan_for(job, dataset)
+    places.of(first).usable(plan.hash.hex(), plan.facts.names)
+
+
+def test_one_that_goes_on_drops_pads_made_ahead(dataset: VerticalDataset, tmp_path: Path) -> None:
+    job, places = job_of(**BATCHES), PadPlaces(tmp_path / "pads", tmp_path / "keys")
+    _, kept = whole_run(job, dataset)
+    make_ahead(job, dataset, Environment(pads=places))
+    train(job, dataset, Environment(pads=places, resume=kept[BROKEN_AT]))
+    assert not (tmp_path / "pads").exists()
+    assert not list((tmp_path / "keys").rglob("*.key"))
+
+
+def test_there_must_be_something_to_make_and_a_place_for_it(
+    dataset: VerticalDataset, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="nowhere to write"):
+        make_ahead(job_of(**BATCHES), dataset, Environment())
+    places = PadPlaces(tmp_path / "pads", tmp_path / "keys")
+    with pytest.raises(ConfigError, match="'plain' makes no pads"):
+        make_ahead(Job.of(exchange={"scheme": "plain"}), dataset, Environment(pads=places))
+    make_ahead(job_of(**BATCHES), dataset, Environment(pads=places))
+    with pytest.raises(DataError, match="there are some already"):
+        make_ahead(job_of(**BATCHES), dataset, Environment(pads=places))
+    assert places.of(dataset.parties[0].name).there
