@@ -1,0 +1,1 @@
+"""The blind exchange: training in shares, in which nobody learns anything but the end."""
