@@ -1,19 +1,34 @@
 """One party's part of a job whose parameters stay in shares."""
 
-from securevfl.models.losses import quadratic_loss
-from securevfl.protocols.blind.block import Block
-from securevfl.protocols.blind.links import holder_of
-from securevfl.protocols.blind.residuals import AffineResiduals, BetweenTwo
+from collections.abc import Sequence
+
+from securevfl.arrays import FloatArray
+from securevfl.models.losses import Squared, TaylorLogistic
+from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.protocols.blind.ahead import Links
+from securevfl.protocols.blind.fourier import FourierResiduals
+from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.residuals import (
+    AffineResiduals,
+    BetweenTwo,
+    LogisticResiduals,
+    ResidualShares,
+)
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
-from securevfl.protocols.blind.shares import shares_of
-from securevfl.protocols.session.agreement import Agreement
+from securevfl.protocols.blind.schedule import Schedule, column_units
+from securevfl.protocols.blind.widths import Widths
+from securevfl.protocols.exchange import Batch
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement, agree
 from securevfl.protocols.session.gathering import gathering_of
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring, Score
+from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
-from securevfl.protocols.vertical.memory import go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training
+from securevfl.runtime.costs import SETUP
 
 
 async def take_part(training: Training) -> Trained:
@@ -26,38 +41,79 @@ async def take_part(training: Training) -> Trained:
     """
     party, plan, part = training.party, training.plan, training.part
     write_down_scorings = require_held_out_guard(training)
-    block = await Block.of(training)
-    leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, block.agreement.columns)
-    shares, first = shares_of(block), 0
-    if training.workplace.resume is not None:
-        first = go_on(training.workplace.resume, training, leakage, shares)
-    pads, matrices, scales = await block.obtained(first, shares.held)
+    async with party.costs.compute(SETUP):
+        units = column_units(part.inputs)
+    agreement = await agree(party, plan.hash, part.inputs / units, len(part.held_out))
+    series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
+    widths = Widths.of(plan, agreement, series)
+    async with party.costs.compute(SETUP):
+        batches = PartyBatches(plan, training.workplace.data, part.inputs)
+        rows = [batches.at(each) for each in range(plan.rounds)]
+        schedule = _schedule(training, agreement, rows, units)
+        scales = schedule.scales(widths)
+        own = SharedWeights(part.model.weights[:, 0] * units, widths, scales)
+        matrices = schedule.matrices(widths, scales)
+    links = await Links.establish(
+        party, plan, agreement, schedule, widths=widths, scales=scales, matrices=matrices
+    )
+    residuals = await _residuals(party, plan, widths, series)
     write_down_scorings()
-    own = SharedWeights(part.model.weights[:, 0] * block.units, block.widths, scales)
-    if training.workplace.resume is not None:
-        own.go_on(shares.own)
-    else:
-        shares.begin(own)
-        keep_state(training, leakage, shares, 0)
-    residuals = AffineResiduals(quadratic_loss(plan.loss.name), block.widths.shared_residual_bits)
+    pads = await links.make(schedule.rounds)
+    if residuals is not None:
+        await residuals.make_ahead(sum(each.rows for each in schedule.rounds))
     rounds = Rounds(
         party,
-        holder_of(party),
+        links.own.holder,
         own,
         matrices=matrices,
         pads=pads,
         residuals=BetweenTwo(party, residuals),
     )
-    for each, batch in zip(block.schedule.rounds[first:], block.batches[first:], strict=True):
+    for each, batch in zip(schedule.rounds, rows, strict=True):
         await rounds.take(each, batch.labels)
-        shares.after(each.index, own, pads)
         if each.index == plan.rounds - 1:
-            part.model.weights = (await rounds.reveal() / block.units)[:, None]
+            part.model.weights = (await rounds.reveal() / units)[:, None]
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
-        keep_state(training, leakage, shares, each.index + 1)
-    return Trained(Kept(plan.rounds, plan.rounds), await _score(training, block.agreement), leakage)
+    return Trained(
+        Kept(plan.rounds, plan.rounds),
+        await _score(training, agreement),
+        LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns),
+    )
+
+
+def period_of(plan: Plan) -> int:
+    """Λ of a job."""
+    del plan
+    return 64
+
+
+async def _residuals(
+    party: Party, plan: Plan, widths: Widths, series: SigmoidSeries | None
+) -> ResidualShares | None:
+    """This party's side of residuals, where it is one of the two that compute them."""
+    two = (party.label_party, party.feature_parties[0])
+    if party.name not in two:
+        return None
+    if isinstance(plan.loss, Squared):
+        return AffineResiduals(plan.loss, widths.shared_residual_bits)
+    assert series is not None  # noqa: S101
+    visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
+    (peer,) = {*two} - {party.name}
+    phases = PhaseFormat(series, widths.prediction_bits)
+    side = await FourierResiduals.establish(party, peer, phases, visits, first=party.holds_labels)
+    return LogisticResiduals(side, TaylorLogistic())
+
+
+def _schedule(
+    training: Training, agreement: Agreement, batches: Sequence[Batch], units: FloatArray
+) -> Schedule:
+    plan, part = training.plan, training.part
+    columns = sum((agreement.own_columns, *agreement.columns.values()))
+    steps = plan.steps(part.model, part.inputs, columns)
+    intercept = part.model.intercept
+    return Schedule(batches, steps, units, l2=plan.l2, intercept=intercept)
 
 
 async def _score(training: Training, agreement: Agreement) -> list[Score]:
