@@ -8,9 +8,9 @@ from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.ahead import Links
 from securevfl.protocols.blind.fourier import FourierResiduals
 from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.relays import Relays
 from securevfl.protocols.blind.residuals import (
     AffineResiduals,
-    BetweenTwo,
     LogisticResiduals,
     ResidualShares,
 )
@@ -67,7 +67,7 @@ async def take_part(training: Training) -> Trained:
         own,
         matrices=matrices,
         pads=pads,
-        residuals=BetweenTwo(party, residuals),
+        residuals=Relays(party, agreement.masks, residuals),
     )
     for each, batch in zip(schedule.rounds, rows, strict=True):
         await rounds.take(each, batch.labels)
