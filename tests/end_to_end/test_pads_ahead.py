@@ -32,7 +32,6 @@ def job(scheme: str = "blind", **settings: object) -> str:
     path = Path(two_organizations())
     given = {
         "rounds": ROUNDS,
-        "loss": "taylor-logistic",
         "batch_size": "full",
         "eval_every": "never",
         "allow_label_leak": True,

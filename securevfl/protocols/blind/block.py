@@ -1,32 +1,29 @@
-"""What the rounds of a job are, and what they need from before: made now, or in an earlier run."""
+"""What all know of a job's rounds before the first, and each party of its own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from securevfl.arrays import FloatArray, RingArray
-from securevfl.errors import ConfigError
-from securevfl.protocols.blind.ahead import Links, Pads
-from securevfl.protocols.blind.at_rest import arrays_of, foundation, pads_from
+from securevfl.arrays import FloatArray
+from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.links import links_of
 from securevfl.protocols.blind.schedule import Matrices, Scales, Schedule, column_units
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.exchange import Batch
-from securevfl.protocols.session import pad_store
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
-from securevfl.protocols.session.pad_agreement import agree_on_pads
-from securevfl.protocols.session.pad_store import PadsHeader, PadStore
 from securevfl.protocols.vertical.batches import PartyBatches
-from securevfl.protocols.vertical.program import MadeAhead, Training
+from securevfl.protocols.vertical.program import Training
 from securevfl.runtime.costs import SETUP
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One party's rounds, agreed and computed before any of them.
+    """One party's rounds.
 
     Attributes:
         training: whose.
         agreement: what the parties told each other.
+        series: what stands for σ in logistic residuals; None of an affine loss.
         widths: of the job.
         batches: its rows, by round.
         units: of its columns, shape (P,).
@@ -37,6 +34,7 @@ class Block:
 
     training: Training
     agreement: Agreement
+    series: SigmoidSeries | None
     widths: Widths
     batches: Sequence[Batch]
     units: FloatArray
@@ -46,7 +44,7 @@ class Block:
 
     @classmethod
     async def of(cls, training: Training) -> "Block":
-        """Agree with the others, and compute all that is known before.
+        """Agree with the others, and compute what follows.
 
         Raises:
             PeerError: a peer broke the protocol or is gone.
@@ -56,14 +54,15 @@ class Block:
         async with party.costs.compute(SETUP):
             units = column_units(part.inputs)
         agreement = await agree(party, plan.hash, part.inputs / units, len(part.held_out))
-        widths = Widths.of(plan, agreement, None)
+        series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
+        widths = Widths.of(plan, agreement, series)
         async with party.costs.compute(SETUP):
             batches = PartyBatches(plan, training.workplace.data, part.inputs)
             rows = [batches.at(each) for each in range(plan.rounds)]
             schedule = _schedule(training, agreement, rows, units)
             scales = schedule.scales(widths)
             matrices = schedule.matrices(widths, scales)
-        return cls(training, agreement, widths, rows, units, schedule, scales, matrices)
+        return cls(training, agreement, series, widths, rows, units, schedule, scales, matrices)
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -71,108 +70,11 @@ class Block:
         party = self.training.party
         return tuple(each.owner for each in links_of(party) if each.holder == party.name)
 
-    async def made(self, first: int, held: Mapping[str, RingArray]) -> Pads:
-        """Make what all rounds from one on need.
 
-        Args:
-            first: the first round.
-            held: where it is not 0: by owner, the shares that this party holds, of θ and ζ.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-            RangeExceeded: products that the ring has no room for.
-        """
-        links = await Links.establish(
-            self.training.party,
-            self.training.plan,
-            self.agreement,
-            self.schedule,
-            widths=self.widths,
-            scales=self.scales,
-            matrices=self.matrices,
-        )
-        if first:
-            links.go_on(held)
-        return await links.make(self.schedule.rounds[first:])
-
-    async def obtained(
-        self, first: int, held: Mapping[str, RingArray]
-    ) -> tuple[Pads, Mapping[int, Matrices], Scales]:
-        """Pads of all rounds from one on, with the matrices that they were made with.
-
-        Those of an earlier run where all parties have them, which are gone from there when this
-        returns. A job that goes on drops them and makes new ones.
-
-        Args:
-            first: the first round.
-            held: as `made` takes it.
-
-        Raises:
-            PeerError: a peer broke the protocol, or holds other pads than this party.
-            DataError: pads that are not those of this job, party and data.
-            RangeExceeded: products that the ring has no room for.
-        """
-        training = self.training
-        party, plan, store = training.party, training.plan, training.workplace.pads
-        if store is not None and training.workplace.resume is not None:
-            store.discard()
-        of, header = (plan.hash.hex(), plan.facts.names, self._foundation()), None
-        if store is not None and store.there:
-            # Whoever has no use for its own says so before others take theirs.
-            header = store.usable(*of)
-        batch = await agree_on_pads(party, None if header is None else header.batch)
-        if store is None or header is None:
-            return await self.made(first, held), self.matrices, self.scales
-        stored = store.take(batch, *of)
-        await party.costs.bring(stored.costs)
-        return pads_from(stored.arrays, self.owners, self.matrices)
-
-    def _foundation(self) -> str:
-        digests = self.training.plan.facts.row_digests
-        return foundation(self.schedule.rounds, self.widths, self.matrices, digests)
-
-    def keep(self, store: PadStore, batch: str, pads: Pads) -> MadeAhead:
-        """Write pads for a later run.
-
-        Raises:
-            DataError: they cannot be written.
-        """
-        party, plan = self.training.party, self.training.plan
-        size = store.keep(
-            pad_store.Pads(
-                PadsHeader(
-                    batch=batch,
-                    job_hash=plan.hash.hex(),
-                    party=party.name,
-                    parties=plan.facts.names,
-                    first_round=0,
-                    rounds=plan.rounds,
-                ),
-                self._foundation(),
-                arrays_of(pads, self.matrices, self.scales),
-                party.costs.made_ahead(),
-            )
-        )
-        return MadeAhead(store.path, size, plan.rounds)
-
-
-async def make_ahead(training: Training) -> MadeAhead:
-    """One party's part of making all pads of a job before it, and writing them.
-
-    Raises:
-        ConfigError: there is nowhere to write them.
-        PeerError: a peer broke the protocol or is gone.
-        RangeExceeded: fixed point has no room for the job.
-        DataError: they cannot be written.
-    """
-    store, party = training.workplace.pads, training.party
-    if store is None:
-        raise ConfigError("pads made ahead: nowhere to write them")
-    block = await Block.of(training)
-    batch = await agree_on_pads(party, None)
-    pads = await block.made(0, {})
-    party.costs.end_round()
-    return block.keep(store, batch, pads)
+def period_of(plan: Plan) -> int:
+    """Λ of a job."""
+    del plan
+    return 64
 
 
 def _schedule(
