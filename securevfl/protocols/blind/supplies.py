@@ -4,12 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from securevfl.arrays import RingArray
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, DataError
 from securevfl.models.losses import Squared, TaylorLogistic
 from securevfl.protocols.blind.ahead import Links, Pads
-from securevfl.protocols.blind.at_rest import Arrays, arrays_of, foundation, pads_from
-from securevfl.protocols.blind.block import Block
+from securevfl.protocols.blind.at_rest import (
+    Arrays,
+    arrays_of,
+    foundation,
+    matrices_from,
+    pads_from,
+)
+from securevfl.protocols.blind.block import Block, Whitening
 from securevfl.protocols.blind.fourier import FourierResiduals
+from securevfl.protocols.blind.links import owners_held_by
 from securevfl.protocols.blind.phase_pads import PhasePads
 from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.residuals import (
@@ -33,12 +40,14 @@ class Supplies:
         residuals: its side of residuals, where it is one of the two that compute them.
         matrices: those that pads were made with, by group of rounds.
         scales: of the same.
+        whitening: that they are in.
     """
 
     pads: Pads
     residuals: ResidualShares | None
     matrices: Mapping[int, Matrices]
     scales: Scales
+    whitening: Whitening
 
 
 async def supplies_of(block: Block, first: int, held: Mapping[str, RingArray]) -> Supplies:
@@ -61,7 +70,7 @@ async def supplies_of(block: Block, first: int, held: Mapping[str, RingArray]) -
     party, plan, store = training.party, training.plan, training.workplace.pads
     if store is not None and training.workplace.resume is not None:
         store.discard()
-    of, header = (plan.hash.hex(), plan.facts.names, _foundation(block)), None
+    of, header = (plan.hash.hex(), plan.facts.names, foundation(block)), None
     if store is not None and store.there:
         # Whoever has no use for its own says so before others take theirs.
         header = store.usable(*of)
@@ -70,8 +79,11 @@ async def supplies_of(block: Block, first: int, held: Mapping[str, RingArray]) -
         return await _made(block, first, held)
     stored = store.take(batch, *of)
     await party.costs.bring(stored.costs)
-    pads, matrices, scales = pads_from(stored.arrays, block.owners, block.matrices)
-    return Supplies(pads, await _residuals(block, stored.arrays), matrices, scales)
+    return Supplies(
+        pads_from(stored.arrays, owners_held_by(party)),
+        await _residuals(block, stored.arrays),
+        *matrices_from(stored.arrays, list(block.matrices)),
+    )
 
 
 async def make_ahead(training: Training) -> MadeAhead:
@@ -99,11 +111,11 @@ async def make_ahead(training: Training) -> MadeAhead:
         rounds=plan.rounds,
     )
     arrays = {
-        **arrays_of(made.pads, made.matrices, made.scales),
+        **arrays_of(made.pads, made.matrices, made.scales, made.whitening),
         **({} if made.residuals is None else made.residuals.arrays()),
     }
     costs = party.costs.made_ahead()
-    size = store.keep(pad_store.Pads(header, _foundation(block), arrays, costs))
+    size = store.keep(pad_store.Pads(header, foundation(block), arrays, costs))
     return MadeAhead(store.path, size, plan.rounds)
 
 
@@ -118,13 +130,14 @@ async def _made(block: Block, first: int, held: Mapping[str, RingArray]) -> Supp
         matrices=block.matrices,
     )
     if first:
+        _require_held(block, held)
         links.go_on(held)
     residuals = await _residuals(block, None)
     rounds = block.schedule.rounds[first:]
     pads = await links.make(rounds)
     if residuals is not None:
         await residuals.make_ahead(sum(each.rows for each in rounds))
-    return Supplies(pads, residuals, block.matrices, block.scales)
+    return Supplies(pads, residuals, block.matrices, block.scales, block.whitening)
 
 
 async def _residuals(block: Block, made: Arrays | None) -> ResidualShares | None:
@@ -147,6 +160,13 @@ async def _residuals(block: Block, made: Arrays | None) -> ResidualShares | None
     return LogisticResiduals(side, TaylorLogistic())
 
 
-def _foundation(block: Block) -> str:
-    digests = block.training.plan.facts.row_digests
-    return foundation(block.schedule.rounds, block.widths, block.matrices, digests)
+def _require_held(block: Block, held: Mapping[str, RingArray]) -> None:
+    """Check the shares that this party goes on with.
+
+    Raises:
+        DataError: they are not of these parties, or of other numbers of columns.
+    """
+    columns = block.agreement.columns
+    due = {name: (2, columns[name]) for name in owners_held_by(block.training.party)}
+    if {name: shares.shape for name, shares in held.items()} != due:
+        raise DataError("session state: not the shares that this party keeps")

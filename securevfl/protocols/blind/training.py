@@ -24,20 +24,21 @@ async def take_part(training: Training) -> Trained:
     """
     party, plan, part = training.party, training.plan, training.part
     write_down_scorings = require_held_out_guard(training)
-    block = await Block.of(training)
-    leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, block.agreement.columns)
-    shares, resume, first = shares_of(block), training.workplace.resume, 0
+    leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, {})
+    shares, resume, first = shares_of(training), training.workplace.resume, 0
     if resume is not None:
         first = go_on(resume, training, leakage, shares)
+    block = await Block.of(training, None if resume is None else shares.whitening)
     scoring = await establish_scoring(training, block.agreement)
     supplies = await supplies_of(block, first, shares.held)
     write_down_scorings()
-    own = SharedWeights(part.model.weights[:, 0] * block.units, block.widths, supplies.scales)
-    if resume is not None:
-        own.go_on(shares.own)
-    else:
-        shares.begin(own)
+    (into, out), start = supplies.whitening, part.model.weights[:, 0]
+    own = SharedWeights(out @ start, block.widths, supplies.scales)
+    if resume is None:
+        shares.begin(own, supplies.whitening)
         keep_state(training, leakage, shares, 0)
+    else:
+        own.go_on(shares.own)
     rounds = Rounds(
         party,
         holder_of(party),
@@ -50,7 +51,8 @@ async def take_part(training: Training) -> Trained:
         await rounds.take(each, batch.labels)
         shares.after(each.index, own, supplies.pads)
         if each.index == plan.rounds - 1:
-            part.model.weights = (await rounds.reveal() / block.units)[:, None]
+            moved = await rounds.reveal() - out @ start
+            part.model.weights = (start + into @ moved)[:, None]
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
