@@ -23,9 +23,9 @@ from tests.made_data import blocks_of, dataset_of, labels_of
 ROUNDS, BROKEN_AT = 4, 2
 AHEAD = (PadInputs, PadProducts, Corrections)
 # Parameters are opened on a grid of 2^-12, and roundings on the way are random.
-ROUNDING = 8 * 2.0**-12
+ROUNDING = 0.005
 # Tables of cosines have 8 bits.
-LOGISTIC_ROUNDING = 0.02
+LOGISTIC_ROUNDING = 0.01
 BATCHES: dict[str, object] = {"batch_size": 64, "local_steps": 3, "learning_rate": 0.1}
 States = dict[int, dict[str, SessionState]]
 
