@@ -18,12 +18,13 @@ from typing_extensions import override
 from securevfl.arrays import IntArray, Labels, RingArray
 from securevfl.crypto import ring, ring_products
 from securevfl.crypto.ring_layout import RingProductFormat
+from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.blind import ahead, training
 from securevfl.protocols.blind.ahead import Links, Pads
 from securevfl.protocols.blind.pads import Holding
-from securevfl.protocols.blind.residuals import ResidualShares
+from securevfl.protocols.blind.residuals import BetweenTwo, ResidualShares
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
 from securevfl.protocols.blind.schedule import Round
 from securevfl.training import Environment, TrainingResult, train
@@ -77,19 +78,26 @@ class _Dispenser:
         return words
 
 
-class _ClearOwner:
+class ClearOwner(RingProductOwner):
     def __init__(self, product_format: RingProductFormat) -> None:
-        self.product_format, self.public_bytes = product_format, b"in clear"
+        self.product_format = product_format
 
+    @property
+    @override
+    def public_bytes(self) -> bytes:
+        return b"in clear"
+
+    @override
     def encrypt(self, values: RingArray) -> bytes:
         return values.tobytes()
 
-    def decrypt(self, reply: bytes) -> RingArray:
+    @override
+    def decrypt(self, ciphertext: bytes) -> RingArray:
         fmt = self.product_format
-        return np.frombuffer(reply, np.uint64).reshape(fmt.outputs, fmt.columns).copy()
+        return np.frombuffer(ciphertext, np.uint64).reshape(fmt.outputs, fmt.columns).copy()
 
 
-class _ClearEvaluator:
+class _ClearEvaluator(RingProductEvaluator):
     insight: Insight
     tape: _Dispenser
 
@@ -97,6 +105,7 @@ class _ClearEvaluator:
         assert public_bytes == b"in clear"
         self.product_format = product_format
 
+    @override
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
         fmt = self.product_format
         values = np.frombuffer(encrypted, np.uint64).reshape(fmt.inner, fmt.columns)
@@ -131,7 +140,7 @@ def run(job: Job, dataset: VerticalDataset, told: Mapping[str, Told] | None = No
 def _watch(
     patch: pytest.MonkeyPatch, insights: dict[str, Insight], told: Mapping[str, Told]
 ) -> None:
-    patch.setattr(ring_products, "RingProductOwner", _ClearOwner)
+    patch.setattr(ring_products, "RingProductOwner", ClearOwner)
     patch.setattr(ring_products, "RingProductEvaluator", _ClearEvaluator)
     make, inputs = Links.make, Holding.inputs
     tapes: dict[int, _Dispenser] = {}
@@ -142,8 +151,8 @@ def _watch(
         given = told.get(name)
         for owner, holding in self._holdings.items():
             drawn = insight.pads.setdefault(owner, [])
-            tapes[id(holding)] = _Dispenser(given and given.pads[owner], drawn)
-        masks = _Dispenser(given and given.masks, [])
+            tapes[id(holding)] = _Dispenser(None if given is None else given.pads[owner], drawn)
+        masks = _Dispenser(None if given is None else given.masks, [])
         for key in (self._keys.for_steps, self._keys.for_predictions):
             assert isinstance(key, _ClearEvaluator)
             key.insight, key.tape = insight, masks
@@ -159,6 +168,7 @@ def _watch(
             insight = insights[self._party.name]
             if insight.rounds is None:
                 insight.rounds, insight.own = self, copy(self._own)
+                assert isinstance(self._residuals, BetweenTwo)
                 insight.residuals = self._residuals._residuals
             insight.labels[each.index] = labels
             await super().take(each, labels)

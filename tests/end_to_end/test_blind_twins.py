@@ -2,26 +2,26 @@
 
 docs/blind.md, "Simulators". World 1 is a recorded run. World 2 has other labels, or other columns,
 at the honest party. Its pads are solved from the adversary's view, round by round, and the real
-protocol runs again with them: the adversary receives and decrypts the same words, bit for bit, up to
-the last one, which follows from what it is given at the end and its own share.
+protocol runs again with them: the adversary receives and decrypts the same words, bit for bit, up
+to the last one, which follows from what it is given at the end and its own share.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from securevfl.arrays import RingArray
 from securevfl.crypto import ring
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
 from securevfl.protocols.blind.pads import Corrections, Extrapolation, OwnerPads
 from securevfl.protocols.blind.residuals import MaskedResiduals
 from securevfl.protocols.blind.rounds import RevealedShare
-from securevfl.protocols.blind.schedule import Scales
-from securevfl.runtime.views import Share
-from securevfl.wire.codec import encode
+from securevfl.protocols.blind.schedule import Round, Scales
+from securevfl.runtime.views import Received, Share, View
+from securevfl.wire.codec import Message, encode
 from tests.blind_pads import Told, World, run
 from tests.made_data import blocks_of, dataset_of, labels_of
 
@@ -52,9 +52,17 @@ def words_of(world: World, party: str) -> list[tuple[object, ...]]:
     for entry in world.result.views[party].entries:
         if isinstance(entry, Share):
             found.append((entry.owner, entry.what, entry.step, entry.values.tobytes()))
-        elif isinstance(entry.message, (Scales, Corrections, MaskedResiduals)):
+        elif isinstance(entry, Received) and isinstance(
+            entry.message, (Scales, Corrections, MaskedResiduals)
+        ):
             found.append((entry.sender, encode(entry.message)))
     return found
+
+
+def values_of(view: View, kind: type[Message]) -> list[RingArray]:
+    """The words of every message of a kind, in order."""
+    found = [getattr(entry.message, "values") for entry in view.received(kind)]  # noqa: B009
+    return [np.asarray(each) for each in found]
 
 
 def solve(first: World, other: World, honest: str, adversary: str) -> Told:
@@ -79,10 +87,8 @@ def solve(first: World, other: World, honest: str, adversary: str) -> Told:
     assert residuals is not None
     holding = other.insights[honest].links._holdings[adversary]
     widths, dropped = own.widths, holding._scales.step_bits - own.widths.weight_bits
-    (corrections,) = [entry.message.values for entry in seen.received(Corrections)]
-    (own_corrections,) = [entry.message.values for entry in view.received(Corrections)]
-    came = [entry.message.values for entry in seen.received(MaskedResiduals)]
-    went = [entry.message.values for entry in view.received(MaskedResiduals)]
+    (corrections,), (own_corrections,) = values_of(seen, Corrections), values_of(view, Corrections)
+    came, went = values_of(seen, MaskedResiduals), values_of(view, MaskedResiduals)
     extrapolation = Extrapolation(first=True)
     point = weights = np.zeros_like(corrections[0])
     pads: list[RingArray] = []
@@ -95,13 +101,14 @@ def solve(first: World, other: World, honest: str, adversary: str) -> Told:
             {each.index: own_corrections[each.index]},
         )
         theirs = had.links._matrices[each.group]
-        hidden = had.products[2 * place].mask[:, column], had.products[2 * place + 1].mask[:, column]
+        hidden = (
+            had.products[2 * place].mask[:, column],
+            had.products[2 * place + 1].mask[:, column],
+        )
         # ξ: whatever d is now, the same word went out.
         share = own.predictions(each, matrices[each.group], mine)
         share += theirs.of_features @ point + hidden[1][: each.rows]
-        share = asyncio.run(
-            residuals.of(each.index, ring.reduced(share), new.labels[each.index])
-        )
+        share = asyncio.run(residuals.of(each.index, ring.reduced(share), new.labels[each.index]))
         pad = ring.reduced(share - came[each.index])
         # ζ⟨o⟩ of the next exchange: whatever this party's share would be, the same correction.
         truncated = ring.truncated(
@@ -116,7 +123,7 @@ def solve(first: World, other: World, honest: str, adversary: str) -> Told:
     return Told({adversary: pads}, masks)
 
 
-def _place(members: Mapping[int, list], index: int) -> tuple[int, int]:
+def _place(members: Mapping[int, Sequence[Round]], index: int) -> tuple[int, int]:
     """Which product a round belongs to, and which of its columns."""
     for place, rounds in enumerate(members.values()):
         for column, each in enumerate(rounds):
@@ -133,7 +140,7 @@ def data(seed: int = 0) -> VerticalDataset:
 
 def with_labels(dataset: VerticalDataset) -> VerticalDataset:
     blocks = [table.train for table in dataset.parties]
-    return dataset_of(blocks, 1 - dataset.train_labels)
+    return dataset_of(blocks, 1 - as_classes(dataset.train_labels))
 
 
 def other_columns(settings: dict[str, object], first: World, honest: str) -> VerticalDataset:
@@ -142,10 +149,8 @@ def other_columns(settings: dict[str, object], first: World, honest: str) -> Ver
     said = [encode(each.message) for each in first.result.views[adversary].received(Scales)]
     for seed in range(100, 130):
         drawn = blocks_of(np.random.default_rng(seed), 2, rows=ROWS, columns=COLUMNS)
-        blocks = [
-            drawn[0] if table.name == honest else table.train for table in dataset.parties
-        ]
-        changed = dataset_of(blocks, dataset.train_labels)
+        blocks = [drawn[0] if table.name == honest else table.train for table in dataset.parties]
+        changed = dataset_of(blocks, as_classes(dataset.train_labels))
         view = run(job(**settings), changed).result.views[adversary]
         if [encode(each.message) for each in view.received(Scales)] == said:
             return changed
@@ -164,10 +169,7 @@ def test_other_labels_and_columns_look_the_same(
     honest = LABEL if adversary == FEATURE else FEATURE
     dataset = data()
     first = run(job(**settings), dataset)
-    if what == "labels":
-        changed = with_labels(dataset)
-    else:
-        changed = other_columns(settings, first, honest)
+    changed = with_labels(dataset) if what == "labels" else other_columns(settings, first, honest)
     other = run(job(**settings), changed)
     had = first.insights[adversary]
     same = Told(had.pads, [each.mask for each in had.products])
@@ -180,7 +182,7 @@ def test_other_labels_and_columns_look_the_same(
     assert words_of(other, adversary) != expected
     # And the worlds do differ in what the owner is given at the end.
     ends = [w.result.outcomes[adversary].model.weights for w in (first, twin)]
-    assert not np.array_equal(*ends)
+    assert not np.array_equal(ends[0], ends[1])
 
 
 def test_the_last_word_follows_from_the_end_and_ones_own_share() -> None:
@@ -190,12 +192,12 @@ def test_the_last_word_follows_from_the_end_and_ones_own_share() -> None:
         rounds = world.insights[name].rounds
         assert rounds is not None
         own = rounds._own
-        (message,) = [entry.message for entry in world.result.views[name].received(RevealedShare)]
+        (word,) = values_of(world.result.views[name], RevealedShare)
         dropped = np.uint64(own.widths.weight_bits - 12)
-        given = ring.reduced((message.values << dropped) + own.weights)
+        given = ring.reduced((word << dropped) + own.weights)
         # On the grid that the owner's own share shifts ...
         assert not ((given - own.weights) & np.uint64((1 << int(dropped)) - 1)).any()
-        np.testing.assert_array_equal(ring.reduced(given - own.weights) >> dropped, message.values)
+        np.testing.assert_array_equal(ring.reduced(given - own.weights) >> dropped, word)
         # ... and within it of what is kept.
         kept = world.result.outcomes[name].model.weights[:, 0]
         np.testing.assert_allclose(ring.decode(given, own.widths.weight_bits), kept, atol=2.0**-11)
