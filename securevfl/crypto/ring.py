@@ -118,7 +118,7 @@ class Factor:
         self._matrix = matrix.astype(np.float64)
 
     def __matmul__(self, shares: RingArray) -> RingArray:
-        """matrix·shares, shape (outputs,) or (outputs, R); shares of shape (inner,) or (inner, R)."""
+        """matrix·shares: shape (outputs,) of (inner,), (outputs, R) of (inner, R)."""
         words, bits = reduced(shares), self._limb_bits
         total = np.zeros((len(self._matrix), *shares.shape[1:]), np.uint64)
         limb_mask = np.uint64((1 << bits) - 1)
