@@ -25,6 +25,7 @@ from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import LARGEST_WEIGHT, REVEALED_BITS, Widths
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import expect_shape
+from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Message, message_kind
 
 
@@ -138,12 +139,14 @@ class Rounds:
         """
         party, own, pads = self._party, self._own, self._pads
         matrices = self._matrices[each.group]
+        record(party.channel, Share(party.name, "point", each.index, own.point))
         async with party.costs.compute("local"):
             share = own.predictions(each, matrices, pads.own)
             for held in pads.held.values():
                 share = share + held.predictions.pop(each.index)
             held_pads = {name: held.residuals.pop(each.index) for name, held in pads.held.items()}
         masked = await self._residuals.masked(each.index, ring.reduced(share), labels, held_pads)
+        record(party.channel, Share(party.name, "residuals", each.index, masked))
         async with party.costs.compute("local"):
             own.move(each, matrices, pads.own, masked)
 
