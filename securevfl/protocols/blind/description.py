@@ -52,7 +52,8 @@ class Blind(Exchange):
             )
         if plan.job.exchange.hide != "residuals" or plan.job.exchange.predictions != "clear":
             raise ConfigError("scheme = 'blind' hides everything: drop hide and predictions")
-        quadratic_loss(plan.loss.name)
+        if plan.loss.name != "logistic":
+            quadratic_loss(plan.loss.name)
 
     @override
     def learns(self, job: Job) -> Learns:
