@@ -17,6 +17,7 @@ from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     ciphertext_of,
+    coefficients_of,
     from_seeded,
     plaintext,
     polynomials_of,
@@ -146,10 +147,8 @@ def owner_secret(owner: BfvOwner) -> IntArray:
     plain = seal.Plaintext()
     query = ciphertext_of(context, context.first_parms_id(), crafted)
     owner._decryptor.decrypt(query, plain)
-    count = plain.coeff_count()
-    words = [plain.data(at) if at < count else 0 for at in range(DEGREE)]
-    minus_one = (1 << bits) - 1
-    return np.array([-1 if word == minus_one else word for word in words], np.int64)
+    words = coefficients_of(plain, np.arange(DEGREE)).view(np.int64)
+    return np.where(words == (1 << bits) - 1, -1, words)
 
 
 def crafted_replies(
