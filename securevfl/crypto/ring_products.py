@@ -52,7 +52,7 @@ class RingProductOwner(BfvKeyHolder):
     """
 
     def __init__(self, product_format: RingProductFormat) -> None:
-        self._format = product_format
+        self.product_format = product_format
         self._layout = layout = RingLayout.of(product_format)
         super().__init__(layout.sizes, layout.extent, layout.inputs)
 
@@ -62,7 +62,7 @@ class RingProductOwner(BfvKeyHolder):
         Raises:
             RangeExceeded: another shape, or words that are no residues.
         """
-        fmt, layout = self._format, self._layout
+        fmt, layout = self.product_format, self._layout
         expected = (fmt.inner, fmt.columns)
         if values.shape != expected or values.dtype != np.uint64 or values.max() >> RING_BITS:
             raise RangeExceeded(
@@ -90,7 +90,7 @@ class RingProductOwner(BfvKeyHolder):
             CryptoError: bytes that are no reply of this key.
         """
         values = self._opened(ciphertext, self._layout.replies, self._layout.positions())
-        return _of_replies(self._layout, self._format, values)
+        return _of_replies(self._layout, self.product_format, values)
 
 
 class RingProductEvaluator(BfvMultiplier):
@@ -106,7 +106,7 @@ class RingProductEvaluator(BfvMultiplier):
     """
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
-        self._format = product_format
+        self.product_format = product_format
         self._layout = layout = RingLayout.of(product_format)
         matrix_bits = product_format.matrix_bits
         super().__init__(public_bytes, layout.sizes, layout.inputs, layout.replies, matrix_bits)
@@ -140,7 +140,7 @@ class RingProductEvaluator(BfvMultiplier):
                 blinder = self._pool.take()
                 masks.append(blinder.mask[positions])
                 replies.append(self._finished(total, blinder.ciphertext, positions))
-        mask = _of_replies(self._layout, self._format, np.stack(masks))
+        mask = _of_replies(self._layout, self.product_format, np.stack(masks))
         return b"".join(replies), mask
 
     def _sums(self, encrypted: bytes, matrix: IntArray) -> Iterator[seal.Ciphertext | None]:
@@ -193,7 +193,10 @@ class RingProductEvaluator(BfvMultiplier):
         return transformed
 
     def _require(self, matrix: IntArray) -> None:
-        expected, bound = (self._format.outputs, self._format.inner), self._format.matrix_bound
+        expected, bound = (
+            (self.product_format.outputs, self.product_format.inner),
+            self.product_format.matrix_bound,
+        )
         if matrix.shape != expected or matrix.dtype != np.int64:
             raise RangeExceeded(
                 f"matrix is {matrix.dtype} of shape {matrix.shape}, int64 of {expected} expected"

@@ -4,6 +4,11 @@ Every party keeps a *path*: the seconds of computation (by phase) and of communi
 longest chain of work and messages that ends at this party now. A message carries its sender's
 path; a receiver that had to wait for it takes that path over. So the components of a path add
 up to the party's clock, and the job's totals are those of the party that finishes last.
+
+What is made *ahead* of the rounds that use it (messages of the stage "ahead", computation of the
+phase "ahead") has components and counters of its own, which totals include. Work in waits is
+something else: pieces that need no message, which a party does while it waits for one
+(`Costs.ahead`, phase "offline"); what fits into waits is on nobody's path.
 """
 
 import time
@@ -19,10 +24,12 @@ from securevfl.runtime.pace import Pace, steady
 from securevfl.shown import Shown
 from securevfl.wire.codec import Message, Stage
 
+AHEAD = "ahead"
 OFFLINE = "offline"
 PHASES = ("local", "encrypt", "evaluate", "decrypt", OFFLINE)
 SETUP = "setup"
 COMMUNICATION = "communication"
+AHEAD_COMMUNICATION = "ahead communication"
 SCORING = "scoring"
 
 Path = dict[str, float]
@@ -30,7 +37,14 @@ Path = dict[str, float]
 
 def component_of(stage: Stage) -> str:
     """What the time on the line counts as."""
-    return SETUP if stage == "setup" else COMMUNICATION
+    if stage == "setup":
+        return SETUP
+    return AHEAD_COMMUNICATION if stage == "ahead" else COMMUNICATION
+
+
+def overrun_phase(stage: Stage) -> str:
+    """What work counts as that outlasts a wait for a message of a stage."""
+    return AHEAD if stage == "ahead" else OFFLINE
 
 
 class Clock(Protocol):
@@ -84,8 +98,24 @@ class FixedCosts(Stopwatch):
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """Messages that left, their bytes, and the bytes of those that carry ciphertexts."""
+
+    messages: int = 0
+    bytes_sent: int = 0
+    ciphertext_bytes: int = 0
+
+    def with_sent(self, message: Message, size: int) -> "Traffic":
+        """One message more."""
+        ciphertexts = size if message.carries == "ciphertexts" else 0
+        return Traffic(
+            self.messages + 1, self.bytes_sent + size, self.ciphertext_bytes + ciphertexts
+        )
+
+
+@dataclass(frozen=True)
 class Snapshot:
-    """A ledger at the end of one round."""
+    """A ledger at the end of one round; `ahead` of its traffic was sent ahead."""
 
     path: Path
     messages: int
@@ -93,6 +123,7 @@ class Snapshot:
     ciphertext_bytes: int
     hops: int
     hidden_s: float
+    ahead: Traffic
 
 
 @dataclass
@@ -106,7 +137,7 @@ class Costs:
         messages: messages sent, by kind.
         bytes_sent: bytes sent, by kind.
         hops: length of the longest chain of round messages that ends here.
-        ahead: work that can be done while the party waits, see `runtime.ahead`; each call does one
+        ahead: work that can be done in any wait, see `runtime.ahead`; each call does one
             piece and says whether there was one to do.
         hidden_s: seconds of such work that fitted into waits.
         pace: how much longer than measured the party's computations take.
@@ -124,9 +155,8 @@ class Costs:
     hidden_s: float = 0.0
     snapshots: list[Snapshot] = field(default_factory=list)
     pace: Pace = steady
-    _round_messages: int = 0
-    _round_bytes: int = 0
-    _ciphertext_bytes: int = 0
+    _traffic: Traffic = Traffic()
+    _traffic_ahead: Traffic = Traffic()
 
     def compute(self, phase: str) -> "ComputeSection":
         """A section of computation, timed: `async with costs.compute("encrypt"): …`."""
@@ -158,27 +188,29 @@ class Costs:
         kind = type(message).__name__
         self.messages[kind] += 1
         self.bytes_sent[kind] += size
-        if message.stage == "round":
-            self._round_messages += 1
-            self._round_bytes += size
-            if message.carries == "ciphertexts":
-                self._ciphertext_bytes += size
+        if message.stage in {"round", "ahead"}:
+            self._traffic = self._traffic.with_sent(message, size)
+        if message.stage == "ahead":
+            self._traffic_ahead = self._traffic_ahead.with_sent(message, size)
 
     def received(self, stage: Stage, hops: int) -> None:
         """Note a message that came, and how many hops its sender was at."""
         if stage == "round":
             self.hops = max(self.hops, hops + 1)
+        elif stage == "ahead":
+            self.hops = max(self.hops, hops)
 
     def end_round(self) -> None:
         """Keep the ledger as it stands at the end of a round."""
         self.snapshots.append(
             Snapshot(
                 dict(self.path),
-                self._round_messages,
-                self._round_bytes,
-                self._ciphertext_bytes,
+                self._traffic.messages,
+                self._traffic.bytes_sent,
+                self._traffic.ciphertext_bytes,
                 self.hops,
                 self.hidden_s,
+                self._traffic_ahead,
             )
         )
 
@@ -214,16 +246,24 @@ class ComputeSection:
 class JobCosts(Shown):
     """What a job has cost up to a round, over all parties.
 
+    All that was made ahead until then is part of every figure but `round_trips`; those that begin
+    with `ahead_` say how much of it that is, and are 0 of a job that makes nothing ahead.
+
     Attributes:
         compute_s: computation on the critical path.
         communication_s: transfers and waiting for the network on the critical path.
-        compute_by_phase_s: `compute_s` by phase.
+        compute_by_phase_s: `compute_s` by phase; "ahead" only where there is some.
         setup_s: set-up on the critical path (keys, agreement); not part of the total.
         round_trips: half the length of the longest chain of round messages.
-        bytes_sent: bytes of all round messages.
+        bytes_sent: bytes of all messages after the set-up but those of scoring.
         ciphertext_bytes: bytes of those that carry ciphertexts.
-        messages: number of all round messages.
+        messages: their number.
         offline_hidden_s: work done ahead inside waits, over all parties; not part of the total.
+        ahead_compute_s: of `compute_s`.
+        ahead_communication_s: of `communication_s`.
+        ahead_bytes: of `bytes_sent`.
+        ahead_ciphertext_bytes: of `ciphertext_bytes`.
+        ahead_messages: of `messages`.
     """
 
     compute_s: float
@@ -235,17 +275,26 @@ class JobCosts(Shown):
     ciphertext_bytes: int
     messages: int
     offline_hidden_s: float
+    ahead_compute_s: float
+    ahead_communication_s: float
+    ahead_bytes: int
+    ahead_ciphertext_bytes: int
+    ahead_messages: int
 
     @override
     def shown(self) -> dict[str, object]:
         """The ledger's totals."""
         phases = {name: s for name, s in self.compute_by_phase_s.items() if s}
+        ahead = {
+            "made ahead": f"{self.ahead_s:.3g} s of the total, {self.ahead_bytes:,} of the bytes",
+        }
         return {
             "total": f"{self.total_s:.3g} s and {self.setup_s:.3g} s of set-up",
             "computation": f"{self.compute_s:.3g} s",
             **{f"of it {name}": f"{seconds:.3g} s" for name, seconds in phases.items()},
             "communication": f"{self.communication_s:.3g} s in {self.round_trips:g} round trips",
             "sent": f"{self.bytes_sent:,} bytes in {self.messages} messages",
+            **(ahead if self.ahead_messages or self.ahead_s else {}),
         }
 
     def row(self) -> dict[str, Any]:
@@ -257,15 +306,23 @@ class JobCosts(Shown):
         """Seconds of the critical path after the set-up."""
         return self.compute_s + self.communication_s
 
+    @property
+    def ahead_s(self) -> float:
+        """Seconds of the total that were spent ahead of rounds."""
+        return self.ahead_compute_s + self.ahead_communication_s
+
 
 def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
     """The costs of a job's first `rounds` rounds: the path of the party that ends them last."""
     snapshots = [ledger.snapshots[rounds - 1] for ledger in ledgers.values()]
     last = max(snapshots, key=lambda snapshot: sum(snapshot.path.values())).path
     phases = {phase: last.get(phase, 0.0) for phase in PHASES}
+    if AHEAD in last:
+        phases[AHEAD] = last[AHEAD]
+    communication_ahead = last.get(AHEAD_COMMUNICATION, 0.0)
     return JobCosts(
         compute_s=sum(phases.values()),
-        communication_s=last.get(COMMUNICATION, 0.0),
+        communication_s=last.get(COMMUNICATION, 0.0) + communication_ahead,
         compute_by_phase_s=phases,
         setup_s=last.get(SETUP, 0.0),
         round_trips=max(snapshot.hops for snapshot in snapshots) / 2,
@@ -273,4 +330,9 @@ def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
         ciphertext_bytes=sum(snapshot.ciphertext_bytes for snapshot in snapshots),
         messages=sum(snapshot.messages for snapshot in snapshots),
         offline_hidden_s=sum(snapshot.hidden_s for snapshot in snapshots),
+        ahead_compute_s=phases.get(AHEAD, 0.0),
+        ahead_communication_s=communication_ahead,
+        ahead_bytes=sum(snapshot.ahead.bytes_sent for snapshot in snapshots),
+        ahead_ciphertext_bytes=sum(snapshot.ahead.ciphertext_bytes for snapshot in snapshots),
+        ahead_messages=sum(snapshot.ahead.messages for snapshot in snapshots),
     )

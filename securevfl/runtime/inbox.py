@@ -11,17 +11,15 @@ from securevfl.errors import PeerError
 
 @dataclass(frozen=True)
 class Arrived:
-    """The bytes of an envelope that a party holds.
+    """An envelope that a party holds.
 
     Attributes:
         order: increases among those of one sender.
         at: when it arrived, in seconds on the clock that its receiver waits by.
-        data: the envelope with its message.
     """
 
     order: int
     at: float
-    data: bytes
 
 
 A = TypeVar("A", bound=Arrived)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,9 +19,9 @@ from typing import Any, Self, TypeVar
 from securevfl.errors import PeerError, PeerUnreachable, UnexpectedMessage
 from securevfl.runtime.ahead import WorkAhead
 from securevfl.runtime.channel import M, awaited, expect, timed_out, unsealed
-from securevfl.runtime.costs import OFFLINE, Costs, Stopwatch, component_of
+from securevfl.runtime.costs import Costs, Stopwatch, component_of, overrun_phase
 from securevfl.runtime.inbox import Arrived, Inbox
-from securevfl.wire.codec import MAX_MESSAGE_BYTES, Message, Stage, encode
+from securevfl.wire.codec import MAX_MESSAGE_BYTES, Message, Stage, encode, stage_of
 from securevfl.wire.envelope import Envelope, seal
 
 T = TypeVar("T")
@@ -89,6 +90,13 @@ class MeasuredClock:
         self._time = max(self._time, moment)
 
 
+@dataclass(frozen=True)
+class _Opened(Arrived):
+    """What came from a peer: an envelope, or what is wrong with it."""
+
+    envelope: Envelope | PeerError
+
+
 class RealChannel:
     """One party's end of a real network; fills the Channel protocol.
 
@@ -133,19 +141,21 @@ class RealChannel:
         self._clock = MeasuredClock()
         self.costs = Costs(self._clock, stopwatch or Stopwatch())
         self._ahead = WorkAhead(self.costs)
-        self._inbox: Inbox[Arrived] = Inbox()
+        self._inbox: Inbox[_Opened] = Inbox()
+        self._inbox_ahead: Inbox[_Opened] = Inbox()
         self._arrivals = count()
         self._sent: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
 
     def deliver(self, peer: str, data: bytes) -> None:
         """Take what came from a peer, in the order it was sent; from any thread."""
-        arrived = Arrived(next(self._arrivals), time.monotonic(), data)
-        self._loop.call_soon_threadsafe(self._inbox.put, peer, arrived)
+        order, at = next(self._arrivals), time.monotonic()
+        self._loop.call_soon_threadsafe(self._sort, peer, order, at, data)
 
     def lose(self, peer: str, error: PeerError) -> None:
         """Nothing more will come from a peer; from any thread."""
-        self._loop.call_soon_threadsafe(self._inbox.lose, peer, time.monotonic(), error)
+        for inbox in (self._inbox, self._inbox_ahead):
+            self._loop.call_soon_threadsafe(inbox.lose, peer, time.monotonic(), error)
 
     async def send(self, to: str, message: Message) -> None:
         """Hand a message over to the network.
@@ -176,12 +186,12 @@ class RealChannel:
         began = time.monotonic()
         timeout = self._timeout if timeout_seconds is None else timeout_seconds
         deadline = None if timeout is None else began + timeout
-        overrun = 0.0
+        inbox, overrun = self._inbox_of(kind.stage), 0.0
         if kind.stage != "evaluation":
-            overrun = await self._ahead.until(lambda: self._over_for(senders, deadline))
+            overrun = await self._ahead.until(lambda: _over_for(inbox, senders, deadline))
         try:
             # The loop's clock is time.monotonic as well.
-            sender, arrived = await self._inbox.take(senders, deadline)
+            sender, arrived = await inbox.take(senders, deadline)
         except TimeoutError:
             self._count(kind.stage, time.monotonic() - began)
             raise timed_out(self.name, timeout or 0.0, senders, kind) from None
@@ -189,7 +199,9 @@ class RealChannel:
             raise PeerUnreachable(
                 f"{self.name} waits for {awaited(senders, kind)}: {error}"
             ) from error
-        envelope = self._next_of(sender, arrived.data)
+        envelope = arrived.envelope
+        if isinstance(envelope, PeerError):
+            raise envelope
         message = expect(envelope.message, sender, kind, step, self._max_bytes)
         if kind.stage != "evaluation":
             self.costs.received(kind.stage, envelope.hops)
@@ -197,11 +209,19 @@ class RealChannel:
             self._pass_time(kind.stage, envelope, elapsed, overrun, waited=arrived.at > began)
         return sender, message
 
-    def _over_for(self, senders: Collection[str], deadline: float | None) -> float | None:
-        now, since = time.monotonic(), self._inbox.since(senders)
-        if since is None and deadline is not None and now >= deadline:
-            since = deadline
-        return None if since is None else now - since
+    def _inbox_of(self, stage: Stage | None) -> Inbox[_Opened]:
+        return self._inbox_ahead if stage == "ahead" else self._inbox
+
+    def _sort(self, peer: str, order: int, at: float, data: bytes) -> None:
+        """What is sent ahead waits apart: a round takes its own messages first."""
+        try:
+            envelope = self._next_of(peer, data)
+        except PeerError as error:
+            # Of no known stage: whoever waits for this peer gets it.
+            for inbox in (self._inbox, self._inbox_ahead):
+                inbox.put(peer, _Opened(order, at, error))
+            return
+        self._inbox_of(stage_of(envelope.message)).put(peer, _Opened(order, at, envelope))
 
     def _next_of(self, sender: str, data: bytes) -> Envelope:
         envelope = unsealed(data, sender, self._job, self._max_bytes)
@@ -223,10 +243,19 @@ class RealChannel:
         self._clock.reach(max(self._clock.now() + elapsed, sent + overrun))
         self.costs.take_over(envelope.path, component_of(stage), sent, self._clock.now() - overrun)
         if overrun:
-            self.costs.passed(OFFLINE, overrun)
+            self.costs.passed(overrun_phase(stage), overrun)
 
     def _count(self, stage: Stage, seconds: float) -> None:
         if stage == "evaluation":
             return
         self.costs.passed(component_of(stage), seconds)
         self._clock.reach(self._clock.now() + seconds)
+
+
+def _over_for(
+    inbox: Inbox[_Opened], senders: Collection[str], deadline: float | None
+) -> float | None:
+    now, since = time.monotonic(), inbox.since(senders)
+    if since is None and deadline is not None and now >= deadline:
+        since = deadline
+    return None if since is None else now - since

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from securevfl.errors import PeerTimeout, PeerUnreachable
 from securevfl.runtime.ahead import WorkAhead
 from securevfl.runtime.channel import Channel, M, awaited, expect, timed_out, unsealed
-from securevfl.runtime.costs import OFFLINE, Costs, Stopwatch, component_of
+from securevfl.runtime.costs import Costs, Stopwatch, component_of, overrun_phase
 from securevfl.runtime.inbox import Arrived, Inbox
 from securevfl.runtime.line import Line
 from securevfl.runtime.pace import Pace, steady
@@ -32,9 +32,11 @@ class _Carried(Arrived):
     """An envelope at the end of its way.
 
     Attributes:
+        data: its bytes.
         sent: when it was sent, on its sender's clock, which is everyone's here.
     """
 
+    data: bytes
     sent: float
 
 
@@ -101,7 +103,7 @@ class _Endpoint:
         if carried.at > before:
             self.costs.take_over(envelope.path, component_of(stage), carried.sent, carried.at)
             if overrun:
-                self.costs.passed(OFFLINE, overrun)
+                self.costs.passed(overrun_phase(stage), overrun)
 
 
 class _Wire:

@@ -27,7 +27,7 @@ MAX_MESSAGE_BYTES = 1 << 30
 MAX_DIMENSIONS = 2
 
 Blobs = tuple[bytes, ...]
-Stage = Literal["setup", "round", "evaluation"]
+Stage = Literal["setup", "ahead", "round", "evaluation"]
 Carries = Literal["control", "values", "shares", "masked", "ciphertexts"]
 M = TypeVar("M", bound="Message")
 
@@ -38,7 +38,8 @@ class Message:
 
     Attributes:
         number: by which it travels; never given to another kind.
-        stage: which part of a job it belongs to.
+        stage: which part of a job it belongs to; `ahead` is what is made before the rounds that
+            use it, or between rounds for later ones.
         carries: `values` in clear; `shares` of a sum, under masks that cancel in it; `masked`
             values, whose mask the receiver knows; `ciphertexts`; or only `control`.
     """
@@ -199,6 +200,14 @@ def encode(message: Message) -> bytes:
     header = _HEADER.pack(b"SVFL", PROTOCOL_VERSION, kind.number)
     layout = _LAYOUTS[kind]
     return header + b"".join(codec.encode(getattr(message, name)) for name, codec in layout)
+
+
+def stage_of(data: bytes) -> Stage | None:
+    """The stage of an encoded message, by its number alone; None of what is no known kind."""
+    if len(data) < _HEADER.size:
+        return None
+    kind = _KINDS.get(_HEADER.unpack_from(data)[2])
+    return None if kind is None else kind.stage
 
 
 def decode(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Message:

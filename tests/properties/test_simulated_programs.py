@@ -4,8 +4,8 @@ One list of events in one order gives every party its program: what it sends sta
 others receive, so no program of this kind stalls.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import SCORING, Costs, FixedCosts, job_costs
 from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Program, Simulated, simulate
+from securevfl.wire.codec import Message, Stage
+from tests.made_ahead import Pad
 
 # 1000 bytes a second, or lines that are never busy.
 SLOW = Line(latency_ms=250, bandwidth_mbit=8e-3)
@@ -38,7 +40,7 @@ class Spoken:
     sender: int
     receiver: int
     size: int
-    setup: bool
+    stage: Stage
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,19 @@ class ScoreNow:
 
 
 Event = Work | Spoken | ScoreNow
-PHASE_SECONDS = {"start": 0.0113, "local": 0.37, "encrypt": 1.91, "decrypt": 7.3, "offline": 0.0}
+PHASE_SECONDS = {
+    "start": 0.0113,
+    "local": 0.37,
+    "encrypt": 1.91,
+    "decrypt": 7.3,
+    "offline": 0.0,
+    "ahead": 2.3,
+}
+KINDS: Mapping[Stage, Callable[[int], Message]] = {
+    "setup": lambda size: PublicKey("x", bytes(size)),
+    "ahead": lambda size: Pad(0, np.zeros(size // 8)),
+    "round": lambda size: Predictions(0, np.zeros(size // 8)),
+}
 
 
 def random_work(parties: int) -> st.SearchStrategy[Work]:
@@ -58,7 +72,11 @@ def random_line(parties: int) -> st.SearchStrategy[Spoken]:
     ends = st.lists(st.integers(0, parties - 1), min_size=2, max_size=2, unique=True)
     return ends.flatmap(
         lambda pair: st.builds(
-            Spoken, st.just(pair[0]), st.just(pair[1]), st.integers(0, 3000), st.booleans()
+            Spoken,
+            st.just(pair[0]),
+            st.just(pair[1]),
+            st.integers(0, 3000),
+            st.sampled_from(sorted(KINDS)),
         )
     )
 
@@ -88,15 +106,12 @@ async def play(
             case Work(party, phase) if party == me:
                 async with costs.compute(f"{phase} {me}"):
                     pass
-            case Spoken(sender, receiver, size, setup):
-                values = np.zeros(size // 8)
-                key = PublicKey("x", bytes(size))
+            case Spoken(sender, receiver, size, stage):
+                message = KINDS[stage](size)
                 if sender == me:
-                    message = key if setup else Predictions(0, values)
                     await channel.send(str(receiver), message)
                 elif receiver == me:
-                    kind = PublicKey if setup else Predictions
-                    await channel.receive([str(sender)], kind)
+                    await channel.receive([str(sender)], type(message))
             case ScoreNow():
                 await score(channel, costs, me, parties)
                 continue
@@ -156,6 +171,29 @@ def test_two_runs_with_fixed_costs_are_the_same_to_the_bit(events: list[Event]) 
         assert ledger.snapshots == again.snapshots
         assert (ledger.path, ledger.seconds) == (again.path, again.seconds)
         assert (ledger.messages, ledger.bytes_sent) == (again.messages, again.bytes_sent)
+
+
+@given(random_events(4))
+@settings(deadline=None)
+def test_what_is_said_ahead_takes_the_time_and_bytes_it_takes_in_a_round(
+    events: list[Event],
+) -> None:
+    """It moves between columns and changes no total."""
+    called: list[Event] = [
+        replace(event, stage="round") if isinstance(event, Spoken) and event.stage == "ahead"
+        else event
+        for event in events
+    ]  # fmt: skip
+    ahead, rounds = play_all(4, events), play_all(4, called)
+    for name, moments in ahead.results.items():
+        others = rounds.results[name]
+        assert [m.clock for m in moments] == pytest.approx([m.clock for m in others])
+        assert all(m.hops <= other.hops for m, other in zip(moments, others, strict=True))
+    some, none = job_costs(ahead.costs, 1), job_costs(rounds.costs, 1)
+    assert (some.messages, some.bytes_sent) == (none.messages, none.bytes_sent)
+    said = [each for each in events if isinstance(each, Spoken) and each.stage == "ahead"]
+    assert some.ahead_messages == len(said)
+    assert (none.ahead_messages, none.ahead_bytes, none.ahead_communication_s) == (0, 0, 0.0)
 
 
 def without_scoring(events: Sequence[Event]) -> list[Event]:

@@ -21,10 +21,20 @@ from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
-from securevfl.runtime.costs import COMMUNICATION, SCORING, SETUP, Costs, FixedCosts, Stopwatch
+from securevfl.runtime.costs import (
+    AHEAD,
+    AHEAD_COMMUNICATION,
+    COMMUNICATION,
+    SCORING,
+    SETUP,
+    Costs,
+    FixedCosts,
+    Stopwatch,
+)
 from securevfl.runtime.real import ProgramThread, RealChannel
 from securevfl.wire.codec import encode
 from securevfl.wire.envelope import Envelope, seal
+from tests.made_ahead import Pad
 
 JOB = bytes(range(32))
 LONG = 30.0  # seconds after which a test that waits has failed
@@ -197,6 +207,78 @@ def test_a_clock_is_set_forward_to_that_of_a_peer_who_started_earlier() -> None:
     assert 1e6 <= a.costs.clock.now() == pytest.approx(summed(a.costs))
 
 
+# What is made ahead
+
+
+def pad(step: int = 0) -> Pad:
+    return Pad(step, np.ones((2, 1)))
+
+
+def test_what_is_made_ahead_has_components_of_its_own() -> None:
+    async def asks(channel: RealChannel) -> None:
+        await channel.receive(["b"], Pad)
+        assert set(channel.costs.path) == {AHEAD, AHEAD_COMMUNICATION}
+        await channel.receive(["b"], Predictions)
+
+    async def makes(channel: RealChannel) -> None:
+        async with channel.costs.compute(AHEAD):
+            time.sleep(0.02)
+        await channel.send("a", pad())
+        await channel.send("a", predictions())
+
+    costs = together(asks, makes)[0].costs
+    assert set(costs.path) == {AHEAD, AHEAD_COMMUNICATION, COMMUNICATION}
+    assert costs.path[AHEAD] >= 0.02
+    assert costs.hops == 1
+    assert summed(costs) == pytest.approx(costs.clock.now())
+
+
+def test_a_round_takes_its_own_message_past_one_that_was_sent_ahead() -> None:
+    def came(channel: RealChannel) -> None:
+        for number, message in enumerate([pad(), predictions(0), pad(1), predictions(1)]):
+            channel.deliver("b", sealed(number, message=encode(message)))
+
+    async def program(channel: RealChannel) -> None:
+        for kind in (Predictions, Pad):
+            for step in range(2):
+                await channel.receive(["b"], kind, step)
+
+    alone(program, came)
+
+
+def test_a_message_ahead_ends_no_rounds_wait_and_no_work_in_it() -> None:
+    """Pieces are done until the message of the round is there, whatever comes before."""
+    ended = []
+
+    async def works(channel: RealChannel) -> None:
+        pieces = iter(range(3))
+
+        def piece() -> bool:
+            which = next(pieces)
+            message = pad() if which == 0 else predictions()
+            if which < 2:
+                channel.deliver("b", sealed(which, message=encode(message)))
+            ended.append(which)
+            return True
+
+        channel.costs.ahead.append(piece)
+        await channel.receive(["b"], Predictions)
+
+    alone(works)
+    assert ended == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [Pad, Predictions])
+def test_what_is_wrong_with_a_peer_ends_any_wait_for_it(kind: type[Pad | Predictions]) -> None:
+    async def program(channel: RealChannel) -> None:
+        await channel.receive(["b"], kind)
+
+    with pytest.raises(MalformedMessage, match="from b: "):
+        alone(program, lambda channel: channel.deliver("b", b""), timeout_seconds=0.0)
+    with pytest.raises(PeerUnreachable, match="b hung up"):
+        alone(program, lambda channel: channel.lose("b", PeerUnreachable("b hung up")))
+
+
 # Work ahead
 
 
@@ -344,6 +426,7 @@ def test_there_is_no_way_to_oneself_or_to_a_stranger(to: str) -> None:
         ([sealed(message=b"")], MalformedMessage, "from b: "),
         ([sealed(message=bytes(101))], MalformedMessage, "at most 100"),
         ([sealed(message=encode(Verdict(0, stop=False)))], UnexpectedMessage, "sent Verdict"),
+        ([sealed(0), sealed(0, message=encode(pad()))], UnexpectedMessage, "where 1 is due"),
     ],
 )
 def test_what_does_not_belong_is_refused_with_the_peers_name(
