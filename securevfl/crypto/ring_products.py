@@ -209,16 +209,20 @@ class RingProductEvaluator(BfvMultiplier):
 
     @override
     def _blinder(self) -> _Blinder:
-        """The mask does not fit this context's t: it is added as round(q·mask/t), with flooding."""
+        mask, residues = self._mask_and_flooding()
+        encrypted = seal.Ciphertext()
+        self._encryptor.encrypt_zero(encrypted)
+        self._evaluator.add_inplace(encrypted, coefficient_ciphertext(self._context, residues))
+        return _Blinder(encrypted, mask)
+
+    def _mask_and_flooding(self) -> tuple[RingArray, RingArray]:
+        """A mask, which does not fit this context's t, and round(q·mask/t) + noise by primes."""
         mask = uniform(DEGREE)
         residues = uniform_noise(self._sizes.flood_bits, DEGREE, self._primes)
         for row, prime in zip(residues, self._primes, strict=True):
             scaled = scaled_message(mask.view(np.int64), self._modulus, RING_BITS, prime)
             row[:] = (row + scaled) % np.uint64(prime)
-        encrypted = seal.Ciphertext()
-        self._encryptor.encrypt_zero(encrypted)
-        self._evaluator.add_inplace(encrypted, coefficient_ciphertext(self._context, residues))
-        return _Blinder(encrypted, mask)
+        return mask, residues
 
 
 def _of_replies(layout: RingLayout, fmt: RingProductFormat, values: RingArray) -> RingArray:
