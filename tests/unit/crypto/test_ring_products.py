@@ -1,6 +1,7 @@
 """Products in the ring, both ends: what they refuse, and what they hold."""
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto import ring
+from securevfl.crypto import bfv, ring
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
@@ -188,41 +189,55 @@ def test_a_key_keeps_its_polynomials_in_another_context(owner: RingProductOwner)
 @pytest.mark.parametrize(
     "fmt",
     [
-        RingProductFormat(1300, 8, 20, 9, bandwidth_mbit=1e6),
-        RingProductFormat(8, 3000, 20, 9, bandwidth_mbit=1e6),
+        RingProductFormat(1300, 8, 10, 9, bandwidth_mbit=1e6),
+        RingProductFormat(8, 1300, 10, 9, bandwidth_mbit=20.0),
     ],
     ids=["more inputs", "more replies"],
 )
-def test_few_plaintexts_live_at_once_and_blocks_of_zeros_make_none(
+def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
     fmt: RingProductFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = RingLayout.of(fmt)
     assert (layout.inputs > layout.replies) == (fmt.inner > fmt.outputs)
-    assert min(layout.chunks, layout.sides) > 1 or layout.groups > 1
-    made: list[weakref.ref[seal.Plaintext]] = []
-    most = 0
-    transformed = RingProductEvaluator._transformed
+    assert layout.chunks > 1 < layout.sides
+    plaintexts: list[weakref.ref[seal.Plaintext]] = []
+    vectors: list[weakref.ref[seal.Ciphertext]] = []
+    most = [0, 0]
+    made_before_replies: list[int] = []
+    transformed, take_in = RingProductEvaluator._transformed, RingProductEvaluator._take_in
+    blinder = RingProductEvaluator._blinder
 
     def watched(self: RingProductEvaluator, block: IntArray) -> seal.Plaintext | None:
-        nonlocal most
         plain = transformed(self, block)
         if plain is not None:
-            made.append(weakref.ref(plain))
-        most = max(most, sum(each() is not None for each in made))
+            plaintexts.append(weakref.ref(plain))
+        for kind, made in enumerate((plaintexts, vectors)):
+            most[kind] = max(most[kind], sum(each() is not None for each in made))
         return plain
 
+    def seen(self: RingProductEvaluator, encrypted: bytes) -> Iterator[seal.Ciphertext]:
+        for vector in take_in(self, encrypted):
+            vectors.append(weakref.ref(vector))
+            yield vector
+
+    def replied(self: RingProductEvaluator) -> bfv._Blinder:
+        made_before_replies.append(len(plaintexts))
+        return blinder(self)
+
+    monkeypatch.setattr(RingProductEvaluator, "_blinder", replied)
     monkeypatch.setattr(RingProductEvaluator, "_transformed", watched)
+    monkeypatch.setattr(RingProductEvaluator, "_take_in", seen)
     owner = RingProductOwner(fmt)
     evaluator = RingProductEvaluator(owner.public_bytes, fmt)
     encrypted = owner.encrypt(ring.uniform(fmt.inner, fmt.columns))
     matrix = np.ones((fmt.outputs, fmt.inner), np.int64)
+    matrix[: layout.side, : layout.chunk] = 0
     evaluator.product(encrypted, matrix)
-    assert len(made) == layout.chunks * layout.sides > 4
-    assert most <= 2
-    made.clear()
-    matrix[: layout.side] = 0
-    evaluator.product(encrypted, matrix)
-    assert len(made) == layout.chunks * (layout.sides - 1)
+    assert len(plaintexts) == layout.chunks * layout.sides - 1
+    assert most[0] <= 2
+    assert most[1] <= (layout.inputs if layout.inputs <= layout.replies else 2 * layout.groups)
+    # Where inputs are fewer, a sum becomes a reply before the next one is begun.
+    assert (made_before_replies[0] < len(plaintexts)) == (layout.inputs <= layout.replies)
 
 
 def test_what_is_made_ahead_is_used_once(
