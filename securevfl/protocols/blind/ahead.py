@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from securevfl.crypto.ring_layout import RingProductFormat
@@ -26,6 +27,7 @@ from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.runtime.costs import AHEAD, SETUP
+from securevfl.runtime.views import Share, record
 
 if TYPE_CHECKING:
     from securevfl.crypto.ring_products import RingProductEvaluator
@@ -180,13 +182,18 @@ class Links:
         _, asked = await party.channel.receive([holder], PadInputs, first)
         async with party.costs.compute(AHEAD):
             own, reply = products(holder, asked, self._keys, self._matrices, groups)
+        for index in own.steps:
+            record(party.channel, Share(party.name, "steps", index, own.steps[index]))
+            record(party.channel, Share(party.name, "predictions", index, own.predictions[index]))
         await party.channel.send(holder, reply)
         held = {}
         for name, answer in (
             await collect(party.channel, list(self._holdings), PadProducts, first)
         ).items():
             async with party.costs.compute(AHEAD):
-                held[name], corrections = self._holdings[name].take(name, answer, groups)
+                held[name], corrections = self._holdings[name].take(
+                    name, answer, groups, partial(record, party.channel)
+                )
             await party.channel.send(name, corrections)
         _, found = await party.channel.receive([holder], Corrections, first)
         columns = next(iter(own.steps.values())).size
