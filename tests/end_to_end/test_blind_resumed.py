@@ -11,7 +11,13 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.job import Job
 from securevfl.models.curvature import Curvature
-from securevfl.protocols.blind.pads import Corrections, PadInputs, PadProducts
+from securevfl.protocols.blind.pads import (
+    Corrections,
+    EncryptedPads,
+    EncryptedPoints,
+    MaskedShares,
+    MaskedSteps,
+)
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.state import SessionState
 from securevfl.runtime.costs import FixedCosts
@@ -21,7 +27,7 @@ from tests.end_to_end.conftest import all_weights
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 ROUNDS, BROKEN_AT = 4, 2
-AHEAD = (PadInputs, PadProducts, Corrections)
+AHEAD = (EncryptedPads, MaskedSteps, EncryptedPoints, MaskedShares, Corrections)
 # Parameters are opened on a grid of 2^-12, and roundings on the way are random.
 ROUNDING = 0.005
 # Tables of cosines have 8 bits.

@@ -183,7 +183,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "ScoringHello": 55,
         "PredictionShares": 68,
         "HeldOutShares": 70,
-        "NamePads": 74,
+        "NamePads": 79,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

@@ -15,7 +15,7 @@ from securevfl.wire.codec import Message, message_kind
 NAME_BYTES = 16
 
 
-@message_kind(74, stage="setup")
+@message_kind(79, stage="setup")
 class NamePads(Message):
     """Set-up, everyone to everyone: which pads does the sender hold?
 
