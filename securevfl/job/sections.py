@@ -215,6 +215,8 @@ class ExchangeSettings(Section):
         he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
             systems do, in place of one a round; Q times the work for the same model.
         workers: processes for a party's own homomorphic products; each party's own affair.
+        ahead_rounds: of blind: pads of so many rounds are made together, those of the next ones
+            while parties wait; all before the first where not given.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
         scores: what blind opens of held-out rows to the label party, at the end: only sums over
@@ -232,6 +234,7 @@ class ExchangeSettings(Section):
     round_trips: Literal["auto", 1, 2] = "auto"
     he_per_step: bool = False
     workers: PositiveInt = 1
+    ahead_rounds: PositiveInt | None = None
     prediction_bound: PositiveFloat = 6.0
     scores: Literal["sums", "rows"] | None = None
 

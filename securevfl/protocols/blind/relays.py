@@ -20,7 +20,7 @@ Guarantees: against semi-honest parties; masks are pairwise streams, one context
 Messages a round: 3K − 4, 8 bytes a row each, in two hops; 2 in one hop between two parties.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import numpy as np
 
@@ -55,6 +55,13 @@ class MaskedResiduals(StepMessage):
     values: RingArray
 
 
+Meanwhile = Callable[[], Awaitable[None]]
+
+
+async def nothing() -> None:
+    """Wait, and do nothing else."""
+
+
 class Relays:
     """A party's way from its share of H to d − w of its own link.
 
@@ -75,6 +82,7 @@ class Relays:
         predictions: RingArray,
         labels: Labels | None,
         pads: Mapping[str, RingArray],
+        meanwhile: Meanwhile,
     ) -> RingArray:
         """Take part in a round.
 
@@ -83,6 +91,7 @@ class Relays:
             predictions: this party's share of H, shape (S,).
             labels: at the label party.
             pads: w of the links that this party holds, by owner, each of shape (S,).
+            meanwhile: done once this party's messages are on their way.
 
         Returns:
             d − w of the link that it owns, shape (S,).
@@ -96,7 +105,9 @@ class Relays:
         if share is not None:
             assert self._residuals is not None  # noqa: S101
             share = await self._residuals.of(index, share, labels)
-        return await hand_back(party, masks, index, share, pads=pads, shape=predictions.shape)
+        return await hand_back(
+            party, masks, index, share, pads=pads, shape=predictions.shape, meanwhile=meanwhile
+        )
 
 
 async def gather_shares(
@@ -152,6 +163,7 @@ async def hand_back(
     *,
     pads: Mapping[str, RingArray],
     shape: tuple[int, ...],
+    meanwhile: Meanwhile = nothing,
 ) -> RingArray:
     """Bring d, less its owner's pad, to every owner.
 
@@ -163,6 +175,7 @@ async def hand_back(
         pads: this party's, by owner: of every feature party at the label party, of the label party
             at the partner; each used once.
         shape: of d.
+        meanwhile: done once this party's messages are on their way.
 
     Returns:
         d − w of this party's link, modulo 2^59.
@@ -183,6 +196,7 @@ async def hand_back(
                     context = f"{MaskedResiduals.__name__} {step} {owner}"
                     padded = padded + masks.zero_share(computing, context, shape)
             await party.channel.send(owner, MaskedResiduals(step, ring.reduced(padded)))
+    await meanwhile()
     senders = [name for name in computing if name != party.name]
     received = await collect(party.channel, senders, MaskedResiduals, step)
     total = np.zeros(shape, np.uint64) if share is None else share

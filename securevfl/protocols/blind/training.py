@@ -2,7 +2,7 @@
 
 from securevfl.protocols.blind.block import Block
 from securevfl.protocols.blind.links import holder_of
-from securevfl.protocols.blind.relays import Relays
+from securevfl.protocols.blind.relays import Relays, nothing
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
 from securevfl.protocols.blind.scoring import establish_scoring
 from securevfl.protocols.blind.shares import shares_of
@@ -48,8 +48,11 @@ async def take_part(training: Training) -> Trained:
         residuals=Relays(party, block.agreement.masks, supplies.residuals),
     )
     for each, batch in zip(block.schedule.rounds[first:], block.batches[first:], strict=True):
-        await rounds.take(each, batch.labels)
+        coming = supplies.coming
+        await rounds.take(each, batch.labels, coming.meanwhile if coming else nothing)
         shares.after(each.index, own, supplies.pads)
+        if coming is not None:
+            await coming.after(each, supplies.pads)
         if each.index == plan.rounds - 1:
             moved = await rounds.reveal() - out @ start
             part.model.weights = (start + into @ moved)[:, None]
