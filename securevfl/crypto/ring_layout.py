@@ -33,8 +33,8 @@ _LEAST_PRIMES = (36, 48)
 # Milliseconds by data prime, measured: an input, from an encryption of zero to NTT form at the
 # other end; a plaintext; one product; a reply, from its blinder to numbers. SEAL's compression adds
 # to inputs and replies where it finds zeros to squeeze out. They need not be exact.
-_INPUT_MS, _PLAIN_MS, _PRODUCT_MS, _REPLY_MS = 1.6, 0.17, 0.08, 2.7
-_SQUEEZE_MS, _SQUEEZED_BITS = 0.7, 46
+_INPUT_MS, _PLAIN_MS, _PRODUCT_MS, _REPLY_MS = 2.0, 0.17, 0.08, 3.2
+_SQUEEZE_MS, _SQUEEZED_BITS = 0.3, 46
 
 
 @dataclass(frozen=True)
