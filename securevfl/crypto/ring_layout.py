@@ -86,8 +86,8 @@ class RingLayout:
         """The choice for a format; both ends make the same.
 
         Raises:
-            RangeExceeded: no row or column, or flooding over the job's products for which no set
-                of 128-bit security has room.
+            RangeExceeded: no row or column, entries beyond the ring, or flooding over the job's
+                products for which no set of 128-bit security has room.
         """
         return _layout(product_format)
 
@@ -151,6 +151,8 @@ class RingLayout:
 def _layout(fmt: RingProductFormat) -> RingLayout:
     if min(fmt.inner, fmt.outputs, fmt.columns, fmt.products) < 1 or fmt.matrix_bound < 0:
         raise RangeExceeded(f"{fmt}: positive sizes expected")
+    if fmt.matrix_bits > RING_BITS:
+        raise RangeExceeded(f"entries up to {fmt.matrix_bound}, below 2^{RING_BITS - 1} expected")
     layouts = {
         RingLayout(fmt, sizes, chunk, side, together)
         for chunk, side, together in _packings(fmt)
