@@ -16,7 +16,8 @@ Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, RingArray
+from securevfl.arrays import FloatArray, Labels, RingArray
+from securevfl.crypto import ring
 from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import UnexpectedMessage
@@ -107,6 +108,19 @@ class FourierResiduals:
             shares = await products_of_second(party, peer, self._key, parts)
         self.pads = self.pads.followed_by(PhasePads(phases, fmt.tables(shares)))
 
+    async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
+        """Shares of σ(H) − y: those of `residual_shares`, and at the label party ½ − y.
+
+        Args:
+            index: the exchange.
+            predictions: this party's shares of H, shape (rows,).
+            labels: at the label party, 0 or 1.
+        """
+        share = await self.residual_shares(index, predictions)
+        if labels is None:
+            return share
+        return ring.reduced(share + ring.encode(0.5 - labels, self._format.fraction_bits, 1, "y"))
+
     async def residual_shares(self, step: int, predictions: RingArray) -> RingArray:
         """Shares of σ(H) − ½ modulo 2^59, at the format's fraction bits.
 
@@ -133,15 +147,15 @@ class FourierResiduals:
             return fmt.residuals(own + np.frombuffer(message.phases, _WIRE), pads.tables)
 
 
-def stays_in_range(own: FloatArray, series: SigmoidSeries, parties: int) -> bool:
-    """Whether a party's part of H keeps to its part of the series' range: the bit that it says.
+def stays_in_range(own: FloatArray, series: SigmoidSeries) -> bool:
+    """The one bit that an owner says at the reveal, of its own rows and its own parameters.
 
-    Every owner says it at the reveal of its own rows and its own parameters. All saying yes means
-    that |H| stays within the range for every row.
+    Rows beyond half a period are pulled further outwards, and in a long job fast. Where that has
+    spoiled a model, some party's own part has left half a period as well: on all of the made sets
+    where it has, in docs/decisions/0034.
 
     Args:
         own: X_k·θ_k of its training rows.
         series: what stood for σ.
-        parties: K.
     """
-    return bool(np.max(np.abs(own), initial=0.0) <= series.range / parties)
+    return bool(np.max(np.abs(own), initial=0.0) <= series.period / 2)
