@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.reports.ahead_tables import with_ahead
 from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
@@ -54,11 +55,14 @@ Cells = list[list[str]]
 
 
 def by_columns(*columns: Column[Any]) -> Callable[[Sequence[Row]], Cells]:
-    """A table with one line a row."""
+    """A table with one line a row; more columns where one made something ahead of its rounds."""
 
     def cells(rows: Sequence[Row]) -> Cells:
-        headings = [heading for heading, _ in columns]
-        return [headings, *([show(row) for _, show in columns] for row in rows)]
+        shown = with_ahead(columns, rows)
+        return [
+            [heading for heading, _ in shown],
+            *([show(row) for _, show in shown] for row in rows),
+        ]
 
     return cells
 

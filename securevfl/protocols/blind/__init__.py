@@ -1,1 +1,1 @@
-"""The blind exchange: training in shares, in which nobody learns anything but the end."""
+"""Training in which parameters stay in shares; who learns what: `description`."""
