@@ -10,18 +10,16 @@ Learns: nobody anything. z is uniform whatever H is, as either party's share of 
     used once.
 A residual is wrong altogether with the probability that `PhaseFormat.failure_probability` states,
 and of the other sign where |H| is beyond half a period, which nobody sees in a round; see
-`stays_in_range`.
+range_check.
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, Labels, RingArray
-from securevfl.crypto import ring
+from securevfl.arrays import RingArray
 from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import UnexpectedMessage
-from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.phase_pads import PhasePads, uniform_phases
 from securevfl.protocols.blind.phase_products import (
     own_slot_key,
@@ -108,19 +106,6 @@ class FourierResiduals:
             shares = await products_of_second(party, peer, self._key, parts)
         self.pads = self.pads.followed_by(PhasePads(phases, fmt.tables(shares)))
 
-    async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
-        """Shares of σ(H) − y: those of `residual_shares`, and at the label party ½ − y.
-
-        Args:
-            index: the exchange.
-            predictions: this party's shares of H, shape (rows,).
-            labels: at the label party, 0 or 1.
-        """
-        share = await self.residual_shares(index, predictions)
-        if labels is None:
-            return share
-        return ring.reduced(share + ring.encode(0.5 - labels, self._format.fraction_bits, 1, "y"))
-
     async def residual_shares(self, step: int, predictions: RingArray) -> RingArray:
         """Shares of σ(H) − ½ modulo 2^59, at the format's fraction bits.
 
@@ -145,17 +130,3 @@ class FourierResiduals:
             )
         async with party.costs.compute("local"):
             return fmt.residuals(own + np.frombuffer(message.phases, _WIRE), pads.tables)
-
-
-def stays_in_range(own: FloatArray, series: SigmoidSeries) -> bool:
-    """The one bit that an owner says at the reveal, of its own rows and its own parameters.
-
-    Rows beyond half a period are pulled further outwards, and in a long job fast. Where that has
-    spoiled a model, some party's own part has left half a period as well: on all of the made sets
-    where it has, in docs/decisions/0034.
-
-    Args:
-        own: X_k·θ_k of its training rows.
-        series: what stood for σ.
-    """
-    return bool(np.max(np.abs(own), initial=0.0) <= series.period / 2)

@@ -8,6 +8,7 @@ from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.ahead import Links
 from securevfl.protocols.blind.fourier import FourierResiduals
 from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.range_check import require_range
 from securevfl.protocols.blind.residuals import (
     AffineResiduals,
     BetweenTwo,
@@ -44,7 +45,7 @@ async def take_part(training: Training) -> Trained:
     async with party.costs.compute(SETUP):
         units = column_units(part.inputs)
     agreement = await agree(party, plan.hash, part.inputs / units, len(part.held_out))
-    series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
+    series = sigmoid_series(plan, agreement) if plan.loss.name == "logistic" else None
     widths = Widths.of(plan, agreement, series)
     async with party.costs.compute(SETUP):
         batches = PartyBatches(plan, training.workplace.data, part.inputs)
@@ -76,6 +77,8 @@ async def take_part(training: Training) -> Trained:
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
+    if series is not None:
+        await require_range(party, part.inputs @ part.model.weights[:, 0], series)
     return Trained(
         Kept(plan.rounds, plan.rounds),
         await _score(training, agreement),
@@ -83,10 +86,12 @@ async def take_part(training: Training) -> Trained:
     )
 
 
-def period_of(plan: Plan) -> int:
-    """Λ of a job."""
-    del plan
-    return 64
+def sigmoid_series(plan: Plan, agreement: Agreement) -> SigmoidSeries:
+    """What stands for σ: of the period that the job says, or that its public figures ask for."""
+    period = plan.job.exchange.period
+    if period is None:
+        return SigmoidSeries.for_training(plan.rounds, agreement.feature_bound)
+    return SigmoidSeries.of_period(period)
 
 
 async def _residuals(
