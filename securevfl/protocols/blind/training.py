@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from securevfl.arrays import FloatArray
-from securevfl.models.losses import TaylorLogistic, quadratic_loss
+from securevfl.models.losses import Squared, TaylorLogistic
 from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.ahead import Links
 from securevfl.protocols.blind.fourier import FourierResiduals
@@ -101,8 +101,9 @@ async def _residuals(
     two = (party.label_party, party.feature_parties[0])
     if party.name not in two:
         return None
-    if series is None:
-        return AffineResiduals(quadratic_loss(plan.loss.name), widths.shared_residual_bits)
+    if isinstance(plan.loss, Squared):
+        return AffineResiduals(plan.loss, widths.shared_residual_bits)
+    assert series is not None  # noqa: S101
     visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
     (peer,) = {*two} - {party.name}
     phases = PhaseFormat(series, widths.prediction_bits)
