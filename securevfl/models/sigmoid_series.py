@@ -25,7 +25,7 @@ LEAST_PERIOD, LARGEST_PERIOD = 24, 512
 # 0.016 is left out at most, a root mean square of 0.008 over |H| < 8.
 TERMS_PER_PERIOD = 3 / 32
 _MARGIN = 4.0
-_ROUNDS_THAT_MATTER = 100
+_REACH_AFTER_20, _ROUNDS_THAT_MATTER = 30.0, 100
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,15 @@ class SigmoidSeries:
         return cls(round((1 << PERIOD_BITS) / period))
 
     @classmethod
-    def for_training(cls, rounds: int, feature_bound: float) -> "SigmoidSeries":
-        """The series for a job, from what its parties tell each other.
+    def for_training(cls, rounds: int) -> "SigmoidSeries":
+        """The series for a job of so many rounds.
 
         What |H| can reach has no bound that is of use, so this is measured, with exact steps on
         made sets: predictions of rows with large features grow from round to round.
-
-        Args:
-            rounds: of the job.
-            feature_bound: no feature leaves ±feature_bound.
         """
-        reach = 26 * sqrt(min(rounds, _ROUNDS_THAT_MATTER) / 20)
-        reach *= (max(feature_bound, 8.0) / 8.0) ** 0.25
+        reach = _REACH_AFTER_20 * sqrt(min(rounds, _ROUNDS_THAT_MATTER) / 20)
         terms = ceil(TERMS_PER_PERIOD * 2 * (reach + _MARGIN))
-        period = floor(terms / TERMS_PER_PERIOD)
-        return cls.of_period(min(max(period, LEAST_PERIOD), LARGEST_PERIOD))
+        return cls.of_period(max(floor(terms / TERMS_PER_PERIOD), LEAST_PERIOD))
 
     @property
     def period(self) -> float:

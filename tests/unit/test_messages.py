@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from securevfl.errors import MalformedMessage
+from securevfl.protocols.blind.fourier import MaskedPhases
+from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
+from securevfl.protocols.blind.range_check import StaysInRange
 from securevfl.protocols.blind.relays import PaddedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
@@ -86,8 +89,12 @@ EXAMPLES: tuple[Message, ...] = (
     StepTaken(7, FLOATS[0], settled=True),
     KeepState(40),
     ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
+    EncryptedPhases(8, (b"cosines", b"sines")),
+    EncryptedPhaseProducts(9, (b"cosines",)),
+    MaskedPhases(10, b"\0\xff"),
     PredictionShares(1, RING[0]),
     PaddedResiduals(2, RING[1]),
+    StaysInRange(within=True),
 )
 
 
@@ -179,8 +186,12 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "MaskedPenalties": 46,
         "StepTaken": 47,
         "ScoringHello": 55,
+        "EncryptedPhases": 65,
+        "EncryptedPhaseProducts": 66,
+        "MaskedPhases": 67,
         "PredictionShares": 68,
         "PaddedResiduals": 69,
+        "StaysInRange": 75,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
