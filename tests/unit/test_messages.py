@@ -208,6 +208,8 @@ def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
         EncryptedComponents,
         EncryptedScoreVector,
         EncryptedScores,
+        EncryptedPhases,
+        EncryptedPhaseProducts,
     }
 
 
