@@ -218,7 +218,10 @@ class ExchangeSettings(Section):
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
         period: of the series that stands for σ in logistic residuals in shares, which holds while
-            |H| stays 4 below half of it; where not given, from rounds and the features' bound.
+            |H| stays 4 below half of it; where not given, as long as rounds ask for.
+        scores: what blind opens of held-out rows to the label party, at the end: only sums over
+            classes (of squared errors of real targets), or H of every row, which an exact AUC takes
+            and between two parties is the other's H_k; sums where not given.
     """
 
     scheme: str = "plain"
@@ -233,6 +236,7 @@ class ExchangeSettings(Section):
     workers: PositiveInt = 1
     prediction_bound: PositiveFloat = 6.0
     period: Annotated[int, Field(ge=24, le=512)] | None = None
+    scores: Literal["sums", "rows"] | None = None
 
 
 class NetworkSettings(Section):

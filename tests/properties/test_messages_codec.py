@@ -13,7 +13,7 @@ from securevfl.errors import MalformedMessage
 from securevfl.protocols.blind.fourier import MaskedPhases
 from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
 from securevfl.protocols.blind.range_check import StaysInRange
-from securevfl.protocols.blind.relays import PaddedResiduals, PredictionShares
+from securevfl.protocols.blind.relays import HeldOutShares, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -92,11 +92,11 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     EncryptedHeldOutProducts: st.builds(EncryptedHeldOutProducts, u64, blobs),
     HeldOutMasks: st.builds(HeldOutMasks, u64, ring),
     PredictionShares: st.builds(PredictionShares, u64, ring),
-    PaddedResiduals: st.builds(PaddedResiduals, u64, ring),
     EncryptedPhases: st.builds(EncryptedPhases, u64, blobs),
     EncryptedPhaseProducts: st.builds(EncryptedPhaseProducts, u64, blobs),
     MaskedPhases: st.builds(MaskedPhases, u64, blob),
     StaysInRange: st.builds(StaysInRange, st.booleans()),
+    HeldOutShares: st.builds(HeldOutShares, u64, ring),
     Verdict: st.builds(Verdict, u64, st.booleans()),
     KeepState: st.builds(KeepState, u64),
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),

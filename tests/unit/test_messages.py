@@ -11,7 +11,7 @@ from securevfl.errors import MalformedMessage
 from securevfl.protocols.blind.fourier import MaskedPhases
 from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
 from securevfl.protocols.blind.range_check import StaysInRange
-from securevfl.protocols.blind.relays import PaddedResiduals, PredictionShares
+from securevfl.protocols.blind.relays import HeldOutShares, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -93,7 +93,7 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedPhaseProducts(9, (b"cosines",)),
     MaskedPhases(10, b"\0\xff"),
     PredictionShares(1, RING[0]),
-    PaddedResiduals(2, RING[1]),
+    HeldOutShares(3, RING[0]),
     StaysInRange(within=True),
 )
 
@@ -190,7 +190,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedPhaseProducts": 66,
         "MaskedPhases": 67,
         "PredictionShares": 68,
-        "PaddedResiduals": 69,
+        "HeldOutShares": 70,
         "StaysInRange": 75,
     }
     for number in (Predictions.number, 256, -1):
