@@ -13,7 +13,7 @@ from securevfl.errors import MalformedMessage
 from securevfl.protocols.blind.fourier import MaskedPhases
 from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
 from securevfl.protocols.blind.range_check import StaysInRange
-from securevfl.protocols.blind.relays import HeldOutShares, PredictionShares
+from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -92,6 +92,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     EncryptedHeldOutProducts: st.builds(EncryptedHeldOutProducts, u64, blobs),
     HeldOutMasks: st.builds(HeldOutMasks, u64, ring),
     PredictionShares: st.builds(PredictionShares, u64, ring),
+    MaskedResiduals: st.builds(MaskedResiduals, u64, ring),
     EncryptedPhases: st.builds(EncryptedPhases, u64, blobs),
     EncryptedPhaseProducts: st.builds(EncryptedPhaseProducts, u64, blobs),
     MaskedPhases: st.builds(MaskedPhases, u64, blob),

@@ -11,7 +11,7 @@ from securevfl.errors import MalformedMessage
 from securevfl.protocols.blind.fourier import MaskedPhases
 from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
 from securevfl.protocols.blind.range_check import StaysInRange
-from securevfl.protocols.blind.relays import HeldOutShares, PredictionShares
+from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -89,6 +89,7 @@ EXAMPLES: tuple[Message, ...] = (
     StepTaken(7, FLOATS[0], settled=True),
     KeepState(40),
     ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
+    MaskedResiduals(4, RING[1]),
     EncryptedPhases(8, (b"cosines", b"sines")),
     EncryptedPhaseProducts(9, (b"cosines",)),
     MaskedPhases(10, b"\0\xff"),
@@ -186,12 +187,13 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "MaskedPenalties": 46,
         "StepTaken": 47,
         "ScoringHello": 55,
+        "MaskedResiduals": 63,
         "EncryptedPhases": 65,
         "EncryptedPhaseProducts": 66,
         "MaskedPhases": 67,
         "PredictionShares": 68,
         "HeldOutShares": 70,
-        "StaysInRange": 75,
+        "StaysInRange": 76,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

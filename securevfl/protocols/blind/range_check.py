@@ -18,7 +18,7 @@ from securevfl.runtime.channel import collect
 from securevfl.wire.codec import Message, message_kind
 
 
-@message_kind(75, stage="evaluation")
+@message_kind(76, stage="evaluation")
 class StaysInRange(Message):
     """Whether the sender's part of every training row's prediction is within half a period."""
 
