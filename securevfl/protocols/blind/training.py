@@ -99,9 +99,10 @@ async def take_part(training: Training) -> Trained:
 def sigmoid_series(plan: Plan) -> SigmoidSeries:
     """What stands for σ, of the period that the job says, or that its rounds ask for."""
     period = plan.job.exchange.period
-    if period is None:
-        return SigmoidSeries.for_training(plan.rounds)
-    return SigmoidSeries.of_period(period)
+    if period is not None:
+        return SigmoidSeries.of_period(period)
+    accelerated = plan.job.job.acceleration == "nesterov"
+    return SigmoidSeries.for_training(plan.rounds, accelerated=accelerated)
 
 
 async def _residuals(
