@@ -15,7 +15,7 @@ from securevfl.crypto import slot_parameters
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.bit_packing import packed_size
 from securevfl.crypto.residues import uniform_below
-from securevfl.crypto.seal_codec import coefficient_ciphertext
+from securevfl.crypto.seal_codec import _body, _framed, coefficient_ciphertext
 from securevfl.crypto.slot_parameters import PLAIN_BITS, REPLY_BITS, SlotParameters
 from securevfl.crypto.slot_products import (
     REPLY_BYTES,
@@ -139,12 +139,23 @@ def test_foreign_and_damaged_bytes_are_refused(owner: SlotOwner, evaluator: Slot
     for wrong in ((replies[0],), (replies[0], replies[1][1:])):
         with pytest.raises(CryptoError, match="two replies of"):
             owner.decrypt(wrong, 4)
-    for short in ((encrypted[0],), (encrypted[0], encrypted[1][1:])):
-        with pytest.raises(CryptoError, match="expected"):
-            evaluator.multiply(short, numbers(4, 4))
-    other_seed = encrypted[1][:-81] + b"\xff" * 81
-    with pytest.raises(CryptoError):
-        evaluator.multiply((encrypted[0], other_seed), numbers(4, 4))
+    with pytest.raises(CryptoError, match="1 ciphertexts, 2 of a complex number expected"):
+        evaluator.multiply(encrypted[:1], numbers(4, 4))
+    whole = encrypted[1]
+    for other in (b"", whole[:-1], whole[1:], whole + b"\0", whole[:-81] + b"\xff" * 81):
+        with pytest.raises(CryptoError):
+            evaluator.multiply((encrypted[0], other), numbers(4, 4))
+
+
+@pytest.mark.parametrize("c1", [0, 1])
+def test_a_public_key_that_hides_nothing_is_refused(owner: SlotOwner, c1: int) -> None:
+    """c₁ = 1 falls with SEAL's own prime."""
+    words = DEGREE * (len(PARAMETERS.primes) + 1)
+    body = bytearray(_body(owner.public_bytes))
+    body[-8 * words :] = np.full(words, c1, "<u8").tobytes()
+    key = b"".join(bytes(part) for part in _framed([bytes(body)]))
+    with pytest.raises(KeyMismatch, match="encrypt nothing"):
+        SlotEvaluator(key, PARAMETERS)
 
 
 def test_a_key_of_other_primes_is_refused() -> None:
