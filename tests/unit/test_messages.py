@@ -45,6 +45,7 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keeping import KeepState
 from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.pad_agreement import NamePads
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
 from securevfl.protocols.transfer.encrypted_scores import (
@@ -112,6 +113,7 @@ EXAMPLES: tuple[Message, ...] = (
     MaskedShares(5, (b"",)),
     EncryptedPoints(6, (b"points",)),
     StaysInRange(within=True),
+    NamePads(made=True, name=b"\2" * 16),
 )
 
 
@@ -217,6 +219,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "MaskedShares": 74,
         "EncryptedPoints": 75,
         "StaysInRange": 76,
+        "NamePads": 79,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

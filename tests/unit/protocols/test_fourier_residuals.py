@@ -135,7 +135,9 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
         made = await FourierResiduals.establish(party, peer, FORMAT, 40, first=first)
         await made.make_ahead(40)
         kept = made.pads.of_arrays(made.pads.arrays())
-        later = FourierResiduals(party, peer, FORMAT, made._key, kept)
+        later = FourierResiduals(party, peer, FORMAT, None, first=first, pads=kept)
+        with pytest.raises(CryptoError, match="no key is there for more"):
+            await later.make_ahead(1)
         return await later.residual_shares(0, shares[party.name])
 
     results = run(program).results
