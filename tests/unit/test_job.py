@@ -183,6 +183,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "he_per_step": True,
         "prediction_bound": 7.0,
         "ahead_rounds": 3,
+        "period": 100,
         "scores": "rows",
     },
     "privacy": {

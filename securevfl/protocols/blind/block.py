@@ -65,7 +65,7 @@ class Block:
             features = part.inputs @ whitening[0]
         agreement = await agree(party, plan.hash, features, len(part.held_out))
         del features
-        series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
+        series = sigmoid_series(plan) if plan.loss.name == "logistic" else None
         widths = Widths.of(plan, agreement, series)
         async with party.costs.compute(SETUP):
             batches = PartyBatches(plan, training.workplace.data, part.inputs)
@@ -76,10 +76,13 @@ class Block:
         return cls(training, agreement, series, widths, rows, whitening, schedule, scales, matrices)
 
 
-def period_of(plan: Plan) -> int:
-    """Λ of a job."""
-    del plan
-    return 64
+def sigmoid_series(plan: Plan) -> SigmoidSeries:
+    """What stands for σ, of the period that the job says, or that its rounds ask for."""
+    period = plan.job.exchange.period
+    if period is not None:
+        return SigmoidSeries.of_period(period)
+    accelerated = plan.job.job.acceleration == "nesterov"
+    return SigmoidSeries.for_training(plan.rounds, accelerated=accelerated)
 
 
 def _schedule(

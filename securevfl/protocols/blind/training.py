@@ -2,6 +2,7 @@
 
 from securevfl.protocols.blind.block import Block
 from securevfl.protocols.blind.links import holder_of
+from securevfl.protocols.blind.range_check import require_range
 from securevfl.protocols.blind.relays import Relays, nothing
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
 from securevfl.protocols.blind.scoring import establish_scoring
@@ -56,6 +57,8 @@ async def take_part(training: Training) -> Trained:
         if each.index == plan.rounds - 1:
             moved = await rounds.reveal() - out @ start
             part.model.weights = (start + into @ moved)[:, None]
+            if block.series is not None:
+                await require_range(party, part.inputs @ part.model.weights[:, 0], block.series)
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
