@@ -217,6 +217,8 @@ class ExchangeSettings(Section):
         workers: processes for a party's own homomorphic products; each party's own affair.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
+        period: of the series that stands for σ in logistic residuals in shares, which holds while
+            |H| stays 4 below half of it; where not given, as long as rounds ask for.
         scores: what blind opens of held-out rows to the label party, at the end: only sums over
             classes (of squared errors of real targets), or H of every row, which an exact AUC takes
             and between two parties is the other's H_k; sums where not given.
@@ -233,6 +235,7 @@ class ExchangeSettings(Section):
     he_per_step: bool = False
     workers: PositiveInt = 1
     prediction_bound: PositiveFloat = 6.0
+    period: Annotated[int, Field(ge=24, le=512)] | None = None
     scores: Literal["sums", "rows"] | None = None
 
 

@@ -10,17 +10,16 @@ Learns: nobody anything. z is uniform whatever H is, as either party's share of 
     used once.
 A residual is wrong altogether with the probability that `PhaseFormat.failure_probability` states,
 and of the other sign where |H| is beyond half a period, which nobody sees in a round; see
-`stays_in_range`.
+range_check.
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, RingArray
+from securevfl.arrays import RingArray
 from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import UnexpectedMessage
-from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.phase_pads import PhasePads, uniform_phases
 from securevfl.protocols.blind.phase_products import (
     own_slot_key,
@@ -131,17 +130,3 @@ class FourierResiduals:
             )
         async with party.costs.compute("local"):
             return fmt.residuals(own + np.frombuffer(message.phases, _WIRE), pads.tables)
-
-
-def stays_in_range(own: FloatArray, series: SigmoidSeries, parties: int) -> bool:
-    """Whether a party's part of H keeps to its part of the series' range: the bit that it says.
-
-    Every owner says it at the reveal of its own rows and its own parameters. All saying yes means
-    that |H| stays within the range for every row.
-
-    Args:
-        own: X_k·θ_k of its training rows.
-        series: what stood for σ.
-        parties: K.
-    """
-    return bool(np.max(np.abs(own), initial=0.0) <= series.range / parties)

@@ -11,6 +11,7 @@ from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.ahead import Links
 from securevfl.protocols.blind.fourier import FourierResiduals
 from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.range_check import require_range
 from securevfl.protocols.blind.relays import Relays
 from securevfl.protocols.blind.residuals import (
     AffineResiduals,
@@ -49,7 +50,7 @@ async def take_part(training: Training) -> Trained:
         features = part.inputs @ into
     agreement = await agree(party, plan.hash, features, len(part.held_out))
     del features
-    series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
+    series = sigmoid_series(plan) if plan.loss.name == "logistic" else None
     widths = Widths.of(plan, agreement, series)
     async with party.costs.compute(SETUP):
         batches = PartyBatches(plan, training.workplace.data, part.inputs)
@@ -84,6 +85,8 @@ async def take_part(training: Training) -> Trained:
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
+    if series is not None:
+        await require_range(party, part.inputs @ part.model.weights[:, 0], series)
     if scoring is not None:
         await scoring.ends(plan.rounds, part.model)
     return Trained(
@@ -93,10 +96,12 @@ async def take_part(training: Training) -> Trained:
     )
 
 
-def period_of(plan: Plan) -> int:
-    """Λ of a job."""
-    del plan
-    return 64
+def sigmoid_series(plan: Plan) -> SigmoidSeries:
+    """What stands for σ, of the period that the job says, or that its rounds ask for."""
+    period = plan.job.exchange.period
+    if period is None:
+        return SigmoidSeries.for_training(plan.rounds)
+    return SigmoidSeries.of_period(period)
 
 
 async def _residuals(

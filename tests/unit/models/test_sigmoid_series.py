@@ -1,0 +1,72 @@
+"""σ's series: coefficients against an integral, errors against σ, periods by rounds and bounds."""
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.special import expit
+
+from securevfl.errors import ConfigError
+from securevfl.models.sigmoid_series import SigmoidSeries
+
+
+@pytest.mark.parametrize("period", [24, 53, 64, 128])
+def test_coefficients_are_those_of_the_smoothed_square_wave(period: int) -> None:
+    series = SigmoidSeries.of_period(period)
+    length = series.period
+    # Images further away are σ of −3·Λ/2 or less there, e^−36 at the least period.
+    shifts = length / 2 * np.arange(-3, 4)
+    signs = np.where(np.arange(-3, 4) % 2, -1.0, 1.0)
+
+    def wave(at: float) -> float:
+        return float(np.sum(signs * (expit(at - shifts) - 0.5)))
+
+    for harmonic, coefficient in zip(series.harmonics, series.coefficients, strict=True):
+        weight = 2 * np.pi * harmonic / length
+        integral, _ = quad(lambda at, w=weight: wave(at) * np.sin(w * at), 0, length / 2, limit=200)
+        assert coefficient == pytest.approx(4 * integral / length, abs=1e-7)
+
+
+@pytest.mark.parametrize("period", [24, 32, 53, 64, 128, 256, 512])
+def test_errors_within_the_range(period: int) -> None:
+    series = SigmoidSeries.of_period(period)
+    at = np.linspace(-series.range, series.range, 4001)
+    errors = series.values(at) - (expit(at) - 0.5)
+    near = np.abs(at) < min(8.0, series.period / 4)
+    assert np.abs(errors).max() < 0.021
+    assert np.abs(errors[near]).max() < 0.018
+    assert np.sqrt(np.mean(errors[near] ** 2)) < 0.0105
+    left_out = np.arange(2 * series.terms + 1, 40 * series.terms, 2) / series.period
+    tail = np.sum(4 * np.pi / series.period / np.sinh(2 * np.pi**2 * left_out))
+    assert tail < 0.0205
+
+
+def test_beyond_half_a_period_the_sign_is_another() -> None:
+    series = SigmoidSeries.of_period(64)
+    inside, outside = series.values(np.array([28.0, 36.0]))
+    assert inside == pytest.approx(0.5, abs=0.02)
+    assert outside == pytest.approx(-inside)
+
+
+@pytest.mark.parametrize("period", [24, 53, 77, 512])
+def test_periods_are_those_that_are_asked_for(period: int) -> None:
+    assert SigmoidSeries.of_period(period).period == pytest.approx(period, rel=3e-4)
+
+
+@pytest.mark.parametrize("period", [23, 513, 0, -64])
+def test_other_periods_are_refused(period: int) -> None:
+    with pytest.raises(ConfigError, match="24 to 512 expected"):
+        SigmoidSeries.of_period(period)
+
+
+def test_the_period_grows_with_rounds() -> None:
+    periods = [SigmoidSeries.for_training(rounds).period for rounds in (1, 5, 20, 50, 100, 1000)]
+    assert periods == sorted(periods)
+    assert periods[0] >= 23.9
+    assert periods[-1] == periods[-2]
+
+
+def test_the_period_is_as_long_as_its_terms_allow() -> None:
+    for rounds in range(5, 120):
+        series = SigmoidSeries.for_training(rounds)
+        longer = SigmoidSeries.of_period(round(series.period) + 2)
+        assert longer.terms == series.terms + 1
