@@ -75,7 +75,7 @@ async def take_part(training: Training) -> Trained:
         own,
         matrices=matrices,
         pads=pads,
-        residuals=Relays(party, agreement.masks, residuals),
+        residuals=Relays(party, agreement.masks, residuals, _phases(widths, series)),
     )
     for each, batch in zip(schedule.rounds, rows, strict=True):
         await rounds.take(each, batch.labels)
@@ -104,6 +104,10 @@ def sigmoid_series(plan: Plan) -> SigmoidSeries:
     return SigmoidSeries.of_period(period)
 
 
+def _phases(widths: Widths, series: SigmoidSeries | None) -> PhaseFormat | None:
+    return None if series is None else PhaseFormat(series, widths.prediction_bits)
+
+
 async def _residuals(
     party: Party, plan: Plan, widths: Widths, series: SigmoidSeries | None
 ) -> ResidualShares | None:
@@ -113,10 +117,10 @@ async def _residuals(
         return None
     if isinstance(plan.loss, Squared):
         return AffineResiduals(plan.loss, widths.shared_residual_bits)
-    assert series is not None  # noqa: S101
     visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
     (peer,) = {*two} - {party.name}
-    phases = PhaseFormat(series, widths.prediction_bits)
+    phases = _phases(widths, series)
+    assert phases is not None  # noqa: S101
     side = await FourierResiduals.establish(party, peer, phases, visits, first=party.holds_labels)
     return LogisticResiduals(side, TaylorLogistic())
 
