@@ -8,6 +8,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.models.curvature import Curvature
 from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.schedule import Matrices, Scales, Schedule
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.exchange import Batch
@@ -45,6 +46,13 @@ class Block:
     schedule: Schedule
     scales: Scales
     matrices: Mapping[int, Matrices]
+
+    @property
+    def phases(self) -> PhaseFormat | None:
+        """Fixed point of logistic residuals; None of an affine loss."""
+        if self.series is None:
+            return None
+        return PhaseFormat(self.series, self.widths.prediction_bits)
 
     @classmethod
     async def of(cls, training: Training, whitening: Whitening | None = None) -> "Block":

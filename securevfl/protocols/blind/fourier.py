@@ -4,7 +4,8 @@
 shares of cos(mρ), sin(mρ) for every odd harmonic m (phase_products).
 
 **In a round**: each sends its share of the phase of H plus its share of ρ, two bytes a row, both at
-once. Both know z = H + ρ then, and add up the series on their own shares.
+once; all other parties send theirs to both (`relays`). Both know z = H + ρ then, and add up the
+series on their own shares.
 
 Learns: nobody anything. z is uniform whatever H is, as either party's share of ρ is, and a pad is
     used once.
@@ -29,6 +30,7 @@ from securevfl.protocols.blind.phase_products import (
 )
 from securevfl.protocols.blind.phases import PhaseArray, PhaseFormat
 from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import AHEAD
 from securevfl.wire.codec import StepMessage, message_kind
 
@@ -117,7 +119,7 @@ class FourierResiduals:
 
         Args:
             step: the exchange.
-            predictions: this party's shares of H, shape (rows,).
+            predictions: this party's shares of H, shape (rows,); those of all parties add up to it.
 
         Raises:
             CryptoError: pads for fewer rows are left.
@@ -127,12 +129,21 @@ class FourierResiduals:
         async with party.costs.compute("local"):
             pads = self.pads.take(len(predictions))
             own: PhaseArray = fmt.phases(predictions, first=self._first) + pads.phases
-        await party.channel.send(peer, MaskedPhases(step, own.astype(_WIRE).tobytes()))
-        _, message = await party.channel.receive([peer], MaskedPhases, step)
-        if len(message.phases) != _WIRE.itemsize * len(own):
-            raise UnexpectedMessage(
-                f"{peer} sent {len(message.phases)} bytes of phases, "
-                f"{_WIRE.itemsize * len(own)} due"
-            )
+        await party.channel.send(peer, masked_phases(step, own))
+        senders = [peer, *party.feature_parties[1:]]
+        received = await collect(party.channel, senders, MaskedPhases, step)
+        opened = own
+        for sender, message in received.items():
+            if len(message.phases) != _WIRE.itemsize * len(own):
+                raise UnexpectedMessage(
+                    f"{sender} sent {len(message.phases)} bytes of phases, "
+                    f"{_WIRE.itemsize * len(own)} due"
+                )
+            opened = opened + np.frombuffer(message.phases, _WIRE)
         async with party.costs.compute("local"):
-            return fmt.residuals(own + np.frombuffer(message.phases, _WIRE), pads.tables)
+            return fmt.residuals(opened, pads.tables)
+
+
+def masked_phases(step: int, phases: PhaseArray) -> MaskedPhases:
+    """Phases as they travel."""
+    return MaskedPhases(step, phases.astype(_WIRE).tobytes())

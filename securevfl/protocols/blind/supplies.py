@@ -19,7 +19,6 @@ from securevfl.protocols.blind.coming import Coming
 from securevfl.protocols.blind.fourier import FourierResiduals
 from securevfl.protocols.blind.links import owners_held_by
 from securevfl.protocols.blind.phase_pads import PhasePads
-from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.residuals import (
     AffineResiduals,
     LogisticResiduals,
@@ -153,9 +152,10 @@ async def _residuals(block: Block, made: Arrays | None) -> ResidualShares | None
         return None
     if isinstance(plan.loss, Squared):
         return AffineResiduals(plan.loss, widths.shared_residual_bits)
-    assert block.series is not None  # noqa: S101
+    phases = block.phases
+    assert phases is not None  # noqa: S101
     (peer,) = {*two} - {party.name}
-    phases, first = PhaseFormat(block.series, widths.prediction_bits), party.holds_labels
+    first = party.holds_labels
     if made is not None:
         pads = PhasePads.of_arrays(made)
         side = FourierResiduals(party, peer, phases, None, first=first, pads=pads)

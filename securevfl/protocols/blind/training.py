@@ -1,5 +1,6 @@
 """One party's part of a job whose parameters stay in shares."""
 
+from securevfl.arrays import FloatArray
 from securevfl.protocols.blind.block import Block
 from securevfl.protocols.blind.links import holder_of
 from securevfl.protocols.blind.range_check import require_range
@@ -46,7 +47,7 @@ async def take_part(training: Training) -> Trained:
         own,
         matrices=supplies.matrices,
         pads=supplies.pads,
-        residuals=Relays(party, block.agreement.masks, supplies.residuals),
+        residuals=Relays(party, block.agreement.masks, supplies.residuals, block.phases),
     )
     for each, batch in zip(block.schedule.rounds[first:], block.batches[first:], strict=True):
         coming = supplies.coming
@@ -56,9 +57,7 @@ async def take_part(training: Training) -> Trained:
             await coming.after(each, supplies.pads)
         if each.index == plan.rounds - 1:
             moved = await rounds.reveal() - out @ start
-            part.model.weights = (start + into @ moved)[:, None]
-            if block.series is not None:
-                await require_range(party, part.inputs @ part.model.weights[:, 0], block.series)
+            await _keep(block, start + into @ moved)
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
@@ -68,3 +67,16 @@ async def take_part(training: Training) -> Trained:
     return Trained(
         Kept(plan.rounds, plan.rounds), [] if scoring is None else scoring.scores, leakage
     )
+
+
+async def _keep(block: Block, weights: FloatArray) -> None:
+    """Make what was revealed this party's model, if it is of any use.
+
+    Raises:
+        RangeExceeded: predictions left what logistic residuals were computed for.
+        PeerError: a peer failed.
+    """
+    part = block.training.part
+    part.model.weights = weights[:, None]
+    if block.series is not None:
+        await require_range(block.training.party, part.inputs @ weights, block.series)
