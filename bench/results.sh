@@ -212,6 +212,24 @@ result audit-transfer 600 audit results/transfer.toml --exchange plain,bfv --hid
 result theorem1 70 bench theorem1
 result theorem2 300 bench theorem2 --batch-size 57,456
 
+# docs/results/blind.md
+result blind-breast_cancer 30 bench blind --steps 1:64,5:64 --learning-rate 0.3 --rounds 16
+result blind-credit 90 bench blind --dataset credit --steps 1:256,5:256,10:256 \
+    --learning-rate 0.1 --target-auc 0.69,0.70,0.71 --rounds 200
+for network in lan wan intercontinental; do
+    result "blind-a9a-$network" 90 bench blind --dataset a9a --steps exact:full,exact:4096,5:256 \
+        --learning-rate 1 --target-auc 0.90 --rounds 150 --network "$network"
+done
+result blind-auc-exact 60 bench blind --dataset a9a --exchange blind --steps exact:full \
+    --loss logistic,taylor-logistic --rounds 20
+result blind-auc-5 60 bench blind --dataset a9a --exchange bfv,blind --steps 5:256 \
+    --loss logistic,taylor-logistic --learning-rate 0.5 --rounds 100
+result blind-icu2012 40 bench blind --dataset icu2012-714 --steps 5:256 --learning-rate 0.003 \
+    --target-auc 0.82 --rounds 60
+for steps in exact:full 5:256; do
+    result "blind-ahead-${steps%:*}" 30 bench ahead --dataset a9a --steps "$steps"
+done
+
 # docs/results/l1.md
 for data in a9a credit; do
     result "l1-$data" 150 bench l1 --dataset "$data" --method dbcd

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.reports.blind import AHEAD, BLIND, BLIND_ROUND
 from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
@@ -83,6 +84,10 @@ def audit_matrix(rows: Sequence[Row]) -> Cells:
 def _network(row: Row) -> str:
     chosen = row["settings"]["network"]
     return chosen["preset"] or f"{chosen['latency_ms']:g} ms, {chosen['bandwidth_mbit']:g} Mbit/s"
+
+
+def _target(row: Row) -> str:
+    return "-" if row["target_auc"] is None else f"{row['target_auc']:.2f}"
 
 
 def _homomorphic(row: Row) -> float:
@@ -195,6 +200,9 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "transfer-rounds": by_columns(*_TRANSFER_ROUNDS),
     "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
     "defaults": by_columns(*DEFAULTS),
+    "blind": by_columns(("network", _network), ("to AUC", _target), *BLIND),
+    "blind-round": by_columns(*BLIND_ROUND),
+    "blind-ahead": by_columns(*AHEAD),
     "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),

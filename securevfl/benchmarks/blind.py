@@ -1,0 +1,236 @@
+"""The `blind` exchange beside `plain` and others, with all that it does ahead.
+
+`plain` starts from zero, as `blind` does, and takes the same steps on the same batches; others
+start as they do where nothing is said. What shows nobody anything on the way has no target to stop
+at: it makes as many rounds as `plain` needed with the same seed.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, Literal, cast
+
+from securevfl.benchmarks.joint import score_in_one_place
+from securevfl.benchmarks.progress import Report, rounds_done, silent
+from securevfl.benchmarks.settings.blind import BlindSettings, Loss
+from securevfl.benchmarks.tradeoff import rounds_to
+from securevfl.benchmarks.tuning import LocalSteps, Tuned, chosen, step_settings
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.protocols import names
+from securevfl.protocols.catalogue import EXCHANGES
+from securevfl.reports.blind import BlindRow, BlindRun
+from securevfl.reports.rows import CostFigures, cost_figures
+from securevfl.runtime.costs import PHASES
+from securevfl.training import Environment, TrainingResult, plan_for, train
+
+CLEAR = "plain"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Q and S."""
+
+    local_steps: LocalSteps
+    batch_size: int | Literal["full"]
+
+    @classmethod
+    def of(cls, text: str) -> "Steps":
+        """As typed, Q:S.
+
+        Raises:
+            ConfigError: neither numbers nor the words.
+        """
+        steps, _, size = text.partition(":")
+        if not ((steps == "exact" or _counts(steps)) and (size == "full" or _counts(size))):
+            raise ConfigError(f"--steps {text!r}: expected Q:S as in 5:256, exact:4096 or 1:full")
+        return cls(
+            "exact" if steps == "exact" else int(steps), "full" if size == "full" else int(size)
+        )
+
+    def settings(self, learning_rate: float | None, schedule: str) -> dict[str, object]:
+        """What `[job]` says of them."""
+        exact = self.local_steps == "exact"
+        return {
+            **step_settings(self.local_steps, self.batch_size, learning_rate),
+            "batch_size": self.batch_size,
+            "schedule": None if exact else schedule,
+        }
+
+
+def _counts(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0
+
+
+def blind(
+    settings: BlindSettings, dataset: VerticalDataset, report: Report = silent
+) -> Iterator[BlindRow]:
+    """Train every combination; yields rows as they are done, those of `plain` first.
+
+    Raises:
+        ConfigError: a job that does not fit, or data of other than two classes.
+    """
+    if dataset.classes != 2:  # noqa: PLR2004
+        raise ConfigError(f"{dataset.name} has {dataset.classes} classes, an AUC has two")
+    exchanges = tuple(dict.fromkeys((CLEAR, *settings.exchanges)))
+    for name in exchanges:
+        names.require(name, names.EXCHANGES, "exchange")
+    losses = sorted(settings.losses, key=lambda loss: loss != "logistic")  # what others differ from
+    cases = list(product(map(Steps.of, settings.steps), losses))
+    for (steps, loss), name in product(cases, exchanges):
+        plan_for(_job(settings, steps, loss, name), dataset)
+    report("scikit-learn in one place")
+    _, joint_auc = score_in_one_place(dataset)
+    logistic: dict[Steps, Sequence[float]] = {}
+    for steps, loss in cases:
+        job = _job(settings, steps, loss, CLEAR)
+        tuned = chosen(job, dataset, settings.learning_rate, report)
+        work = _Work(settings, dataset, tuned, report)
+        for row in work.rows([_job(settings, steps, loss, name) for name in exchanges]):
+            aucs = [run["auc"] for run in row["runs"]]
+            if loss == "logistic" and row["target_auc"] is None:
+                logistic.setdefault(steps, aucs)  # of the first, which is in clear
+            pairs = zip(aucs, logistic.get(steps, ()), strict=False)
+            apart = [auc - other for auc, other in pairs]
+            yield {
+                **row,
+                "joint_auc": joint_auc,
+                "apart": statistics.median(apart) if apart else None,
+            }
+
+
+def _job(settings: BlindSettings, steps: Steps, loss: Loss, exchange: str) -> Job:
+    job = Job.of(
+        job={
+            "name": "blind",
+            "rounds": settings.rounds,
+            **steps.settings(settings.learning_rate, settings.schedule),
+            "tolerance": 0,
+            "loss": loss,
+            "eval_every": 0,
+            "seed": settings.seed,
+        },
+        exchange={"scheme": exchange},
+        network=settings.network,
+    )
+    if exchange == CLEAR:
+        job = job.with_settings(start="zero")
+    if not settings.target_aucs or _shows_nothing(job):
+        return job
+    return job.with_settings(target_auc=max(settings.target_aucs), eval_every=1)
+
+
+def _shows_nothing(job: Job) -> bool:
+    """Whether nobody sees anything before the last round, so that nothing can end training."""
+    learns = EXCHANGES[job.exchange.scheme].learns(job)
+    hidden = learns.predictions == "hidden" and learns.residuals == "hidden"
+    return hidden and not learns.gradients
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Trains the jobs of a comparison with the step size that all take."""
+
+    settings: BlindSettings
+    dataset: VerticalDataset
+    tuned: Tuned
+    report: Report
+
+    def rows(self, jobs: Sequence[Job]) -> Iterator[BlindRow]:
+        """For every job and target one; the first job is in clear."""
+        settings = self.settings
+        every_round = [settings.rounds] * settings.repeats
+        clear: list[TrainingResult] = []
+        for job in jobs:
+            results: list[TrainingResult] = []
+            for target in settings.target_aucs or (None,):
+                if target is not None and _shows_nothing(job):
+                    rounds = [rounds_to(each, target) or settings.rounds for each in clear]
+                    results = self._runs(job, rounds)
+                results = results or self._runs(job, every_round)
+                yield self._row(results, target)
+            clear = clear or results
+
+    def _runs(self, job: Job, rounds: Sequence[int]) -> list[TrainingResult]:
+        if job.job.learning_rate != "auto":
+            job = job.with_settings(learning_rate=self.tuned.learning_rate)
+        what = f"{job.exchange.scheme}, Q = {job.job.local_steps}, {job.job.loss}"
+        results = []
+        for repeat, most in enumerate(rounds):
+            seeded = job.with_settings(rounds=most, seed=self.settings.seed + repeat)
+            progress = partial(rounds_done, self.report, f"{what}, run {repeat + 1}", most)
+            results.append(train(seeded, self.dataset, Environment(progress=progress)))
+        return results
+
+    def _row(self, results: Sequence[TrainingResult], target: float | None) -> BlindRow:
+        runs = [_run(result, target) for result in results]
+        plan = results[0].plan
+        return {
+            **_median_costs(runs),
+            "dataset": self.dataset.name,
+            "exchange": plan.exchange.name,
+            "loss": plan.loss.name,
+            "start": plan.job.job.start,
+            "local_steps": plan.local_steps,
+            "batch_size": plan.batch_size,
+            "columns": [len(table.columns) for table in self.dataset.parties],
+            "target_auc": target,
+            "reached_target": all(run["reached"] for run in runs),
+            "rounds": statistics.median(run["rounds"] for run in runs),
+            "auc": statistics.median(run["auc"] for run in runs),
+            "apart": None,
+            "joint_auc": 0.0,
+            "learning_rate": self.tuned.learning_rate,
+            "learning_rate_chosen": self.tuned.how,
+            "party_bytes": statistics.median(run["party_bytes"] for run in runs),
+            "party_compute_s": statistics.median(run["party_compute_s"] for run in runs),
+            "round_s": statistics.median(run["round_s"] for run in runs),
+            "wall_s": statistics.median(run["wall_s"] for run in runs),
+            "max_rounds": self.settings.rounds,
+            "repeats": len(runs),
+            "runs": runs,
+        }
+
+
+def _run(result: TrainingResult, target: float | None) -> BlindRun:
+    stopped = None if target is None else rounds_to(result, target)
+    rounds = stopped or result.rounds
+    if stopped is None:
+        auc = result.exact_score.auc
+    else:
+        auc = next(score.auc for score in result.scores if score.rounds == rounds)
+    costs = result.costs(rounds)
+    ends = [ledger.snapshots[rounds - 1] for ledger in result.ledgers.values()]
+    computing = [
+        sum(ledger.seconds.get(phase, 0.0) for phase in PHASES)
+        for ledger in result.ledgers.values()
+    ]
+    return {
+        **cost_figures(costs),
+        "seed": result.job.job.seed,
+        "reached": target is None or auc >= target,
+        "rounds": rounds,
+        "auc": auc,
+        "party_bytes": max(end.bytes_sent - end.ahead.bytes_sent for end in ends) / rounds,
+        "party_compute_s": max(computing) / result.rounds,
+        "round_s": (costs.total_s - costs.ahead_s) / rounds,
+        "wall_s": result.wall_s,
+    }
+
+
+def _median_costs(runs: Sequence[BlindRun]) -> CostFigures:
+    figures = cast("Sequence[Mapping[str, Any]]", runs)
+    phases = runs[0]["compute_by_phase_s"]
+    medians: dict[str, Any] = {
+        name: statistics.median(run[name] for run in figures)
+        for name in CostFigures.__annotations__
+        if name in runs[0] and name != "compute_by_phase_s"
+    }
+    medians["compute_by_phase_s"] = {
+        phase: statistics.median(run["compute_by_phase_s"][phase] for run in runs)
+        for phase in phases
+    }
+    return cast("CostFigures", medians)
