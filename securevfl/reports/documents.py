@@ -201,6 +201,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
     "defaults": by_columns(*DEFAULTS),
     "blind": by_columns(("network", _network), ("to AUC", _target), *BLIND),
+    "blind-wall": by_columns(*BLIND, ("wall", lambda row: seconds(row["wall_s"]))),
     "blind-round": by_columns(*BLIND_ROUND),
     "blind-ahead": by_columns(*AHEAD),
     "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
