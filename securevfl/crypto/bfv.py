@@ -27,7 +27,7 @@ import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
+from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
 from securevfl.crypto.bfv_wire import pack_reply, unpack_input
 from securevfl.crypto.fixed_point import require_matrix, to_ring
 from securevfl.crypto.pool import BlinderPool
@@ -38,6 +38,7 @@ from securevfl.crypto.seal_codec import (
     coefficient_ciphertext,
     from_bytes,
     from_seeded,
+    of_other_context,
     plaintext,
     polynomials_of,
     seal_errors,
@@ -65,7 +66,105 @@ class _Blinder:
     mask: RingArray
 
 
-class BfvEvaluator:
+class BfvMultiplier:
+    """A public key: inputs as they come, blinders, and sums of products as they go.
+
+    Args:
+        public_bytes: the owner's public key.
+        sizes: of the job.
+        inputs: ciphertexts of what is encrypted together.
+        capacity: blinders made ahead at most.
+        matrix_bits: t = 2^matrix_bits of what this end computes with, the key's unless told.
+
+    Raises:
+        KeyMismatch: bytes that are no public key of these sizes.
+    """
+
+    def __init__(
+        self,
+        public_bytes: bytes,
+        sizes: BfvSizes,
+        inputs: int,
+        capacity: int,
+        matrix_bits: int | None = None,
+    ) -> None:
+        self._sizes = sizes
+        self._inputs = inputs
+        self._context = sizes.context(matrix_bits)
+        self._evaluator = seal.Evaluator(self._context)
+        self._plain_mask = np.uint64((1 << sizes.plain_bits) - 1)
+        self._reply_level = sizes.reply_level(matrix_bits)
+        (piece,) = split(public_bytes, 1, _LARGEST_KEY)
+        public_key = from_bytes(sizes.context(), seal.PublicKey(), piece)
+        if matrix_bits is not None:
+            public_key = of_other_context(self._context, public_key)
+        self._encryptor = seal.Encryptor(self._context, public_key)
+        trial = seal.Ciphertext()
+        self._encryptor.encrypt_zero(trial)
+        if trial.is_transparent():
+            raise KeyMismatch("the BFV public key would encrypt nothing")
+        self._pool = BlinderPool(self._blinder, capacity)
+
+    @property
+    def modulus_bits(self) -> int:
+        """`plain_bits`, of t = 2^plain_bits."""
+        return self._sizes.plain_bits
+
+    def make_blinder(self) -> bool:
+        """Make one blinder ahead; False where a round's worth is in stock."""
+        return self._pool.make_one()
+
+    def _take_in(self, encrypted: bytes) -> list[seal.Ciphertext]:
+        """The inputs, in NTT form."""
+        size = self._sizes.input_bytes + SEED_BYTES
+        if len(encrypted) != self._inputs * size:
+            raise CryptoError(
+                f"{len(encrypted)} bytes, {self._inputs} bfv inputs of {size} bytes expected"
+            )
+        vectors = []
+        for start in range(0, len(encrypted), size):
+            c0, seed = unpack_input(self._sizes, encrypted[start : start + size])
+            vector = from_seeded(self._context, c0, seed)
+            self._evaluator.transform_to_ntt_inplace(vector)
+            vectors.append(vector)
+        return vectors
+
+    def _added(
+        self, total: seal.Ciphertext | None, vector: seal.Ciphertext, plain: seal.Plaintext
+    ) -> seal.Ciphertext:
+        """Adds vector·plain to a sum in NTT form, None for 0."""
+        product = seal.Ciphertext()
+        self._evaluator.multiply_plain(vector, plain, product)
+        if total is None:
+            return product
+        self._evaluator.add_inplace(total, product)
+        return total
+
+    def _finished(
+        self,
+        total: seal.Ciphertext | None,
+        blinder: seal.Ciphertext,
+        positions: NDArray[np.int64],
+    ) -> bytes:
+        """A sum of products in NTT form, None for 0, re-randomized, flooded and masked."""
+        if total is not None:
+            self._evaluator.transform_from_ntt_inplace(total)
+            self._evaluator.add_inplace(blinder, total)
+        self._evaluator.mod_switch_to_inplace(blinder, self._reply_level)
+        return pack_reply(self._sizes, polynomials_of(blinder), positions)
+
+    def _blinder(self) -> _Blinder:
+        mask = uniform_words(DEGREE) & self._plain_mask
+        encrypted = seal.Ciphertext()
+        self._encryptor.encrypt(plaintext(self._context, mask), encrypted)
+        primes = self._sizes.primes()
+        noise = uniform_noise(self._sizes.flood_bits, DEGREE, primes)
+        flood = coefficient_ciphertext(self._context, noise)
+        self._evaluator.add_inplace(encrypted, flood)
+        return _Blinder(encrypted, mask)
+
+
+class BfvEvaluator(BfvMultiplier):
     """A party that multiplies under another party's key.
 
     Args:
@@ -79,25 +178,9 @@ class BfvEvaluator:
 
     def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
         self._format = product_format
-        self._parameters = BfvParameters.of(product_format)
-        self._context = self._parameters.context()
-        self._evaluator = seal.Evaluator(self._context)
-        self._plain_mask = np.uint64((1 << self._parameters.plain_bits) - 1)
-        self._reply_level = self._parameters.reply_level()
-        (piece,) = split(public_bytes, 1, _LARGEST_KEY)
-        public_key = from_bytes(self._context, seal.PublicKey(), piece)
-        self._encryptor = seal.Encryptor(self._context, public_key)
-        trial = seal.Ciphertext()
-        self._encryptor.encrypt_zero(trial)
-        if trial.is_transparent():
-            raise KeyMismatch("the BFV public key would encrypt nothing")
-        capacity = self._parameters.replies(product_format.columns) * product_format.vectors
-        self._pool = BlinderPool(self._blinder, capacity)
-
-    @property
-    def modulus_bits(self) -> int:
-        """`plain_bits`, of t = 2^plain_bits."""
-        return self._parameters.plain_bits
+        self._parameters = parameters = BfvParameters.of(product_format)
+        capacity = parameters.replies(product_format.columns) * product_format.vectors
+        super().__init__(public_bytes, parameters, parameters.inputs, capacity)
 
     def prepare(self, matrix: IntArray) -> PreparedPolynomials:
         """Bring X of shape (S, P) into plaintext polynomials in NTT form.
@@ -131,10 +214,6 @@ class BfvEvaluator:
         level = self._context.first_parms_id()
         self._evaluator.transform_to_ntt(plain, level, transformed)
         return transformed
-
-    def make_blinder(self) -> bool:
-        """Make one blinder ahead; False where a round's worth is in stock."""
-        return self._pool.make_one()
 
     def lacks_blinders(self, prepared: object) -> bool:
         """Whether the next product would have to make some."""
@@ -193,22 +272,6 @@ class BfvEvaluator:
         message = plaintext(self._context, change & self._plain_mask)
         self._evaluator.add_plain_inplace(blinder.ciphertext, message)
 
-    def _take_in(self, encrypted: bytes) -> list[seal.Ciphertext]:
-        """The inputs, in NTT form."""
-        parameters = self._parameters
-        size = parameters.input_bytes + SEED_BYTES
-        if len(encrypted) != parameters.inputs * size:
-            raise CryptoError(
-                f"{len(encrypted)} bytes, {parameters.inputs} bfv inputs of {size} bytes expected"
-            )
-        vectors = []
-        for start in range(0, len(encrypted), size):
-            c0, seed = unpack_input(parameters, encrypted[start : start + size])
-            vector = from_seeded(self._context, c0, seed)
-            self._evaluator.transform_to_ntt_inplace(vector)
-            vectors.append(vector)
-        return vectors
-
     def _reply(
         self,
         vectors: list[seal.Ciphertext],
@@ -219,19 +282,9 @@ class BfvEvaluator:
         total: seal.Ciphertext | None = None
         with seal_errors("an encrypted vector"):
             for vector, plain in zip(vectors, row, strict=True):
-                if plain is None:
-                    continue
-                product = seal.Ciphertext()
-                self._evaluator.multiply_plain(vector, plain, product)
-                if total is None:
-                    total = product
-                else:
-                    self._evaluator.add_inplace(total, product)
-            if total is not None:
-                self._evaluator.transform_from_ntt_inplace(total)
-                self._evaluator.add_inplace(blinder, total)
-            self._evaluator.mod_switch_to_inplace(blinder, self._reply_level)
-        return pack_reply(self._parameters, polynomials_of(blinder), positions)
+                if plain is not None:
+                    total = self._added(total, vector, plain)
+            return self._finished(total, blinder, positions)
 
     def _own(self, prepared: object) -> PreparedPolynomials:
         """What was prepared for this format: flooding follows from its bounds."""
@@ -240,16 +293,6 @@ class BfvEvaluator:
         if prepared.product_format != self._format:
             raise CryptoError("prepared are BFV polynomials of another format")
         return prepared
-
-    def _blinder(self) -> _Blinder:
-        mask = uniform_words(DEGREE) & self._plain_mask
-        encrypted = seal.Ciphertext()
-        self._encryptor.encrypt(plaintext(self._context, mask), encrypted)
-        primes = self._parameters.primes()
-        noise = uniform_noise(self._parameters.flood_bits, DEGREE, primes)
-        flood = coefficient_ciphertext(self._context, noise)
-        self._evaluator.add_inplace(encrypted, flood)
-        return _Blinder(encrypted, mask)
 
 
 def _residues(integers: IntArray, plain_bits: int) -> RingArray:

@@ -8,7 +8,7 @@ import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
+from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
 from securevfl.crypto.bfv_wire import reply_bytes, unpack_reply
 from securevfl.crypto.bit_packing import pack
 from securevfl.crypto.fixed_point import require_values
@@ -42,20 +42,19 @@ class _EncryptedZero:
     seed: bytes
 
 
-class BfvOwner:
-    """The party that holds the secret key.
+class BfvKeyHolder:
+    """The secret key: polynomials into inputs, replies into coefficients.
 
     Args:
-        product_format: fixed point, bounds and size of the job.
-
-    Raises:
-        RangeExceeded: products or flooding for which no 128-bit set has room.
+        sizes: of the job.
+        extent: how many of an input's coefficients, from the first on, hold values.
+        capacity: inputs made ahead at most.
     """
 
-    def __init__(self, product_format: ProductFormat) -> None:
-        self._format = product_format
-        self._parameters = BfvParameters.of(product_format)
-        self._context = self._parameters.context()
+    def __init__(self, sizes: BfvSizes, extent: int, capacity: int) -> None:
+        self._sizes = sizes
+        self._extent = extent
+        self._context = sizes.context()
         generator = seal.KeyGenerator(self._context)
         public_key = seal.PublicKey()
         generator.create_public_key(public_key)
@@ -63,10 +62,9 @@ class BfvOwner:
         # Under the secret key, so that c₁ is a seed.
         self._encryptor = seal.Encryptor(self._context, generator.secret_key())
         self._decryptor = seal.Decryptor(self._context, generator.secret_key())
-        self._reply_level = self._parameters.reply_level()
-        self._primes = self._parameters.primes()
+        self._reply_level = sizes.reply_level()
+        self._primes = sizes.primes()
         self._modulus = prod(self._primes)
-        capacity = self._parameters.inputs * product_format.vectors
         self._pool = BlinderPool(self._encrypted_zero, capacity)
 
     @property
@@ -87,77 +85,57 @@ class BfvOwner:
     @property
     def modulus_bits(self) -> int:
         """`plain_bits`, of t = 2^plain_bits."""
-        return self._parameters.plain_bits
+        return self._sizes.plain_bits
 
-    def encrypt(self, values: IntArray) -> bytes:
-        """Encrypt integers of shape (S,): for each input its packed c₀ and its seed.
+    def make_blinder(self) -> bool:
+        """Make one encryption of zero ahead; False where a round's worth is in stock."""
+        return self._pool.make_one()
 
-        Raises:
-            RangeExceeded: a value beyond the format's bound, or too many rows.
-        """
-        require_values(values, self._format)
-        parameters = self._parameters
-        padded = np.zeros(parameters.inputs * parameters.chunk, np.int64)
-        padded[: len(values)] = values
-        return b"".join(self._input(part) for part in np.split(padded, parameters.inputs))
+    def _encrypted_zero(self) -> _EncryptedZero:
+        fresh = self._encryptor.encrypt_zero_symmetric()
+        c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
+        end = self._extent + self._extent % 2  # pairs pack
+        tails = [
+            pack(row[end:], bits) if end < DEGREE else b""
+            for row, bits in zip(c0, self._sizes.prime_bits, strict=True)
+        ]
+        return _EncryptedZero(c0[:, :end].copy(), tuple(tails), seed)
 
     def _input(self, values: IntArray) -> bytes:
         """One input: an encryption of zero, plus round(q·v/t) in c₀."""
         zero = self._pool.take()
         pieces = []
         for head, tail, bits, prime in zip(
-            zero.heads, zero.tails, self._parameters.prime_bits, self._primes, strict=True
+            zero.heads, zero.tails, self._sizes.prime_bits, self._primes, strict=True
         ):
-            scaled = scaled_message(values, self._modulus, self._parameters.plain_bits, prime)
+            scaled = scaled_message(values, self._modulus, self._sizes.plain_bits, prime)
             head[: len(scaled)] = (head[: len(scaled)] + scaled) % np.uint64(prime)
             pieces += [pack(head, bits), tail]
         return b"".join([*pieces, zero.seed])
 
-    def make_blinder(self) -> bool:
-        """Make one encryption of zero ahead; False where a round's worth is in stock."""
-        return self._pool.make_one()
-
-    def lacks_blinders(self) -> bool:
-        """Whether the next vector would have to make some."""
-        return len(self._pool) < self._parameters.inputs
-
-    def _encrypted_zero(self) -> _EncryptedZero:
-        fresh = self._encryptor.encrypt_zero_symmetric()
-        c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
-        end = self._parameters.chunk + self._parameters.chunk % 2  # pairs pack
-        tails = [
-            pack(row[end:], bits) if end < DEGREE else b""
-            for row, bits in zip(c0, self._parameters.prime_bits, strict=True)
-        ]
-        return _EncryptedZero(c0[:, :end].copy(), tuple(tails), seed)
-
-    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo t, times 2^64/t.
+    def _opened(self, data: bytes, replies: int, positions: NDArray[np.int64]) -> RingArray:
+        """The revealed coefficients modulo t, shape (replies, positions).
 
         Raises:
-            CryptoError: bytes that are no reply of this key with so many columns.
+            CryptoError: bytes that are not so many replies of this key.
         """
-        if columns < 1:
-            raise CryptoError(f"{columns} columns, at least 1 expected")
-        parameters = self._parameters
-        replies, positions = parameters.replies(columns), parameters.positions(columns)
-        size = reply_bytes(parameters, len(positions))
-        if len(ciphertext) != replies * size:
-            raise CryptoError(f"{len(ciphertext)} bytes, {replies} bfv replies of {size} expected")
-        polynomials = np.stack(
-            [
-                unpack_reply(parameters, ciphertext[at : at + size], positions)
-                for at in range(0, replies * size, size)
-            ]
-        )
-        if not polynomials[:, 1].any(axis=(1, 2)).all():
-            raise KeyMismatch("a reply has no c1: it is no ciphertext of any key")
-        values = np.stack([self._coefficients(reply, positions) for reply in polynomials])
+        size = reply_bytes(self._sizes, len(positions))
+        if len(data) != replies * size:
+            raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")
+        values = np.empty((replies, len(positions)), np.uint64)
         for first in range(0, replies, _CHECKED_TOGETHER):
-            together = slice(first, first + _CHECKED_TOGETHER)
-            self._require_little_noise(polynomials[together], values[together], positions)
-        found = values[:, : min(parameters.columns_per_reply, columns)].reshape(-1)[:columns]
-        return np.left_shift(found, np.uint64(MODULUS_BITS - parameters.plain_bits))
+            together = slice(first, min(first + _CHECKED_TOGETHER, replies))
+            polynomials = np.stack(
+                [
+                    unpack_reply(self._sizes, data[at * size : (at + 1) * size], positions)
+                    for at in range(together.start, together.stop)
+                ]
+            )
+            if not polynomials[:, 1].any(axis=(1, 2)).all():
+                raise KeyMismatch("a reply has no c1: it is no ciphertext of any key")
+            values[together] = [self._coefficients(reply, positions) for reply in polynomials]
+            self._require_little_noise(polynomials, values[together], positions)
+        return values
 
     def _require_little_noise(
         self, replies: RingArray, values: RingArray, positions: NDArray[np.int64]
@@ -171,8 +149,8 @@ class BfvOwner:
         Raises:
             KeyMismatch: replies of another key, or damaged ones.
         """
-        primes = self._primes[: self._parameters.reply_primes]
-        shift = prod(primes) * 5 // 16 >> self._parameters.plain_bits
+        primes = self._primes[: self._sizes.reply_primes]
+        shift = prod(primes) * 5 // 16 >> self._sizes.plain_bits
         total: RingArray = replies.sum(axis=0, dtype=np.uint64)
         for row, prime in enumerate(primes):
             moved = total[0, row, positions]
@@ -180,7 +158,7 @@ class BfvOwner:
             moved[1::2] += np.uint64(-shift % prime)
             total[0, row, positions] = moved
             total[:, row] %= np.uint64(prime)
-        plain_mask = np.uint64((1 << self._parameters.plain_bits) - 1)
+        plain_mask = np.uint64((1 << self._sizes.plain_bits) - 1)
         expected = values.sum(axis=0, dtype=np.uint64) & plain_mask
         if not np.array_equal(self._coefficients(total, positions), expected):
             raise KeyMismatch("a reply is damaged, or was made under another key")
@@ -193,3 +171,49 @@ class BfvOwner:
         present = plain.coeff_count()  # leading zeros are not stored
         found = [plain.data(i) if i < present else 0 for i in positions.tolist()]
         return np.array(found, np.uint64)
+
+
+class BfvOwner(BfvKeyHolder):
+    """The party that holds the secret key.
+
+    Args:
+        product_format: fixed point, bounds and size of the job.
+
+    Raises:
+        RangeExceeded: products or flooding for which no 128-bit set has room.
+    """
+
+    def __init__(self, product_format: ProductFormat) -> None:
+        self._format = product_format
+        self._parameters = parameters = BfvParameters.of(product_format)
+        super().__init__(parameters, parameters.chunk, parameters.inputs * product_format.vectors)
+
+    def lacks_blinders(self) -> bool:
+        """Whether the next vector would have to make some."""
+        return len(self._pool) < self._parameters.inputs
+
+    def encrypt(self, values: IntArray) -> bytes:
+        """Encrypt integers of shape (S,): for each input its packed c₀ and its seed.
+
+        Raises:
+            RangeExceeded: a value beyond the format's bound, or too many rows.
+        """
+        require_values(values, self._format)
+        parameters = self._parameters
+        padded = np.zeros(parameters.inputs * parameters.chunk, np.int64)
+        padded[: len(values)] = values
+        return b"".join(self._input(part) for part in np.split(padded, parameters.inputs))
+
+    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
+        """Decrypt a masked product: (columns,) integers modulo t, times 2^64/t.
+
+        Raises:
+            CryptoError: bytes that are no reply of this key with so many columns.
+        """
+        if columns < 1:
+            raise CryptoError(f"{columns} columns, at least 1 expected")
+        parameters = self._parameters
+        positions = parameters.positions(columns)
+        values = self._opened(ciphertext, parameters.replies(columns), positions)
+        found = values[:, : min(parameters.columns_per_reply, columns)].reshape(-1)[:columns]
+        return np.left_shift(found, np.uint64(MODULUS_BITS - parameters.plain_bits))

@@ -52,24 +52,76 @@ _ZERO_MS, _SQUEEZE_MS, _SQUEEZED_BITS, _BLINDER_MS = 0.75, 0.2, 52, 1.4
 
 
 @dataclass(frozen=True)
-class BfvParameters:
-    """One choice.
+class BfvSizes:
+    """Ring and primes.
 
     Attributes:
-        chunk: entries of v in one input.
-        inputs: ciphertexts of one vector.
         plain_bits: t = 2^plain_bits.
         prime_bits: of the data primes; a reply keeps the first `reply_primes` of them.
         reply_primes: see prime_bits.
         flood_bits: flooding noise is uniform on 2^flood_bits integers around 0.
     """
 
-    chunk: int
-    inputs: int
     plain_bits: int
     prime_bits: tuple[int, ...]
     reply_primes: int
     flood_bits: int
+
+    @classmethod
+    def fitting(
+        cls, plain_bits: int, flood_bits: int, others: int, least_bits: int
+    ) -> "BfvSizes | None":
+        """The set with so many primes of so many bits or more that fall from replies, if any."""
+        modulus_bits = flood_bits + plain_bits + 5
+        reply_primes = 1 if plain_bits <= ONE_PRIME_BITS else 2
+        least = max(plain_bits + GAP_BITS, modulus_bits - others * _LARGEST_PRIME_BITS)
+        reply_bits = _nibbles(least, reply_primes)
+        other_bits = max(least_bits, _nibbles(modulus_bits - reply_primes * reply_bits, others))
+        prime_bits = (reply_bits,) * reply_primes + (other_bits,) * others
+        fits = sum(prime_bits) + _SPECIAL_BITS <= LARGEST_MODULUS_BITS
+        if not fits or max(prime_bits) > _LARGEST_PRIME_BITS:
+            return None
+        return cls(plain_bits, prime_bits, reply_primes, flood_bits)
+
+    @property
+    def input_bytes(self) -> int:
+        """One input on the wire, up to the seed."""
+        return DEGREE * sum(self.prime_bits) // 8
+
+    @property
+    def reply_bits(self) -> tuple[int, ...]:
+        """Bits of the primes that a reply has."""
+        return self.prime_bits[: self.reply_primes]
+
+    def context(self, plain_bits: int | None = None) -> "seal.SEALContext":
+        """SEAL's tables for these sizes, at 128 bits of security; for another t if told."""
+        return _context(self.prime_bits, plain_bits or self.plain_bits)
+
+    def primes(self) -> list[int]:
+        """The data primes."""
+        moduli = self.context().first_context_data().parms().coeff_modulus()
+        return [modulus.value() for modulus in moduli]
+
+    def reply_level(self, plain_bits: int | None = None) -> list[int]:
+        """SEAL's name of the level that has a reply's primes only; for another t if told."""
+        level = self.context(plain_bits).first_context_data()
+        while len(level.parms().coeff_modulus()) > self.reply_primes:
+            level = level.next_context_data()
+        found: list[int] = level.parms_id()
+        return found
+
+
+@dataclass(frozen=True)
+class BfvParameters(BfvSizes):
+    """One choice.
+
+    Attributes:
+        chunk: entries of v in one input.
+        inputs: ciphertexts of one vector.
+    """
+
+    chunk: int
+    inputs: int
 
     @classmethod
     def of(cls, product_format: ProductFormat) -> "BfvParameters":
@@ -111,33 +163,6 @@ class BfvParameters:
         """
         return _positions(self.chunk, min(self.columns_per_reply, columns))
 
-    @property
-    def input_bytes(self) -> int:
-        """One input on the wire, up to the seed."""
-        return DEGREE * sum(self.prime_bits) // 8
-
-    @property
-    def reply_bits(self) -> tuple[int, ...]:
-        """Bits of the primes that a reply has."""
-        return self.prime_bits[: self.reply_primes]
-
-    def context(self) -> "seal.SEALContext":
-        """SEAL's tables for these sizes, at 128 bits of security."""
-        return _context(self.prime_bits, self.plain_bits)
-
-    def primes(self) -> list[int]:
-        """The data primes."""
-        moduli = self.context().first_context_data().parms().coeff_modulus()
-        return [modulus.value() for modulus in moduli]
-
-    def reply_level(self) -> list[int]:
-        """SEAL's name of the level that has a reply's primes only."""
-        level = self.context().first_context_data()
-        while len(level.parms().coeff_modulus()) > self.reply_primes:
-            level = level.next_context_data()
-        found: list[int] = level.parms_id()
-        return found
-
     def seconds(self, product_format: ProductFormat) -> float:
         """Estimated time of one product, without latency.
 
@@ -161,19 +186,10 @@ class BfvParameters:
 def _fitted(
     product_format: ProductFormat, inputs: int, chunk: int, others: int, least_bits: int
 ) -> BfvParameters | None:
-    """The set with so many primes, of so many bits or more, that replies do not keep, if any."""
     plain_bits = product_format.largest_product.bit_length() + 1
     flood_bits = _flood_bits(product_format, inputs, chunk)
-    modulus_bits = flood_bits + plain_bits + 5
-    reply_primes = 1 if plain_bits <= ONE_PRIME_BITS else 2
-    least = max(plain_bits + GAP_BITS, modulus_bits - others * _LARGEST_PRIME_BITS)
-    reply_bits = _nibbles(least, reply_primes)
-    other_bits = max(least_bits, _nibbles(modulus_bits - reply_primes * reply_bits, others))
-    prime_bits = (reply_bits,) * reply_primes + (other_bits,) * others
-    fits = sum(prime_bits) + _SPECIAL_BITS <= LARGEST_MODULUS_BITS
-    if not fits or max(prime_bits) > _LARGEST_PRIME_BITS:
-        return None
-    return BfvParameters(chunk, inputs, plain_bits, prime_bits, reply_primes, flood_bits)
+    sizes = BfvSizes.fitting(plain_bits, flood_bits, others, least_bits)
+    return None if sizes is None else BfvParameters(**vars(sizes), chunk=chunk, inputs=inputs)
 
 
 def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
@@ -181,10 +197,19 @@ def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
     norm = columns * inputs * chunk * product_format.largest_entry
     replies = -(-product_format.columns // (DEGREE // chunk))
     revealed = replies * len(_positions(chunk, columns))
-    over_job = revealed * product_format.vectors * product_format.rounds
+    return flooding_bits(norm, revealed * product_format.vectors * product_format.rounds)
+
+
+def flooding_bits(norm: int, revealed: int) -> int:
+    """Bits of flooding that hide noise.
+
+    Args:
+        norm: most that the absolute entries of one reply's plaintexts add up to.
+        revealed: coefficients that the owner decrypts over the job.
+    """
     # A fresh encryption's own noise, DEGREE at most, tells of its randomness and is hidden as well.
     largest = ceil(LARGEST_NOISE * norm) + DEGREE
-    return STATISTICAL_BITS + (largest * over_job - 1).bit_length()
+    return STATISTICAL_BITS + (largest * revealed - 1).bit_length()
 
 
 def _nibbles(bits: int, primes: int) -> int:
@@ -205,11 +230,14 @@ def _no_room(product_format: ProductFormat) -> str:
 
 @cache
 def _positions(chunk: int, columns: int) -> NDArray[np.int64]:
-    of_columns = np.arange(1, columns + 1) * chunk - 1
-    # Pairs pack; LEAST_REVEALED is even.
-    fillers = max(LEAST_REVEALED - columns, columns % 2)
-    free = np.setdiff1d(np.arange(DEGREE), of_columns)[:fillers]
-    positions = np.concatenate([of_columns, free])
+    return with_fillers(np.arange(1, columns + 1) * chunk - 1)
+
+
+def with_fillers(needed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """So many coefficients that foreign replies are noticed, an even number: `needed` first."""
+    fillers = max(LEAST_REVEALED - len(needed), len(needed) % 2)  # pairs pack; 48 is even
+    free = np.setdiff1d(np.arange(DEGREE), needed)[:fillers]
+    positions = np.concatenate([needed, free])
     positions.flags.writeable = False
     return positions
 

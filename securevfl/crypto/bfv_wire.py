@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import RingArray
-from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
+from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
 from securevfl.crypto.bit_packing import pack, packed_size, unpack
 
 
-def unpack_input(parameters: BfvParameters, data: bytes) -> tuple[RingArray, bytes]:
+def unpack_input(parameters: BfvSizes, data: bytes) -> tuple[RingArray, bytes]:
     """c₀, shape (primes, DEGREE), and the seed of c₁."""
     residues = np.empty((len(parameters.prime_bits), DEGREE), np.uint64)
     at = 0
@@ -23,16 +23,14 @@ def unpack_input(parameters: BfvParameters, data: bytes) -> tuple[RingArray, byt
     return residues, data[at:]
 
 
-def reply_bytes(parameters: BfvParameters, revealed: int) -> int:
+def reply_bytes(parameters: BfvSizes, revealed: int) -> int:
     """Bytes of one reply that reveals so many coefficients."""
     return sum(
         packed_size(DEGREE, bits) + packed_size(revealed, bits) for bits in parameters.reply_bits
     )
 
 
-def pack_reply(
-    parameters: BfvParameters, polynomials: RingArray, positions: NDArray[np.int64]
-) -> bytes:
+def pack_reply(parameters: BfvSizes, polynomials: RingArray, positions: NDArray[np.int64]) -> bytes:
     """Of (c₀, c₁), shape (2, reply primes, DEGREE), all of c₁ and c₀ at the positions."""
     c0, c1 = polynomials
     return b"".join(
@@ -42,7 +40,7 @@ def pack_reply(
     )
 
 
-def unpack_reply(parameters: BfvParameters, data: bytes, positions: NDArray[np.int64]) -> RingArray:
+def unpack_reply(parameters: BfvSizes, data: bytes, positions: NDArray[np.int64]) -> RingArray:
     """(c₀, c₁), shape (2, reply primes, DEGREE); c₀ is 0 where it was not sent."""
     polynomials = np.zeros((2, parameters.reply_primes, DEGREE), np.uint64)
     at = 0

@@ -19,6 +19,7 @@ from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto import fixed_point
 from securevfl.crypto.residues import uniform_words
 from securevfl.crypto.scheme import MODULUS_BITS
+from securevfl.errors import RangeExceeded
 
 RING_BITS = 59
 EXACT_BITS = 53  # of float64
@@ -93,24 +94,35 @@ def failure_probability(values: float, largest: float) -> float:
     return values * largest * 2.0 ** (1 - RING_BITS)
 
 
-def product(matrix: IntArray, shares: RingArray) -> RingArray:
-    """matrix·shares modulo 2^59, exact, by way of float64 products whose sums stay below 2^53.
+class Factor:
+    """A matrix to multiply shares by, exactly modulo 2^59.
+
+    By way of float64 products of shares' limbs, whose sums stay below 2^53.
 
     Args:
-        matrix: integers below 2^52 in absolute value, shape (M, N).
-        shares: residues, shape (N,) or (N, R).
+        matrix: integers below 2^48 in absolute value, shape (M, N).
 
-    Returns:
-        Residues, shape (M,) or (M, R).
+    Raises:
+        RangeExceeded: larger ones, or so many that limbs would have no bits left.
     """
-    largest = max(int(matrix.max(initial=0)), -int(matrix.min(initial=0)), 1)
-    limb_bits = EXACT_BITS - largest.bit_length() - ceil(log2(max(matrix.shape[1], 2)))
-    if limb_bits < 4:  # noqa: PLR2004  # more limbs than integer products would take
-        return reduced(fixed_point.to_ring(matrix) @ shares)
-    floats, words = matrix.astype(np.float64), reduced(shares)
-    total = np.zeros((len(matrix), *shares.shape[1:]), np.uint64)
-    limb_mask = np.uint64((1 << limb_bits) - 1)
-    for at in range(0, RING_BITS, limb_bits):
-        limb = ((words >> np.uint64(at)) & limb_mask).astype(np.float64)
-        total += (floats @ limb).astype(np.int64).view(np.uint64) << np.uint64(at)
-    return reduced(total)
+
+    def __init__(self, matrix: IntArray) -> None:
+        largest = max(int(matrix.max(initial=0)), -int(matrix.min(initial=0)), 1)
+        columns = max(matrix.shape[1], 2)
+        self._limb_bits = EXACT_BITS - largest.bit_length() - ceil(log2(columns))
+        if self._limb_bits < 1:
+            raise RangeExceeded(
+                f"a matrix of {columns} columns with entries up to {largest} has no exact product "
+                f"in {EXACT_BITS} bits"
+            )
+        self._matrix = matrix.astype(np.float64)
+
+    def __matmul__(self, shares: RingArray) -> RingArray:
+        """matrix·shares, shape (M,) or (M, R), for shares of shape (N,) or (N, R)."""
+        words, bits = reduced(shares), self._limb_bits
+        total = np.zeros((len(self._matrix), *shares.shape[1:]), np.uint64)
+        limb_mask = np.uint64((1 << bits) - 1)
+        for at in range(0, RING_BITS, bits):
+            limb = ((words >> np.uint64(at)) & limb_mask).astype(np.float64)
+            total += (self._matrix @ limb).astype(np.int64).view(np.uint64) << np.uint64(at)
+        return reduced(total)

@@ -52,6 +52,13 @@ def from_bytes(context: seal.SEALContext, empty: SealObject, data: bytes) -> Sea
     return _from_parts(context, empty, [data])
 
 
+def of_other_context(context: seal.SEALContext, key: seal.PublicKey) -> seal.PublicKey:
+    """A public key for a context that differs from its own in the plaintext modulus alone."""
+    named = struct.pack("<4Q", *context.key_parms_id())
+    parts = _framed([named, _body(to_bytes(key))[len(named) :]])
+    return _from_parts(context, seal.PublicKey(), parts)
+
+
 def _from_parts(
     context: seal.SEALContext, empty: SealObject, parts: list[bytes | memoryview]
 ) -> SealObject:

@@ -120,7 +120,8 @@ class Job(Shown, Section):
         Raises:
             ConfigError: see `of`.
         """
-        return Job.of(**{**dict(self), "job": {**dict(self.job), **changes}})
+        said = {name: getattr(self.job, name) for name in self.job.model_fields_set}
+        return Job.of(**{**dict(self), "job": {**said, **changes}})
 
     @override
     def shown(self) -> dict[str, object]:

@@ -37,7 +37,8 @@ class JobSettings(Section):
         dataset: a data set by name, with its parties; or give `[[party]]` sections with files.
         parties: K for a data set by name; its usual split by default.
         algorithm: by name; what an algorithm alone has is in a section of its own.
-        rounds: at most; with learning_rate = "auto" the label party may end training before.
+        rounds: at most; 100 where not given, and 20 of exact steps whose parameters stay in
+            shares; with learning_rate = "auto" the label party may end training before.
         batch_size: S, or "full"; where not given, full for exact steps and where gradients are
             revealed, and else 128.
         local_steps: Q, or "exact": the minimum of the quadratic that they go towards, for linear
@@ -80,7 +81,7 @@ class JobSettings(Section):
             what they hand on is float64 either way.
         start: random hides the first residuals, by θ⁰ with std(H⁰) = 1 at the label party, or for
             gradient steps of linear models by an offset that it adds to every row's H for the
-            whole job; or zero.
+            whole job; or zero. Where not given, zero if parameters stay in shares, and else random.
         intercept: a constant column at the label party.
         standardize: features to mean 0 and deviation 1 at each party; where not given, as is
             usual for the data set.
@@ -122,7 +123,7 @@ class JobSettings(Section):
     channels: Hidden | None = None
     image_line: PositiveInt | None = None
     precision: Precision = "double"
-    start: Literal["random", "zero"] = "random"
+    start: Literal["random", "zero"] | None = None
     intercept: bool = True
     standardize: bool | None = None
     seed: Annotated[int, Field(ge=0)] = 0

@@ -33,6 +33,7 @@ class Algorithm(ABC):
         one_step: Q = 1 whatever the job says.
         takes_head: whether predictions may be representations for a head.
         repeats_products: whether its local steps can repeat homomorphic work (`he_per_step`).
+        takes_shares: whether an exchange whose parameters stay in shares can have its rounds.
         labels_everywhere: whether all parties hold the labels.
         scores_between: whether held-out rows are scored as training goes on.
         gradient_steps: whether parties follow gradients as `signals.LocalRule` says, which whoever
@@ -52,6 +53,7 @@ class Algorithm(ABC):
     one_step: bool = False
     takes_head: ClassVar[bool] = False
     repeats_products: ClassVar[bool] = False
+    takes_shares: bool = False
     labels_everywhere: ClassVar[bool] = False
     scores_between: ClassVar[bool] = True
     default_schedule: ClassVar[Literal["constant", "inverse-sqrt"]] = "constant"

@@ -16,6 +16,7 @@ from securevfl.job import OWN_SECTIONS, Job
 from securevfl.models.losses import loss_for
 from securevfl.protocols import names
 from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.blind.description import Blind
 from securevfl.protocols.defaults import settled
 from securevfl.protocols.exchange import Exchange
 from securevfl.protocols.exchanges.noisy import Noisy
@@ -168,7 +169,7 @@ def _add(known: dict[str, D], names: list[str], description: D, what: str) -> No
         names.append(description.name)
 
 
-for _exchange in (Plain(), Masked(), Noisy(), *map(UnderEncryption, SCHEMES)):
+for _exchange in (Plain(), Masked(), Noisy(), *map(UnderEncryption, SCHEMES), Blind()):
     add_exchange(_exchange)
 for _algorithm in (FEDSGD, FEDBCD_P, FEDBCD_S, Fdml(), Dbcd(), Ftl()):
     add_algorithm(_algorithm)

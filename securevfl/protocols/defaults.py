@@ -9,12 +9,14 @@ from securevfl.protocols.exchange import Exchange
 
 LOCAL_STEPS, BATCH_SIZE = 5, 128
 NETWORK_STEPS = 20
+# Exact steps with acceleration from zero; docs/exact-steps.md.
+BLIND_ROUNDS = 20
 
 
 def settled(
     job: Job, algorithm: Algorithm, exchange: Exchange, rows: int, networks: Collection[str]
 ) -> Job:
-    """The job with local steps, batch size, acceleration, L2 and when to score said.
+    """The job with rounds, start, local steps, batch size, acceleration, L2 and scorings said.
 
     Args:
         job: the settings.
@@ -27,6 +29,7 @@ def settled(
         ConfigError: steps that the job cannot take, or a target that it never looks at.
     """
     left_open = {n: v for n, v in algorithm.defaults.items() if getattr(job.job, n) is None}
+    rounds_said = "rounds" in job.job.model_fields_set
     job = job.with_settings(**left_open)
     settings = job.job
     auto = settings.learning_rate == "auto"
@@ -58,7 +61,11 @@ def settled(
         every = 0 if exchange.counts_held_out(job) else "doubling"
         if settings.target_auc is not None:
             every = 1
+    blind = exchange.shares_parameters
+    rounds = BLIND_ROUNDS if blind and exact and not rounds_said else settings.rounds
     return job.with_settings(
+        rounds=rounds,
+        start=settings.start or ("zero" if blind else "random"),
         loss=algorithm.loss(job),
         eval_every=every,
         local_steps=local_steps,

@@ -6,7 +6,7 @@ command line and the documents ask the description, and nobody compares names.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -203,6 +203,8 @@ class Exchange(ABC):
         encrypts: whether it needs homomorphic keys.
         adds_noise: whether `[privacy]` belongs to it.
         takes_head: whether predictions may be representations for a head.
+        shares_parameters: whether parameters stay in shares until the last round, so that nobody
+            sees a prediction, a residual or a gradient before.
         is_slow: whether a round takes so long that audits make fewer and smaller ones.
         tells_sum: whether it has feature parties told ΣH, as `local_rule = "exact"` asks.
         fewest_parties: K must not be less.
@@ -214,10 +216,16 @@ class Exchange(ABC):
     encrypts: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
     takes_head: ClassVar[bool] = False
+    shares_parameters: ClassVar[bool] = False
     is_slow: bool = False
     tells_sum: ClassVar[bool] = False
     fewest_parties: ClassVar[int] = 2
     variants: tuple[Variant, ...] = ({},)
+
+    @property
+    def take_part(self) -> Callable[[Any], Awaitable[Any]] | None:
+        """A party's part of a job (`vertical.program.Train`), where it has rounds of its own."""
+        return None
 
     @abstractmethod
     def check(self, plan: "Plan") -> None:

@@ -56,6 +56,21 @@ class Pace:
         return self.columns / batch_rows * (1 - batch_rows / self.rows)
 
 
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A round's step, known before any of its gradients: θ⁺ = θ − T(G + λθ), then extrapolation.
+
+    Attributes:
+        matrix: T, shape (P, P).
+        beta: α of θ⁺ + α(θ⁺ − θ_before), where the next exchange takes place.
+        pace: what T follows from beside the batch's rows; known to all.
+    """
+
+    matrix: FloatArray
+    beta: float
+    pace: tuple[float, ...]
+
+
 class LocalSteps:
     """One party's steps, with what they keep from round to round.
 
@@ -194,6 +209,21 @@ class LocalSteps:
             raise TrainingDiverged("training diverged: use a smaller learning rate")
         return matrix, constant
 
+    def planned(self, round_index: int, inputs: FloatArray) -> Planned:
+        """The step of a round, where no word of the label party changes any; in order, each once.
+
+        As nobody will see a loss rise, derived steps do not go beyond what majorizes their batch.
+
+        Args:
+            round_index: the round's.
+            inputs: X of its batch, shape (S, P); linear models only.
+        """
+        self._round, self._noise = round_index, self.pace.noise(len(inputs))
+        derived = self.pace.derived
+        matrix = self._inverse() if self.rule.exact else self._moves(inputs, majorize=derived)
+        self._momentum, self._beta = self._next_momentum()
+        return Planned(matrix, self._beta, (self._scale_now, self.pace.step_size(round_index)))
+
     def state(self) -> dict[str, FloatArray]:
         """What it takes to go on, beside the weights."""
         numbers = [self._scale, self._momentum, self._beta, self.gained, self._largest or 0.0]
@@ -245,13 +275,23 @@ class LocalSteps:
         steepest = self._scale_now * largest + rule.proximal
         return eta / steepest if steepest > 0 else 0.0
 
-    def _moves(self, inputs: FloatArray) -> FloatArray:
-        """A in θ − A·(G + λθ), where Q steps lead to."""
+    def _moves(self, inputs: FloatArray, *, majorize: bool = False) -> FloatArray:
+        """A in θ − A·(G + λθ), where Q steps lead to.
+
+        Args:
+            inputs: X of the batch, shape (S, P).
+            majorize: whether η stays below 1 over the largest curvature of this very batch.
+        """
         rule, rows = self.rule, len(inputs)
         eta = self.step_size(inputs)
         identity = np.eye(inputs.shape[1])
         bend = rule.curvature * (self._scale_now if self.pace.derived else 1.0)
-        curved = bend / rows * (inputs.T @ inputs) + (rule.l2 + rule.proximal) * identity
+        penalty = np.full(len(identity), rule.l2)
+        if self._model.intercept:
+            penalty[-1] = 0.0
+        curved = bend / rows * (inputs.T @ inputs) + np.diag(penalty + rule.proximal)
+        if majorize:
+            eta = min(eta, 1 / max(float(np.linalg.eigvalsh(curved)[-1]), 1e-300))
         moves = np.zeros_like(identity)
         for _ in range(rule.local_steps):
             moves = eta * identity + moves - eta * (curved @ moves)

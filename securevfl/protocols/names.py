@@ -9,7 +9,7 @@ from collections.abc import Collection
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 
-EXCHANGES = ["plain", "masked", "dp", "bfv", "paillier", "ckks"]
+EXCHANGES = ["plain", "masked", "dp", "bfv", "paillier", "ckks", "blind"]
 ALGORITHMS = ["fedsgd", "fedbcd-p", "fedbcd-s", "fdml", "dbcd", "ftl"]
 
 

@@ -177,9 +177,11 @@ class Plan(Shown):
     def is_watched(self) -> bool:
         """Whether the label party says every round where training is heading.
 
-        Not where noise on residuals is all that others may see of labels, nor with L1, which may
-        raise the loss that it watches.
+        Not where nobody sees a loss, where noise on residuals is all that others may see of labels,
+        nor with L1, which may raise the loss that it watches.
         """
+        if self.exchange.shares_parameters:
+            return False
         watches = self.algorithm.scores_between and not self.job.job.l1
         return self.derives_steps and watches and self.learns.residuals != "noisy"
 
@@ -247,7 +249,8 @@ class Plan(Shown):
         settings, algorithm = self.job.job, self.algorithm
         unlearned = settings.start == "zero" or self.rule.exact or self.networks
         in_clear = settings.head != "sum" or settings.l1 or algorithm.labels_everywhere
-        if unlearned or in_clear or not algorithm.gradient_steps:
+        needless = in_clear or self.exchange.shares_parameters
+        if unlearned or needless or not algorithm.gradient_steps:
             return 0.0
         return ROW_OFFSETS
 

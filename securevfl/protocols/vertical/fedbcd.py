@@ -67,6 +67,7 @@ class FedBcd(Algorithm):
     def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
         self.name = name
         self.in_turns, self.one_step = in_turns, one_step
+        self.takes_shares = not in_turns
 
     @override
     def check(self, plan: Plan) -> None:
@@ -96,8 +97,9 @@ class FedBcd(Algorithm):
     @override
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         """Those of the parties."""
+        train = plan.exchange.take_part or take_part
         return {
-            name: partial(run_party, plan=plan, workplace=place, train=take_part)
+            name: partial(run_party, plan=plan, workplace=place, train=train)
             for name, place in places.items()
         }
 

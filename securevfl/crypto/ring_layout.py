@@ -1,0 +1,206 @@
+"""Layout and sizes of BFV for products M·V modulo 2^59 of uniform V, derived alike at both ends.
+
+Layout: an input polynomial holds `chunk` rows of `together` columns of V; a plaintext holds as many
+entries of `side` rows of M. With stride = side·chunk, entry i of column j is coefficient
+j·stride + i of the input, entry i of row o coefficient o·chunk + chunk − 1 − i of the plaintext,
+and coefficient j·stride + (o + 1)·chunk − 1 of their product is that row times that column; stride
+times `together` is DEGREE at most. More rows of V take several inputs, whose products add up; more
+columns take several groups of inputs, more rows of M several replies for every group.
+
+Both ends compute the layout and the primes that take the least time on the job's line.
+Source: docs/decisions/0033-products-in-the-ring.md; sizes: bfv_parameters.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.bfv_parameters import (
+    DEGREE,
+    LARGEST_MODULUS_BITS,
+    LEAST_REVEALED,
+    BfvSizes,
+    flooding_bits,
+    with_fillers,
+)
+from securevfl.crypto.ring import RING_BITS
+from securevfl.errors import RangeExceeded
+
+_LEAST_PRIMES = (36, 56)  # of few bytes; without zeros for SEAL's compression to squeeze out
+# Milliseconds by data prime, measured: an input, from an encryption of zero to NTT form at the
+# other end; a plaintext; one product; a reply, from its blinder to numbers. They need not be exact.
+_INPUT_MS, _PLAIN_MS, _PRODUCT_MS, _REPLY_MS = 2.2, 0.2, 0.08, 4.0
+
+
+@dataclass(frozen=True)
+class RingProductFormat:
+    """Public sizes and bounds of a job's products M·V modulo 2^59.
+
+    Attributes:
+        inner: rows of V, columns of M.
+        outputs: rows of M.
+        columns: of V: vectors that are multiplied by the same M.
+        matrix_bound: public bound on |M|, an integer.
+        products: how many such products the job makes; flooding covers all of them.
+        bandwidth_mbit: of the parties' lines.
+    """
+
+    inner: int
+    outputs: int
+    columns: int
+    matrix_bound: int
+    products: int = 1
+    bandwidth_mbit: float = 1000.0
+
+    @property
+    def matrix_bits(self) -> int:
+        """2 to this holds −matrix_bound to matrix_bound as residues."""
+        return max(self.matrix_bound.bit_length() + 1, 2)
+
+
+@dataclass(frozen=True)
+class RingLayout:
+    """One choice.
+
+    Attributes:
+        product_format: what it is for.
+        sizes: ring and primes.
+        chunk: rows of V in one input.
+        side: rows of M in one reply.
+        together: columns of V in one input.
+    """
+
+    product_format: RingProductFormat
+    sizes: BfvSizes
+    chunk: int
+    side: int
+    together: int
+
+    @classmethod
+    def of(cls, product_format: RingProductFormat) -> "RingLayout":
+        """The choice for a format; both ends make the same.
+
+        Raises:
+            RangeExceeded: no row or column, or flooding over the job's products for which no set
+                of 128-bit security has room.
+        """
+        return _layout(product_format)
+
+    @property
+    def chunks(self) -> int:
+        """Inputs that share their columns."""
+        return -(-self.product_format.inner // self.chunk)
+
+    @property
+    def sides(self) -> int:
+        """Replies that share their columns."""
+        return -(-self.product_format.outputs // self.side)
+
+    @property
+    def groups(self) -> int:
+        """Of columns."""
+        return -(-self.product_format.columns // self.together)
+
+    @property
+    def inputs(self) -> int:
+        """Ciphertexts of V."""
+        return self.chunks * self.groups
+
+    @property
+    def replies(self) -> int:
+        """Ciphertexts of M·V."""
+        return self.sides * self.groups
+
+    @property
+    def extent(self) -> int:
+        """How many coefficients of an input hold values, from the first on."""
+        return (self.together - 1) * self.side * self.chunk + self.chunk
+
+    def positions(self) -> NDArray[np.int64]:
+        """Coefficients of every reply that are revealed.
+
+        Those of row o and column j stand at j·side + o; fillers follow, masked like all.
+        """
+        return _positions(self.chunk, self.side * self.together)
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time of one product: transfers without latency, and both ends' computation."""
+        inputs, replies, plaintexts = self.inputs, self.replies, self.sides * self.chunks
+        revealed = _revealed(self.side * self.together)
+        down = replies * (DEGREE + revealed) * sum(self.sizes.reply_bits) // 8
+        size = inputs * self.sizes.input_bytes + down
+        by_prime_ms = (
+            inputs * _INPUT_MS
+            + plaintexts * (_PLAIN_MS + self.groups * _PRODUCT_MS)
+            + replies * _REPLY_MS
+        )
+        transfer_ms = size * 8e-3 / self.product_format.bandwidth_mbit
+        return (transfer_ms + len(self.sizes.prime_bits) * by_prime_ms) * 1e-3
+
+
+@cache
+def _layout(fmt: RingProductFormat) -> RingLayout:
+    if min(fmt.inner, fmt.outputs, fmt.columns, fmt.products) < 1 or fmt.matrix_bound < 0:
+        raise RangeExceeded(f"{fmt}: positive sizes expected")
+    layouts = {
+        RingLayout(fmt, sizes, chunk, side, together)
+        for chunk, side, together in _packings(fmt)
+        for sizes in _sizes(_flood_bits(fmt, chunk, side, together))
+    }
+    if not layouts:
+        raise RangeExceeded(
+            f"bfv: {fmt.products} products of {fmt.outputs} x {fmt.inner} entries within "
+            f"{fmt.matrix_bound} and {fmt.inner} x {fmt.columns} residues of {RING_BITS} bits take "
+            f"flooding that does not fit the {LARGEST_MODULUS_BITS} bits that 128-bit security "
+            f"leaves at degree {DEGREE}; use fewer fraction bits, rounds or rows"
+        )
+    # By sizes last, so that both ends break a tie alike.
+    return min(layouts, key=lambda each: (each.seconds, each.chunk, each.side, str(each.sizes)))
+
+
+def _packings(fmt: RingProductFormat) -> Iterator[tuple[int, int, int]]:
+    """(chunk, side, together) with the longest chunk that DEGREE leaves."""
+    for together in _shares(fmt.columns):
+        for side in _shares(fmt.outputs):
+            if together * side <= DEGREE:
+                chunks = -(-fmt.inner // (DEGREE // (together * side)))
+                yield -(-fmt.inner // chunks), side, together
+
+
+def _shares(total: int) -> list[int]:
+    """Sizes of the parts that split a total evenly, in steps of an eighth."""
+    found, size = [], total
+    while size:
+        found.append(-(-total // -(-total // size)))
+        size = min(found[-1] - 1, found[-1] * 7 // 8)
+    return found
+
+
+def _flood_bits(fmt: RingProductFormat, chunk: int, side: int, together: int) -> int:
+    norm = side * -(-fmt.inner // chunk) * chunk * fmt.matrix_bound
+    replies = -(-fmt.outputs // side) * -(-fmt.columns // together)
+    return flooding_bits(norm, replies * _revealed(side * together) * fmt.products)
+
+
+@cache
+def _sizes(flood_bits: int) -> list[BfvSizes]:
+    fitting = (
+        BfvSizes.fitting(RING_BITS, flood_bits, others, least_bits)
+        for others in range(1, 4)
+        for least_bits in _LEAST_PRIMES
+    )
+    return [sizes for sizes in fitting if sizes is not None]
+
+
+def _revealed(needed: int) -> int:
+    """How many positions there are with fillers."""
+    return max(needed + needed % 2, LEAST_REVEALED)
+
+
+@cache
+def _positions(chunk: int, needed: int) -> NDArray[np.int64]:
+    return with_fillers(np.arange(1, needed + 1) * chunk - 1)

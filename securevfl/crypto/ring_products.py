@@ -1,0 +1,211 @@
+"""BFV products M·V modulo 2^59 of uniform V, masked: what parties of shares make ahead.
+
+The owner encrypts residues V of shape (n, r); the evaluator, who holds integers M of shape (m, n),
+replies with M·V plus a uniform mask that it keeps. Where V is a party's share and M the other's
+matrix, the two then hold shares of the product. Layout and sizes: ring_layout.
+
+Everything that `bfv` guarantees holds here, of the same protections: a reply is re-randomized,
+flooded, and masked on all its coefficients. SEAL carries a residue as round(q·v/t), so that uniform
+ones cost noise of ½·‖M‖₁, which flooding covers with that of the encryption.
+
+A polynomial is multiplied in NTT form, where t plays no part. So evaluators compute in a context
+with the same primes and a t as small as the entries of M allow: SEAL then lifts a plaintext without
+multiple precision, in half the time. Plaintexts of M live for one chunk: all of them would take
+hundreds of times M's own memory.
+
+Learns: the owner M·V + mask, uniform, and nothing of M; the evaluator nothing.
+Source: docs/decisions/0033-products-in-the-ring.md.
+"""
+
+from math import prod
+
+import numpy as np
+import tenseal.sealapi as seal
+from typing_extensions import override
+
+from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto.bfv import BfvMultiplier, _Blinder
+from securevfl.crypto.bfv_owner import BfvKeyHolder
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.fixed_point import to_ring
+from securevfl.crypto.residues import scaled_message, uniform_noise
+from securevfl.crypto.ring import RING_BITS, uniform
+from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
+from securevfl.crypto.seal_codec import (
+    coefficient_ciphertext,
+    plaintext,
+    seal_errors,
+)
+from securevfl.errors import RangeExceeded
+
+
+class RingProductOwner(BfvKeyHolder):
+    """The party that holds the secret key.
+
+    Args:
+        product_format: sizes and bounds of the job.
+
+    Raises:
+        RangeExceeded: flooding for which no 128-bit set has room.
+    """
+
+    def __init__(self, product_format: RingProductFormat) -> None:
+        self.product_format = product_format
+        self._layout = layout = RingLayout.of(product_format)
+        super().__init__(layout.sizes, layout.extent, layout.inputs)
+
+    def encrypt(self, values: RingArray) -> bytes:
+        """Encrypt V, residues below 2^59 of shape (inner, columns).
+
+        Raises:
+            RangeExceeded: another shape, or words that are no residues.
+        """
+        fmt, layout = self.product_format, self._layout
+        expected = (fmt.inner, fmt.columns)
+        if values.shape != expected or values.dtype != np.uint64 or values.max() >> RING_BITS:
+            raise RangeExceeded(
+                f"values are {values.dtype} of shape {values.shape}, residues of {RING_BITS} bits "
+                f"of shape {expected} expected"
+            )
+        padded = np.zeros(
+            (layout.chunks * layout.chunk, layout.groups * layout.together), np.uint64
+        )
+        padded[: fmt.inner, : fmt.columns] = values
+        # By chunk, row, group and column.
+        blocks = padded.reshape(layout.chunks, layout.chunk, layout.groups, layout.together)
+        return b"".join(self._of_block(block.T) for part in blocks for block in part.swapaxes(0, 1))
+
+    def _of_block(self, columns: RingArray) -> bytes:
+        layout = self._layout
+        spread = np.zeros((layout.together, layout.side * layout.chunk), np.uint64)
+        spread[:, : layout.chunk] = columns
+        return self._input(spread.reshape(-1)[: layout.extent].view(np.int64))
+
+    def decrypt(self, ciphertext: bytes) -> RingArray:
+        """Decrypt M·V + mask: residues below 2^59, shape (outputs, columns).
+
+        Raises:
+            CryptoError: bytes that are no reply of this key.
+        """
+        values = self._opened(ciphertext, self._layout.replies, self._layout.positions())
+        return _of_replies(self._layout, self.product_format, values)
+
+
+class RingProductEvaluator(BfvMultiplier):
+    """A party that multiplies under another party's key.
+
+    Args:
+        public_bytes: the owner's public key.
+        product_format: sizes and bounds of the job.
+
+    Raises:
+        KeyMismatch: bytes that are no public key of these parameters.
+        RangeExceeded: flooding for which no 128-bit set has room.
+    """
+
+    def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
+        self.product_format = product_format
+        self._layout = layout = RingLayout.of(product_format)
+        matrix_bits = product_format.matrix_bits
+        super().__init__(public_bytes, layout.sizes, layout.inputs, layout.replies, matrix_bits)
+        self._entry_mask = np.uint64((1 << matrix_bits) - 1)
+        self._primes = layout.sizes.primes()
+        self._modulus = prod(self._primes)
+
+    def lacks_blinders(self) -> bool:
+        """Whether the next product would have to make some."""
+        return len(self._pool) < self._layout.replies
+
+    def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
+        """Enc(M·V + mask), re-randomized and flooded, and the fresh mask.
+
+        Args:
+            encrypted: V, from its owner.
+            matrix: M, shape (outputs, inner).
+
+        Returns:
+            The reply, and the mask, residues below 2^59 of shape (outputs, columns), which never
+            leaves the evaluator.
+
+        Raises:
+            RangeExceeded: another shape, or an entry beyond the format's bound.
+            CryptoError: bytes that are no encryption of V under these parameters.
+        """
+        self._require(matrix)
+        layout = self._layout
+        vectors = self._take_in(encrypted)
+        by_chunk = [
+            vectors[at : at + layout.groups] for at in range(0, layout.inputs, layout.groups)
+        ]
+        positions, masks, replies = layout.positions(), [], []
+        for start in range(0, self.product_format.outputs, layout.side):
+            with seal_errors("an encrypted vector"):
+                totals = self._totals(by_chunk, matrix[start : start + layout.side])
+                for total in totals:
+                    blinder = self._pool.take()
+                    masks.append(blinder.mask[positions])
+                    replies.append(self._finished(total, blinder.ciphertext, positions))
+        return b"".join(replies), _of_replies(layout, self.product_format, np.stack(masks))
+
+    def _totals(
+        self, by_chunk: list[list[seal.Ciphertext]], rows: IntArray
+    ) -> list[seal.Ciphertext | None]:
+        """A few rows of M times V, in NTT form, one ciphertext for each group of columns."""
+        totals: list[seal.Ciphertext | None] = [None] * self._layout.groups
+        for index, vectors in enumerate(by_chunk):
+            start = index * self._layout.chunk
+            plain = self._transformed(rows[:, start : start + self._layout.chunk])
+            if plain is not None:
+                totals = [
+                    self._added(total, vector, plain)
+                    for total, vector in zip(totals, vectors, strict=True)
+                ]
+        return totals
+
+    def _transformed(self, block: IntArray) -> seal.Plaintext | None:
+        """A part of M as a plaintext in NTT form; None where all is zero."""
+        if not block.any():
+            return None
+        rows, columns = block.shape
+        coefficients = np.zeros((rows, self._layout.chunk), np.uint64)
+        coefficients[:, -columns:] = to_ring(block[:, ::-1]) & self._entry_mask
+        plain, transformed = plaintext(self._context, coefficients.reshape(-1)), seal.Plaintext()
+        self._evaluator.transform_to_ntt(plain, self._context.first_parms_id(), transformed)
+        return transformed
+
+    def _require(self, matrix: IntArray) -> None:
+        expected, bound = (
+            (self.product_format.outputs, self.product_format.inner),
+            self.product_format.matrix_bound,
+        )
+        if matrix.shape != expected or matrix.dtype != np.int64:
+            raise RangeExceeded(
+                f"matrix is {matrix.dtype} of shape {matrix.shape}, int64 of {expected} expected"
+            )
+        largest = max(int(matrix.max()), -int(matrix.min()))
+        if largest > bound:
+            raise RangeExceeded(
+                f"largest |entry| of the matrix is {largest}, at most {bound} allowed"
+            )
+
+    @override
+    def _blinder(self) -> _Blinder:
+        """The mask does not fit this context's t: it is added as round(q·mask/t), with flooding."""
+        mask = uniform(DEGREE)
+        residues = uniform_noise(self._sizes.flood_bits, DEGREE, self._primes)
+        for row, prime in zip(residues, self._primes, strict=True):
+            scaled = scaled_message(mask.view(np.int64), self._modulus, RING_BITS, prime)
+            row[:] = (row + scaled) % np.uint64(prime)
+        encrypted = seal.Ciphertext()
+        self._encryptor.encrypt_zero(encrypted)
+        self._evaluator.add_inplace(encrypted, coefficient_ciphertext(self._context, residues))
+        return _Blinder(encrypted, mask)
+
+
+def _of_replies(layout: RingLayout, fmt: RingProductFormat, values: RingArray) -> RingArray:
+    """Revealed coefficients of all replies, shape (replies, positions), as (outputs, columns)."""
+    known = values[:, : layout.together * layout.side]
+    blocks = known.reshape(layout.sides, layout.groups, layout.together, layout.side)
+    # By side, row, group and column.
+    ordered = blocks.transpose(0, 3, 1, 2).reshape(layout.sides * layout.side, -1)
+    return ordered[: fmt.outputs, : fmt.columns].copy()

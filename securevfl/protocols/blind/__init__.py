@@ -1,0 +1,1 @@
+"""Training in which parameters stay in shares; who learns what: `description`."""

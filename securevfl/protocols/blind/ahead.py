@@ -1,0 +1,222 @@
+"""A party's ends of its links: their keys, and what is made ahead over them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from securevfl.crypto.ring_layout import RingProductFormat
+from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
+from securevfl.protocols.blind.links import Link, links_of
+from securevfl.protocols.blind.pads import (
+    Corrections,
+    HolderKeys,
+    HolderPads,
+    Holding,
+    OwnerKeys,
+    OwnerPads,
+    PadInputs,
+    PadProducts,
+    products,
+)
+from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
+from securevfl.protocols.blind.widths import Widths
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement
+from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import collect, expect_shape
+from securevfl.runtime.costs import AHEAD, SETUP
+
+if TYPE_CHECKING:
+    from securevfl.crypto.ring_products import RingProductEvaluator
+
+FOR_STEPS, FOR_PREDICTIONS = "ring, steps", "ring, predictions"
+LARGEST_SCALE = 48
+
+
+@dataclass(frozen=True, eq=False)
+class Formats:
+    """What the products of one link are like."""
+
+    for_steps: RingProductFormat
+    for_predictions: RingProductFormat
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        schedule: Schedule,
+        widths: Widths,
+        scales: Scales,
+        *,
+        columns: int,
+        feature_bound: float,
+    ) -> "Formats":
+        """From what both ends know.
+
+        Args:
+            plan: of the job.
+            schedule: its rounds.
+            widths: of the job.
+            scales: the owner's.
+            columns: P of the owner.
+            feature_bound: on its features.
+        """
+        groups = schedule.members(schedule.rounds).values()
+        rows = max(each.rows for each in schedule.rounds)
+        together, line = max(map(len, groups)), plan.line
+
+        def of(inner: int, outputs: int, largest: int) -> RingProductFormat:
+            return RingProductFormat(
+                inner=inner,
+                outputs=outputs,
+                columns=together,
+                matrix_bound=largest,
+                products=len(groups),
+                bandwidth_mbit=line.bandwidth_mbit,
+            )
+
+        return cls(
+            of(rows + columns, columns, 1 << scales.entry_bits),
+            of(columns, rows, int(feature_bound * 2.0**widths.feature_bits)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Pads:
+    """What a party has made ahead of a block of rounds.
+
+    Attributes:
+        own: as the owner of its own link.
+        held: as the holder of others', by owner.
+    """
+
+    own: OwnerPads
+    held: Mapping[str, HolderPads]
+
+
+class Links:
+    """A party's ends of all its links.
+
+    Attributes:
+        own: its own.
+        scales: of its own.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        own: Link,
+        schedule: Schedule,
+        *,
+        keys: OwnerKeys,
+        matrices: Mapping[int, Matrices],
+        holdings: Mapping[str, Holding],
+    ) -> None:
+        self._party, self.own, self._schedule = party, own, schedule
+        self._keys, self._matrices, self._holdings = keys, matrices, holdings
+
+    @classmethod
+    async def establish(
+        cls,
+        party: Party,
+        plan: Plan,
+        agreement: Agreement,
+        schedule: Schedule,
+        *,
+        widths: Widths,
+        scales: Scales,
+        matrices: Mapping[int, Matrices],
+    ) -> "Links":
+        """Tell holders what they have to know, make keys and exchange them.
+
+        Raises:
+            PeerViolation: a peer's word or key that does not fit.
+            RangeExceeded: products that the ring has no room for.
+        """
+        links = links_of(party)
+        own = next(each for each in links if each.owner == party.name)
+        owners = [each.owner for each in links if each.holder == party.name]
+        await party.channel.send(own.holder, scales)
+        told = await collect(party.channel, owners, Scales)
+        holdings = {}
+        for name in owners:
+            if max(told[name].step_bits, told[name].entry_bits) >= LARGEST_SCALE:
+                raise PeerViolation(f"{name} says steps of {told[name].step_bits} bits")
+            formats = Formats.of(
+                plan, schedule, widths, told[name],
+                columns=agreement.columns[name], feature_bound=agreement.feature_bound,
+            )  # fmt: skip
+            async with party.costs.compute(SETUP):
+                made = _fresh_keys(formats)
+            for what, key in (
+                (FOR_STEPS, made.for_steps),
+                (FOR_PREDICTIONS, made.for_predictions),
+            ):
+                await party.channel.send(name, PublicKey(what, key.public_bytes))
+            holdings[name] = Holding(agreement.columns[name], made, widths, told[name])
+        formats = Formats.of(
+            plan, schedule, widths, scales,
+            columns=agreement.own_columns, feature_bound=agreement.feature_bound,
+        )  # fmt: skip
+        keys = OwnerKeys(
+            await _take_key(party, own.holder, FOR_STEPS, formats.for_steps),
+            await _take_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
+        )
+        return cls(party, own, schedule, keys=keys, matrices=matrices, holdings=holdings)
+
+    async def make(self, rounds: Sequence[Round]) -> Pads:
+        """Make everything for a block of rounds.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+        """
+        party, groups = self._party, self._schedule.members(rounds)
+        first, holder = rounds[0].index, self.own.holder
+        for name, holding in self._holdings.items():
+            async with party.costs.compute(AHEAD):
+                inputs = holding.inputs(groups)
+            await party.channel.send(name, inputs)
+        _, asked = await party.channel.receive([holder], PadInputs, first)
+        async with party.costs.compute(AHEAD):
+            own, reply = products(holder, asked, self._keys, self._matrices, groups)
+        await party.channel.send(holder, reply)
+        held = {}
+        for name, answer in (
+            await collect(party.channel, list(self._holdings), PadProducts, first)
+        ).items():
+            async with party.costs.compute(AHEAD):
+                held[name], corrections = self._holdings[name].take(name, answer, groups)
+            await party.channel.send(name, corrections)
+        _, found = await party.channel.receive([holder], Corrections, first)
+        columns = next(iter(own.steps.values())).size
+        expect_shape(holder, found.values, (len(rounds), columns))
+        own.corrections.update(
+            {each.index: row for each, row in zip(rounds, found.values, strict=True)}
+        )
+        return Pads(own, held)
+
+
+def _fresh_keys(formats: Formats) -> HolderKeys:
+    from securevfl.crypto.ring_products import RingProductOwner  # noqa: PLC0415
+
+    return HolderKeys(
+        RingProductOwner(formats.for_steps), RingProductOwner(formats.for_predictions)
+    )
+
+
+async def _take_key(
+    party: Party, holder: str, what: str, fmt: RingProductFormat
+) -> "RingProductEvaluator":
+    from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
+
+    _, message = await party.channel.receive([holder], PublicKey)
+    if message.scheme != what:
+        raise PeerViolation(f"{holder} sent a key of {message.scheme!r}, {what!r} is due")
+    async with party.costs.compute(SETUP):
+        try:
+            return RingProductEvaluator(message.material, fmt)
+        except KeyMismatch as error:
+            raise KeyMismatch(f"key of {holder}: {error}") from error
+        except CryptoError as error:
+            raise PeerViolation(f"key of {holder}: {error}") from error

@@ -1,0 +1,88 @@
+"""The description of `blind`: parameters stay in shares until the agreed number of rounds is over.
+
+Source: docs/blind.md; docs/decisions/0032-blind.md.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from typing_extensions import override
+
+from securevfl.errors import ConfigError
+from securevfl.job import ExchangeSettings, Job
+from securevfl.models.losses import quadratic_loss
+from securevfl.protocols.blind.training import take_part
+from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Shown
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.party import Party
+
+
+class Blind(Exchange):
+    """Shares of parameters, predictions and residuals; homomorphic work is done ahead."""
+
+    name = "blind"
+    encrypts = True
+    shares_parameters = True
+
+    @property
+    @override
+    def take_part(self) -> Callable[[Any], Awaitable[Any]]:
+        """Rounds in shares."""
+        return take_part
+
+    @override
+    def check(self, plan: Plan) -> None:
+        """Refuse what has no form in shares."""
+        settings = plan.job.job
+        if not plan.algorithm.takes_shares:
+            raise ConfigError(
+                f"algorithm = {plan.algorithm.name!r}: 'blind' takes fedsgd and fedbcd-p, whose "
+                "steps follow from residuals alone"
+            )
+        if plan.networks or settings.head != "sum":
+            raise ConfigError("scheme = 'blind' takes linear models only, without a head")
+        if settings.l1:
+            raise ConfigError("scheme = 'blind': l1's threshold has no form in shares")
+        if settings.local_rule not in ("curvature", "frozen"):
+            raise ConfigError(f"scheme = 'blind' takes no local_rule = {settings.local_rule!r}")
+        if settings.target_auc is not None or settings.eval_every not in (0, "never"):
+            raise ConfigError(
+                "scheme = 'blind' knows no parameters before the last round: drop target_auc and "
+                "eval_every, or take eval_every = 'never'"
+            )
+        if plan.job.exchange.hide != "residuals" or plan.job.exchange.predictions != "clear":
+            raise ConfigError("scheme = 'blind' hides everything: drop hide and predictions")
+        quadratic_loss(plan.loss.name)
+
+    @override
+    def learns(self, job: Job) -> Learns:
+        """Nothing, at anybody."""
+        return Learns(
+            label_party="nothing in rounds; its own θ_k at the end, rounded",
+            label_party_not="others' H, G and θ",
+            feature_party="nothing in rounds; its own θ_k at the end, rounded",
+            feature_party_not="d, labels, its own G, others' H, G and θ",
+            predictions="hidden",
+            residuals="hidden",
+            gradients=False,
+        )
+
+    @override
+    def held_out(self, job: Job, parties: int) -> Shown:
+        """Singly between two parties, else as a sum."""
+        return "summed" if parties > 2 else "singly"  # noqa: PLR2004
+
+    @override
+    def messages(self, settings: ExchangeSettings, parties: int) -> int:
+        """Between two parties both send one."""
+        return 2 * (parties - 1)
+
+    @override
+    def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:
+        """Nobody owns a key under which gradients are decrypted."""
+        return ()
+
+    @override
+    async def establish(self, session: Session) -> Established:
+        """Nothing: `take_part` has rounds of its own."""
+        raise ConfigError("scheme = 'blind' has no side of an exchange of predictions")

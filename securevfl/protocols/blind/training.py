@@ -1,0 +1,101 @@
+"""One party's part of a job whose parameters stay in shares."""
+
+from collections.abc import Sequence
+
+from securevfl.arrays import FloatArray
+from securevfl.models.losses import quadratic_loss
+from securevfl.protocols.blind.ahead import Links
+from securevfl.protocols.blind.residuals import AffineResiduals, BetweenTwo
+from securevfl.protocols.blind.rounds import Rounds, SharedWeights
+from securevfl.protocols.blind.schedule import Schedule, column_units
+from securevfl.protocols.blind.widths import Widths
+from securevfl.protocols.exchange import Batch
+from securevfl.protocols.session.agreement import Agreement, agree
+from securevfl.protocols.session.gathering import gathering_of
+from securevfl.protocols.session.keeping import Kept
+from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring, Score
+from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
+from securevfl.protocols.vertical.program import Trained, Training
+from securevfl.runtime.costs import SETUP
+
+
+async def take_part(training: Training) -> Trained:
+    """Agree, make everything ahead, take all rounds, take what is revealed, score.
+
+    Raises:
+        PeerError: a peer broke the protocol or is gone.
+        RangeExceeded: fixed point has no room for the job, or the end shows that it had not.
+        HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
+    """
+    party, plan, part = training.party, training.plan, training.part
+    write_down_scorings = require_held_out_guard(training)
+    async with party.costs.compute(SETUP):
+        units = column_units(part.inputs)
+    agreement = await agree(party, plan.hash, part.inputs / units, len(part.held_out))
+    widths = Widths.of(plan, agreement, None)
+    async with party.costs.compute(SETUP):
+        batches = PartyBatches(plan, training.workplace.data, part.inputs)
+        rows = [batches.at(each) for each in range(plan.rounds)]
+        schedule = _schedule(training, agreement, rows, units)
+        scales = schedule.scales(widths)
+        own = SharedWeights(part.model.weights[:, 0] * units, widths, scales)
+        matrices = schedule.matrices(widths, scales)
+    links = await Links.establish(
+        party, plan, agreement, schedule, widths=widths, scales=scales, matrices=matrices
+    )
+    write_down_scorings()
+    pads = await links.make(schedule.rounds)
+    residuals = AffineResiduals(quadratic_loss(plan.loss.name), widths.shared_residual_bits)
+    rounds = Rounds(
+        party,
+        links.own.holder,
+        own,
+        matrices=matrices,
+        pads=pads,
+        residuals=BetweenTwo(party, residuals),
+    )
+    for each, batch in zip(schedule.rounds, rows, strict=True):
+        await rounds.take(each, batch.labels)
+        if each.index == plan.rounds - 1:
+            part.model.weights = (await rounds.reveal() / units)[:, None]
+        party.costs.end_round()
+        if training.workplace.progress is not None:
+            training.workplace.progress(each.index + 1)
+    return Trained(
+        Kept(plan.rounds, plan.rounds),
+        await _score(training, agreement),
+        LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns),
+    )
+
+
+def _schedule(
+    training: Training, agreement: Agreement, batches: Sequence[Batch], units: FloatArray
+) -> Schedule:
+    plan, part = training.plan, training.part
+    columns = sum((agreement.own_columns, *agreement.columns.values()))
+    steps = plan.steps(part.model, part.inputs, columns)
+    intercept = part.model.intercept
+    return Schedule(batches, steps, units, l2=plan.l2, intercept=intercept)
+
+
+async def _score(training: Training, agreement: Agreement) -> list[Score]:
+    """Score once what was revealed to all; the label party's scores."""
+    party, plan, part = training.party, training.plan, training.part
+    summed = plan.algorithm.held_out(plan) == "summed"
+    by_row = ByRow(party, gathering_of(party, agreement.masks, sums=summed))
+    scoring: FeatureScoring | LabelScoring
+    if training.workplace.data.test_labels is None:
+        scoring = FeatureScoring(party, by_row, plan.timetable, part.held_out)
+    else:
+        scoring = LabelScoring(
+            party,
+            by_row,
+            plan.timetable,
+            inputs=part.held_out,
+            labels=training.workplace.data.test_labels,
+            target_auc=None,
+        )
+    await scoring.ends(plan.rounds, part.model)
+    return scoring.scores

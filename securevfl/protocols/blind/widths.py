@@ -1,0 +1,108 @@
+"""Fixed point of a blind job, from public figures, and how likely truncations go wrong.
+
+Weights have `weight_bits` behind the point, features `feature_bits` (fewer where that is exact),
+so predictions in shares have both. Residuals of an affine loss have two more where c = ¼, and are
+truncated to `residual_bits` before they are multiplied. The step of a link has `step_bits`
+(`Scales`), which its owner chooses and its holder is told: these are the only figures that follow
+from data.
+Source: docs/decisions/0032-blind.md.
+"""
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+from securevfl.crypto.ring import RING_BITS, failure_probability
+from securevfl.errors import RangeExceeded
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement
+
+FEATURE_BITS, RESIDUAL_BITS, ENTRY_BITS = 12, 12, 12
+MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS = 20, 14
+EXTRAPOLATION_BITS = 10
+REVEALED_BITS = 12
+LARGEST_WEIGHT = 2.0**12
+# Mean of |d| over a batch: at θ = 0 it is at most 1 for every loss here, and training lowers it.
+TYPICAL_RESIDUAL = 2.0
+# Of the changes that a round makes to a party's weights.
+TYPICAL_STEP = 1.0
+ACCEPTED_FAILURE, MOST_FAILURE = 2.0**-12, 2.0**-6
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Fraction bits.
+
+    Attributes:
+        feature_bits: of X.
+        weight_bits: of θ.
+        residual_bits: of d where it meets a matrix.
+        shared_residual_bits: of d in shares before that.
+    """
+
+    feature_bits: int
+    weight_bits: int
+    residual_bits: int
+    shared_residual_bits: int
+
+    @classmethod
+    def of(cls, plan: Plan, agreement: Agreement, table_bits: int | None) -> "Widths":
+        """Those of a job.
+
+        Args:
+            plan: of the job.
+            agreement: what the parties told each other.
+            table_bits: of d in shares where it comes from tables; None of an affine loss.
+
+        Raises:
+            RangeExceeded: so many rows and rounds that some truncation is likely to go wrong.
+        """
+        feature_bits = min(FEATURE_BITS, agreement.feature_fraction_bits)
+        bend_bits = -round(log2(plan.loss.curvature))
+        widths = [
+            cls(
+                feature_bits,
+                weight_bits,
+                RESIDUAL_BITS,
+                feature_bits + weight_bits + bend_bits if table_bits is None else table_bits,
+            )
+            for weight_bits in range(MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS - 1, -1)
+        ]
+        found = next((w for w in widths if w.row_failure(plan) <= ACCEPTED_FAILURE), widths[-1])
+        require_rare(found.row_failure(plan), "residuals")
+        return found
+
+    @property
+    def prediction_bits(self) -> int:
+        """Of H in shares."""
+        return self.feature_bits + self.weight_bits
+
+    def row_failure(self, plan: Plan) -> float:
+        """Probability that any residual of the job is truncated wrongly."""
+        visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
+        largest = TYPICAL_RESIDUAL * 2.0**self.shared_residual_bits
+        return failure_probability(visits * len(plan.facts.names), largest)
+
+    def step_failure(self, step_bits: int, values: int) -> float:
+        """The same of so many steps of single weights, and of their extrapolation."""
+        steps = failure_probability(values, TYPICAL_STEP * 2.0**step_bits)
+        extrapolated = TYPICAL_STEP * 2.0 ** (self.weight_bits + EXTRAPOLATION_BITS)
+        return steps + failure_probability(values, extrapolated)
+
+
+def require_rare(probability: float, what: str) -> None:
+    """Check that a job is not likely to fail.
+
+    Raises:
+        RangeExceeded: it is.
+    """
+    if probability > MOST_FAILURE:
+        raise RangeExceeded(
+            f"blind: some truncation of {what} in the ring of {RING_BITS} bits goes wrong with "
+            f"probability {probability:.2g}, at most {MOST_FAILURE:.2g} accepted; use fewer rounds "
+            "or smaller batches"
+        )
+
+
+def bits_above(value: float) -> int:
+    """The least b with value ≤ 2^b."""
+    return ceil(log2(value))
