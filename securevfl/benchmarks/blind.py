@@ -1,8 +1,9 @@
 """The `blind` exchange beside `plain` and others, with all that it does ahead.
 
-`plain` starts from zero, as `blind` does, and takes the same steps on the same batches; others
-start as they do where nothing is said. What shows nobody anything on the way has no target to stop
-at: it makes as many rounds as `plain` needed with the same seed.
+`plain` starts from zero, as `blind` does; others start as they do where nothing is said. All take
+the same batches and settings, but nobody sees a loss under `blind`, so that its exact steps are as
+short as is always safe. What shows nobody anything on the way has no target to stop at: it makes as
+many rounds as its steps take in float, with the same seed.
 """
 
 import statistics
@@ -12,6 +13,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, cast
 
+from securevfl.benchmarks.blind_in_float import aucs_in_float
 from securevfl.benchmarks.joint import score_in_one_place
 from securevfl.benchmarks.progress import Report, rounds_done, silent
 from securevfl.benchmarks.settings.blind import BlindSettings, Loss
@@ -81,15 +83,15 @@ def blind(
     losses = sorted(settings.losses, key=lambda loss: loss != "logistic")  # what others differ from
     cases = list(product(map(Steps.of, settings.steps), losses))
     for (steps, loss), name in product(cases, exchanges):
-        plan_for(_job(settings, steps, loss, name), dataset)
+        plan_for(job_of(settings, steps, loss, name), dataset)
     report("scikit-learn in one place")
     _, joint_auc = score_in_one_place(dataset)
     logistic: dict[Steps, Sequence[float]] = {}
     for steps, loss in cases:
-        job = _job(settings, steps, loss, CLEAR)
+        job = job_of(settings, steps, loss, CLEAR)
         tuned = chosen(job, dataset, settings.learning_rate, report)
         work = _Work(settings, dataset, tuned, report)
-        for row in work.rows([_job(settings, steps, loss, name) for name in exchanges]):
+        for row in work.rows([job_of(settings, steps, loss, name) for name in exchanges]):
             aucs = [run["auc"] for run in row["runs"]]
             if loss == "logistic" and row["target_auc"] is None:
                 logistic.setdefault(steps, aucs)  # of the first, which is in clear
@@ -102,7 +104,8 @@ def blind(
             }
 
 
-def _job(settings: BlindSettings, steps: Steps, loss: Loss, exchange: str) -> Job:
+def job_of(settings: BlindSettings, steps: Steps, loss: Loss, exchange: str) -> Job:
+    """One exchange's job of a comparison, without a step size of its own."""
     job = Job.of(
         job={
             "name": "blind",
@@ -124,10 +127,8 @@ def _job(settings: BlindSettings, steps: Steps, loss: Loss, exchange: str) -> Jo
 
 
 def _shows_nothing(job: Job) -> bool:
-    """Whether nobody sees anything before the last round, so that nothing can end training."""
-    learns = EXCHANGES[job.exchange.scheme].learns(job)
-    hidden = learns.predictions == "hidden" and learns.residuals == "hidden"
-    return hidden and not learns.gradients
+    """Whether there is nothing to score before the last round, so that no target can end it."""
+    return EXCHANGES[job.exchange.scheme].shares_parameters
 
 
 @dataclass(frozen=True)
@@ -140,27 +141,28 @@ class _Work:
     report: Report
 
     def rows(self, jobs: Sequence[Job]) -> Iterator[BlindRow]:
-        """For every job and target one; the first job is in clear."""
+        """For every job and target one."""
         settings = self.settings
-        every_round = [settings.rounds] * settings.repeats
-        clear: list[TrainingResult] = []
+        seeds = range(settings.seed, settings.seed + settings.repeats)
         for job in jobs:
-            results: list[TrainingResult] = []
+            blindly = settings.target_aucs and _shows_nothing(job)
+            results = [] if blindly else self._runs(job, [settings.rounds] * settings.repeats)
+            curves = [aucs_in_float(self._of(job, seed), self.dataset) for seed in seeds if blindly]
             for target in settings.target_aucs or (None,):
-                if target is not None and _shows_nothing(job):
-                    rounds = [rounds_to(each, target) or settings.rounds for each in clear]
-                    results = self._runs(job, rounds)
-                results = results or self._runs(job, every_round)
+                if target is not None and blindly:
+                    results = self._runs(job, [_first(curve, target) for curve in curves])
                 yield self._row(results, target)
-            clear = clear or results
 
-    def _runs(self, job: Job, rounds: Sequence[int]) -> list[TrainingResult]:
+    def _of(self, job: Job, seed: int) -> Job:
         if job.job.learning_rate != "auto":
             job = job.with_settings(learning_rate=self.tuned.learning_rate)
+        return job.with_settings(seed=seed)
+
+    def _runs(self, job: Job, rounds: Sequence[int]) -> list[TrainingResult]:
         what = f"{job.exchange.scheme}, Q = {job.job.local_steps}, {job.job.loss}"
         results = []
         for repeat, most in enumerate(rounds):
-            seeded = job.with_settings(rounds=most, seed=self.settings.seed + repeat)
+            seeded = self._of(job, self.settings.seed + repeat).with_settings(rounds=most)
             progress = partial(rounds_done, self.report, f"{what}, run {repeat + 1}", most)
             results.append(train(seeded, self.dataset, Environment(progress=progress)))
         return results
@@ -173,7 +175,7 @@ class _Work:
             "dataset": self.dataset.name,
             "exchange": plan.exchange.name,
             "loss": plan.loss.name,
-            "start": plan.job.job.start,
+            "start": plan.job.job.start or "random",
             "local_steps": plan.local_steps,
             "batch_size": plan.batch_size,
             "columns": [len(table.columns) for table in self.dataset.parties],
@@ -193,6 +195,11 @@ class _Work:
             "repeats": len(runs),
             "runs": runs,
         }
+
+
+def _first(curve: Sequence[float], target: float) -> int:
+    """The first round after which it is there; else the last."""
+    return next((index + 1 for index, auc in enumerate(curve) if auc >= target), len(curve))
 
 
 def _run(result: TrainingResult, target: float | None) -> BlindRun:

@@ -111,11 +111,11 @@ BLIND_ROUND: tuple[Column[BlindRow], ...] = (
 
 BLIND_NOTES = (
     "apart: AUC less that of plain with the logistic loss after the same steps",
-    "rounds': their critical path; ahead: that of the work before them, part of the total",
+    "ahead, rounds': the critical path before the first round, and of all rounds",
 )
 ROUND_NOTES = (
-    "sent, compute: of the party with most of it, online; a round: its critical path",
-    "ahead: bytes of all parties, and computation on the critical path, over the rounds",
+    "sent, compute: online, by the party with most of it; a round: its critical path",
+    "ahead: bytes of all parties and computation on the critical path, by round",
 )
 
 AHEAD: tuple[Column[AheadRow], ...] = (

@@ -65,11 +65,13 @@ SMALL: dict[str, tuple[type, int, str]] = {
         rows.OverheadRow, 1, "--samples 16 --features 4 --rounds 5 --repeats 1",
     ),
     "blind": (
-        blind.BlindRow, 12,
-        "--exchange bfv,blind --steps exact:full,3:64 --loss logistic,taylor-logistic --rounds 2 "
+        blind.BlindRow, 4,
+        "--exchange blind --steps exact:full,3:64 --loss taylor-logistic --rounds 2 "
         "--learning-rate 0.3 --repeats 1",
     ),
-    "ahead": (blind.AheadRow, 4, "--steps 3:64 --rounds 2 --places 3"),
+    "ahead": (
+        blind.AheadRow, 4, "--steps 3:64 --loss taylor-logistic --rounds 1 --places 3",
+    ),
     "theorem1": (theorem_rows.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (
         theorem_rows.Theorem2Row, 6,
