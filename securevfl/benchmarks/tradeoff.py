@@ -32,6 +32,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols import names
 from securevfl.protocols.catalogue import EXCHANGES
+from securevfl.reports.ahead import AheadFigure, made_ahead
 from securevfl.reports.rows import TradeoffRow, TradeoffRun, cost_figures
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
@@ -277,6 +278,10 @@ def row_to(
     job, exchange = first.job.job, first.job.exchange
     encrypted = first.plan.exchange.encrypts
     phases = runs[0]["compute_by_phase_s"]
+
+    def ahead(figure: AheadFigure) -> float:
+        return statistics.median(made_ahead(run, figure) for run in runs)
+
     return {
         "dataset": dataset.name,
         "exchange": exchange.scheme,
@@ -305,6 +310,11 @@ def row_to(
             phase: statistics.median(run["compute_by_phase_s"][phase] for run in runs)
             for phase in phases
         },
+        "ahead_compute_s": ahead("ahead_compute_s"),
+        "ahead_communication_s": ahead("ahead_communication_s"),
+        "ahead_bytes": ahead("ahead_bytes"),
+        "ahead_ciphertext_bytes": ahead("ahead_ciphertext_bytes"),
+        "ahead_messages": ahead("ahead_messages"),
         "label_guard_ratio": first.label_guard_ratio,
         "learning_rate": tuned.learning_rate,
         "learning_rate_chosen": tuned.how,

@@ -26,9 +26,9 @@ from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.joint_data import JointData
 from securevfl.cli.reporting import keep, measured, say, show
+from securevfl.reports import blind as blind_tables
 from securevfl.reports import tables
 from securevfl.reports import transfer as transfer_tables
-from securevfl.reports.blind import AHEAD, BLIND, BLIND_NOTES, BLIND_ROUND, ROUND_NOTES
 from securevfl.reports.defaults import DEFAULTS, NOTES
 from securevfl.reports.marks import marks
 
@@ -268,11 +268,11 @@ def blind(settings: BlindSettings, data: options.Data, output: options.Output) -
     for target in dict.fromkeys(row["target_auc"] for row in rows):
         own = [row for row in rows if row["target_auc"] == target]
         to = "" if target is None else f", to AUC {target:g}"
-        show(output, BLIND, own, f"{title}{to}")
-    say(output, *BLIND_NOTES)
-    own = [row for row in rows if row["target_auc"] == rows[-1]["target_auc"]]
-    show(output, BLIND_ROUND, own, f"{title}, a round")
-    say(output, *ROUND_NOTES)
+        show(output, blind_tables.BLIND, own, f"{title}{to}")
+    say(output, *blind_tables.BLIND_NOTES)
+    last = [row for row in rows if row["target_auc"] == rows[-1]["target_auc"]]
+    show(output, blind_tables.BLIND_ROUND, blind_tables.by_round(last), f"{title}, a round")
+    say(output, *blind_tables.ROUND_NOTES)
 
 
 @command(bench)
@@ -284,7 +284,7 @@ def ahead(settings: AheadSettings, data: options.Data, output: options.Output) -
     rows = measured(output, lambda report: run(settings, dataset, report))
     keep(output, "bench ahead", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, {settings.steps}, {settings.loss}, {settings.rounds} rounds, profiled"
-    show(output, AHEAD, rows, title)
+    show(output, blind_tables.PLACES, rows, title)
 
 
 @command(bench)

@@ -171,7 +171,8 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
-    from securevfl.reports.predictions import columns_of
+    from securevfl.reports.ahead_tables import ahead_table
+    from securevfl.reports.predictions import SCORED, columns_of
     from securevfl.reports.scores import predict_notes
 
     # Whoever takes scores from standard output wants nothing else there.
@@ -179,6 +180,8 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     console = Console(stderr=apart)
     title = f"{row['rows']:,} rows, model of job {row['job_hash'][:16]}"
     console.print(tables.table(columns_of(row), [row], title))
+    if ahead := ahead_table(SCORED[:1], [row]):
+        console.print(ahead)
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
     if not apart:

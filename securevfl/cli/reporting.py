@@ -10,6 +10,7 @@ from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.cli import options
 from securevfl.interrupts import leave_at_the_next
 from securevfl.reports import tables
+from securevfl.reports.ahead_tables import ahead_table
 from securevfl.reports.marks import marks
 
 if TYPE_CHECKING:
@@ -87,11 +88,21 @@ def show(
     rows: Sequence[R],
     title: str,
 ) -> None:
-    """Show the rows as a table, unless there are none."""
+    """Show the rows as a table, unless there are none; what was made ahead in one below it.
+
+    Args:
+        output: whether to.
+        columns: of the table; the first two name a row.
+        rows: in their order.
+        title: of the table.
+    """
     from rich.console import Console
 
     if rows and not output.quiet:
-        Console().print(tables.table(columns, rows, title))
+        console = Console()
+        console.print(tables.table(columns, rows, title))
+        if ahead := ahead_table(columns[:2], rows):
+            console.print(ahead)
         say(output, *marks(output.missing))
 
 

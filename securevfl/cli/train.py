@@ -332,11 +332,14 @@ def _named(row: TrainRow) -> str:
 def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
     from rich.console import Console
 
+    from securevfl.reports.ahead_tables import ahead_table
     from securevfl.reports.comparison import compared, comparison_notes
 
     Console().print(
         tables.table(tables.scored_by(row), [row], f"{_named(row)}job {row['job_hash'][:16]}")
     )
+    if ahead := ahead_table(tables.TRADEOFF[:2], [row]):
+        Console().print(ahead)
     columns_of_models, models = compared(row)
     if len(models) > 1:
         Console().print(tables.table(columns_of_models, models))

@@ -1,11 +1,12 @@
 """Result rows and tables of `bench blind` and `bench ahead`; see `rows` and `tables`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from typing_extensions import TypedDict
 
+from securevfl.reports.ahead import ahead_s, made_ahead
 from securevfl.reports.rows import CostFigures
-from securevfl.reports.tables import Column, seconds, share, size
+from securevfl.reports.tables import Column, Row, seconds, share, size
 
 
 class BlindRun(CostFigures):
@@ -58,7 +59,7 @@ class AheadRow(TypedDict):
     """One place in the code where work ahead spends its time, of all parties together.
 
     `place` is a function of SEAL, or a module with what it calls outside of this package;
-    `share` is of `total_s`, which the profiler lengthens.
+    `share` is of `total_s`, which the profiler makes longer.
     """
 
     place: str
@@ -74,51 +75,85 @@ class AheadRow(TypedDict):
     rounds: int
 
 
-def ahead_s(row: CostFigures) -> float:
-    """Seconds of the critical path before the first round."""
-    return row["ahead_compute_s"] + row["ahead_communication_s"]
+class RoundRow(TypedDict):
+    """What a round of a `BlindRow` takes.
+
+    `_before` is its part of what was made ahead: bytes of all parties, and computation on the
+    critical path.
+    """
+
+    exchange: str
+    steps: str
+    loss: str
+    party_bytes: float
+    party_compute_s: float
+    round_s: float
+    bytes_before: float
+    compute_before_s: float
 
 
-def _ahead(row: CostFigures) -> str:
-    return seconds(ahead_s(row)) if ahead_s(row) else "-"
+def by_round(rows: Sequence[Row]) -> list[RoundRow]:
+    """A line for each of these rows of `bench blind`."""
+    return [
+        {
+            "exchange": row["exchange"],
+            "steps": _steps(row),
+            "loss": row["loss"],
+            "party_bytes": row["party_bytes"],
+            "party_compute_s": row["party_compute_s"],
+            "round_s": row["round_s"],
+            "bytes_before": made_ahead(row, "ahead_bytes") / row["rounds"],
+            "compute_before_s": made_ahead(row, "ahead_compute_s") / row["rounds"],
+        }
+        for row in rows
+    ]
 
 
-_WHAT: tuple[Column[BlindRow], ...] = (
-    ("exchange", lambda row: row["exchange"]),
-    ("loss", lambda row: {"taylor-logistic": "taylor"}.get(row["loss"], row["loss"])),
-    ("Q", lambda row: str(row["local_steps"])),
-    ("S", lambda row: str(row["batch_size"])),
-)
+def _steps(row: Row) -> str:
+    return f"{row['local_steps']}:{row['batch_size']}"
+
+
+def _loss(row: Row) -> str:
+    return "taylor" if row["loss"] == "taylor-logistic" else str(row["loss"])
+
+
+def _or_dash(show: Callable[[float], str], value: float) -> str:
+    return show(value) if value else "-"
+
 
 BLIND: tuple[Column[BlindRow], ...] = (
-    *_WHAT,
+    ("exchange", lambda row: row["exchange"]),
+    ("Q:S", _steps),
+    ("loss", _loss),
     ("rounds", lambda row: f"{row['rounds']:g}{'' if row['reached_target'] else ' *'}"),
     ("AUC", lambda row: share(row["auc"])),
     ("apart", lambda row: share(row["apart"], "+")),
-    ("ahead", _ahead),
     ("rounds'", lambda row: seconds(row["total_s"] - ahead_s(row))),
     ("total", lambda row: seconds(row["total_s"])),
 )
 
-BLIND_ROUND: tuple[Column[BlindRow], ...] = (
-    *_WHAT,
+BLIND_NOTES = (
+    "apart: AUC less that of plain with the logistic loss after as many rounds",
+    "rounds': their critical path; total: with what was made ahead",
+)
+
+BLIND_ROUND: tuple[Column[RoundRow], ...] = (
+    ("exchange", lambda row: row["exchange"]),
+    ("Q:S", lambda row: row["steps"]),
+    ("loss", _loss),
     ("sent", lambda row: size(row["party_bytes"])),
     ("compute", lambda row: seconds(row["party_compute_s"])),
     ("a round", lambda row: seconds(row["round_s"])),
-    ("ahead", lambda row: size(row["ahead_bytes"] / row["rounds"])),
-    ("compute", lambda row: seconds(row["ahead_compute_s"] / row["rounds"])),
+    ("sent ahead", lambda row: _or_dash(size, row["bytes_before"])),
+    ("compute ahead", lambda row: _or_dash(seconds, row["compute_before_s"])),
 )
 
-BLIND_NOTES = (
-    "apart: AUC less that of plain with the logistic loss after the same steps",
-    "ahead, rounds': the critical path before the first round, and of all rounds",
-)
 ROUND_NOTES = (
-    "sent, compute: online, by the party with most of it; a round: its critical path",
-    "ahead: bytes of all parties and computation on the critical path, by round",
+    "sent, compute: by the party with most of it; a round: its critical path",
+    "ahead: bytes of all parties, computation on the critical path, over the rounds",
 )
 
-AHEAD: tuple[Column[AheadRow], ...] = (
+PLACES: tuple[Column[AheadRow], ...] = (
     ("place", lambda row: row["place"]),
     ("calls", lambda row: f"{row['calls']:,}"),
     ("seconds", lambda row: seconds(row["seconds"])),

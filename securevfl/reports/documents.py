@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.reports.blind import AHEAD, BLIND, BLIND_ROUND
+from securevfl.reports.ahead_tables import with_ahead
+from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
@@ -55,11 +56,14 @@ Cells = list[list[str]]
 
 
 def by_columns(*columns: Column[Any]) -> Callable[[Sequence[Row]], Cells]:
-    """A table with one line a row."""
+    """A table with one line a row; more columns where one made something ahead of its rounds."""
 
     def cells(rows: Sequence[Row]) -> Cells:
-        headings = [heading for heading, _ in columns]
-        return [headings, *([show(row) for _, show in columns] for row in rows)]
+        shown = with_ahead(columns, rows)
+        return [
+            [heading for heading, _ in shown],
+            *([show(row) for _, show in shown] for row in rows),
+        ]
 
     return cells
 
@@ -202,8 +206,8 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "defaults": by_columns(*DEFAULTS),
     "blind": by_columns(("network", _network), ("to AUC", _target), *BLIND),
     "blind-wall": by_columns(*BLIND, ("wall", lambda row: seconds(row["wall_s"]))),
-    "blind-round": by_columns(*BLIND_ROUND),
-    "blind-ahead": by_columns(*AHEAD),
+    "blind-round": lambda rows: by_columns(*BLIND_ROUND)(by_round(rows)),
+    "blind-ahead": by_columns(*PLACES),
     "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),

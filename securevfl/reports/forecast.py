@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from securevfl.reports.tables import seconds
-from securevfl.runtime.costs import SETUP, Stopwatch
+from securevfl.runtime.costs import AHEAD, SETUP, Stopwatch
 
 # A round that took as long says enough; after a shorter one the next, which has nothing to prepare,
 # is worth waiting for.
@@ -14,16 +14,26 @@ LONG_SECONDS = 10.0
 
 
 class SetupWatch(Stopwatch):
-    """Measures as any other, and notes when set-up was over: keys are made, rounds begin."""
+    """Measures as any other, and notes when set-up was over: keys are made, rounds begin.
+
+    Attributes:
+        rounds_began: when.
+        ahead_s: seconds in which something was made ahead of rounds.
+        ahead_before_s: those before rounds began.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.rounds_began: float | None = None
+        self.ahead_s = self.ahead_before_s = 0.0
 
     @override
     def charge(self, phase: str, elapsed: float) -> float:
-        if phase != SETUP and self.rounds_began is None:
+        if phase == AHEAD:
+            self.ahead_s += elapsed
+        elif phase != SETUP and self.rounds_began is None:
             self.rounds_began = time.perf_counter() - elapsed
+            self.ahead_before_s = self.ahead_s
         return elapsed
 
 
@@ -51,7 +61,10 @@ class Forecast:
             done: rounds of this run.
             now: on the clock of `started`.
         """
-        began = self.watch.rounds_began or self.started
+        watch = self.watch
+        began = watch.rounds_began or self.started
+        # A clock that stands still while something is made ahead.
+        now -= watch.ahead_s - watch.ahead_before_s
         one = now - (began if done == 1 else self._last)
         self._last = now
         if self._told or (done == 1 and one < LONG_SECONDS and self.rounds > 1):
@@ -59,8 +72,10 @@ class Forecast:
         self._told = True
         most = now - began + (self.rounds - done) * one
         ends = "; it may end before" if self.may_end and self.rounds > done else ""
+        setup = seconds(began - self.started - watch.ahead_before_s)
+        ahead = f"what was made ahead {seconds(watch.ahead_s)}, " if watch.ahead_s else ""
         told = f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
         return (
-            f"set-up took {seconds(began - self.started)}, a round takes {seconds(one)}: "
+            f"set-up took {setup}, {ahead}a round takes {seconds(one)}: "
             f"{told if self.rounds > 1 else 'it is the only one'}"
         )

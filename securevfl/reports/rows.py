@@ -23,7 +23,9 @@ DERIVED = "from each party's own curvature"
 class CostFigures(TypedDict):
     """What training cost; compute and communication make up the total.
 
-    Set-up and what was done ahead in waits (`offline_hidden_s`) are not part of it.
+    Set-up and what was done ahead in waits (`offline_hidden_s`) are not part of it. What was made
+    ahead of rounds is part of every figure but `round_trips`; those that begin with `ahead_` say
+    how much of it that is: `reports.ahead` reads them.
     """
 
     compute_s: float
@@ -36,6 +38,11 @@ class CostFigures(TypedDict):
     ciphertext_bytes: float
     messages: float
     offline_hidden_s: NotRequired[float]
+    ahead_compute_s: NotRequired[float]
+    ahead_communication_s: NotRequired[float]
+    ahead_bytes: NotRequired[float]
+    ahead_ciphertext_bytes: NotRequired[float]
+    ahead_messages: NotRequired[float]
 
 
 def cost_figures(costs: "JobCosts") -> CostFigures:
@@ -131,6 +138,9 @@ class JointRow(TypedDict):
     compute_s: float
     communication_s: float
     total_s: float
+    ahead_compute_s: NotRequired[float]
+    ahead_communication_s: NotRequired[float]
+    ahead_bytes: NotRequired[float]
     wall_s: float
     repeats: int
     runs: Sequence[JointRun]

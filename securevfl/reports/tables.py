@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from securevfl.reports.ahead import ahead_s, any_ahead
 from securevfl.reports.network_rows import NetworksRow
 from securevfl.reports.rounds_rows import RoundsRow
 from securevfl.reports.rows import (
@@ -107,7 +108,7 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
-    ("a round", lambda row: seconds(row["total_s"] / _rounds_paid(row))),
+    ("a round", lambda row: seconds((row["total_s"] - ahead_s(row)) / _rounds_paid(row))),
     ("sent", lambda row: size(row["bytes_sent"])),
 )
 
@@ -324,6 +325,8 @@ def target_notes(rows: Sequence[JobRow | RoundsRow]) -> list[str]:
         notes.append("Q = exact: the minimum that local steps go towards, all rows every round")
     if any(row.get("he_per_step") for row in rows):
         notes.append("HE: homomorphic work repeated in every local step, for benchmarks only")
+    if any_ahead(rows):
+        notes.append("compute, network, total and sent hold what was made ahead; a round does not")
     targets = dict.fromkeys(str(row.get("target_chosen", "given")) for row in rows)
     return notes + [f"target: {chosen}" for chosen in targets if chosen != "given"]
 
@@ -363,6 +366,8 @@ def joint_notes(rows: Sequence[JointRow]) -> list[str]:
         f"to within: rounds to within {rows[0]['within']:g} of it, and the most of any run",
         "guard: the label guard's ratio; score and what follows: where training ended",
     ]
+    if any_ahead(rows):
+        notes.append("sent and total hold what was made ahead of rounds")
     if any(row["most_rounds_to"] is None for row in rows):
         notes.append("* never that near: half the runs, or one; the JSON has each")
     by_ending: dict[str, dict[int, None]] = {}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securevfl.auditing.curves import curve
+from securevfl.reports.ahead_tables import with_ahead
 from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
 from securevfl.reports.rows import TradeoffRow
@@ -37,7 +38,7 @@ def time_curve(rows: Sequence[TradeoffRow]) -> dict[str, Any]:
 def tradeoff_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `bench tradeoff`, from what its JSON holds."""
     rows: Sequence[TradeoffRow] = result["rows"]
-    first = rows[0]
+    first, columns = rows[0], with_ahead(WITH_TARGET, rows)
     by_target = [
         [row for row in rows if row["target_auc"] == target]
         for target in dict.fromkeys(row["target_auc"] for row in rows)
@@ -58,8 +59,8 @@ def tradeoff_page(result: Mapping[str, Any]) -> str:
             for own in by_target
         ],
         heading="Every setting",
-        headings=[heading for heading, _ in WITH_TARGET],
-        lines=[[show(row) for _, show in WITH_TARGET] for row in rows],
+        headings=[heading for heading, _ in columns],
+        lines=[[show(row) for _, show in columns] for row in rows],
         notes=[*marks_of(result), *tradeoff_notes(rows)],
         not_promised=(),
     )

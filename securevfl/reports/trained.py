@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securevfl.auditing.curves import curve
+from securevfl.reports.ahead import AheadFigure, ahead_s, any_ahead, made_ahead
+from securevfl.reports.ahead_tables import with_ahead
 from securevfl.reports.comparison import SCORES, compared, comparison_notes
 from securevfl.reports.page import render
 from securevfl.reports.privacy import privacy_notes
@@ -16,6 +18,11 @@ PHASES = {
     "evaluate": "products under encryption",
     "decrypt": "decryption",
     "offline": "work that did not fit into waiting",
+}
+
+AHEAD: Mapping[AheadFigure, str] = {
+    "ahead_compute_s": "computation ahead of rounds",
+    "ahead_communication_s": "network ahead of rounds",
 }
 
 
@@ -60,6 +67,7 @@ def train_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `train`, from what its JSON holds."""
     (row,) = result["rows"]
     columns, models = compared(row)
+    job = with_ahead(TRADEOFF, [row])
     parties = f"{row['parties']} parties"
     return render(
         "train.html",
@@ -71,7 +79,7 @@ def train_page(result: Mapping[str, Any]) -> str:
         figures=[{"title": each["title"], "curve": each} for each in curves(row)],
         models=([heading for heading, _ in columns], _lines(columns, models)),
         costs=(["what", "time"], costs(row)),
-        job=([heading for heading, _ in TRADEOFF], _lines(TRADEOFF, [row])),
+        job=([heading for heading, _ in job], _lines(job, [row])),
         notes=[
             *(
                 f"{name}: {count} rows left out"
@@ -88,13 +96,18 @@ def train_page(result: Mapping[str, Any]) -> str:
 def costs(row: Row) -> list[tuple[str, str]]:
     """Seconds of the critical path by what they were spent on, and what was sent."""
     phases = row["compute_by_phase_s"]
+    ahead, rounds = any_ahead([row]), row["total_s"] - ahead_s(row)
+    network = made_ahead(row, "ahead_communication_s")
     return [
         *((text, seconds(phases[phase])) for phase, text in PHASES.items() if phases[phase]),
-        ("network", seconds(row["communication_s"])),
-        ("all rounds", seconds(row["total_s"])),
+        ("network", seconds(row["communication_s"] - network)),
+        ("all rounds", seconds(rounds)),
+        *((text, seconds(made_ahead(row, figure))) for figure, text in AHEAD.items() if ahead),
+        *([("in all", seconds(row["total_s"]))] if ahead else []),
         ("set-up before them", seconds(row["setup_s"])),
         ("on this machine's clock", seconds(row["wall_s"])),
         ("sent", size(row["bytes_sent"])),
+        *([("of it ahead", size(made_ahead(row, "ahead_bytes")))] if ahead else []),
     ]
 
 

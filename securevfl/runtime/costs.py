@@ -105,11 +105,11 @@ class Traffic:
     bytes_sent: int = 0
     ciphertext_bytes: int = 0
 
-    def with_sent(self, message: Message, size: int) -> "Traffic":
-        """One message more."""
-        ciphertexts = size if message.carries == "ciphertexts" else 0
+    def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(
-            self.messages + 1, self.bytes_sent + size, self.ciphertext_bytes + ciphertexts
+            self.messages + other.messages,
+            self.bytes_sent + other.bytes_sent,
+            self.ciphertext_bytes + other.ciphertext_bytes,
         )
 
 
@@ -188,10 +188,11 @@ class Costs:
         kind = type(message).__name__
         self.messages[kind] += 1
         self.bytes_sent[kind] += size
+        one = Traffic(1, size, size if message.carries == "ciphertexts" else 0)
         if message.stage in {"round", "ahead"}:
-            self._traffic = self._traffic.with_sent(message, size)
+            self._traffic += one
         if message.stage == "ahead":
-            self._traffic_ahead = self._traffic_ahead.with_sent(message, size)
+            self._traffic_ahead += one
 
     def received(self, stage: Stage, hops: int) -> None:
         """Note a message that came, and how many hops its sender was at."""
@@ -199,6 +200,27 @@ class Costs:
             self.hops = max(self.hops, hops + 1)
         elif stage == "ahead":
             self.hops = max(self.hops, hops)
+
+    def made_ahead(self) -> dict[str, float]:
+        """What was made ahead until now, on this party's path and in its messages; see `bring`."""
+        seconds = {each: self.path.get(each, 0.0) for each in (AHEAD, AHEAD_COMMUNICATION)}
+        return {**seconds, **asdict(self._traffic_ahead)}
+
+    async def bring(self, made_ahead: Mapping[str, float]) -> None:
+        """Count what an earlier run made ahead for this one, as if it were made here and now.
+
+        Args:
+            made_ahead: `Costs.made_ahead` of this party at the end of that run.
+
+        Raises:
+            KeyError: a figure is missing.
+        """
+        for component in (AHEAD, AHEAD_COMMUNICATION):
+            self.passed(component, made_ahead[component])
+            await self.clock.spend(made_ahead[component])
+        traffic = Traffic(**{name: int(made_ahead[name]) for name in asdict(Traffic())})
+        self._traffic += traffic
+        self._traffic_ahead += traffic
 
     def end_round(self) -> None:
         """Keep the ledger as it stands at the end of a round."""

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from securevfl.errors import MalformedMessage
+from securevfl.protocols.blind.relays import PaddedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -87,6 +88,8 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     EncryptedHeldOut: st.builds(EncryptedHeldOut, u64, blobs),
     EncryptedHeldOutProducts: st.builds(EncryptedHeldOutProducts, u64, blobs),
     HeldOutMasks: st.builds(HeldOutMasks, u64, ring),
+    PredictionShares: st.builds(PredictionShares, u64, ring),
+    PaddedResiduals: st.builds(PaddedResiduals, u64, ring),
     Verdict: st.builds(Verdict, u64, st.booleans()),
     KeepState: st.builds(KeepState, u64),
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),

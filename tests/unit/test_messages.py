@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import MalformedMessage
+from securevfl.protocols.blind.relays import PaddedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -85,6 +86,8 @@ EXAMPLES: tuple[Message, ...] = (
     StepTaken(7, FLOATS[0], settled=True),
     KeepState(40),
     ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
+    PredictionShares(1, RING[0]),
+    PaddedResiduals(2, RING[1]),
 )
 
 
@@ -176,6 +179,8 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "MaskedPenalties": 46,
         "StepTaken": 47,
         "ScoringHello": 55,
+        "PredictionShares": 68,
+        "PaddedResiduals": 69,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

@@ -10,7 +10,8 @@ from securevfl.benchmarks.settings.blind import BlindSettings
 from securevfl.crypto.residues import uniform_words
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError
-from securevfl.reports.blind import BlindRow, ahead_s
+from securevfl.reports.ahead import ahead_s
+from securevfl.reports.blind import BlindRow
 
 
 @pytest.fixture(scope="module")

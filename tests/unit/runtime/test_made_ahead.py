@@ -182,6 +182,56 @@ def test_a_job_that_makes_nothing_ahead_has_no_figure_of_it() -> None:
     assert "ahead" not in repr(costs)
 
 
+# Made in an earlier run
+
+
+async def pad_for_a(channel: Channel, costs: Costs) -> None:
+    """One pad, at either party."""
+    if channel.name == "a":
+        await channel.send("b", REQUEST)
+        await channel.receive(["b"], Pad)
+        return
+    await channel.receive(["a"], PadRequest)
+    async with costs.compute(AHEAD):
+        pass
+    await channel.send("a", PAD)
+
+
+async def one_round(channel: Channel, costs: Costs) -> None:
+    """Predictions, and nothing comes back."""
+    if channel.name == "a":
+        await channel.send("b", SHARES)
+    else:
+        await channel.receive(["a"], Predictions)
+    costs.end_round()
+
+
+def test_what_an_earlier_run_made_ahead_counts_as_if_it_were_made_here() -> None:
+    async def at_once(channel: Channel, costs: Costs) -> None:
+        await pad_for_a(channel, costs)
+        await one_round(channel, costs)
+
+    made = {
+        name: costs.made_ahead()
+        for name, costs in simulate(
+            {"a": pad_for_a, "b": pad_for_a}, SLOW, stopwatch=FixedCosts(SECONDS)
+        ).costs.items()
+    }
+
+    async def later(channel: Channel, costs: Costs) -> None:
+        await costs.bring(made[channel.name])
+        assert costs.clock.now() == pytest.approx(sum(costs.path.values()))
+        await one_round(channel, costs)
+
+    both, again = (
+        asdict(job_costs(simulate({"a": each, "b": each}, SLOW, stopwatch=watch).costs, 1))
+        for each, watch in ((at_once, FixedCosts(SECONDS)), (later, FixedCosts({})))
+    )
+    assert both.pop("compute_by_phase_s") == pytest.approx(again.pop("compute_by_phase_s"))
+    assert again == pytest.approx(both)
+    assert again["ahead_compute_s"] == 4.0
+
+
 # Order and waits
 
 

@@ -1,0 +1,88 @@
+"""A job that makes something ahead of its rounds, from its ledger to tables, pages and files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from securevfl.protocols import catalogue, names
+from securevfl.protocols.exchange import Established, Session
+from securevfl.runtime.costs import AHEAD
+from securevfl.wire.codec import encode
+from tests.end_to_end.commands import rows_of, run
+from tests.extension import Rounded
+from tests.made_ahead import Pad
+
+PAD = Pad(0, np.zeros((50_000, 1)))
+JOB = """
+[job]
+dataset = "breast_cancer"
+rounds = 20
+
+[exchange]
+scheme = "padded"
+"""
+Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("clean_place", "installed")
+
+
+class Padded(Rounded):
+    """The label party makes pads ahead of all rounds and gives them away; nobody needs them."""
+
+    name = "padded"
+
+    @override
+    async def establish(self, session: Session) -> Established:
+        party = session.party
+        if not party.holds_labels:
+            await party.channel.receive([party.label_party], Pad)
+        for name in party.feature_parties if party.holds_labels else ():
+            async with party.costs.compute(AHEAD):
+                np.sort(np.arange(100_000.0)[::-1])
+            await party.channel.send(name, PAD)
+        return await super().establish(session)
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[None]:
+    catalogue.add_exchange(Padded())
+    yield
+    del catalogue._EXCHANGES[Padded.name]
+    names.EXCHANGES.remove(Padded.name)
+
+
+def test_training_says_what_was_made_ahead(capsys: Capture) -> None:
+    Path("job.toml").write_text(JOB, encoding="utf-8")
+    assert run("train", "job.toml", "--json", "out.json", "--html", "out.html") == 0
+    (row,) = rows_of("out.json", "train")
+    assert row["ahead_bytes"] == len(encode(PAD)) < row["bytes_sent"]
+    assert (row["ahead_messages"], row["ahead_ciphertext_bytes"]) == (1, 0)
+    assert row["ahead_compute_s"] == row["compute_by_phase_s"][AHEAD] > 0
+    # 0.5 ms and 400 kB over a line of 1000 Mbit/s.
+    assert row["ahead_communication_s"] == pytest.approx(0.0005 + len(encode(PAD)) * 8e-9)
+    assert row["compute_s"] + row["communication_s"] == pytest.approx(row["total_s"])
+    assert row["curve"][-1]["total_s"] == row["total_s"]
+    told = capsys.readouterr()
+    assert "what was made ahead " in told.err
+    assert "made ahead of rounds" in told.out
+    assert max(map(len, told.out.splitlines())) <= 80
+    page = Path("out.html").read_text(encoding="utf-8")
+    assert "computation ahead of rounds" in page
+    assert ">compute ahead</th>" in page
+
+
+def test_a_tradeoff_has_medians_of_it_beside_an_exchange_without(capsys: Capture) -> None:
+    arguments = ["--exchange", "plain,padded", "--local-steps", "1", "--repeats", "3"]
+    files = ["--json", "out.json", "--html", "out.html"]
+    assert run("bench", "tradeoff", *arguments, "--target-auc", "0.5", *files) == 0
+    plain, padded = rows_of("out.json", "bench tradeoff")
+    assert plain["ahead_compute_s"] == plain["ahead_bytes"] == plain["ahead_messages"] == 0
+    assert AHEAD not in plain["compute_by_phase_s"]
+    runs = sorted(each["ahead_compute_s"] for each in padded["runs"])
+    assert padded["ahead_compute_s"] == padded["compute_by_phase_s"][AHEAD] == runs[1] > 0
+    assert padded["ahead_bytes"] == len(encode(PAD))
+    _, table = capsys.readouterr().out.split("made ahead of rounds")
+    assert "plain" not in table.split("learning rate")[0]
+    assert ">compute ahead</th>" in Path("out.html").read_text(encoding="utf-8")

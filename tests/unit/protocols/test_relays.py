@@ -1,0 +1,275 @@
+"""Shares on their way to the two that compute residuals, and back: sums, and what views show.
+
+For the views, masks are solved: whatever others hold instead, there are pair streams and pads with
+which the same messages come, bit for bit.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from securevfl.arrays import RingArray
+from securevfl.crypto import ring
+from securevfl.crypto.masks import MaskKey, PairwiseMasks
+from securevfl.errors import CryptoError, UnexpectedMessage
+from securevfl.models.losses import loss_for
+from securevfl.protocols.blind.relays import (
+    PaddedResiduals,
+    PredictionShares,
+    gather_shares,
+    hand_back,
+)
+from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import COMMUNICATION, Costs, FixedCosts
+from securevfl.runtime.line import Line
+from securevfl.runtime.simulation import Simulated, simulate
+from securevfl.wire.codec import Message, encode
+
+LABEL, PARTNER = "label", "party 1"
+ROWS = 5
+LAN = Line(latency_ms=1.0, bandwidth_mbit=1e15)
+Words = dict[str, RingArray]
+Streams = dict[frozenset[str], RingArray]
+Rounds = list[tuple[RingArray | None, RingArray]]
+
+
+def parties(count: int) -> tuple[str, ...]:
+    # The label party need not be the first.
+    return (PARTNER, LABEL, *(f"party {number}" for number in range(2, count)))
+
+
+def words(names: Sequence[str]) -> Words:
+    return {name: ring.uniform(ROWS) for name in names}
+
+
+class MadeMasks(PairwiseMasks):
+    """Masks whose pair streams the test has made: for sums over more than the two, and for two."""
+
+    def __init__(self, own_name: str, names: Sequence[str], gathered: Streams, back: Words) -> None:
+        super().__init__(own_name, {name: b"" for name in names if name != own_name})
+        self._gathered, self._back = gathered, back
+
+    @override
+    def zero_share(self, members: Sequence[str], context: str, shape: tuple[int, ...]) -> RingArray:
+        if context.startswith("shares of d"):
+            assert set(members) == {LABEL, PARTNER}
+            mask = self._back[context.split(maxsplit=4)[4]]
+            return mask if self._own_name == LABEL else -mask
+        share = np.zeros(shape, np.uint64)
+        for name in members:
+            if name != self._own_name:
+                stream = self._gathered[frozenset((name, self._own_name))]
+                share += stream if self._own_name < name else -stream
+        return share
+
+
+def party_of(channel: Channel, costs: Costs, names: tuple[str, ...]) -> Party:
+    return Party(channel, costs, names, LABEL, loss_for("logistic", 2, ROWS))
+
+
+def agreed_masks(names: Sequence[str]) -> dict[str, PairwiseMasks]:
+    keys = {name: MaskKey.generate() for name in names}
+    public = {name: key.public_bytes for name, key in keys.items()}
+    return {
+        name: key.agree(name, {n: b for n, b in public.items() if n != name}, b"job")
+        for name, key in keys.items()
+    }
+
+
+def run(
+    names: tuple[str, ...],
+    masks: dict[str, PairwiseMasks],
+    shares: Words,
+    pads: Words,
+    *,
+    steps: int = 1,
+) -> Simulated[Rounds]:
+    """Rounds in which d is H: gathered and handed back."""
+
+    async def program(channel: Channel, costs: Costs, name: str) -> Rounds:
+        party = party_of(channel, costs, names)
+        drawn = {LABEL: {n: w for n, w in pads.items() if n != LABEL}, PARTNER: pads}.get(name, {})
+        out = []
+        for step in range(steps):
+            held = await gather_shares(party, masks[name], step, shares[name])
+            assert (held is None) == (name not in (LABEL, PARTNER))
+            back = await hand_back(party, masks[name], step, held, pads=drawn, shape=(ROWS,))
+            out.append((held, back))
+        return out
+
+    programs = {name: partial(program, name=name) for name in names}
+    return simulate(programs, LAN, record_views=True, stopwatch=FixedCosts({}))
+
+
+def received(result: Simulated[Rounds], name: str) -> list[tuple[str, bytes]]:
+    entries = result.views[name].received()
+    return [(each.sender, encode(each.message)) for each in entries]
+
+
+def total(values: Words) -> RingArray:
+    return ring.reduced(np.add.reduce(list(values.values())))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_the_two_share_the_sum_and_owners_get_it_less_their_pads(count: int) -> None:
+    names = parties(count)
+    shares, pads = words(names), words(names)
+    result = run(names, agreed_masks(names), shares, pads, steps=2)
+    for step in range(2):
+        rounds = {name: each[step] for name, each in result.results.items()}
+        first, second = rounds[LABEL][0], rounds[PARTNER][0]
+        assert first is not None
+        assert second is not None
+        np.testing.assert_array_equal(ring.reduced(first + second), total(shares))
+        for name in names:
+            expected = ring.reduced(total(shares) - pads[name])
+            np.testing.assert_array_equal(rounds[name][1], expected)
+
+
+@pytest.mark.parametrize(("count", "messages", "hops"), [(2, 2, 1), (3, 5, 2), (5, 11, 2)])
+def test_messages_and_hops_of_a_round(count: int, messages: int, hops: int) -> None:
+    names = parties(count)
+    result = run(names, agreed_masks(names), words(names), words(names))
+    assert (
+        sum(each.messages.total() for each in result.costs.values())
+        == messages
+        == max(3 * count - 4, 2)
+    )
+    assert max(each.hops for each in result.costs.values()) == hops
+    longest = max(each.path[COMMUNICATION] for each in result.costs.values())
+    assert longest == pytest.approx(hops * 1e-3)
+
+
+def made(names: tuple[str, ...]) -> tuple[Streams, Words]:
+    gathered = {frozenset(pair): ring.uniform(ROWS) for pair in combinations(names, 2)}
+    return gathered, words(names[2:])
+
+
+def seen(
+    names: tuple[str, ...], shares: Words, pads: Words, gathered: Streams, back: Words
+) -> Simulated[Rounds]:
+    masks: dict[str, PairwiseMasks] = {
+        name: MadeMasks(name, names, gathered, back) for name in names
+    }
+    return run(names, masks, shares, pads)
+
+
+def moved(gathered: Streams, one: str, other: str, by: RingArray) -> None:
+    """Takes so much from the share of zero of one, and gives it to the other's."""
+    pair = frozenset((one, other))
+    gathered[pair] = gathered[pair] - by if one < other else gathered[pair] + by
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_any_other_shares_look_the_same_to_the_label_party(count: int) -> None:
+    names = parties(count)
+    shares, pads, (gathered, back) = words(names), words(names), made(names)
+    before = seen(names, shares, pads, gathered, back)
+    other = words(names) | {LABEL: shares[LABEL]}
+    gathered, pads = dict(gathered), dict(pads)
+    for name in names[2:]:
+        moved(gathered, name, PARTNER, other[name] - shares[name])
+    # What the partner sends back is d⟨1⟩ less its own pad, which takes up the whole change.
+    pads[LABEL] = pads[LABEL] + total(other) - total(shares)
+    after = seen(names, other, pads, gathered, back)
+    assert len(received(before, LABEL)) == count - 1
+    assert received(after, LABEL) == received(before, LABEL)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_any_other_shares_look_the_same_to_the_partner(count: int) -> None:
+    names = parties(count)
+    shares, pads, (gathered, back) = words(names), words(names), made(names)
+    before = seen(names, shares, pads, gathered, back)
+    other = words(names) | {PARTNER: shares[PARTNER]}
+    after_pads = pads | {PARTNER: pads[PARTNER] + total(other) - total(shares)}
+    after = seen(names, other, after_pads, gathered, back)
+    assert len(received(before, PARTNER)) == 1
+    assert received(after, PARTNER) == received(before, PARTNER)
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_any_other_shares_look_the_same_to_every_other_party(count: int) -> None:
+    names = parties(count)
+    for owner in names[2:]:
+        shares, pads, (gathered, back) = words(names), words(names), made(names)
+        before = seen(names, shares, pads, gathered, back)
+        other = words(names) | {owner: shares[owner]}
+        parts = seen(names, other, pads, gathered, back).results
+        solved_back, solved_pads = dict(back), dict(pads)
+        held = {name: (before.results[name][0][0], parts[name][0][0]) for name in (LABEL, PARTNER)}
+        (first, second), (third, fourth) = held[LABEL], held[PARTNER]
+        assert first is not None
+        assert second is not None
+        assert third is not None
+        assert fourth is not None
+        solved_back[owner] = back[owner] + fourth - third
+        solved_pads[owner] = pads[owner] + second + fourth - first - third
+        after = seen(names, other, solved_pads, gathered, solved_back)
+        assert len(received(before, owner)) == 2
+        assert received(after, owner) == received(before, owner)
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_the_two_together_see_only_the_sum_of_the_others(count: int) -> None:
+    names = parties(count)
+    shares, pads, (gathered, back) = words(names), words(names), made(names)
+    before = seen(names, shares, pads, gathered, back)
+    change = ring.uniform(ROWS)
+    one, another = names[2:4]
+    other = shares | {one: shares[one] + change, another: shares[another] - change}
+    # Streams with the two stay: only the two others' own moves.
+    gathered = dict(gathered)
+    moved(gathered, one, another, change)
+    after = seen(names, other, pads, gathered, back)
+    for name in (LABEL, PARTNER):
+        assert received(after, name) == received(before, name)
+        for first, second in zip(after.results[name][0], before.results[name][0], strict=True):
+            assert first is not None
+            assert second is not None
+            np.testing.assert_array_equal(first, second)
+
+
+def test_masks_of_a_step_are_used_once() -> None:
+    names = parties(3)
+    masks, shares, pads = agreed_masks(names), words(names), words(names)
+    run(names, masks, shares, pads)
+    with pytest.raises(CryptoError, match="was used before"):
+        run(names, masks, shares, pads)
+
+
+def test_masks_with_the_partner_alone_are_used_once() -> None:
+    """The label party draws none on the way in."""
+    names = parties(3)
+    masks, shares, pads = agreed_masks(names), words(names), words(names)
+    run(names, masks, shares, pads)
+    again = agreed_masks(names) | {LABEL: masks[LABEL]}
+    with pytest.raises(CryptoError, match="'shares of d 0 party 2' was used before"):
+        run(names, again, shares, pads)
+
+
+@pytest.mark.parametrize("kind", [PredictionShares, PaddedResiduals])
+def test_a_share_of_another_length_is_refused(kind: type[PredictionShares]) -> None:
+    names = parties(3)
+    masks = agreed_masks(names)
+
+    async def program(channel: Channel, costs: Costs, name: str) -> None:
+        party, share = party_of(channel, costs, names), ring.uniform(ROWS)
+        if name == names[2]:
+            short: Message = kind(0, ring.uniform(ROWS - 1))
+            await channel.send(LABEL, short)
+        elif kind is PredictionShares:
+            await gather_shares(party, masks[name], 0, share)
+        elif name == PARTNER:
+            await channel.send(LABEL, kind(0, ring.uniform(ROWS - 1)))
+        else:
+            await hand_back(party, masks[name], 0, share, pads=words(names), shape=(ROWS,))
+
+    programs = {name: partial(program, name=name) for name in names}
+    with pytest.raises(UnexpectedMessage, match="sent an array of"):
+        simulate(programs, LAN)
