@@ -17,6 +17,15 @@ def uniform_words(count: int) -> RingArray:
     return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
+def uniform_below(modulus: int, count: int) -> RingArray:
+    """Exactly uniform integers in [0, modulus) from the operating system, shape (count,)."""
+    mask = np.uint64((1 << (modulus - 1).bit_length()) - 1)
+    words = uniform_words(count) & mask
+    while (beyond := np.flatnonzero(words >= np.uint64(modulus))).size:
+        words[beyond] = uniform_words(beyond.size) & mask
+    return words
+
+
 def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> RingArray:
     """Integers uniform on [−2^(bits − 1), 2^(bits − 1)) modulo each prime: (primes, degree)."""
     rows = -(-bits // LIMB_BITS)

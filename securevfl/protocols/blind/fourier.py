@@ -1,0 +1,147 @@
+"""Logistic residuals between two computing parties: from shares of H to shares of σ(H) − ½.
+
+**Ahead**, for many rows at once: each party draws its share of ρ, uniform phases, and both make
+shares of cos(mρ), sin(mρ) for every odd harmonic m (phase_products).
+
+**In a round**: each sends its share of the phase of H plus its share of ρ, two bytes a row, both at
+once. Both know z = H + ρ then, and add up the series on their own shares.
+
+Learns: nobody anything. z is uniform whatever H is, as either party's share of ρ is, and a pad is
+    used once.
+A residual is wrong altogether with the probability that `PhaseFormat.failure_probability` states,
+and of the other sign where |H| is beyond half a period, which nobody sees in a round; see
+`stays_in_range`.
+Source: docs/decisions/0034-logistic-residuals-in-shares.md.
+"""
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, RingArray
+from securevfl.crypto.slot_parameters import SlotParameters
+from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
+from securevfl.errors import UnexpectedMessage
+from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.protocols.blind.phase_pads import PhasePads, uniform_phases
+from securevfl.protocols.blind.phase_products import (
+    own_slot_key,
+    peer_slot_key,
+    products_of_first,
+    products_of_second,
+)
+from securevfl.protocols.blind.phases import PhaseArray, PhaseFormat
+from securevfl.protocols.session.party import Party
+from securevfl.runtime.costs import AHEAD
+from securevfl.wire.codec import StepMessage, message_kind
+
+_WIRE = np.dtype("<u2")
+
+
+@message_kind(67, stage="round", carries="shares")
+class MaskedPhases(StepMessage):
+    """The sender's share of H + ρ for every row of a batch, two little-endian bytes each."""
+
+    phases: bytes
+
+
+class FourierResiduals:
+    """One computing party's side; `establish` makes both.
+
+    Args:
+        party: who it is.
+        peer: the other computing party.
+        phase_format: fixed point of the job.
+        key: its end of the second party's key.
+        pads: what was made before, if any.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        peer: str,
+        phase_format: PhaseFormat,
+        key: SlotOwner | SlotEvaluator,
+        pads: PhasePads | None = None,
+    ) -> None:
+        self._party = party
+        self._peer = peer
+        self._format = phase_format
+        self._key = key
+        self._first = isinstance(key, SlotEvaluator)
+        self.pads = PhasePads.none(phase_format) if pads is None else pads
+
+    @classmethod
+    async def establish(
+        cls, party: Party, peer: str, phase_format: PhaseFormat, rows: int, *, first: bool
+    ) -> "FourierResiduals":
+        """Exchange the second party's key.
+
+        Args:
+            party: who it is.
+            peer: the other computing party.
+            phase_format: fixed point of the job.
+            rows: visits over the whole job, all that are ever made ahead.
+            first: which of the two parties; exactly one says yes.
+
+        Raises:
+            RangeExceeded: more rows than can be flooded for.
+            PeerError: the key is none.
+        """
+        parameters = SlotParameters.of(rows * phase_format.terms)
+        exchange_key = peer_slot_key if first else own_slot_key
+        key: SlotEvaluator | SlotOwner = await exchange_key(party, peer, parameters)
+        return cls(party, peer, phase_format, key)
+
+    async def make_ahead(self, rows: int) -> None:
+        """Make pads for so many rows, with the peer.
+
+        Raises:
+            MalformedMessage: bytes that are no ciphertexts of the key.
+        """
+        party, peer, fmt = self._party, self._peer, self._format
+        async with party.costs.compute(AHEAD):
+            phases = uniform_phases(rows)
+            parts = fmt.parts(phases)
+        if isinstance(self._key, SlotEvaluator):
+            shares = await products_of_first(party, peer, self._key, parts)
+        else:
+            shares = await products_of_second(party, peer, self._key, parts)
+        self.pads = self.pads.followed_by(PhasePads(phases, fmt.tables(shares)))
+
+    async def residual_shares(self, step: int, predictions: RingArray) -> RingArray:
+        """Shares of σ(H) − ½ modulo 2^59, at the format's fraction bits.
+
+        Args:
+            step: the exchange.
+            predictions: this party's shares of H, shape (rows,).
+
+        Raises:
+            CryptoError: pads for fewer rows are left.
+            UnexpectedMessage: phases of another number of rows.
+        """
+        party, peer, fmt = self._party, self._peer, self._format
+        async with party.costs.compute("local"):
+            pads = self.pads.take(len(predictions))
+            own: PhaseArray = fmt.phases(predictions, first=self._first) + pads.phases
+        await party.channel.send(peer, MaskedPhases(step, own.astype(_WIRE).tobytes()))
+        _, message = await party.channel.receive([peer], MaskedPhases, step)
+        if len(message.phases) != _WIRE.itemsize * len(own):
+            raise UnexpectedMessage(
+                f"{peer} sent {len(message.phases)} bytes of phases, "
+                f"{_WIRE.itemsize * len(own)} due"
+            )
+        async with party.costs.compute("local"):
+            return fmt.residuals(own + np.frombuffer(message.phases, _WIRE), pads.tables)
+
+
+def stays_in_range(own: FloatArray, series: SigmoidSeries, parties: int) -> bool:
+    """Whether a party's part of H keeps to its part of the series' range: the bit that it says.
+
+    Every owner says it at the reveal of its own rows and its own parameters. All saying yes means
+    that |H| stays within the range for every row.
+
+    Args:
+        own: X_k·θ_k of its training rows.
+        series: what stood for σ.
+        parties: K.
+    """
+    return bool(np.max(np.abs(own), initial=0.0) <= series.range / parties)

@@ -1,0 +1,149 @@
+"""Training in shares, beside the same steps in clear, and what it refuses."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.data.tables import VerticalDataset, as_classes
+from securevfl.errors import ConfigError, RangeExceeded
+from securevfl.job import Job
+from securevfl.protocols.blind.rounds import RevealedShare
+from securevfl.training import Environment, TrainingResult, train
+from securevfl.wire.codec import decode, encode
+from tests.end_to_end.conftest import all_weights
+from tests.exact_reference import Reference
+from tests.made_data import blocks_of, dataset_of, labels_of
+
+FIXED_POINT = 3e-3
+AFFINE = {"loss": "taylor-logistic"}
+
+
+def made(seed: int, *, rows: int = 120) -> VerticalDataset:
+    generator = np.random.default_rng(seed)
+    blocks = blocks_of(generator, 2, rows=rows)
+    return dataset_of(blocks, labels_of(generator, blocks))
+
+
+def run(
+    dataset: VerticalDataset,
+    scheme: str = "blind",
+    environment: Environment | None = None,
+    exchange: Mapping[str, Any] | None = None,
+    **job: Any,  # noqa: ANN401
+) -> TrainingResult:
+    settings = {"start": "zero", "eval_every": 0, **AFFINE, **job}
+    return train(
+        Job.of(job=settings, exchange={"scheme": scheme, **(exchange or {})}), dataset, environment
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"local_steps": 5, "batch_size": 40, "rounds": 12},
+        {"algorithm": "fedsgd", "batch_size": 40, "sampling": "shuffle", "rounds": 12},
+        {"local_steps": 5, "l2": 0.1, "proximal": 0.5, "batch_size": "full", "rounds": 8},
+        {"local_steps": 1, "local_rule": "frozen", "loss": "squared", "rounds": 6},
+        {"local_steps": 2, "schedule": "inverse-sqrt", "acceleration": "nesterov", "rounds": 9},
+    ],
+)
+def test_gradient_steps_are_those_in_clear(more: dict[str, Any]) -> None:
+    dataset, job = made(1), {"learning_rate": 0.1, **more}
+    shared, clear = run(dataset, **job), run(dataset, "plain", **job)
+    assert np.abs(all_weights(shared) - all_weights(clear)).max() <= FIXED_POINT
+    assert np.abs(all_weights(clear)).max() > 20 * FIXED_POINT
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"loss": "squared"}, {"acceleration": "none"}, {"l2": 0.05, "proximal": 0.02}],
+)
+def test_exact_steps_are_those_of_the_reference(more: dict[str, Any]) -> None:
+    dataset = made(2)
+    found = run(dataset, **more)
+    plan, settings = found.plan, found.plan.job.job
+    assert (plan.rounds, settings.acceleration) == (20, more.get("acceleration", "nesterov"))
+    blocks = [table.train for table in dataset.parties]
+    blocks[0] = np.hstack([blocks[0], np.ones((len(blocks[0]), 1))])
+    reference = Reference(
+        blocks,
+        as_classes(dataset.train_labels),
+        [np.zeros((block.shape[1], 1)) for block in blocks],
+        [plan.schedule.batch(index) for index in range(plan.rounds)],
+        plan.loss.name,
+        plan.l2,
+        scale=2,
+        most=2,
+        proximal=settings.proximal,
+        tolerance=0.0,
+        accelerated=settings.acceleration == "nesterov",
+    ).run()
+    expected = np.concatenate([weights.ravel() for weights in reference.weights])
+    assert np.abs(all_weights(found) - expected).max() <= FIXED_POINT
+
+
+def test_a_random_start_ends_where_zero_does() -> None:
+    dataset = made(3)
+    ends = [all_weights(run(dataset, start=start, rounds=40)) for start in ("zero", "random")]
+    assert np.abs(ends[0] - ends[1]).max() <= 2 * FIXED_POINT
+
+
+def test_columns_in_unusual_units_train_as_well() -> None:
+    dataset = made(4)
+    blocks = [table.train for table in dataset.parties]
+    units = 10.0 ** np.array([4, -4, 0, 3])
+    scaled = dataset_of([blocks[0] * units, blocks[1]], as_classes(dataset.train_labels))
+    usual, unusual = run(dataset, l2=0.0), run(scaled, l2=0.0)
+    differences = all_weights(unusual)[:4] * units - all_weights(usual)[:4]
+    assert np.abs(differences).max() <= 2 * FIXED_POINT
+
+
+def test_it_starts_at_zero_and_takes_twenty_full_batches_where_nothing_is_said() -> None:
+    job = train(Job.of(job=AFFINE, exchange={"scheme": "blind"}), made(5)).plan.job.job
+    assert (job.start, job.rounds, job.batch_size, job.local_steps, job.eval_every) == (
+        "zero", 20, "full", "exact", 0,
+    )  # fmt: skip
+    said = train(Job.of(job={**AFFINE, "rounds": 100}, exchange={"scheme": "blind"}), made(5))
+    assert said.plan.rounds == 100
+
+
+@pytest.mark.parametrize(
+    ("job", "exchange", "told"),
+    [
+        ({"algorithm": "fedbcd-s"}, {}, "'blind' takes fedsgd and fedbcd-p"),
+        ({"algorithm": "fdml"}, {}, "fdml"),
+        ({"model": "mlp", "learning_rate": 0.1, "start": "random"}, {}, "linear models"),
+        ({"l1": 0.1, "local_steps": 2, "learning_rate": 0.1}, {}, "l1"),
+        ({"target_auc": 0.9}, {}, "before the last round"),
+        ({"eval_every": 5}, {}, "before the last round"),
+        ({"loss": "hinge", "local_rule": "frozen", "learning_rate": 0.1}, {}, "loss = 'hinge'"),
+        ({}, {"hide": "both"}, "drop hide"),
+        ({}, {"predictions": "masked"}, "drop hide"),
+    ],
+)
+def test_what_has_no_form_in_shares_is_refused(
+    job: dict[str, Any], exchange: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        run(made(6), exchange=exchange, **job)
+
+
+def test_so_many_truncations_that_one_is_likely_to_fail_are_refused() -> None:
+    with pytest.raises(RangeExceeded, match="goes wrong with probability"):
+        run(made(7), rounds=2, local_steps=1, learning_rate=1e-9)
+
+
+def test_weights_that_no_job_has_are_no_model() -> None:
+    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
+        del sender, receiver
+        message = decode(data)
+        if not isinstance(message, RevealedShare):
+            return data
+        values = message.values.copy()
+        values[0] += np.uint64(1 << 40)
+        return encode(RevealedShare(values))
+
+    with pytest.raises(RangeExceeded, match="revealed weights reach"):
+        run(made(8), environment=Environment(tamper=tamper))
