@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
-from securevfl.models.losses import quadratic_loss
+from securevfl.models.losses import Logistic, Squared
 from securevfl.protocols.blind.training import take_part
 from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Shown
 from securevfl.protocols.plan import Plan
@@ -52,7 +52,11 @@ class Blind(Exchange):
             )
         if plan.job.exchange.hide != "residuals" or plan.job.exchange.predictions != "clear":
             raise ConfigError("scheme = 'blind' hides everything: drop hide and predictions")
-        quadratic_loss(plan.loss.name)
+        if not isinstance(plan.loss, Logistic | Squared):
+            raise ConfigError(
+                f"loss = {plan.loss.name!r}: 'blind' takes logistic (two classes), taylor-logistic "
+                "or squared"
+            )
 
     @override
     def learns(self, job: Job) -> Learns:

@@ -64,7 +64,7 @@ class FourierResiduals:
     ) -> None:
         self._party = party
         self._peer = peer
-        self._format = phase_format
+        self.phase_format = phase_format
         self._key = key
         self._first = isinstance(key, SlotEvaluator)
         self.pads = PhasePads.none(phase_format) if pads is None else pads
@@ -97,7 +97,7 @@ class FourierResiduals:
         Raises:
             MalformedMessage: bytes that are no ciphertexts of the key.
         """
-        party, peer, fmt = self._party, self._peer, self._format
+        party, peer, fmt = self._party, self._peer, self.phase_format
         async with party.costs.compute(AHEAD):
             phases = uniform_phases(rows)
             parts = fmt.parts(phases)
@@ -118,7 +118,7 @@ class FourierResiduals:
             CryptoError: pads for fewer rows are left.
             UnexpectedMessage: phases of another number of rows.
         """
-        party, peer, fmt = self._party, self._peer, self._format
+        party, peer, fmt = self._party, self._peer, self.phase_format
         async with party.costs.compute("local"):
             pads = self.pads.take(len(predictions))
             own: PhaseArray = fmt.phases(predictions, first=self._first) + pads.phases

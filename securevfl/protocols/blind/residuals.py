@@ -14,7 +14,8 @@ from typing import Protocol
 
 from securevfl.arrays import Labels, RingArray
 from securevfl.crypto import ring
-from securevfl.models.losses import QuadraticLoss
+from securevfl.models.losses import QuadraticLoss, TaylorLogistic
+from securevfl.protocols.blind.fourier import FourierResiduals
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
@@ -42,9 +43,16 @@ class ResidualShares(Protocol):
             PeerError: a peer broke the protocol or is gone.
         """
 
+    async def make_ahead(self, rows: int) -> None:
+        """Make with the other computing party what so many rows take.
+
+        Raises:
+            PeerError: it failed.
+        """
+
 
 class AffineResiduals:
-    """Of a loss whose residuals are affine: without any message.
+    """Of a loss whose residuals are affine: without any message, now or ahead.
 
     Args:
         loss: f.
@@ -61,6 +69,32 @@ class AffineResiduals:
             return predictions
         part, bound = self._loss.label_part(labels)[:, 0], self._loss.label_bound
         return ring.reduced(predictions + ring.encode(part, self._bits, bound, "labels"))
+
+    async def make_ahead(self, rows: int) -> None:
+        """Nothing."""
+
+
+class LogisticResiduals:
+    """Of the logistic loss, by a Fourier series with the other computing party.
+
+    Args:
+        sigmoid: this party's side of σ(H) − ½.
+        loss: f.
+    """
+
+    def __init__(self, sigmoid: FourierResiduals, loss: TaylorLogistic) -> None:
+        self._sigmoid = sigmoid
+        self._label_part = AffineResiduals(loss, sigmoid.phase_format.fraction_bits)
+
+    async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
+        """One message each way, two bytes a row."""
+        share = await self._sigmoid.residual_shares(index, predictions)
+        # σ(H) − y and its expansion ½ + ¼H − y take labels in alike.
+        return await self._label_part.of(index, share, labels)
+
+    async def make_ahead(self, rows: int) -> None:
+        """Make the pads of so many rows."""
+        await self._sigmoid.make_ahead(rows)
 
 
 class BetweenTwo:

@@ -3,17 +3,27 @@
 from collections.abc import Sequence
 
 from securevfl.arrays import FloatArray
-from securevfl.models.losses import quadratic_loss
+from securevfl.models.losses import Squared, TaylorLogistic
+from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.ahead import Links
-from securevfl.protocols.blind.residuals import AffineResiduals, BetweenTwo
+from securevfl.protocols.blind.fourier import FourierResiduals
+from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.residuals import (
+    AffineResiduals,
+    BetweenTwo,
+    LogisticResiduals,
+    ResidualShares,
+)
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
 from securevfl.protocols.blind.schedule import Schedule, column_units
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.exchange import Batch
+from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
 from securevfl.protocols.session.gathering import gathering_of
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring, Score
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
@@ -34,7 +44,8 @@ async def take_part(training: Training) -> Trained:
     async with party.costs.compute(SETUP):
         units = column_units(part.inputs)
     agreement = await agree(party, plan.hash, part.inputs / units, len(part.held_out))
-    widths = Widths.of(plan, agreement, None)
+    series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
+    widths = Widths.of(plan, agreement, series)
     async with party.costs.compute(SETUP):
         batches = PartyBatches(plan, training.workplace.data, part.inputs)
         rows = [batches.at(each) for each in range(plan.rounds)]
@@ -45,9 +56,11 @@ async def take_part(training: Training) -> Trained:
     links = await Links.establish(
         party, plan, agreement, schedule, widths=widths, scales=scales, matrices=matrices
     )
+    residuals = await _residuals(party, plan, widths, series)
     write_down_scorings()
     pads = await links.make(schedule.rounds)
-    residuals = AffineResiduals(quadratic_loss(plan.loss.name), widths.shared_residual_bits)
+    if residuals is not None:
+        await residuals.make_ahead(sum(each.rows for each in schedule.rounds))
     rounds = Rounds(
         party,
         links.own.holder,
@@ -68,6 +81,29 @@ async def take_part(training: Training) -> Trained:
         await _score(training, agreement),
         LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns),
     )
+
+
+def period_of(plan: Plan) -> int:
+    """Λ of a job."""
+    del plan
+    return 64
+
+
+async def _residuals(
+    party: Party, plan: Plan, widths: Widths, series: SigmoidSeries | None
+) -> ResidualShares | None:
+    """This party's side of residuals, where it is one of the two that compute them."""
+    two = (party.label_party, party.feature_parties[0])
+    if party.name not in two:
+        return None
+    if isinstance(plan.loss, Squared):
+        return AffineResiduals(plan.loss, widths.shared_residual_bits)
+    assert series is not None  # noqa: S101
+    visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
+    (peer,) = {*two} - {party.name}
+    phases = PhaseFormat(series, widths.prediction_bits)
+    side = await FourierResiduals.establish(party, peer, phases, visits, first=party.holds_labels)
+    return LogisticResiduals(side, TaylorLogistic())
 
 
 def _schedule(

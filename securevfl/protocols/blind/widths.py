@@ -13,6 +13,8 @@ from math import ceil, log2
 
 from securevfl.crypto.ring import RING_BITS, failure_probability
 from securevfl.errors import RangeExceeded
+from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 
@@ -45,13 +47,13 @@ class Widths:
     shared_residual_bits: int
 
     @classmethod
-    def of(cls, plan: Plan, agreement: Agreement, table_bits: int | None) -> "Widths":
+    def of(cls, plan: Plan, agreement: Agreement, series: SigmoidSeries | None) -> "Widths":
         """Those of a job.
 
         Args:
             plan: of the job.
             agreement: what the parties told each other.
-            table_bits: of d in shares where it comes from tables; None of an affine loss.
+            series: what stands for σ in logistic residuals; None of an affine loss.
 
         Raises:
             RangeExceeded: so many rows and rounds that some truncation is likely to go wrong.
@@ -63,7 +65,9 @@ class Widths:
                 feature_bits,
                 weight_bits,
                 RESIDUAL_BITS,
-                feature_bits + weight_bits + bend_bits if table_bits is None else table_bits,
+                PhaseFormat(series, feature_bits + weight_bits).fraction_bits
+                if series is not None
+                else feature_bits + weight_bits + bend_bits,
             )
             for weight_bits in range(MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS - 1, -1)
         ]
