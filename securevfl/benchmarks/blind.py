@@ -3,7 +3,7 @@
 `plain` starts from zero, as `blind` does; others start as they do where nothing is said. All take
 the same batches and settings, but nobody sees a loss under `blind`, so that its exact steps are as
 short as is always safe. What shows nobody anything on the way has no target to stop at: it makes as
-many rounds as its steps take in float, with the same seed.
+many rounds as its steps take in float, with the same seed, to `ROUNDING` above the target.
 """
 
 import statistics
@@ -30,6 +30,7 @@ from securevfl.runtime.costs import PHASES
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 CLEAR = "plain"
+ROUNDING = 0.0003
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,9 @@ class _Work:
             curves = [aucs_in_float(self._of(job, seed), self.dataset) for seed in seeds if blindly]
             for target in settings.target_aucs or (None,):
                 if target is not None and blindly:
-                    results = self._runs(job, [_first(curve, target) for curve in curves])
+                    results = self._runs(
+                        job, [_first(curve, target + ROUNDING) for curve in curves]
+                    )
                 yield self._row(results, target)
 
     def _of(self, job: Job, seed: int) -> Job:
@@ -189,7 +192,8 @@ class _Work:
             "learning_rate_chosen": self.tuned.how,
             "party_bytes": statistics.median(run["party_bytes"] for run in runs),
             "party_compute_s": statistics.median(run["party_compute_s"] for run in runs),
-            "round_s": statistics.median(run["round_s"] for run in runs),
+            "rounds_s": statistics.median(run["rounds_s"] for run in runs),
+            "round_s": statistics.median(run["rounds_s"] / run["rounds"] for run in runs),
             "wall_s": statistics.median(run["wall_s"] for run in runs),
             "max_rounds": self.settings.rounds,
             "repeats": len(runs),
@@ -223,7 +227,7 @@ def _run(result: TrainingResult, target: float | None) -> BlindRun:
         "auc": auc,
         "party_bytes": max(end.bytes_sent - end.ahead.bytes_sent for end in ends) / rounds,
         "party_compute_s": max(computing) / result.rounds,
-        "round_s": (costs.total_s - costs.ahead_s) / rounds,
+        "rounds_s": costs.total_s - costs.ahead_s,
         "wall_s": result.wall_s,
     }
 

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from securevfl.benchmarks.ahead import ProfilingStopwatch, place_of
-from securevfl.benchmarks.blind import Steps, blind, job_of
+from securevfl.benchmarks.blind import ROUNDING, Steps, blind, job_of
 from securevfl.benchmarks.blind_in_float import aucs_in_float
 from securevfl.benchmarks.settings.blind import BlindSettings
 from securevfl.crypto.residues import uniform_words
@@ -76,8 +76,7 @@ def test_a_round_is_of_the_party_that_sends_most_and_without_what_was_ahead(
         for run in row["runs"]:
             online = run["bytes_sent"] - run["ahead_bytes"]
             assert online / 2 <= run["rounds"] * run["party_bytes"] < online
-            seconds = run["total_s"] - ahead_s(run)
-            assert run["round_s"] * run["rounds"] == pytest.approx(seconds)
+            assert run["rounds_s"] == pytest.approx(run["total_s"] - ahead_s(run))
             assert run["party_compute_s"] > 0
 
 
@@ -127,7 +126,7 @@ def test_blind_makes_as_many_rounds_as_its_steps_take_in_float_with_the_same_see
             seed=run["seed"]
         )
         curve = aucs_in_float(job, data)
-        reached = [auc >= 0.977 for auc in curve]
+        reached = [auc >= 0.977 + ROUNDING for auc in curve]
         assert run["rounds"] == reached.index(True) + 1 < 6
         # In fixed point two of 2,800 pairs of held-out rows or so may change their order.
         assert run["auc"] == pytest.approx(curve[run["rounds"] - 1], abs=0.003)
