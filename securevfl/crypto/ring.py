@@ -100,7 +100,7 @@ class Factor:
     By way of float64 products of shares' limbs, whose sums stay below 2^53.
 
     Args:
-        matrix: integers below 2^48 in absolute value, shape (M, N).
+        matrix: integers below 2^48 in absolute value, shape (outputs, inner).
 
     Raises:
         RangeExceeded: larger ones, or so many that limbs would have no bits left.
@@ -118,7 +118,7 @@ class Factor:
         self._matrix = matrix.astype(np.float64)
 
     def __matmul__(self, shares: RingArray) -> RingArray:
-        """matrix·shares, shape (M,) or (M, R), for shares of shape (N,) or (N, R)."""
+        """matrix·shares: shape (outputs,) of (inner,), (outputs, R) of (inner, R)."""
         words, bits = reduced(shares), self._limb_bits
         total = np.zeros((len(self._matrix), *shares.shape[1:]), np.uint64)
         limb_mask = np.uint64((1 << bits) - 1)

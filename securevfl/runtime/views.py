@@ -1,5 +1,7 @@
 """What one party sees: every message it receives and every value it decrypts, in order.
 
+Where values stay in shares, its own shares are part of it: they are what words are combined with.
+
 Attacks replay views, and leakage tables are asserted on them; nothing else may feed an attack.
 Recording is a decorator around a channel: programs and channels work the same without it.
 """
@@ -44,7 +46,24 @@ class Learned:
     values: NDArray[np.float64]
 
 
-Entry = Received | Decrypted | Learned
+@dataclass(frozen=True, eq=False)
+class Share:
+    """A party's share of something, or the pad that it drew: the other party has the rest.
+
+    Attributes:
+        owner: whose parameters it belongs to.
+        what: of what.
+        step: of which round.
+        values: residues.
+    """
+
+    owner: str
+    what: str
+    step: int
+    values: NDArray[np.uint64]
+
+
+Entry = Received | Decrypted | Learned | Share
 
 
 @dataclass
@@ -65,6 +84,14 @@ class View:
     def decrypted(self) -> list[Decrypted]:
         """The decrypted values, in order."""
         return [entry for entry in self.entries if isinstance(entry, Decrypted)]
+
+    def shares(self, owner: str, what: str) -> dict[int, NDArray[np.uint64]]:
+        """The party's shares of something, by round."""
+        return {
+            entry.step: entry.values
+            for entry in self.entries
+            if isinstance(entry, Share) and (entry.owner, entry.what) == (owner, what)
+        }
 
     def learned(self) -> list[Learned]:
         """The numbers in clear beside the messages, in order."""
@@ -107,7 +134,7 @@ class RecordingChannel:
         return sender, message
 
 
-def record(channel: Channel, entry: Decrypted | Learned) -> None:
+def record(channel: Channel, entry: Decrypted | Learned | Share) -> None:
     """Put what no message shows into a party's view, where one is recorded."""
     if isinstance(channel, RecordingChannel):
         channel.view.entries.append(entry)

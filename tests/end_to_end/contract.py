@@ -120,7 +120,7 @@ def numbers(view: View) -> Arrays:
     for entry in view.entries:
         if isinstance(entry, Learned | Decrypted):
             found.append(entry.values)
-        elif in_round(entry):
+        elif isinstance(entry, Received) and in_round(entry):
             arrays = [e for e in vars(entry.message).values() if isinstance(e, np.ndarray)]
             is_share = entry.message.carries == "shares"
             found += [decode(from_ring(e), FRACTION_BITS) for e in arrays] if is_share else arrays

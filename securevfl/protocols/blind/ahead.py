@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from securevfl.crypto.ring_layout import RingProductFormat
@@ -26,6 +27,7 @@ from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.runtime.costs import AHEAD, SETUP
+from securevfl.runtime.views import Share, record
 
 if TYPE_CHECKING:
     from securevfl.crypto.ring_products import RingProductEvaluator
@@ -160,8 +162,8 @@ class Links:
             columns=agreement.own_columns, feature_bound=agreement.feature_bound,
         )  # fmt: skip
         keys = OwnerKeys(
-            await _take_key(party, own.holder, FOR_STEPS, formats.for_steps),
-            await _take_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
+            await take_key(party, own.holder, FOR_STEPS, formats.for_steps),
+            await take_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
         )
         return cls(party, own, schedule, keys=keys, matrices=matrices, holdings=holdings)
 
@@ -180,13 +182,18 @@ class Links:
         _, asked = await party.channel.receive([holder], PadInputs, first)
         async with party.costs.compute(AHEAD):
             own, reply = products(holder, asked, self._keys, self._matrices, groups)
+        for index in own.steps:
+            record(party.channel, Share(party.name, "steps", index, own.steps[index]))
+            record(party.channel, Share(party.name, "predictions", index, own.predictions[index]))
         await party.channel.send(holder, reply)
         held = {}
         for name, answer in (
             await collect(party.channel, list(self._holdings), PadProducts, first)
         ).items():
             async with party.costs.compute(AHEAD):
-                held[name], corrections = self._holdings[name].take(name, answer, groups)
+                held[name], corrections = self._holdings[name].take(
+                    name, answer, groups, partial(record, party.channel)
+                )
             await party.channel.send(name, corrections)
         _, found = await party.channel.receive([holder], Corrections, first)
         columns = next(iter(own.steps.values())).size
@@ -205,9 +212,15 @@ def _fresh_keys(formats: Formats) -> HolderKeys:
     )
 
 
-async def _take_key(
+async def take_key(
     party: Party, holder: str, what: str, fmt: RingProductFormat
 ) -> "RingProductEvaluator":
+    """This party's end of another's key.
+
+    Raises:
+        PeerViolation: a key for something else, or none.
+        KeyMismatch: a key of another format.
+    """
     from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
 
     _, message = await party.channel.receive([holder], PublicKey)

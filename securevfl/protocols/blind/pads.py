@@ -16,7 +16,7 @@ Learns:
 Source: docs/decisions/0032-blind.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +28,7 @@ from securevfl.crypto import ring
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import EXTRAPOLATION_BITS, Widths
+from securevfl.runtime.views import Share
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 if TYPE_CHECKING:
@@ -164,9 +165,19 @@ class Holding:
         return PadInputs(rounds[0].index, tuple(for_steps), tuple(for_predictions))
 
     def take(
-        self, owner: str, message: PadProducts, groups: Mapping[int, Sequence[Round]]
+        self,
+        owner: str,
+        message: PadProducts,
+        groups: Mapping[int, Sequence[Round]],
+        saw: Callable[[Share], None],
     ) -> tuple[HolderPads, Corrections]:
         """Decrypt the owner's products; this party's pads of the block, and e_r.
+
+        Args:
+            owner: whose.
+            message: its products.
+            groups: of the block.
+            saw: told this party's shares.
 
         Raises:
             UnexpectedMessage: another number of products than are due.
@@ -181,6 +192,14 @@ class Holding:
             for column, each in enumerate(group):
                 steps[each.index] = found[:, column]
                 predictions[each.index] = seen[: each.rows, column]
+        for what, shares in (
+            ("residuals", self._pads),
+            ("point", self._points),
+            ("steps", steps),
+            ("predictions", predictions),
+        ):
+            for index in steps:
+                saw(Share(owner, what, index, shares[index]))
         dropped = self._scales.step_bits - self._widths.weight_bits
         corrections, extrapolation = [], Extrapolation(first=True)
         rounds = sorted((each for group in groups.values() for each in group), key=_index)

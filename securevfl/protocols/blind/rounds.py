@@ -12,7 +12,6 @@ Learns:
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -21,10 +20,12 @@ from securevfl.crypto import ring
 from securevfl.errors import RangeExceeded
 from securevfl.protocols.blind.ahead import Pads
 from securevfl.protocols.blind.pads import Extrapolation, OwnerPads
+from securevfl.protocols.blind.relays import Relays
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import LARGEST_WEIGHT, REVEALED_BITS, Widths
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import expect_shape
+from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Message, message_kind
 
 
@@ -35,34 +36,11 @@ class RevealedShare(Message):
     values: RingArray
 
 
-class MaskedResidualsOf(Protocol):
-    """Takes a party from its share of H to d − w of its own link; see `residuals.BetweenTwo`."""
-
-    async def masked(
-        self,
-        index: int,
-        predictions: RingArray,
-        labels: Labels | None,
-        pads: Mapping[str, RingArray],
-    ) -> RingArray:
-        """Take part in a round.
-
-        Args:
-            index: the round's.
-            predictions: this party's share of H, shape (S,).
-            labels: at the label party.
-            pads: w of the links that this party holds, by owner, each of shape (S,).
-
-        Returns:
-            d − w of the link that it owns, shape (S,).
-        """
-
-
 class SharedWeights:
     """An owner's shares of θ and of the exchanged point ζ, round by round.
 
     Args:
-        start: θ⁰ in the units of columns, shape (P,), which the owner knows.
+        start: φ⁰, shape (P,), which the owner knows.
         widths: of the job.
         scales: of its link.
 
@@ -103,7 +81,7 @@ class SharedWeights:
         self.point = ring.reduced(extrapolated + pads.corrections.pop(each.index))
 
     def opened(self, top: RingArray) -> FloatArray:
-        """θ in the units of columns, from the top bits of the holder's share.
+        """φ, from the top bits of the holder's share.
 
         Raises:
             RangeExceeded: weights beyond what any job has: training diverged, or a truncation went
@@ -148,7 +126,7 @@ class Rounds:
         *,
         matrices: Mapping[int, Matrices],
         pads: Pads,
-        residuals: MaskedResidualsOf,
+        residuals: Relays,
     ) -> None:
         self._party, self._holder, self._own = party, holder, own
         self._matrices, self._pads, self._residuals = matrices, pads, residuals
@@ -161,17 +139,19 @@ class Rounds:
         """
         party, own, pads = self._party, self._own, self._pads
         matrices = self._matrices[each.group]
+        record(party.channel, Share(party.name, "point", each.index, own.point))
         async with party.costs.compute("local"):
             share = own.predictions(each, matrices, pads.own)
             for held in pads.held.values():
                 share = share + held.predictions.pop(each.index)
             held_pads = {name: held.residuals.pop(each.index) for name, held in pads.held.items()}
         masked = await self._residuals.masked(each.index, ring.reduced(share), labels, held_pads)
+        record(party.channel, Share(party.name, "residuals", each.index, masked))
         async with party.costs.compute("local"):
             own.move(each, matrices, pads.own, masked)
 
     async def reveal(self) -> FloatArray:
-        """Open every link's θ to its owner; this party's, in the units of columns.
+        """Open every link's θ to its owner; the own φ.
 
         Raises:
             PeerError: the holder failed.

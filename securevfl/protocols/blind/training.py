@@ -2,29 +2,31 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from securevfl.arrays import FloatArray
+from securevfl.models.curvature import Curvature
 from securevfl.models.losses import Squared, TaylorLogistic
 from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.ahead import Links
 from securevfl.protocols.blind.fourier import FourierResiduals
 from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.relays import Relays
 from securevfl.protocols.blind.residuals import (
     AffineResiduals,
-    BetweenTwo,
     LogisticResiduals,
     ResidualShares,
 )
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
-from securevfl.protocols.blind.schedule import Schedule, column_units
+from securevfl.protocols.blind.schedule import Schedule
+from securevfl.protocols.blind.scoring import establish_scoring
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
-from securevfl.protocols.session.gathering import gathering_of
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring, Score
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
 from securevfl.protocols.vertical.program import Trained, Training
@@ -42,21 +44,26 @@ async def take_part(training: Training) -> Trained:
     party, plan, part = training.party, training.plan, training.part
     write_down_scorings = require_held_out_guard(training)
     async with party.costs.compute(SETUP):
-        units = column_units(part.inputs)
-    agreement = await agree(party, plan.hash, part.inputs / units, len(part.held_out))
+        curvature = Curvature(part.model, part.inputs, plan.loss.curvature, plan.l2)
+        into, out = curvature.whitening
+        features = part.inputs @ into
+    agreement = await agree(party, plan.hash, features, len(part.held_out))
+    del features
     series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
     widths = Widths.of(plan, agreement, series)
     async with party.costs.compute(SETUP):
         batches = PartyBatches(plan, training.workplace.data, part.inputs)
         rows = [batches.at(each) for each in range(plan.rounds)]
-        schedule = _schedule(training, agreement, rows, units)
+        schedule = _schedule(training, agreement, rows, (into, out))
         scales = schedule.scales(widths)
-        own = SharedWeights(part.model.weights[:, 0] * units, widths, scales)
+        start = part.model.weights[:, 0]
+        own = SharedWeights(out @ start, widths, scales)
         matrices = schedule.matrices(widths, scales)
     links = await Links.establish(
         party, plan, agreement, schedule, widths=widths, scales=scales, matrices=matrices
     )
     residuals = await _residuals(party, plan, widths, series)
+    scoring = await establish_scoring(training, agreement)
     write_down_scorings()
     pads = await links.make(schedule.rounds)
     if residuals is not None:
@@ -67,18 +74,21 @@ async def take_part(training: Training) -> Trained:
         own,
         matrices=matrices,
         pads=pads,
-        residuals=BetweenTwo(party, residuals),
+        residuals=Relays(party, agreement.masks, residuals),
     )
     for each, batch in zip(schedule.rounds, rows, strict=True):
         await rounds.take(each, batch.labels)
         if each.index == plan.rounds - 1:
-            part.model.weights = (await rounds.reveal() / units)[:, None]
+            moved = await rounds.reveal() - out @ start
+            part.model.weights = (start + into @ moved)[:, None]
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
+    if scoring is not None:
+        await scoring.ends(plan.rounds, part.model)
     return Trained(
         Kept(plan.rounds, plan.rounds),
-        await _score(training, agreement),
+        [] if scoring is None else scoring.scores,
         LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns),
     )
 
@@ -107,31 +117,15 @@ async def _residuals(
 
 
 def _schedule(
-    training: Training, agreement: Agreement, batches: Sequence[Batch], units: FloatArray
+    training: Training,
+    agreement: Agreement,
+    batches: Sequence[Batch],
+    whitening: tuple[FloatArray, FloatArray],
 ) -> Schedule:
     plan, part = training.plan, training.part
     columns = sum((agreement.own_columns, *agreement.columns.values()))
     steps = plan.steps(part.model, part.inputs, columns)
-    intercept = part.model.intercept
-    return Schedule(batches, steps, units, l2=plan.l2, intercept=intercept)
-
-
-async def _score(training: Training, agreement: Agreement) -> list[Score]:
-    """Score once what was revealed to all; the label party's scores."""
-    party, plan, part = training.party, training.plan, training.part
-    summed = plan.algorithm.held_out(plan) == "summed"
-    by_row = ByRow(party, gathering_of(party, agreement.masks, sums=summed))
-    scoring: FeatureScoring | LabelScoring
-    if training.workplace.data.test_labels is None:
-        scoring = FeatureScoring(party, by_row, plan.timetable, part.held_out)
-    else:
-        scoring = LabelScoring(
-            party,
-            by_row,
-            plan.timetable,
-            inputs=part.held_out,
-            labels=training.workplace.data.test_labels,
-            target_auc=None,
-        )
-    await scoring.ends(plan.rounds, part.model)
-    return scoring.scores
+    penalty = np.full(len(part.model.weights), plan.l2)
+    if part.model.intercept:
+        penalty[-1] = 0.0
+    return Schedule(batches, steps, whitening, penalty)
