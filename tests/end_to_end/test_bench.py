@@ -65,12 +65,11 @@ SMALL: dict[str, tuple[type, int, str]] = {
         rows.OverheadRow, 1, "--samples 16 --features 4 --rounds 5 --repeats 1",
     ),
     "blind": (
-        blind.BlindRow, 4,
-        "--exchange blind --steps exact:full,3:64 --loss taylor-logistic --rounds 2 "
-        "--learning-rate 0.3 --repeats 1",
+        blind.BlindRow, 6,
+        "--steps 3:64 --loss logistic,taylor-logistic --rounds 2 --learning-rate 0.3 --repeats 1",
     ),
     "ahead": (
-        blind.AheadRow, 4, "--steps 3:64 --loss taylor-logistic --rounds 1 --places 3",
+        blind.AheadRow, 4, "--steps 3:64 --rounds 1 --places 3",
     ),
     "theorem1": (theorem_rows.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (
