@@ -207,7 +207,10 @@ def _first(curve: Sequence[float], target: float) -> int:
 
 
 def _run(result: TrainingResult, target: float | None) -> BlindRun:
-    stopped = None if target is None else rounds_to(result, target)
+    # What shows nobody anything ends with its last round, and may be scored by sums alone.
+    stopped = None
+    if target is not None and not _shows_nothing(result.job):
+        stopped = rounds_to(result, target)
     rounds = stopped or result.rounds
     if stopped is None:
         auc = result.exact_score.auc

@@ -116,19 +116,21 @@ def test_places_are_functions_of_seal_modules_other_packages_or_python() -> None
 def test_blind_makes_as_many_rounds_as_its_steps_take_in_float_with_the_same_seed() -> None:
     settings = BlindSettings(
         exchanges=("blind",), steps=("3:64",), losses=("taylor-logistic",), rounds=6,
-        learning_rate=0.03, target_aucs=(0.977,), repeats=2, seed=5,
+        learning_rate=0.03, target_aucs=(0.9, 0.977), repeats=2, seed=5,
     )  # fmt: skip
     data = load("breast_cancer")
-    plain, blindly = blind(settings, data)
-    assert (plain["exchange"], blindly["exchange"], blindly["start"]) == ("plain", "blind", "zero")
-    for run in blindly["runs"]:
-        job = job_of(settings, Steps(3, 64), "taylor-logistic", "blind").with_settings(
-            seed=run["seed"]
-        )
-        curve = aucs_in_float(job, data)
-        reached = [auc >= 0.977 + ROUNDING for auc in curve]
-        assert run["rounds"] == reached.index(True) + 1 < 6
-        # In fixed point two of 2,800 pairs of held-out rows or so may change their order.
-        assert run["auc"] == pytest.approx(curve[run["rounds"] - 1], abs=0.003)
-        assert run["ahead_bytes"] > 0
-    assert {run["rounds"] for run in blindly["runs"]} != {1}
+    *plain, low, high = blind(settings, data)
+    assert [row["exchange"] for row in plain] == ["plain", "plain"]
+    assert (low["exchange"], low["start"], high["exchange"]) == ("blind", "zero", "blind")
+    job = job_of(settings, Steps(3, 64), "taylor-logistic", "blind")
+    for row in (low, high):
+        assert row["target_auc"] is not None
+        for run in row["runs"]:
+            curve = aucs_in_float(job.with_settings(seed=run["seed"]), data)
+            reached = [auc >= row["target_auc"] + ROUNDING for auc in curve]
+            assert run["rounds"] == reached.index(True) + 1 < 6
+            # In fixed point some of 2,800 pairs of held-out rows may change their order; scores
+            # from sums of the classes are 0.006 away and more.
+            assert run["auc"] == pytest.approx(curve[run["rounds"] - 1], abs=0.003)
+            assert run["ahead_bytes"] > 0
+    assert low["rounds"] < high["rounds"]
