@@ -24,7 +24,8 @@ from securevfl.job import Job
 from securevfl.protocols.blind import ahead, training
 from securevfl.protocols.blind.ahead import Links, Pads
 from securevfl.protocols.blind.pads import Holding
-from securevfl.protocols.blind.residuals import BetweenTwo, ResidualShares
+from securevfl.protocols.blind.relays import Relays
+from securevfl.protocols.blind.residuals import ResidualShares
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
 from securevfl.protocols.blind.schedule import Round
 from securevfl.training import Environment, TrainingResult, train
@@ -168,7 +169,7 @@ def _watch(
             insight = insights[self._party.name]
             if insight.rounds is None:
                 insight.rounds, insight.own = self, copy(self._own)
-                assert isinstance(self._residuals, BetweenTwo)
+                assert isinstance(self._residuals, Relays)
                 insight.residuals = self._residuals._residuals
             insight.labels[each.index] = labels
             await super().take(each, labels)

@@ -17,7 +17,7 @@ from securevfl.crypto import ring
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
 from securevfl.protocols.blind.pads import Corrections, Extrapolation, OwnerPads
-from securevfl.protocols.blind.residuals import MaskedResiduals
+from securevfl.protocols.blind.relays import MaskedResiduals
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import Round, Scales
 from securevfl.runtime.views import Received, Share, View

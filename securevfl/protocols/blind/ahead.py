@@ -10,14 +10,16 @@ from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.protocols.blind.links import Link, links_of
 from securevfl.protocols.blind.pads import (
     Corrections,
+    EncryptedPads,
+    EncryptedPoints,
     HolderKeys,
     HolderPads,
     Holding,
+    MaskedShares,
+    MaskedSteps,
     OwnerKeys,
     OwnerPads,
-    PadInputs,
-    PadProducts,
-    products,
+    Owning,
 )
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
 from securevfl.protocols.blind.widths import Widths
@@ -25,7 +27,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.party import Party
-from securevfl.runtime.channel import collect, expect_shape
+from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import AHEAD, SETUP
 from securevfl.runtime.views import Share, record
 
@@ -79,8 +81,8 @@ class Formats:
             )
 
         return cls(
-            of(rows + columns, columns, 1 << scales.entry_bits),
-            of(columns, rows, int(feature_bound * 2.0**widths.feature_bits)),
+            of(columns + rows, columns, 1 << scales.entry_bits),
+            of(columns, columns + rows, int(feature_bound * 2.0**widths.feature_bits)),
         )
 
 
@@ -116,7 +118,7 @@ class Links:
         holdings: Mapping[str, Holding],
     ) -> None:
         self._party, self.own, self._schedule = party, own, schedule
-        self._keys, self._matrices, self._holdings = keys, matrices, holdings
+        self._owning, self._holdings = Owning(own.holder, keys, matrices), holdings
 
     @classmethod
     async def establish(
@@ -174,33 +176,40 @@ class Links:
             PeerError: a peer broke the protocol or is gone.
         """
         party, groups = self._party, self._schedule.members(rounds)
-        first, holder = rounds[0].index, self.own.holder
+        first, holder, owners = rounds[0].index, self.own.holder, list(self._holdings)
         for name, holding in self._holdings.items():
             async with party.costs.compute(AHEAD):
-                inputs = holding.inputs(groups)
-            await party.channel.send(name, inputs)
-        _, asked = await party.channel.receive([holder], PadInputs, first)
+                pads = holding.pads(groups)
+            await party.channel.send(name, pads)
+        own = OwnerPads()
+        _, asked = await party.channel.receive([holder], EncryptedPads, first)
         async with party.costs.compute(AHEAD):
-            own, reply = products(holder, asked, self._keys, self._matrices, groups)
-        for index in own.steps:
-            record(party.channel, Share(party.name, "steps", index, own.steps[index]))
-            record(party.channel, Share(party.name, "predictions", index, own.predictions[index]))
-        await party.channel.send(holder, reply)
-        held = {}
-        for name, answer in (
-            await collect(party.channel, list(self._holdings), PadProducts, first)
-        ).items():
+            steps = self._owning.steps(asked, groups, own)
+        await party.channel.send(holder, steps)
+        for name, answer in (await collect(party.channel, owners, MaskedSteps, first)).items():
             async with party.costs.compute(AHEAD):
-                held[name], corrections = self._holdings[name].take(
-                    name, answer, groups, partial(record, party.channel)
-                )
-            await party.channel.send(name, corrections)
-        _, found = await party.channel.receive([holder], Corrections, first)
-        columns = next(iter(own.steps.values())).size
-        expect_shape(holder, found.values, (len(rounds), columns))
-        own.corrections.update(
-            {each.index: row for each, row in zip(rounds, found.values, strict=True)}
-        )
+                self._holdings[name].take_steps(name, answer, groups)
+                points = self._holdings[name].points(groups)
+            await party.channel.send(name, points)
+        _, points = await party.channel.receive([holder], EncryptedPoints, first)
+        async with party.costs.compute(AHEAD):
+            shares = self._owning.shares(points, groups, own)
+        await party.channel.send(holder, shares)
+        for what, found in (
+            ("steps", own.steps),
+            ("predictions", own.predictions),
+            ("pulls", own.pulls),
+        ):
+            for index, mask in found.items():
+                record(party.channel, Share(party.name, what, index, mask))
+        held, saw = {}, partial(record, party.channel)
+        for name, given in (await collect(party.channel, owners, MaskedShares, first)).items():
+            async with party.costs.compute(AHEAD):
+                held[name], said = self._holdings[name].take_shares(name, given, groups, saw)
+            await party.channel.send(name, said)
+        _, corrections = await party.channel.receive([holder], Corrections, first)
+        async with party.costs.compute(AHEAD):
+            own.take(holder, corrections)
         return Pads(own, held)
 
 
