@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 from securevfl.crypto.ring_layout import RingProductFormat
@@ -84,6 +85,10 @@ class Formats:
             of(columns + rows, columns, 1 << scales.entry_bits),
             of(columns, columns + rows, int(feature_bound * 2.0**widths.feature_bits)),
         )
+
+
+Group = Mapping[int, Sequence[Round]]
+"""One group of rounds, by its number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,42 +180,70 @@ class Links:
         Raises:
             PeerError: a peer broke the protocol or is gone.
         """
-        party, groups = self._party, self._schedule.members(rounds)
-        first, holder, owners = rounds[0].index, self.own.holder, list(self._holdings)
+        # Group by group, so that one is on the line while the next is worked on.
+        groups = [{g: each} for g, each in self._schedule.members(rounds).items()]
+        own = OwnerPads()
+        await self._make_steps(groups, own)
+        await self._make_shares(groups, own, rounds)
+        return await self._end(own, rounds)
+
+    async def _make_steps(self, groups: Sequence[Group], own: OwnerPads) -> None:
+        party, holder, owners = self._party, self.own.holder, list(self._holdings)
+        for group, (name, holding) in product(groups, self._holdings.items()):
+            async with party.costs.compute(AHEAD):
+                pads = holding.pads(group)
+            await party.channel.send(name, pads)
+        for group in groups:
+            _, asked = await party.channel.receive([holder], EncryptedPads, _first(group))
+            async with party.costs.compute(AHEAD):
+                reply = self._owning.steps(asked, group, own)
+            await party.channel.send(holder, reply)
+        for group in groups:
+            answers = await collect(party.channel, owners, MaskedSteps, _first(group))
+            for name, answer in answers.items():
+                async with party.costs.compute(AHEAD):
+                    self._holdings[name].take_steps(name, answer, group)
+
+    async def _make_shares(
+        self, groups: Sequence[Group], own: OwnerPads, rounds: Sequence[Round]
+    ) -> None:
+        party, holder, owners = self._party, self.own.holder, list(self._holdings)
+        for holding in self._holdings.values():
+            holding.draw_points(rounds)
+        for group, (name, holding) in product(groups, self._holdings.items()):
+            async with party.costs.compute(AHEAD):
+                points = holding.points(group)
+            await party.channel.send(name, points)
+        for group in groups:
+            _, asked = await party.channel.receive([holder], EncryptedPoints, _first(group))
+            async with party.costs.compute(AHEAD):
+                reply = self._owning.shares(asked, group, own)
+            await party.channel.send(holder, reply)
+        for group in groups:
+            answers = await collect(party.channel, owners, MaskedShares, _first(group))
+            for name, answer in answers.items():
+                async with party.costs.compute(AHEAD):
+                    self._holdings[name].take_shares(name, answer, group)
+
+    async def _end(self, own: OwnerPads, rounds: Sequence[Round]) -> Pads:
+        party, holder = self._party, self.own.holder
+        saw, held = partial(record, party.channel), {}
+        for what, masks in own.masks.items():
+            for index, mask in masks.items():
+                saw(Share(party.name, what, index, mask))
         for name, holding in self._holdings.items():
             async with party.costs.compute(AHEAD):
-                pads = holding.pads(groups)
-            await party.channel.send(name, pads)
-        own = OwnerPads()
-        _, asked = await party.channel.receive([holder], EncryptedPads, first)
-        async with party.costs.compute(AHEAD):
-            steps = self._owning.steps(asked, groups, own)
-        await party.channel.send(holder, steps)
-        for name, answer in (await collect(party.channel, owners, MaskedSteps, first)).items():
-            async with party.costs.compute(AHEAD):
-                self._holdings[name].take_steps(name, answer, groups)
-                points = self._holdings[name].points(groups)
-            await party.channel.send(name, points)
-        _, points = await party.channel.receive([holder], EncryptedPoints, first)
-        async with party.costs.compute(AHEAD):
-            shares = self._owning.shares(points, groups, own)
-        await party.channel.send(holder, shares)
-        for what, found in (
-            ("steps", own.steps),
-            ("predictions", own.predictions),
-            ("pulls", own.pulls),
-        ):
-            for index, mask in found.items():
-                record(party.channel, Share(party.name, what, index, mask))
-        held, saw = {}, partial(record, party.channel)
-        for name, given in (await collect(party.channel, owners, MaskedShares, first)).items():
-            async with party.costs.compute(AHEAD):
-                held[name], said = self._holdings[name].take_shares(name, given, groups, saw)
+                held[name], said = holding.ends(name, rounds, saw)
             await party.channel.send(name, said)
-        _, corrections = await party.channel.receive([holder], Corrections, first)
+        _, corrections = await party.channel.receive([holder], Corrections, rounds[0].index)
         async with party.costs.compute(AHEAD):
             own.take(holder, corrections)
         return Pads(own, held)
+
+
+def _first(group: Group) -> int:
+    (rounds,) = group.values()
+    return rounds[0].index
 
 
 def _fresh_keys(formats: Formats) -> HolderKeys:

@@ -125,6 +125,11 @@ class OwnerPads:
     steps: dict[int, RingArray] = field(default_factory=dict)
     corrections: dict[int, RingArray] = field(default_factory=dict)
 
+    @property
+    def masks(self) -> dict[str, dict[int, RingArray]]:
+        """Its masks of products, by what they mask and by round."""
+        return {"steps": self.steps, "predictions": self.predictions, "pulls": self.pulls}
+
     def take(self, holder: str, message: Corrections) -> None:
         """Add what the holder says at the end.
 
@@ -186,6 +191,7 @@ class Holding:
         self._point = self.weights
         self._pads: dict[int, RingArray] = {}
         self._pulls: dict[int, RingArray] = {}
+        self._seen_pulls: dict[int, RingArray] = {}
         self._points: dict[int, RingArray] = {}
         self._steps: dict[int, RingArray] = {}
         self._predictions: dict[int, RingArray] = {}
@@ -215,11 +221,14 @@ class Holding:
         for each, found in _decrypted(owner, self._keys.for_steps, message.groups, groups):
             self._steps[each.index] = found
 
-    def points(self, groups: Groups) -> EncryptedPoints:
-        """Draw shares of the points of a block, and encrypt them."""
-        for each in _rounds(groups):
+    def draw_points(self, rounds: Sequence[Round]) -> None:
+        """Draw shares of the points of a block, once all its steps have been answered."""
+        for each in rounds:
             self._points[each.index] = self._point
             self._point = ring.uniform(len(self._point))
+
+    def points(self, groups: Groups) -> EncryptedPoints:
+        """Encrypt them."""
         blobs = [
             _encrypted(
                 self._keys.for_predictions,
@@ -229,45 +238,43 @@ class Holding:
         ]
         return EncryptedPoints(_first(groups), tuple(blobs))
 
-    def take_shares(
-        self,
-        owner: str,
-        message: MaskedShares,
-        groups: Groups,
-        saw: Callable[[Share], None],
-    ) -> tuple[HolderPads, Corrections]:
-        """Decrypt h of a block; this party's pads, and what it says at the end.
-
-        Args:
-            owner: whose.
-            message: its products.
-            groups: of the block.
-            saw: told this party's shares.
+    def take_shares(self, owner: str, message: MaskedShares, groups: Groups) -> None:
+        """Decrypt h.
 
         Raises:
             UnexpectedMessage: another number of products than are due.
             MalformedMessage: bytes that are no reply under this party's key.
         """
         columns = len(self._point)
-        pulls = {}
         for each, found in _decrypted(owner, self._keys.for_predictions, message.groups, groups):
+            self._seen_pulls[each.index] = found[:columns]
             self._predictions[each.index] = found[columns : columns + each.rows]
-            pulls[each.index] = found[:columns]
+
+    def ends(
+        self, owner: str, rounds: Sequence[Round], saw: Callable[[Share], None]
+    ) -> tuple[HolderPads, Corrections]:
+        """This party's pads of a block, and what it says at the end.
+
+        Args:
+            owner: whose.
+            rounds: of the block, in order.
+            saw: told this party's shares.
+        """
         for what, shares in (
             ("residuals", self._pads),
             ("pull pads", self._pulls),
             ("point", self._points),
             ("steps", self._steps),
-            ("pulls", pulls),
+            ("pulls", self._seen_pulls),
             ("predictions", self._predictions),
         ):
-            for each in _rounds(groups):
+            for each in rounds:
                 saw(Share(owner, what, each.index, shares[each.index]))
-        points = np.stack([self._correction(each) for each in _rounds(groups)])
-        masked = [pulls[each.index] - self._pulls.pop(each.index) for each in _rounds(groups)]
+        points = np.stack([self._correction(each) for each in rounds])
+        pulls = [self._seen_pulls.pop(r.index) - self._pulls.pop(r.index) for r in rounds]
         pads = HolderPads(self._pads, self._predictions, self.weights)
         self._pads, self._predictions = {}, {}
-        return pads, Corrections(_first(groups), points, ring.reduced(np.stack(masked)))
+        return pads, Corrections(rounds[0].index, points, ring.reduced(np.stack(pulls)))
 
     def _correction(self, each: Round) -> RingArray:
         """E of a round, in order; its share of θ moves on."""
@@ -380,14 +387,5 @@ def _require_groups(sender: str, blobs: Blobs, groups: Groups) -> None:
         raise UnexpectedMessage(f"{sender} sent {len(blobs)} products where {len(groups)} are due")
 
 
-def _rounds(groups: Groups) -> list[Round]:
-    """All of a block, in order."""
-    return sorted((each for group in groups.values() for each in group), key=_index)
-
-
 def _first(groups: Groups) -> int:
-    return _rounds(groups)[0].index
-
-
-def _index(each: Round) -> int:
-    return each.index
+    return min(each.index for group in groups.values() for each in group)
