@@ -205,6 +205,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
     "defaults": by_columns(*DEFAULTS),
     "blind": by_columns(("network", _network), ("to AUC", _target), *BLIND),
+    "blind-joint": by_columns(*BLIND, ("joint", lambda row: f"{row['joint_auc']:.4f}")),
     "blind-wall": by_columns(*BLIND, ("wall", lambda row: seconds(row["wall_s"]))),
     "blind-round": lambda rows: by_columns(*BLIND_ROUND)(by_round(rows)),
     "blind-ahead": by_columns(*PLACES),
