@@ -18,7 +18,7 @@ from securevfl.protocols.blind.pads import (
     MaskedShares,
     MaskedSteps,
 )
-from securevfl.protocols.session.pad_store import PadPlaces
+from securevfl.protocols.session.pad_store import PadPlaces, PadStore
 from securevfl.protocols.session.state import SessionState
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
@@ -184,10 +184,16 @@ def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
     assert costs.ahead_communication_s == pytest.approx(made.costs.ahead_communication_s, rel=0.1)
 
 
-def test_three_parties_make_logistic_pads_ahead(places: PadPlaces) -> None:
+def test_three_parties_make_logistic_pads_ahead(
+    places: PadPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[float] = []
+    monkeypatch.setattr(PadStore, "require_room", lambda _, size: expected.append(size))
     job, dataset = job_of({"batch_size": "full", "loss": "logistic"}), data_of(3)
     unaided = train(job, dataset, Environment())
-    make_ahead(job, dataset, Environment(pads=places))
+    made = make_ahead(job, dataset, Environment(pads=places))
+    sizes = [part.size for part in made.parts.values()]
+    np.testing.assert_allclose(sorted(expected), sorted(sizes), rtol=0.1)
     result = train(job, dataset, Environment(pads=places))
     np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=LOGISTIC_ROUNDING)
     assert result.costs().ahead_bytes == unaided.costs().ahead_bytes
