@@ -49,13 +49,23 @@ class Curvature:
     @cached_property
     def inverted(self) -> FloatArray:
         """M⁻¹, shape (P, P); 0 along directions of the null space."""
+        whitening, _ = self.whitening
+        return whitening @ whitening.T
+
+    @cached_property
+    def whitening(self) -> tuple[FloatArray, FloatArray]:
+        """W with WWᵀ = M⁻¹ and its pseudo-inverse W⁺, both 0 along the null space.
+
+        Shapes (P, P). In φ = W⁺θ all directions bend alike: H = XWφ, and ‖φ‖² = θᵀMθ.
+        """
         diagonal = np.diagonal(self.matrix)
         lengths = np.divide(1.0, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
         values, vectors = np.linalg.eigh(lengths[:, None] * self.matrix * lengths)
         kept = values > NULL_SPACE * values[-1]
-        vectors = lengths[:, None] * vectors[:, kept]
-        inverse: FloatArray = vectors / values[kept] @ vectors.T
-        return inverse
+        roots = np.sqrt(np.where(kept, values, 0.0))
+        inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=kept)
+        back = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        return lengths[:, None] * vectors * inverse, roots[:, None] * vectors.T * back
 
     def inverse(self, scale: float, proximal: float) -> FloatArray:
         """(scale·M + μI)⁻¹, shape (P, P)."""

@@ -63,7 +63,7 @@ class SharedWeights:
     """An owner's shares of θ and of the exchanged point ζ, round by round.
 
     Args:
-        start: θ⁰ in the units of columns, shape (P,), which the owner knows.
+        start: φ⁰, shape (P,), which the owner knows.
         widths: of the job.
         scales: of its link.
 
@@ -104,7 +104,7 @@ class SharedWeights:
         self.point = ring.reduced(extrapolated + pads.corrections.pop(each.index))
 
     def opened(self, top: RingArray) -> FloatArray:
-        """θ in the units of columns, from the top bits of the holder's share.
+        """φ, from the top bits of the holder's share.
 
         Raises:
             RangeExceeded: weights beyond what any job has: training diverged, or a truncation went
@@ -174,7 +174,7 @@ class Rounds:
             own.move(each, matrices, pads.own, masked)
 
     async def reveal(self) -> FloatArray:
-        """Open every link's θ to its owner; this party's, in the units of columns.
+        """Open every link's θ to its owner; the own φ.
 
         Raises:
             PeerError: the holder failed.

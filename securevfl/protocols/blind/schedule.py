@@ -1,8 +1,11 @@
 """A party's steps as matrices of integers, for all rounds of a job before the first.
 
-In a round θ⁺ = ζ − N·d − Bζ from the exchanged point ζ, N = T·Xᵀ/S and B = T·λ (the intercept's
-column 0), with T of exact steps or of Q gradient steps (`LocalSteps.planned`): whatever T, only the
-owner knows it. Where a batch comes again at the same pace, its rounds have the same matrices.
+Parameters are shared as φ = W⁺θ, in which all directions of the owner's data bend alike
+(`Curvature.whitening`): fixed point then errs by as much in predictions H = XWφ whatever the
+columns, their units and how they are correlated. In a round φ⁺ = ζ − N·d − Bζ from the exchanged
+point ζ, N = W⁺TXᵀ/S and B = W⁺TΛW, Λ = λ but 0 of an intercept, with T of exact steps or of Q
+gradient steps (`LocalSteps.planned`): whatever T, only the owner knows it. Where a batch comes
+again at the same pace, its rounds have the same matrices.
 """
 
 from collections.abc import Sequence
@@ -29,7 +32,6 @@ from securevfl.wire.codec import Message, message_kind
 LEAST_ENTRY_BITS = 8
 # What L2 may be off by: on a weight over the whole job, or as a part of λ.
 PULL_BITS, PULL_PRECISION_BITS = 10, 3
-UNUSUAL_UNITS = 6
 
 
 @message_kind(73, stage="setup")
@@ -63,7 +65,7 @@ class Matrices:
 
     Attributes:
         steps: [−B | −N] with step fraction bits of the product, shape (P, P + S).
-        features: X, shape (S, P).
+        features: XW, shape (S, P).
     """
 
     steps: IntArray
@@ -81,18 +83,8 @@ class Matrices:
 
     @cached_property
     def of_features(self) -> Factor:
-        """X."""
+        """XW."""
         return Factor(self.features)
-
-
-def column_units(inputs: FloatArray) -> FloatArray:
-    """Powers of two, shape (P,): the size of columns in unusual units, and 1 of all others.
-
-    Weights of columns in units a thousand times too small would leave the fixed point.
-    """
-    largest = np.max(np.abs(inputs), axis=0)
-    exponents = np.rint(np.log2(np.where(largest > 0, largest, 1.0)))
-    return np.exp2(np.where(np.abs(exponents) > UNUSUAL_UNITS, exponents, 0.0))
 
 
 class Schedule:
@@ -101,9 +93,8 @@ class Schedule:
     Args:
         batches: by round.
         steps: this party's.
-        units: of its columns, shape (P,).
-        l2: λ.
-        intercept: whether the last column is one, which L2 leaves alone.
+        whitening: W and W⁺ of its columns, each of shape (P, P).
+        penalty: Λ, shape (P,).
 
     Attributes:
         rounds: as all know them.
@@ -113,10 +104,8 @@ class Schedule:
         self,
         batches: Sequence[Batch],
         steps: LocalSteps,
-        units: FloatArray,
-        *,
-        l2: float,
-        intercept: bool,
+        whitening: tuple[FloatArray, FloatArray],
+        penalty: FloatArray,
     ) -> None:
         groups: dict[object, int] = {}
         rounds: list[Round] = []
@@ -129,10 +118,7 @@ class Schedule:
                 self._groups.append((batch, planned))
             rounds.append(Round(index, len(batch.rows), planned.beta, groups[key]))
         self.rounds = tuple(rounds)
-        self._units = units
-        self._penalty = np.full(len(units), l2)
-        if intercept:
-            self._penalty[-1] = 0.0
+        self._whitening, self._penalty = whitening, penalty
 
     def members(self, rounds: Sequence[Round]) -> dict[int, list[Round]]:
         """By group, which of these rounds are in it."""
@@ -149,7 +135,7 @@ class Schedule:
         """
         largest = max(float(np.max(np.abs(self._of_residuals(*g)))) for g in self._groups)
         pull = max(float(np.max(np.abs(self._pull(planned)))) for _, planned in self._groups)
-        values = len(self.rounds) * len(self._units)
+        values = len(self.rounds) * len(self._penalty)
         step_bits = least = widths.weight_bits
         if pull > 0:
             whole_job = bits_above(len(self.rounds)) + PULL_BITS
@@ -181,7 +167,7 @@ class Schedule:
 
         of_residuals = steps(self._of_residuals(batch, planned), widths.residual_bits)
         of_weights = steps(self._pull(planned), widths.weight_bits)
-        features = batch.inputs / self._units
+        features = batch.inputs @ self._whitening[0]
         largest = float(np.max(np.abs(features), initial=0.0))
         return Matrices(
             np.hstack([of_weights, of_residuals]),
@@ -189,10 +175,10 @@ class Schedule:
         )
 
     def _of_residuals(self, batch: Batch, planned: Planned) -> FloatArray:
-        """N, in the units of columns."""
-        scaled = self._units[:, None] * planned.matrix
-        return scaled @ batch.inputs.T / len(batch.inputs)
+        """N."""
+        return self._whitening[1] @ planned.matrix @ batch.inputs.T / len(batch.inputs)
 
     def _pull(self, planned: Planned) -> FloatArray:
-        """B, in the units of columns."""
-        return self._units[:, None] * planned.matrix * (self._penalty / self._units)
+        """B."""
+        into, out = self._whitening
+        return out @ (planned.matrix * self._penalty) @ into

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from securevfl.arrays import FloatArray
+from securevfl.models.curvature import Curvature
 from securevfl.models.losses import Squared, TaylorLogistic
 from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.ahead import Links
@@ -15,7 +18,7 @@ from securevfl.protocols.blind.residuals import (
     ResidualShares,
 )
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
-from securevfl.protocols.blind.schedule import Schedule, column_units
+from securevfl.protocols.blind.schedule import Schedule
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.plan import Plan
@@ -42,16 +45,20 @@ async def take_part(training: Training) -> Trained:
     party, plan, part = training.party, training.plan, training.part
     write_down_scorings = require_held_out_guard(training)
     async with party.costs.compute(SETUP):
-        units = column_units(part.inputs)
-    agreement = await agree(party, plan.hash, part.inputs / units, len(part.held_out))
+        curvature = Curvature(part.model, part.inputs, plan.loss.curvature, plan.l2)
+        into, out = curvature.whitening
+        features = part.inputs @ into
+    agreement = await agree(party, plan.hash, features, len(part.held_out))
+    del features
     series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
     widths = Widths.of(plan, agreement, series)
     async with party.costs.compute(SETUP):
         batches = PartyBatches(plan, training.workplace.data, part.inputs)
         rows = [batches.at(each) for each in range(plan.rounds)]
-        schedule = _schedule(training, agreement, rows, units)
+        schedule = _schedule(training, agreement, rows, (into, out))
         scales = schedule.scales(widths)
-        own = SharedWeights(part.model.weights[:, 0] * units, widths, scales)
+        start = part.model.weights[:, 0]
+        own = SharedWeights(out @ start, widths, scales)
         matrices = schedule.matrices(widths, scales)
     links = await Links.establish(
         party, plan, agreement, schedule, widths=widths, scales=scales, matrices=matrices
@@ -72,7 +79,8 @@ async def take_part(training: Training) -> Trained:
     for each, batch in zip(schedule.rounds, rows, strict=True):
         await rounds.take(each, batch.labels)
         if each.index == plan.rounds - 1:
-            part.model.weights = (await rounds.reveal() / units)[:, None]
+            moved = await rounds.reveal() - out @ start
+            part.model.weights = (start + into @ moved)[:, None]
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
@@ -107,13 +115,18 @@ async def _residuals(
 
 
 def _schedule(
-    training: Training, agreement: Agreement, batches: Sequence[Batch], units: FloatArray
+    training: Training,
+    agreement: Agreement,
+    batches: Sequence[Batch],
+    whitening: tuple[FloatArray, FloatArray],
 ) -> Schedule:
     plan, part = training.plan, training.part
     columns = sum((agreement.own_columns, *agreement.columns.values()))
     steps = plan.steps(part.model, part.inputs, columns)
-    intercept = part.model.intercept
-    return Schedule(batches, steps, units, l2=plan.l2, intercept=intercept)
+    penalty = np.full(len(part.model.weights), plan.l2)
+    if part.model.intercept:
+        penalty[-1] = 0.0
+    return Schedule(batches, steps, whitening, penalty)
 
 
 async def _score(training: Training, agreement: Agreement) -> list[Score]:
