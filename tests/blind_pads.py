@@ -6,7 +6,7 @@ from a tape: fresh ones, or those with which a test wants it to run.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.blind import ahead, training
+from securevfl.protocols.blind import ahead, pads, training
 from securevfl.protocols.blind.ahead import Links, Pads
 from securevfl.protocols.blind.pads import Holding
 from securevfl.protocols.blind.residuals import BetweenTwo, ResidualShares
@@ -98,8 +98,8 @@ class ClearOwner(RingProductOwner):
 
 
 class _ClearEvaluator(RingProductEvaluator):
-    insight: Insight
-    tape: _Dispenser
+    insight: Insight | None = None
+    tape: "_Dispenser | None" = None
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
         assert public_bytes == b"in clear"
@@ -109,8 +109,10 @@ class _ClearEvaluator(RingProductEvaluator):
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
         fmt = self.product_format
         values = np.frombuffer(encrypted, np.uint64).reshape(fmt.inner, fmt.columns)
-        made = Product(matrix, values, self.tape.draw(fmt.outputs, fmt.columns))
-        self.insight.products.append(made)
+        draw = ring_products.uniform if self.tape is None else self.tape.draw
+        made = Product(matrix, values, draw(fmt.outputs, fmt.columns))
+        if self.insight is not None:
+            self.insight.products.append(made)
         return made.decrypted.tobytes(), made.mask
 
 
@@ -137,11 +139,15 @@ def run(job: Job, dataset: VerticalDataset, told: Mapping[str, Told] | None = No
     return World(result, insights)
 
 
+def _in_clear(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ring_products, "RingProductOwner", ClearOwner)
+    patch.setattr(ring_products, "RingProductEvaluator", _ClearEvaluator)
+
+
 def _watch(
     patch: pytest.MonkeyPatch, insights: dict[str, Insight], told: Mapping[str, Told]
 ) -> None:
-    patch.setattr(ring_products, "RingProductOwner", ClearOwner)
-    patch.setattr(ring_products, "RingProductEvaluator", _ClearEvaluator)
+    _in_clear(patch)
     make, inputs = Links.make, Holding.inputs
     tapes: dict[int, _Dispenser] = {}
 
@@ -183,3 +189,28 @@ def _drawing(tape: _Dispenser) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring, "uniform", tape.draw)
         yield
+
+
+@contextmanager
+def weakened(where: str, uniform: Callable[..., RingArray]) -> Iterator[None]:
+    """Blind jobs that draw holders' pads, or owners' masks, by another function.
+
+    What must not be done, to see it leak; no job file and nothing in the package comes here.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        _in_clear(patch)
+        if where == "masks":
+            patch.setattr(ring_products, "uniform", uniform)
+        else:
+            patch.setattr(pads, "ring", _Ring(uniform))
+        yield
+
+
+class _Ring:
+    """The ring as a module knows it, but for one function."""
+
+    def __init__(self, uniform: Callable[..., RingArray]) -> None:
+        self.uniform = uniform
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(ring, name)
