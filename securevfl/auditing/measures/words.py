@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from securevfl.arrays import RingArray
 from securevfl.attacks.words import beside, of_pairs, of_words, surprise
 from securevfl.auditing.judging import Finding, Metric
 from securevfl.auditing.measuring import Case, attack_in_cases
