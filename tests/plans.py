@@ -1,8 +1,9 @@
 """Plans of small jobs, as tests ask for them."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from securevfl.crypto.masks import MaskKey
+from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.data.tables import row_digests
 from securevfl.job import Job
 from securevfl.protocols.catalogue import resolve
@@ -37,3 +38,13 @@ def agreement_of(
     return Agreement(
         columns[0], others, feature_bound, fraction_bits, masks, dict.fromkeys(others, b"")
     )
+
+
+def agreed_masks(names: Sequence[str]) -> dict[str, PairwiseMasks]:
+    """Fresh masks of so many parties, by party."""
+    keys = {name: MaskKey.generate() for name in names}
+    public = {name: key.public_bytes for name, key in keys.items()}
+    return {
+        name: key.agree(name, {n: b for n, b in public.items() if n != name}, b"job")
+        for name, key in keys.items()
+    }

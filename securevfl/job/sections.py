@@ -217,6 +217,9 @@ class ExchangeSettings(Section):
         workers: processes for a party's own homomorphic products; each party's own affair.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
+        scores: what blind opens of held-out rows to the label party, at the end: only sums over
+            classes (of squared errors of real targets), or H of every row, which an exact AUC takes
+            and between two parties is the other's H_k; sums where not given.
     """
 
     scheme: str = "plain"
@@ -230,6 +233,7 @@ class ExchangeSettings(Section):
     he_per_step: bool = False
     workers: PositiveInt = 1
     prediction_bound: PositiveFloat = 6.0
+    scores: Literal["sums", "rows"] | None = None
 
 
 class NetworkSettings(Section):

@@ -108,8 +108,8 @@ class Algorithm(ABC):
     def new_rows(self, job: Job, exchange: "Exchange", parties: int) -> "Shown":
         """How the label party sees the others' predictions when new rows are scored.
 
-        As in training. Never hidden: a score and the label party's own part of it tell the sum of
-        the others' parts, which between two parties is the other's.
+        As in training, but never hidden: a score and the label party's own part of it tell the sum
+        of the others' parts, which between two parties is the other's.
 
         Args:
             job: the settings.
@@ -120,7 +120,9 @@ class Algorithm(ABC):
             ConfigError: models of this algorithm cannot score rows that were not in training.
         """
         shown = exchange.held_out(job, parties)
-        return "singly" if shown == "hidden" else shown
+        if shown == "hidden":
+            return "summed" if parties > 2 else "singly"  # noqa: PLR2004
+        return shown
 
     def together(self, plan: "Plan", outcomes: Mapping[str, PartyOutcome]) -> FloatArray:
         """Exact predictions of the held-out rows by all parties' models, shape (test rows, C)."""

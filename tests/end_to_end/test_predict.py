@@ -22,6 +22,7 @@ from securevfl.wire.codec import decode, encode
 from tests.scoring_jobs import features_of, parts_of, scored, trained
 
 BOTH: dict[str, Any] = {"scheme": "bfv", "hide": "both"}
+BLIND: dict[str, Any] = {"scheme": "blind"}
 SQUARED = {"loss": "squared"}
 HEAD = {"head": "logistic", "representation": 2, "learning_rate": 0.1, "local_steps": 2}
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -32,12 +33,22 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "bfv, masked": (3, {"exchange": {"scheme": "bfv", "predictions": "masked"}}),
     "bfv, both": (2, {"exchange": BOTH, "job": SQUARED}),
     "bfv, both, K = 3": (3, {"exchange": BOTH, "job": SQUARED}),
+    "blind": (2, {"exchange": BLIND, "job": SQUARED}),
+    "blind, K = 3": (3, {"exchange": BLIND, "job": SQUARED}),
+    "blind, rows, K = 3": (3, {"exchange": {**BLIND, "scores": "rows"}, "job": SQUARED}),
     "fdml": (3, {"job": {"algorithm": "fdml", "learning_rate": 0.1}}),
     "dbcd": (2, {"job": {"algorithm": "dbcd", "l1": 0.01}}),
     "head": (2, {"job": HEAD}),
     "mlp": (2, {"job": {"model": "mlp", "hidden": [2], "learning_rate": 0.1, "local_steps": 2}}),
 }
-SUMS = {"masked", "bfv, masked", "bfv, both, K = 3", "fdml"}
+SUMS = {
+    "masked",
+    "bfv, masked",
+    "bfv, both, K = 3",
+    "blind, K = 3",
+    "blind, rows, K = 3",
+    "fdml",
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from securevfl.errors import MalformedMessage
-from securevfl.protocols.blind.relays import PaddedResiduals, PredictionShares
+from securevfl.protocols.blind.relays import HeldOutShares, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -89,7 +89,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     EncryptedHeldOutProducts: st.builds(EncryptedHeldOutProducts, u64, blobs),
     HeldOutMasks: st.builds(HeldOutMasks, u64, ring),
     PredictionShares: st.builds(PredictionShares, u64, ring),
-    PaddedResiduals: st.builds(PaddedResiduals, u64, ring),
+    HeldOutShares: st.builds(HeldOutShares, u64, ring),
     Verdict: st.builds(Verdict, u64, st.booleans()),
     KeepState: st.builds(KeepState, u64),
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),

@@ -182,6 +182,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "round_trips": 1,
         "he_per_step": True,
         "prediction_bound": 7.0,
+        "scores": "rows",
     },
     "privacy": {
         "mechanism": "laplace",

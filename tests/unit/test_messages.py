@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import MalformedMessage
-from securevfl.protocols.blind.relays import PaddedResiduals, PredictionShares
+from securevfl.protocols.blind.relays import HeldOutShares, PredictionShares
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -87,7 +87,7 @@ EXAMPLES: tuple[Message, ...] = (
     KeepState(40),
     ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
     PredictionShares(1, RING[0]),
-    PaddedResiduals(2, RING[1]),
+    HeldOutShares(3, RING[0]),
 )
 
 
@@ -180,7 +180,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "StepTaken": 47,
         "ScoringHello": 55,
         "PredictionShares": 68,
-        "PaddedResiduals": 69,
+        "HeldOutShares": 70,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

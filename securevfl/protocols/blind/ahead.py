@@ -162,8 +162,8 @@ class Links:
             columns=agreement.own_columns, feature_bound=agreement.feature_bound,
         )  # fmt: skip
         keys = OwnerKeys(
-            await _take_key(party, own.holder, FOR_STEPS, formats.for_steps),
-            await _take_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
+            await take_key(party, own.holder, FOR_STEPS, formats.for_steps),
+            await take_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
         )
         return cls(party, own, schedule, keys=keys, matrices=matrices, holdings=holdings)
 
@@ -212,9 +212,15 @@ def _fresh_keys(formats: Formats) -> HolderKeys:
     )
 
 
-async def _take_key(
+async def take_key(
     party: Party, holder: str, what: str, fmt: RingProductFormat
 ) -> "RingProductEvaluator":
+    """This party's end of another's key.
+
+    Raises:
+        PeerViolation: a key for something else, or none.
+        KeyMismatch: a key of another format.
+    """
     from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
 
     _, message = await party.channel.receive([holder], PublicKey)

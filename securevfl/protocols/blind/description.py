@@ -12,7 +12,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, Squared
 from securevfl.protocols.blind.training import take_part
-from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Shown
+from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Shown, Variant
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party
 
@@ -23,6 +23,7 @@ class Blind(Exchange):
     name = "blind"
     encrypts = True
     shares_parameters = True
+    variants: tuple[Variant, ...] = ({}, {"exchange": {"scores": "rows"}})
 
     @property
     @override
@@ -60,9 +61,10 @@ class Blind(Exchange):
 
     @override
     def learns(self, job: Job) -> Learns:
-        """Nothing, at anybody."""
+        """Nothing of a round, at anybody; and what the end opens."""
+        shown = "H of held-out rows" if job.exchange.scores == "rows" else "sums of H over classes"
         return Learns(
-            label_party="nothing in rounds; its own θ_k at the end, rounded",
+            label_party=f"nothing in rounds; its own θ_k at the end, rounded, and {shown}",
             label_party_not="others' H, G and θ",
             feature_party="nothing in rounds; its own θ_k at the end, rounded",
             feature_party_not="d, labels, its own G, others' H, G and θ",
@@ -73,13 +75,15 @@ class Blind(Exchange):
 
     @override
     def held_out(self, job: Job, parties: int) -> Shown:
-        """Singly between two parties, else as a sum."""
+        """Only in sums over classes; else singly between two parties, and as a sum among more."""
+        if job.exchange.scores != "rows":
+            return "hidden"
         return "summed" if parties > 2 else "singly"  # noqa: PLR2004
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
-        """Between two parties both send one."""
-        return 2 * (parties - 1)
+        """3K − 4, as `relays` says; between two parties both send one."""
+        return max(2, 3 * parties - 4)
 
     @override
     def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:

@@ -18,9 +18,14 @@ class Link:
     holder: str
 
 
+def partner_of(party: Party) -> str:
+    """The first feature party, which computes residuals with the label party."""
+    return party.feature_parties[0]
+
+
 def links_of(party: Party) -> tuple[Link, ...]:
-    """One for each party: the label party holds for all others, and the first of them for it."""
-    label_party, others = party.label_party, party.feature_parties
+    """One for each party: the label party holds for all others, and its partner for it."""
+    label_party, partner = party.label_party, partner_of(party)
     return tuple(
-        Link(name, others[0] if name == label_party else label_party) for name in party.names
+        Link(name, partner if name == label_party else label_party) for name in party.names
     )

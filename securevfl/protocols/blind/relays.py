@@ -24,40 +24,89 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from securevfl.arrays import RingArray
+from securevfl.arrays import Labels, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
+from securevfl.protocols.blind.links import links_of, partner_of
+from securevfl.protocols.blind.residuals import ResidualShares
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 
 
-@message_kind(68, stage="round", carries="shares")
+@message_kind(68, stage="round", carries="masked")
 class PredictionShares(StepMessage):
     """A share of H of a batch plus a share of zero, modulo 2^59, shape (S,)."""
 
     values: RingArray
 
 
-@message_kind(69, stage="round", carries="shares")
-class PaddedResiduals(StepMessage):
+@message_kind(70, stage="evaluation", carries="masked")
+class HeldOutShares(StepMessage):
+    """Predictions of the held-out rows plus a share of zero, modulo 2^59, shape (test rows,)."""
+
+    values: RingArray
+
+
+@message_kind(63, stage="round", carries="masked")
+class MaskedResiduals(StepMessage):
     """A share of d less the receiver's pad or a mask, modulo 2^59, shape (S,)."""
 
     values: RingArray
 
 
-def partner_of(party: Party) -> str:
-    """The feature party that computes residuals with the label party."""
-    return party.feature_parties[0]
+class Relays:
+    """A party's way from its share of H to d − w of its own link.
 
+    Args:
+        party: who it is.
+        masks: with all others.
+        residuals: its side of them, at the two that compute them.
+    """
 
-def holder_of(party: Party, owner: str) -> str:
-    """Who draws the pads of an owner."""
-    return partner_of(party) if owner == party.label_party else party.label_party
+    def __init__(
+        self, party: Party, masks: PairwiseMasks, residuals: ResidualShares | None
+    ) -> None:
+        self._party, self._masks, self._residuals = party, masks, residuals
+
+    async def masked(
+        self,
+        index: int,
+        predictions: RingArray,
+        labels: Labels | None,
+        pads: Mapping[str, RingArray],
+    ) -> RingArray:
+        """Take part in a round.
+
+        Args:
+            index: the round's.
+            predictions: this party's share of H, shape (S,).
+            labels: at the label party.
+            pads: w of the links that this party holds, by owner, each of shape (S,).
+
+        Returns:
+            d − w of the link that it owns, shape (S,).
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+            CryptoError: a round's masks were used before.
+        """
+        party, masks = self._party, self._masks
+        share = await gather_shares(party, masks, index, predictions)
+        if share is not None:
+            assert self._residuals is not None  # noqa: S101
+            share = await self._residuals.of(index, share, labels)
+        return await hand_back(party, masks, index, share, pads=pads, shape=predictions.shape)
 
 
 async def gather_shares(
-    party: Party, masks: PairwiseMasks, step: int, share: RingArray
+    party: Party,
+    masks: PairwiseMasks,
+    step: int,
+    share: RingArray,
+    *,
+    kind: type[PredictionShares | HeldOutShares] = PredictionShares,
+    phase: str = "local",
 ) -> RingArray | None:
     """Bring the shares of H to the label party and its partner.
 
@@ -66,6 +115,8 @@ async def gather_shares(
         masks: with all others.
         step: of the job; never gathered before.
         share: this party's of H, residues modulo 2^59, shape (S,).
+        kind: by which they travel; each has masks of its own.
+        phase: of its work.
 
     Returns:
         The label party's or the partner's share of H, shape (S,); None at all others.
@@ -78,17 +129,18 @@ async def gather_shares(
     if not rest:
         return share
     if party.holds_labels:
-        received = await collect(party.channel, rest, PredictionShares, step)
+        received = await collect(party.channel, rest, kind, step)
         for sender, message in received.items():
             expect_shape(sender, message.values, share.shape)
             share = share + message.values
         return ring.reduced(share)
-    async with party.costs.compute("local"):
-        zero = masks.zero_share(party.feature_parties, f"shares of H {step}", share.shape)
+    async with party.costs.compute(phase):
+        context = f"{kind.__name__} {step}"
+        zero = masks.zero_share(party.feature_parties, context, share.shape)
         share = ring.reduced(share + zero)
     if party.name == partner:
         return share
-    await party.channel.send(party.label_party, PredictionShares(step, share))
+    await party.channel.send(party.label_party, kind(step, share))
     return None
 
 
@@ -120,18 +172,19 @@ async def hand_back(
         CryptoError: the step's masks were used before.
     """
     computing = (party.label_party, partner_of(party))
+    held = [each.owner for each in links_of(party) if each.holder == party.name]
     if share is not None:
         for owner in party.others:
             async with party.costs.compute("local"):
                 padded = share
-                if holder_of(party, owner) == party.name:
+                if owner in held:
                     padded = padded - pads[owner]
                 if owner not in computing:
-                    context = f"shares of d {step} {owner}"
+                    context = f"{MaskedResiduals.__name__} {step} {owner}"
                     padded = padded + masks.zero_share(computing, context, shape)
-            await party.channel.send(owner, PaddedResiduals(step, ring.reduced(padded)))
+            await party.channel.send(owner, MaskedResiduals(step, ring.reduced(padded)))
     senders = [name for name in computing if name != party.name]
-    received = await collect(party.channel, senders, PaddedResiduals, step)
+    received = await collect(party.channel, senders, MaskedResiduals, step)
     total = np.zeros(shape, np.uint64) if share is None else share
     for sender, message in received.items():
         expect_shape(sender, message.values, shape)

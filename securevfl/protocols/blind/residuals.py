@@ -3,29 +3,15 @@
 Affine losses have d = c·H + a number of the label: shares of H, with two bits more behind the
 point where c = ¼, are shares of c·H.
 
-Between two parties, per round: both send their share of d minus the pad w of the link that they
-hold, at the same time, 8 bytes a row; the other adds its own share and has d − w.
-
-Learns: nothing: what travels is uniform, under a pad used once.
+Learns: nothing: affine residuals take no message, and of logistic ones see `fourier`.
 """
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from securevfl.arrays import Labels, RingArray
 from securevfl.crypto import ring
 from securevfl.models.losses import QuadraticLoss, TaylorLogistic
 from securevfl.protocols.blind.fourier import FourierResiduals
-from securevfl.protocols.session.party import Party
-from securevfl.runtime.channel import expect_shape
-from securevfl.wire.codec import StepMessage, message_kind
-
-
-@message_kind(63, stage="round", carries="masked")
-class MaskedResiduals(StepMessage):
-    """The sender's share of d minus the pad of the link that it holds, shape (S,)."""
-
-    values: RingArray
 
 
 class ResidualShares(Protocol):
@@ -95,27 +81,3 @@ class LogisticResiduals:
     async def make_ahead(self, rows: int) -> None:
         """Make the pads of so many rows."""
         await self._sigmoid.make_ahead(rows)
-
-
-class BetweenTwo:
-    """How a party comes to d − w of the link that it owns, w being its holder's pad, at K = 2."""
-
-    def __init__(self, party: Party, residuals: ResidualShares) -> None:
-        self._party, self._residuals = party, residuals
-
-    async def masked(
-        self,
-        index: int,
-        predictions: RingArray,
-        labels: Labels | None,
-        pads: Mapping[str, RingArray],
-    ) -> RingArray:
-        """Take part in a round; see `rounds.MaskedResidualsOf`."""
-        party, (peer,) = self._party, self._party.others
-        share = await self._residuals.of(index, predictions, labels)
-        async with party.costs.compute("local"):
-            message = MaskedResiduals(index, ring.reduced(share - pads[peer]))
-        await party.channel.send(peer, message)
-        _, received = await party.channel.receive([peer], MaskedResiduals, index)
-        expect_shape(peer, received.values, share.shape)
-        return ring.reduced(share + received.values)

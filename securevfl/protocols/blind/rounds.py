@@ -12,7 +12,6 @@ Learns:
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from securevfl.crypto import ring
 from securevfl.errors import RangeExceeded
 from securevfl.protocols.blind.ahead import Pads
 from securevfl.protocols.blind.pads import Extrapolation, OwnerPads
+from securevfl.protocols.blind.relays import Relays
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import LARGEST_WEIGHT, REVEALED_BITS, Widths
 from securevfl.protocols.session.party import Party
@@ -34,29 +34,6 @@ class RevealedShare(Message):
     """The top bits of a holder's share of θ, for its owner, shape (P,)."""
 
     values: RingArray
-
-
-class MaskedResidualsOf(Protocol):
-    """Takes a party from its share of H to d − w of its own link; see `residuals.BetweenTwo`."""
-
-    async def masked(
-        self,
-        index: int,
-        predictions: RingArray,
-        labels: Labels | None,
-        pads: Mapping[str, RingArray],
-    ) -> RingArray:
-        """Take part in a round.
-
-        Args:
-            index: the round's.
-            predictions: this party's share of H, shape (S,).
-            labels: at the label party.
-            pads: w of the links that this party holds, by owner, each of shape (S,).
-
-        Returns:
-            d − w of the link that it owns, shape (S,).
-        """
 
 
 class SharedWeights:
@@ -149,7 +126,7 @@ class Rounds:
         *,
         matrices: Mapping[int, Matrices],
         pads: Pads,
-        residuals: MaskedResidualsOf,
+        residuals: Relays,
     ) -> None:
         self._party, self._holder, self._own = party, holder, own
         self._matrices, self._pads, self._residuals = matrices, pads, residuals

@@ -11,23 +11,22 @@ from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.ahead import Links
 from securevfl.protocols.blind.fourier import FourierResiduals
 from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.relays import Relays
 from securevfl.protocols.blind.residuals import (
     AffineResiduals,
-    BetweenTwo,
     LogisticResiduals,
     ResidualShares,
 )
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
 from securevfl.protocols.blind.schedule import Schedule
+from securevfl.protocols.blind.scoring import establish_scoring
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
-from securevfl.protocols.session.gathering import gathering_of
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring, Score
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
 from securevfl.protocols.vertical.program import Trained, Training
@@ -64,6 +63,7 @@ async def take_part(training: Training) -> Trained:
         party, plan, agreement, schedule, widths=widths, scales=scales, matrices=matrices
     )
     residuals = await _residuals(party, plan, widths, series)
+    scoring = await establish_scoring(training, agreement)
     write_down_scorings()
     pads = await links.make(schedule.rounds)
     if residuals is not None:
@@ -74,7 +74,7 @@ async def take_part(training: Training) -> Trained:
         own,
         matrices=matrices,
         pads=pads,
-        residuals=BetweenTwo(party, residuals),
+        residuals=Relays(party, agreement.masks, residuals),
     )
     for each, batch in zip(schedule.rounds, rows, strict=True):
         await rounds.take(each, batch.labels)
@@ -84,9 +84,11 @@ async def take_part(training: Training) -> Trained:
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
+    if scoring is not None:
+        await scoring.ends(plan.rounds, part.model)
     return Trained(
         Kept(plan.rounds, plan.rounds),
-        await _score(training, agreement),
+        [] if scoring is None else scoring.scores,
         LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns),
     )
 
@@ -127,24 +129,3 @@ def _schedule(
     if part.model.intercept:
         penalty[-1] = 0.0
     return Schedule(batches, steps, whitening, penalty)
-
-
-async def _score(training: Training, agreement: Agreement) -> list[Score]:
-    """Score once what was revealed to all; the label party's scores."""
-    party, plan, part = training.party, training.plan, training.part
-    summed = plan.algorithm.held_out(plan) == "summed"
-    by_row = ByRow(party, gathering_of(party, agreement.masks, sums=summed))
-    scoring: FeatureScoring | LabelScoring
-    if training.workplace.data.test_labels is None:
-        scoring = FeatureScoring(party, by_row, plan.timetable, part.held_out)
-    else:
-        scoring = LabelScoring(
-            party,
-            by_row,
-            plan.timetable,
-            inputs=part.held_out,
-            labels=training.workplace.data.test_labels,
-            target_auc=None,
-        )
-    await scoring.ends(plan.rounds, part.model)
-    return scoring.scores

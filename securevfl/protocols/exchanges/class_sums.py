@@ -36,12 +36,18 @@ from securevfl.arrays import FloatArray, Labels, RingArray, is_real
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
-from securevfl.data.tables import as_classes
-from securevfl.errors import ConfigError, RangeExceeded, UnexpectedMessage
-from securevfl.models.scores import binormal_accuracy, binormal_auc
+from securevfl.errors import RangeExceeded, UnexpectedMessage
 from securevfl.protocols.exchange import Session
 from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.held_out_sums import (
+    CLASSES,
+    COLUMNS,
+    combined,
+    groups_of,
+    require_many_rows,
+    score_of_classes,
+)
 from securevfl.protocols.session.keys import exchange_keys
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import Score
@@ -49,9 +55,6 @@ from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING
 from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
-
-CLASSES, COLUMNS = 2, 2
-FEWEST_ROWS = 10
 
 
 @message_kind(20, stage="evaluation", carries="ciphertexts")
@@ -92,33 +95,12 @@ def class_sum_format(plan: Plan) -> ProductFormat:
             matrix_bound=1.0,
             summands=3,
             columns=COLUMNS,
-            vectors=2 * groups_of(plan),
+            vectors=2 * (1 if plan.facts.real_targets else CLASSES),
             rounds=timetable.times(plan.rounds),
             bandwidth_mbit=plan.line.bandwidth_mbit,
             latency_ms=plan.line.latency_ms,
         ),
     )
-
-
-def groups_of(plan: Plan) -> int:
-    """Groups of rows that are summed over: two classes, or all rows of real targets."""
-    return 1 if plan.facts.real_targets else CLASSES
-
-
-def combined(values: RingArray) -> RingArray:
-    """Products or their masks, added up to what the label party may know of them.
-
-    Args:
-        values: by vector and column, shape (4, 2), or (2, 2) of real targets.
-
-    Returns:
-        By class: Σ_g H_B, and Σ_g (H_B² + 2·H_A·H_B), shape (2, 2), modulo 2^64; of real targets
-        Σ (H_B² + 2·e·H_B) alone, shape (1, 1).
-    """
-    groups = len(values) // 2
-    found = values[:groups].copy()
-    found[:, 1] += np.uint64(2) * values[groups:, 0]
-    return found if groups == CLASSES else found[:, 1:]
 
 
 class FeatureClassSums:
@@ -179,22 +161,7 @@ class LabelClassSums:
         Raises:
             ConfigError: a class of fewer than ten rows, or real targets that few of make up.
         """
-        if is_real(labels):
-            weights = np.abs(labels)
-            rows = weights.sum() ** 2 / np.sum(weights**2)
-            if rows < FEWEST_ROWS:
-                raise ConfigError(
-                    f"held-out rows: their targets weigh as much as {rows:.1f} rows would, at "
-                    f"least {FEWEST_ROWS} expected: hide = 'both' scores by a sum over all; "
-                    "eval_every = 'never' trains without"
-                )
-            return
-        counts = np.bincount(as_classes(labels), minlength=CLASSES)
-        if counts.min() < FEWEST_ROWS:
-            raise ConfigError(
-                f"held-out rows: {counts.min()} of class {counts.argmin()}, at least "
-                f"{FEWEST_ROWS} expected: hide = 'both' scores by sums over classes"
-            )
+        require_many_rows(labels, "eval_every = 'never' trains without")
 
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """Ask for the class sums and score by them.
@@ -230,7 +197,7 @@ class LabelClassSums:
     def _sums(self, ours: FloatArray, labels: Labels) -> "_ClassSums | _SquareSum":
         """What is to be summed, of H_A/b, shape (test rows,)."""
         if not is_real(labels):
-            classes = (labels[:, None] == np.arange(CLASSES)).astype(np.float64)
+            classes = groups_of(labels).astype(np.float64)
             return _ClassSums(ours, classes, self._party.loss.middle)
         errors: FloatArray = ours - labels.astype(np.float64) / self._bound
         halvings = max(0, frexp(float(np.max(np.abs(errors))))[1])
@@ -256,15 +223,8 @@ class _ClassSums:
     def score(self, rounds: int, theirs: FloatArray, bound: float) -> Score:
         """From Σ_g H_B/b and Σ_g (H_B² + 2·H_A·H_B)/b², by class."""
         sums = theirs.T + np.stack([self.ours, self.ours**2]) @ self.classes
-        counts = self.classes.sum(axis=0)
-        means = bound * sums[0] / counts
-        variances = np.maximum(bound**2 * sums[1] / counts - means**2, 0.0)
-        return Score(
-            rounds,
-            binormal_auc(means, variances),
-            binormal_accuracy(means - self.middle, variances, counts),
-            binormal=True,
-        )
+        units = np.array([[bound], [bound**2]])
+        return score_of_classes(rounds, units * sums, self.classes.sum(axis=0), self.middle)
 
 
 @dataclass(frozen=True, eq=False)

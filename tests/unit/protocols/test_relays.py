@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from securevfl.arrays import RingArray
 from securevfl.crypto import ring
-from securevfl.crypto.masks import MaskKey, PairwiseMasks
+from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import CryptoError, UnexpectedMessage
 from securevfl.models.losses import loss_for
 from securevfl.protocols.blind.relays import (
-    PaddedResiduals,
+    MaskedResiduals,
     PredictionShares,
     gather_shares,
     hand_back,
@@ -29,6 +29,7 @@ from securevfl.runtime.costs import COMMUNICATION, Costs, FixedCosts
 from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Simulated, simulate
 from securevfl.wire.codec import Message, encode
+from tests.plans import agreed_masks
 
 LABEL, PARTNER = "label", "party 1"
 ROWS = 5
@@ -56,9 +57,9 @@ class MadeMasks(PairwiseMasks):
 
     @override
     def zero_share(self, members: Sequence[str], context: str, shape: tuple[int, ...]) -> RingArray:
-        if context.startswith("shares of d"):
+        if context.startswith("MaskedResiduals"):
             assert set(members) == {LABEL, PARTNER}
-            mask = self._back[context.split(maxsplit=4)[4]]
+            mask = self._back[context.split(maxsplit=2)[2]]
             return mask if self._own_name == LABEL else -mask
         share = np.zeros(shape, np.uint64)
         for name in members:
@@ -70,15 +71,6 @@ class MadeMasks(PairwiseMasks):
 
 def party_of(channel: Channel, costs: Costs, names: tuple[str, ...]) -> Party:
     return Party(channel, costs, names, LABEL, loss_for("logistic", 2, ROWS))
-
-
-def agreed_masks(names: Sequence[str]) -> dict[str, PairwiseMasks]:
-    keys = {name: MaskKey.generate() for name in names}
-    public = {name: key.public_bytes for name, key in keys.items()}
-    return {
-        name: key.agree(name, {n: b for n, b in public.items() if n != name}, b"job")
-        for name, key in keys.items()
-    }
 
 
 def run(
@@ -249,11 +241,11 @@ def test_masks_with_the_partner_alone_are_used_once() -> None:
     masks, shares, pads = agreed_masks(names), words(names), words(names)
     run(names, masks, shares, pads)
     again = agreed_masks(names) | {LABEL: masks[LABEL]}
-    with pytest.raises(CryptoError, match="'shares of d 0 party 2' was used before"):
+    with pytest.raises(CryptoError, match="'MaskedResiduals 0 party 2' was used before"):
         run(names, again, shares, pads)
 
 
-@pytest.mark.parametrize("kind", [PredictionShares, PaddedResiduals])
+@pytest.mark.parametrize("kind", [PredictionShares, MaskedResiduals])
 def test_a_share_of_another_length_is_refused(kind: type[PredictionShares]) -> None:
     names = parties(3)
     masks = agreed_masks(names)

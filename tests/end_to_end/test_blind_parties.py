@@ -1,0 +1,152 @@
+"""Blind training among two, three and five parties, and what its one scoring opens."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from securevfl.crypto import ring
+from securevfl.data.sources import load
+from securevfl.errors import ConfigError
+from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
+from securevfl.protocols.exchanges.class_sums import HeldOutMasks
+from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
+from securevfl.protocols.session.scoring import Score
+from securevfl.training import Environment, TrainingResult
+from tests.end_to_end.conftest import RunJob
+
+ROUNDS = 3
+SETTINGS = {
+    "rounds": ROUNDS,
+    "loss": "taylor-logistic",
+    "local_steps": 5,
+    "batch_size": 64,
+    "start": "zero",
+    "eval_every": 0,
+}
+FIXED_POINT = 3e-3
+
+
+def run(
+    run_job: RunJob,
+    parties: int,
+    scores: str | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> TrainingResult:
+    exchange: dict[str, object] = {"scheme": "blind", "scores": scores}
+    return run_job(load("breast_cancer", parties=parties), exchange, **{**SETTINGS, **settings})
+
+
+@pytest.fixture(scope="module", params=[2, 3, 5])
+def blind(request: pytest.FixtureRequest, run_job: RunJob) -> TrainingResult:
+    return run(run_job, request.param)
+
+
+def test_weights_and_scores_are_those_of_the_same_steps_in_clear(
+    blind: TrainingResult, run_job: RunJob
+) -> None:
+    parties = len(blind.outcomes)
+    plain = run_job(load("breast_cancer", parties=parties), allow_label_leak=True, **SETTINGS)
+    for name, outcome in blind.outcomes.items():
+        expected = plain.outcomes[name].model.weights
+        np.testing.assert_allclose(outcome.model.weights, expected, atol=FIXED_POINT)
+    assert blind.exact_score.auc == pytest.approx(plain.scores[-1].auc, abs=0.002)
+    assert blind.exact_score.auc > 0.95
+
+
+def test_messages_and_hops_of_a_round_are_as_described(blind: TrainingResult) -> None:
+    plan, ledgers = blind.plan, blind.ledgers
+    parties = len(plan.facts.names)
+    expected = plan.exchange.messages(plan.job.exchange, parties)
+    assert expected == max(2, 3 * parties - 4)
+    kinds = (PredictionShares.__name__, MaskedResiduals.__name__)
+    sent = sum(each.messages[kind] for each in ledgers.values() for kind in kinds)
+    assert sent == ROUNDS * expected
+    # The last round is followed by what is revealed.
+    assert max(each.hops for each in ledgers.values()) == ROUNDS * (1 + (parties > 2)) + 1
+    assert blind.costs(2).messages - blind.costs(1).messages == expected
+
+
+def test_every_word_of_a_round_is_used_once(blind: TrainingResult) -> None:
+    words: list[int] = []
+    for view in blind.views.values():
+        for kind in (PredictionShares, MaskedResiduals):
+            for entry in view.received(kind):
+                words += vars(entry.message)["values"].tolist()
+    assert len(set(words)) == len(words)
+    assert max(words) >> ring.RING_BITS == 0
+    # Uniform ones: their mean is in the middle, as that of so many would be.
+    spread = 2.0**ring.RING_BITS / np.sqrt(12 * len(words))
+    assert abs(np.mean(np.array(words, float)) - 2.0 ** (ring.RING_BITS - 1)) < 6 * spread
+
+
+def test_scores_are_binormal_and_open_sums_alone(blind: TrainingResult) -> None:
+    total, labels = blind.predictions[:, 0], blind.test_labels
+    assert len(blind.scores) == 1
+    score = blind.scores[0]
+    assert score.binormal
+    assert score.rounds == ROUNDS
+    by_class = [total[labels == number] for number in (0, 1)]
+    gap = by_class[1].mean() - by_class[0].mean()
+    spread = np.sqrt(sum(each.var() for each in by_class))
+    assert score.auc == pytest.approx(ndtr(gap / spread), abs=1e-3)
+    view = blind.views[blind.plan.facts.label_party]
+    assert not view.received(HeldOutPredictions)
+    assert not view.received(MaskedHeldOutPredictions)
+    assert len(view.received(HeldOutShares)) == len(blind.outcomes) - 2
+    assert len(view.received(HeldOutMasks)) == 1
+
+
+@pytest.mark.parametrize(
+    ("parties", "kind"), [(2, HeldOutPredictions), (3, MaskedHeldOutPredictions)]
+)
+def test_rows_are_opened_where_the_job_says_so(
+    parties: int, kind: type[HeldOutPredictions], run_job: RunJob
+) -> None:
+    result = run(run_job, parties, "rows", rounds=1)
+    assert result.scores == [Score.of(1, result.predictions, result.test_labels)]
+    view = result.views[result.plan.facts.label_party]
+    assert len(view.received(kind)) == parties - 1
+    assert not view.received(HeldOutMasks)
+
+
+def guarded(run_job: RunJob, directory: Path, scores: str | None) -> Path:
+    environment = Environment(guard_directory=directory)
+    exchange: dict[str, object] = {"scheme": "blind", "scores": scores}
+    run_job(load("breast_cancer"), exchange, environment, **{**SETTINGS, "rounds": 1})
+    return directory / "party2" / "held-out.json"
+
+
+def test_the_held_out_guard_counts_rows_and_no_sums(run_job: RunJob, tmp_path: Path) -> None:
+    assert not guarded(run_job, tmp_path, None).exists()
+    assert set(json.loads(guarded(run_job, tmp_path, "rows").read_bytes()).values()) == {1}
+
+
+def test_real_targets_score_by_the_sum_of_squared_errors(run_job: RunJob) -> None:
+    settings = {**SETTINGS, "loss": "squared", "batch_size": "full"}
+    result = run_job(load("diabetes", parties=3), {"scheme": "blind"}, **settings)
+    (score,), exact = result.scores, result.exact_score
+    assert score.rmse == pytest.approx(exact.rmse, rel=1e-3)
+    assert score.r2 == pytest.approx(exact.r2, abs=1e-3)
+    assert score.mae is None
+
+
+def test_a_job_that_never_scores_sends_nothing_for_it(run_job: RunJob) -> None:
+    result = run(run_job, 3, rounds=1, eval_every="never")
+    assert result.scores == []
+    sent = {kind for each in result.ledgers.values() for kind in each.messages}
+    assert not sent & {"HeldOutShares", "EncryptedHeldOut", "Verdict"}
+
+
+@pytest.mark.parametrize("settings", [{"eval_every": 1}, {"target_auc": 0.9}])
+def test_nothing_is_scored_before_the_end(run_job: RunJob, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="knows no parameters before the last round"):
+        run(run_job, 2, **settings)
+
+
+def test_what_is_opened_is_said_for_blind_alone(run_job: RunJob) -> None:
+    with pytest.raises(ConfigError, match="scores says what 'blind' opens at the end, not 'bfv'"):
+        run_job(load("breast_cancer"), {"scheme": "bfv", "scores": "rows"}, **SETTINGS)
