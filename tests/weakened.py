@@ -15,6 +15,7 @@ from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.nth_residues import ShortExponentResidues
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator
 from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
+from securevfl.crypto.ring_products import RingProductEvaluator
 from securevfl.crypto.seal_codec import coefficient_ciphertext
 
 
@@ -42,3 +43,12 @@ class ShortBlinders(FastPaillierEvaluator):
     @override
     def _blinder(self) -> mpz:
         return self.residues.draw()
+
+
+class RingEncryptsNothing(RingProductEvaluator):
+    """The same of products in the ring."""
+
+    @override
+    def _blinder(self) -> bfv._Blinder:
+        mask, residues = self._mask_and_flooding()
+        return bfv._Blinder(coefficient_ciphertext(self._context, residues), mask)

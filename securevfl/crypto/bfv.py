@@ -20,6 +20,7 @@ Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURIT
 Source: docs/decisions/0008-bfv-sizes-follow-the-job.md.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,20 +115,18 @@ class BfvMultiplier:
         """Make one blinder ahead; False where a round's worth is in stock."""
         return self._pool.make_one()
 
-    def _take_in(self, encrypted: bytes) -> list[seal.Ciphertext]:
-        """The inputs, in NTT form."""
+    def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
+        """The inputs, in NTT form, one after the other."""
         size = self._sizes.input_bytes + SEED_BYTES
         if len(encrypted) != self._inputs * size:
             raise CryptoError(
                 f"{len(encrypted)} bytes, {self._inputs} bfv inputs of {size} bytes expected"
             )
-        vectors = []
         for start in range(0, len(encrypted), size):
             c0, seed = unpack_input(self._sizes, encrypted[start : start + size])
             vector = from_seeded(self._context, c0, seed)
             self._evaluator.transform_to_ntt_inplace(vector)
-            vectors.append(vector)
-        return vectors
+            yield vector
 
     def _added(
         self, total: seal.Ciphertext | None, vector: seal.Ciphertext, plain: seal.Plaintext
@@ -247,7 +246,7 @@ class BfvEvaluator(BfvMultiplier):
                 f"{len(addend)} {addend.dtype} addends to {product.columns} columns, int64 within "
                 f"{room} expected"
             )
-        vectors = self._take_in(encrypted)
+        vectors = list(self._take_in(encrypted))
         positions = self._parameters.positions(product.columns)
         side = self._parameters.columns_per_reply
         replies, masks = [], []

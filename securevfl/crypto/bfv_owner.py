@@ -18,6 +18,7 @@ from securevfl.crypto.residues import scaled_message
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     ciphertext_of,
+    coefficients_of,
     seal_errors,
     seeded_parts,
     to_bytes,
@@ -168,9 +169,7 @@ class BfvKeyHolder:
         reply = ciphertext_of(self._context, self._reply_level, polynomials)
         with seal_errors("a reply"):
             self._decryptor.decrypt(reply, plain)
-        present = plain.coeff_count()  # leading zeros are not stored
-        found = [plain.data(i) if i < present else 0 for i in positions.tolist()]
-        return np.array(found, np.uint64)
+        return coefficients_of(plain, positions)
 
 
 class BfvOwner(BfvKeyHolder):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.fixed_point import from_ring, to_ring
+from securevfl.crypto.fixed_point import to_ring
 from securevfl.crypto.scheme import MODULUS_BITS
 
 LIMB_BITS = 32
@@ -39,15 +39,12 @@ def reduced(limbs: RingArray, offset: int, prime: int) -> RingArray:
     """(Σ limbs·2^(32·place) − offset) mod prime, of words below 2^32, most significant first.
 
     Args:
-        limbs: shape (limbs, degree).
+        limbs: shape (up to 5, degree).
         offset: subtracted.
         prime: between 2^31 and 2^61.
     """
-    value = np.zeros(limbs.shape[1], np.uint64)
-    radix = np.uint64(1 << LIMB_BITS)
-    for limb in limbs:
-        value = (multiplied(value, radix, prime) + limb) % np.uint64(prime)
-    return (value + np.uint64(-offset % prime)) % np.uint64(prime)
+    places = [1 << (LIMB_BITS * place) for place in reversed(range(len(limbs)))]
+    return combined(limbs, places, -offset, prime)
 
 
 def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) -> RingArray:
@@ -56,33 +53,28 @@ def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) 
     q·v = t·quotient + remainder with |remainder| ≤ t/2, and q is 0 modulo the prime, so the
     quotient is −remainder/t there.
     """
-    unused = np.uint64(MODULUS_BITS - plain_bits)
-    wrapped = to_ring(values) * np.uint64(modulus % (1 << MODULUS_BITS)) << unused
-    remainder = from_ring(wrapped) >> np.int64(unused)
-    size = np.abs(remainder).view(np.uint64)
+    unused, half = np.uint64(MODULUS_BITS - plain_bits), 1 << (plain_bits - 1)
+    wrapped = to_ring(values) * np.uint64(modulus % (1 << MODULUS_BITS)) + np.uint64(half)
+    shifted = (wrapped << unused) >> unused  # remainder + t/2
     over_t = pow(1 << plain_bits, -1, prime)
-    low, high = size & np.uint64((1 << LIMB_BITS) - 1), size >> np.uint64(LIMB_BITS)
-    of_high = multiplied(np.uint64((over_t << LIMB_BITS) % prime), high, prime)
-    quotient = (of_high + multiplied(np.uint64(over_t), low, prime)) % np.uint64(prime)
-    return np.where(remainder > 0, (np.uint64(prime) - quotient) % np.uint64(prime), quotient)
+    limbs = np.stack([shifted >> np.uint64(LIMB_BITS), shifted & np.uint64((1 << LIMB_BITS) - 1)])
+    return combined(limbs, [-over_t << LIMB_BITS, -over_t], half * over_t, prime)
 
 
-def multiplied(
-    values: RingArray | np.uint64, factor: RingArray | np.uint64, prime: int
-) -> RingArray:
-    """values·factor mod prime, for values below the prime and factors up to 2^32.
-
-    The quotient comes from float64 and may be off by one, which is put right after.
+def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) -> RingArray:
+    """(Σ limbs·factors + offset) mod prime, of words below 2^32.
 
     Args:
-        values: shape (degree,), or one for all factors.
-        factor: shape (degree,), or one for all values.
+        limbs: shape (up to 5, degree).
+        factors: one a limb, of any size.
+        offset: added.
         prime: between 2^31 and 2^61.
     """
-    quotient = (values.astype(np.float64) * np.asarray(factor, np.float64) / prime).astype(
-        np.uint64
-    )
-    # Both products wrap modulo 2^64, their difference is within one prime of its place.
-    rest = (values * factor - quotient * np.uint64(prime)).view(np.int64)
-    rest = np.where(rest < 0, rest + prime, rest)
-    return np.where(rest >= prime, rest - prime, rest).view(np.uint64)
+    total = np.full(limbs.shape[1], offset % prime + prime, np.uint64)
+    for limb, factor in zip(limbs, factors, strict=True):
+        known = factor % prime
+        # The quotient comes from float64 and may be off by one where the rest is next to nothing:
+        # a term is between −1/2^20 and 1 + 1/2^20 primes. Its parts wrap modulo 2^64.
+        quotient = (limb * (known / prime)).astype(np.uint64)
+        total += limb * np.uint64(known) - quotient * np.uint64(prime)
+    return total % np.uint64(prime)

@@ -17,6 +17,8 @@ Learns: the owner M·V + mask, uniform, and nothing of M; the evaluator nothing.
 Source: docs/decisions/0033-products-in-the-ring.md.
 """
 
+from collections.abc import Iterator
+from itertools import chain, islice
 from math import prod
 
 import numpy as np
@@ -132,35 +134,52 @@ class RingProductEvaluator(BfvMultiplier):
             CryptoError: bytes that are no encryption of V under these parameters.
         """
         self._require(matrix)
-        layout = self._layout
-        vectors = self._take_in(encrypted)
-        by_chunk = [
-            vectors[at : at + layout.groups] for at in range(0, layout.inputs, layout.groups)
-        ]
-        positions, masks, replies = layout.positions(), [], []
-        for start in range(0, self.product_format.outputs, layout.side):
-            with seal_errors("an encrypted vector"):
-                totals = self._totals(by_chunk, matrix[start : start + layout.side])
-                for total in totals:
-                    blinder = self._pool.take()
-                    masks.append(blinder.mask[positions])
-                    replies.append(self._finished(total, blinder.ciphertext, positions))
-        return b"".join(replies), _of_replies(layout, self.product_format, np.stack(masks))
+        positions, masks, replies = self._layout.positions(), [], []
+        with seal_errors("an encrypted vector"):
+            for total in self._sums(encrypted, matrix):
+                blinder = self._pool.take()
+                masks.append(blinder.mask[positions])
+                replies.append(self._finished(total, blinder.ciphertext, positions))
+        mask = _of_replies(self._layout, self.product_format, np.stack(masks))
+        return b"".join(replies), mask
 
-    def _totals(
-        self, by_chunk: list[list[seal.Ciphertext]], rows: IntArray
-    ) -> list[seal.Ciphertext | None]:
-        """A few rows of M times V, in NTT form, one ciphertext for each group of columns."""
-        totals: list[seal.Ciphertext | None] = [None] * self._layout.groups
-        for index, vectors in enumerate(by_chunk):
-            start = index * self._layout.chunk
-            plain = self._transformed(rows[:, start : start + self._layout.chunk])
-            if plain is not None:
-                totals = [
-                    self._added(total, vector, plain)
-                    for total, vector in zip(totals, vectors, strict=True)
+    def _sums(self, encrypted: bytes, matrix: IntArray) -> Iterator[seal.Ciphertext | None]:
+        """What replies are made of, in NTT form: inputs or sums are held, whichever are fewer."""
+        layout, inputs = self._layout, self._take_in(encrypted)
+        vectors = (list(islice(inputs, layout.groups)) for _ in range(layout.chunks))
+        rows = [matrix[start : start + layout.side] for start in range(0, len(matrix), layout.side)]
+        nothing: list[seal.Ciphertext | None] = [None] * layout.groups
+        if layout.inputs <= layout.replies:
+            held = list(vectors)
+            for part in rows:
+                totals = nothing
+                for index, group in enumerate(held):
+                    totals = self._with_chunk(totals, index, group, part)
+                yield from totals
+        else:
+            sums = [nothing] * layout.sides
+            for index, group in enumerate(vectors):
+                sums = [
+                    self._with_chunk(totals, index, group, part)
+                    for totals, part in zip(sums, rows, strict=True)
                 ]
-        return totals
+            yield from chain.from_iterable(sums)
+
+    def _with_chunk(
+        self,
+        totals: list[seal.Ciphertext | None],
+        index: int,
+        vectors: list[seal.Ciphertext],
+        rows: IntArray,
+    ) -> list[seal.Ciphertext | None]:
+        """Adds a chunk's products with a few rows of M, one sum for each group of columns."""
+        start = index * self._layout.chunk
+        plain = self._transformed(rows[:, start : start + self._layout.chunk])
+        if plain is None:
+            return totals
+        return [
+            self._added(total, vector, plain) for total, vector in zip(totals, vectors, strict=True)
+        ]
 
     def _transformed(self, block: IntArray) -> seal.Plaintext | None:
         """A part of M as a plaintext in NTT form; None where all is zero."""
@@ -190,16 +209,20 @@ class RingProductEvaluator(BfvMultiplier):
 
     @override
     def _blinder(self) -> _Blinder:
-        """The mask does not fit this context's t: it is added as round(q·mask/t), with flooding."""
+        mask, residues = self._mask_and_flooding()
+        encrypted = seal.Ciphertext()
+        self._encryptor.encrypt_zero(encrypted)
+        self._evaluator.add_inplace(encrypted, coefficient_ciphertext(self._context, residues))
+        return _Blinder(encrypted, mask)
+
+    def _mask_and_flooding(self) -> tuple[RingArray, RingArray]:
+        """A mask, which does not fit this context's t, and round(q·mask/t) + noise by primes."""
         mask = uniform(DEGREE)
         residues = uniform_noise(self._sizes.flood_bits, DEGREE, self._primes)
         for row, prime in zip(residues, self._primes, strict=True):
             scaled = scaled_message(mask.view(np.int64), self._modulus, RING_BITS, prime)
             row[:] = (row + scaled) % np.uint64(prime)
-        encrypted = seal.Ciphertext()
-        self._encryptor.encrypt_zero(encrypted)
-        self._evaluator.add_inplace(encrypted, coefficient_ciphertext(self._context, residues))
-        return _Blinder(encrypted, mask)
+        return mask, residues
 
 
 def _of_replies(layout: RingLayout, fmt: RingProductFormat, values: RingArray) -> RingArray:

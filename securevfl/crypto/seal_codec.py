@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tenseal.sealapi as seal
 import zstandard
+from numpy.typing import NDArray
 
 from securevfl.arrays import RingArray
 from securevfl.errors import CryptoError, KeyMismatch
@@ -32,6 +33,7 @@ _PLAIN, _ZSTANDARD = 0, 2
 _PLAINTEXT_MEMBERS = struct.Struct("<4QQd")
 _CIPHERTEXT_MEMBERS = struct.Struct("<4Q?3Qdq")
 _SEAL_ERRORS = (RuntimeError, ValueError, IndexError, OverflowError, TypeError, MemoryError)
+_FEW = 400  # coefficients that are faster asked for one by one
 SealObject = TypeVar("SealObject", bound=Any)
 
 
@@ -99,6 +101,18 @@ def plaintext(context: seal.SEALContext, coefficients: RingArray) -> seal.Plaint
     """
     members = _PLAINTEXT_MEMBERS.pack(0, 0, 0, 0, coefficients.size, 1.0)
     return _from_parts(context, seal.Plaintext(), _framed([members, *_array(coefficients)]))
+
+
+def coefficients_of(plain: seal.Plaintext, positions: NDArray[np.int64]) -> RingArray:
+    """Coefficients modulo t at these positions, shape (positions,)."""
+    present = plain.coeff_count()  # leading zeros are not stored
+    if len(positions) < _FEW:
+        at = (plain.data(i) if i < present else 0 for i in positions.tolist())
+        return np.fromiter(at, np.uint64, len(positions))
+    words = np.zeros(max(present, int(positions.max()) + 1), np.uint64)
+    body = _body(to_bytes(plain))
+    words[:present] = _words(body, len(body) - 8 * present)
+    return words[positions]
 
 
 def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> seal.Ciphertext:

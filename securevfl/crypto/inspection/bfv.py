@@ -10,33 +10,34 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
-from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
+from securevfl.crypto.bfv_owner import BfvKeyHolder
+from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
 from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_input, unpack_reply
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     ciphertext_of,
+    coefficients_of,
     from_seeded,
     plaintext,
     polynomials_of,
 )
 
 
-class BfvOpening:
-    """What follows from the secret key s and public bytes.
+class Phases:
+    """What follows from the secret key s and ciphertexts.
 
     Args:
-        product_format: of the job.
+        sizes: of the key.
         secret: coefficients of s, −1, 0 or 1, shape (DEGREE,).
     """
 
-    def __init__(self, product_format: ProductFormat, secret: IntArray) -> None:
-        self.parameters = BfvParameters.of(product_format)
-        self.context = self.parameters.context()
-        self.primes = self.parameters.primes()
+    def __init__(self, sizes: BfvSizes, secret: IntArray) -> None:
+        self.sizes = sizes
+        self.context = sizes.context()
+        self.primes = sizes.primes()
         self._operations = seal.Evaluator(self.context)
-        modulo_t = np.uint64((1 << self.parameters.plain_bits) - 1)
+        modulo_t = np.uint64((1 << sizes.plain_bits) - 1)
         self._secret = plaintext(self.context, secret.view(np.uint64) & modulo_t)
 
     def phase(self, ciphertext: seal.Ciphertext) -> tuple[NDArray[np.object_], int]:
@@ -56,14 +57,27 @@ class BfvOpening:
         """Phase minus the nearest plaintext's, shape (DEGREE,)."""
         phase, modulus = self.phase(ciphertext)
         half = modulus >> 1
-        off = ((phase << self.parameters.plain_bits) + half) % modulus - half
-        return np.asarray(off.astype(np.float64) * 2.0**-self.parameters.plain_bits, np.float64)
+        off = ((phase << self.sizes.plain_bits) + half) % modulus - half
+        return np.asarray(off.astype(np.float64) * 2.0**-self.sizes.plain_bits, np.float64)
 
     def inputs(self, encrypted: bytes) -> list[seal.Ciphertext]:
         """An encrypted vector's ciphertexts."""
-        size = self.parameters.input_bytes + SEED_BYTES
+        size = self.sizes.input_bytes + SEED_BYTES
         parts = [encrypted[at : at + size] for at in range(0, len(encrypted), size)]
-        return [from_seeded(self.context, *unpack_input(self.parameters, part)) for part in parts]
+        return [from_seeded(self.context, *unpack_input(self.sizes, part)) for part in parts]
+
+
+class BfvOpening(Phases):
+    """What follows from the secret key s and public bytes.
+
+    Args:
+        product_format: of the job.
+        secret: coefficients of s, −1, 0 or 1, shape (DEGREE,).
+    """
+
+    def __init__(self, product_format: ProductFormat, secret: IntArray) -> None:
+        self.parameters = BfvParameters.of(product_format)
+        super().__init__(self.parameters, secret)
 
     def decrypted(self, encrypted: bytes) -> IntArray:
         """The vector, chunk by chunk: what only the owner should read."""
@@ -137,19 +151,17 @@ class BfvOpening:
         return expected
 
 
-def owner_secret(owner: BfvOwner) -> IntArray:
+def owner_secret(owner: BfvKeyHolder) -> IntArray:
     """An owner's own secret key, coefficients −1, 0 and 1, shape (DEGREE,)."""
     context, primes = owner._context, owner._primes
-    bits, modulus = owner._parameters.plain_bits, owner._modulus
+    bits, modulus = owner._sizes.plain_bits, owner._modulus
     crafted = np.zeros((2, len(primes), DEGREE), np.uint64)
     crafted[1, :, 0] = [(modulus >> bits) % prime for prime in primes]
     plain = seal.Plaintext()
     query = ciphertext_of(context, context.first_parms_id(), crafted)
     owner._decryptor.decrypt(query, plain)
-    count = plain.coeff_count()
-    words = [plain.data(at) if at < count else 0 for at in range(DEGREE)]
-    minus_one = (1 << bits) - 1
-    return np.array([-1 if word == minus_one else word for word in words], np.int64)
+    words = coefficients_of(plain, np.arange(DEGREE)).view(np.int64)
+    return np.where(words == (1 << bits) - 1, -1, words)
 
 
 def crafted_replies(

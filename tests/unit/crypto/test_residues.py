@@ -1,5 +1,6 @@
 """Arithmetic on 64-bit words against Python's integers."""
 
+import operator
 from math import prod
 
 import numpy as np
@@ -8,21 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from securevfl.crypto.residues import multiplied, reduced, scaled_message, uniform_noise
+from securevfl.crypto.residues import combined, reduced, scaled_message, uniform_noise
 
 PRIMES = [4294828033, 281474976546817, 1152921504606830593]
 
 
 @pytest.mark.parametrize("prime", PRIMES)
 @given(data=st.data())
-def test_products_modulo_a_prime_are_exact(prime: int, data: st.DataObject) -> None:
-    values = data.draw(st.lists(st.integers(0, prime - 1), min_size=1, max_size=20))
-    factor = data.draw(st.integers(0, 1 << 32))
-    found = multiplied(np.array(values, np.uint64), np.uint64(factor), prime)
-    assert found.tolist() == [value * factor % prime for value in values]
-    edges = np.array([0, 1, prime - 1, prime // 2], np.uint64)
-    found = multiplied(edges, np.uint64(factor), prime)
-    assert found.tolist() == [int(value) * factor % prime for value in edges]
+def test_sums_of_products_modulo_a_prime_are_exact(prime: int, data: st.DataObject) -> None:
+    largest = (1 << 32) - 1
+    edge = st.sampled_from([0, 1, largest])
+    limbs = data.draw(st.lists(edge | st.integers(0, largest), min_size=1, max_size=5))
+    # Those next to 0 and to the prime make quotients that float64 rounds to the wrong side.
+    near = st.sampled_from(
+        [0, 1, -1, prime // 2, *(pow(max(limb, 1), -1, prime) for limb in limbs)]
+    )
+    some = near | st.integers(-(1 << 200), 1 << 200)
+    factors = data.draw(st.lists(some, min_size=len(limbs), max_size=len(limbs)))
+    offset = data.draw(some)
+    found = combined(np.array(limbs, np.uint64)[:, None], factors, offset, prime)
+    expected = sum(map(operator.mul, limbs, factors)) + offset
+    assert found.tolist() == [expected % prime]
 
 
 @pytest.mark.parametrize("prime", PRIMES)

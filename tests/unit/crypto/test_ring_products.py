@@ -1,0 +1,256 @@
+"""Products in the ring, both ends: what they refuse, and what they hold."""
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+
+from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto import bfv, ring
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
+from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
+from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+from securevfl.crypto.seal_codec import (
+    SEED_BYTES,
+    _body,
+    _framed,
+    from_bytes,
+    of_other_context,
+    to_bytes,
+)
+from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
+
+INNER, OUTPUTS, COLUMNS = 900, 60, 20
+FORMAT = RingProductFormat(INNER, OUTPUTS, COLUMNS, 1 << 12, products=5)
+SHAPE = (OUTPUTS, INNER)
+
+
+@pytest.fixture(scope="module")
+def owner() -> RingProductOwner:
+    return RingProductOwner(FORMAT)
+
+
+@pytest.fixture(scope="module")
+def evaluator(owner: RingProductOwner) -> RingProductEvaluator:
+    return RingProductEvaluator(owner.public_bytes, FORMAT)
+
+
+@pytest.fixture(scope="module")
+def matrix() -> IntArray:
+    return np.random.default_rng(1).integers(-4096, 4096, SHAPE, endpoint=True)
+
+
+@pytest.fixture(scope="module")
+def encrypted(owner: RingProductOwner) -> bytes:
+    return owner.encrypt(ring.uniform(INNER, COLUMNS))
+
+
+@pytest.fixture(scope="module")
+def reply(evaluator: RingProductEvaluator, encrypted: bytes, matrix: IntArray) -> bytes:
+    return evaluator.product(encrypted, matrix)[0]
+
+
+def test_bytes_are_what_the_layout_says(
+    owner: RingProductOwner, encrypted: bytes, reply: bytes
+) -> None:
+    layout = RingLayout.of(FORMAT)
+    assert len(encrypted) == layout.inputs * (layout.sizes.input_bytes + SEED_BYTES)
+    assert len(reply) == layout.replies * reply_bytes(layout.sizes, len(layout.positions()))
+    assert owner.modulus_bits == ring.RING_BITS
+    assert len(owner.fingerprint) == 16
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros((INNER, COLUMNS + 1), np.uint64),
+        np.zeros((INNER - 1, COLUMNS), np.uint64),
+        np.zeros(INNER, np.uint64),
+        np.zeros((INNER, COLUMNS), np.int64),
+        np.full((INNER, COLUMNS), 1 << 59, np.uint64),
+    ],
+)
+def test_values_that_are_no_residues_of_the_shape_are_refused(
+    owner: RingProductOwner, values: RingArray
+) -> None:
+    with pytest.raises(
+        RangeExceeded, match=rf"residues of 59 bits of shape \({INNER}, {COLUMNS}\)"
+    ):
+        owner.encrypt(values)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "says"),
+    [
+        (np.zeros((OUTPUTS, INNER + 1), np.int64), "shape"),
+        (np.zeros((OUTPUTS - 1, INNER), np.int64), "shape"),
+        (np.zeros(SHAPE), "float64"),
+        (np.full(SHAPE, 4097), "is 4097, at most 4096"),
+        (np.full(SHAPE, -4097), "is 4097, at most 4096"),
+        (np.full(SHAPE, -(1 << 63)), "at most 4096"),
+    ],
+)
+def test_a_matrix_beyond_the_format_is_refused(
+    evaluator: RingProductEvaluator, encrypted: bytes, matrix: IntArray, says: str
+) -> None:
+    with pytest.raises(RangeExceeded, match=says):
+        evaluator.product(encrypted, matrix)
+
+
+@pytest.mark.parametrize("cut", [slice(0, -1), slice(0, 0), slice(1, None)])
+def test_inputs_of_another_length_are_refused(
+    evaluator: RingProductEvaluator, encrypted: bytes, matrix: IntArray, cut: slice
+) -> None:
+    with pytest.raises(CryptoError, match="bfv inputs"):
+        evaluator.product(encrypted[cut], matrix)
+
+
+@pytest.mark.parametrize("at", [slice(0, 100), slice(-SEED_BYTES, 1 - SEED_BYTES)])
+def test_inputs_with_other_words_or_seeds_are_refused(
+    evaluator: RingProductEvaluator, encrypted: bytes, matrix: IntArray, at: slice
+) -> None:
+    damaged = bytearray(encrypted)
+    damaged[at] = b"\xff" * len(damaged[at])
+    with pytest.raises(KeyMismatch):
+        evaluator.product(bytes(damaged), matrix)
+
+
+@pytest.mark.parametrize("cut", [slice(0, -1), slice(0, 0), slice(1, None)])
+def test_replies_of_another_length_are_refused(
+    owner: RingProductOwner, reply: bytes, cut: slice
+) -> None:
+    with pytest.raises(CryptoError, match="bfv replies"):
+        owner.decrypt(reply[cut])
+
+
+def test_replies_under_or_to_another_key_are_refused(
+    owner: RingProductOwner, evaluator: RingProductEvaluator, matrix: IntArray, reply: bytes
+) -> None:
+    foreign = RingProductOwner(FORMAT)
+    with pytest.raises(KeyMismatch, match="another key"):
+        foreign.decrypt(reply)
+    mixed, _ = evaluator.product(foreign.encrypt(ring.uniform(INNER, COLUMNS)), matrix)
+    for each in (owner, foreign):
+        with pytest.raises(KeyMismatch, match="another key"):
+            each.decrypt(mixed)
+
+
+def test_damage_is_noticed_in_whichever_reply_it_is(owner: RingProductOwner, reply: bytes) -> None:
+    """Ten random words in c₁ of one reply: 30 of them pass less than once in 10^6."""
+    generator = np.random.default_rng(2)
+    layout = RingLayout.of(FORMAT)
+    positions, size = layout.positions(), len(reply) // layout.replies
+    assert layout.replies > 4  # more than are tested together
+    for at in range(0, len(reply), size):
+        polynomials = unpack_reply(layout.sizes, reply[at : at + size], positions)
+        places = generator.choice(DEGREE, 10, replace=False)
+        polynomials[1, 0, places] = generator.integers(0, owner._primes[0], 10, np.uint64)
+        damaged = pack_reply(layout.sizes, polynomials, positions)
+        with pytest.raises(KeyMismatch, match="damaged"):
+            owner.decrypt(reply[:at] + damaged + reply[at + size :])
+
+
+def test_replies_without_c1_are_refused_although_they_have_no_noise(
+    owner: RingProductOwner, reply: bytes
+) -> None:
+    with pytest.raises(KeyMismatch, match="no c1"):
+        owner.decrypt(bytes(len(reply)))
+
+
+@pytest.mark.parametrize("material", [b"", b"no key", bytes(1000)])
+def test_material_that_is_no_public_key_is_refused(material: bytes) -> None:
+    with pytest.raises(CryptoError):
+        RingProductEvaluator(material, FORMAT)
+
+
+def test_keys_of_other_sizes_or_that_hide_nothing_are_refused(owner: RingProductOwner) -> None:
+    other = RingProductOwner(replace(FORMAT, matrix_bound=1 << 30))
+    with pytest.raises(KeyMismatch):
+        RingProductEvaluator(other.public_bytes, FORMAT)
+    body = bytearray(_body(owner.public_bytes))
+    body[-8 * DEGREE * (len(owner._primes) + 1) :] = bytes(8 * DEGREE * (len(owner._primes) + 1))
+    transparent = b"".join(map(bytes, _framed([bytes(body)])))
+    with pytest.raises(KeyMismatch, match="encrypt nothing"):
+        RingProductEvaluator(transparent, FORMAT)
+
+
+def test_a_key_keeps_its_polynomials_in_another_context(owner: RingProductOwner) -> None:
+    sizes = RingLayout.of(FORMAT).sizes
+    key = from_bytes(sizes.context(), seal.PublicKey(), owner.public_bytes)
+    other = to_bytes(of_other_context(sizes.context(FORMAT.matrix_bits), key))
+    assert _body(other)[32:] == _body(owner.public_bytes)[32:]
+    assert _body(other)[:32] != _body(owner.public_bytes)[:32]
+
+
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        RingProductFormat(1300, 8, 10, 9, bandwidth_mbit=1e6),
+        RingProductFormat(8, 1300, 10, 9, bandwidth_mbit=20.0),
+    ],
+    ids=["more inputs", "more replies"],
+)
+def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
+    fmt: RingProductFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = RingLayout.of(fmt)
+    assert (layout.inputs > layout.replies) == (fmt.inner > fmt.outputs)
+    assert layout.chunks > 1 < layout.sides
+    plaintexts: list[weakref.ref[seal.Plaintext]] = []
+    vectors: list[weakref.ref[seal.Ciphertext]] = []
+    most = [0, 0]
+    made_before_replies: list[int] = []
+    transformed, take_in = RingProductEvaluator._transformed, RingProductEvaluator._take_in
+    blinder = RingProductEvaluator._blinder
+
+    def watched(self: RingProductEvaluator, block: IntArray) -> seal.Plaintext | None:
+        plain = transformed(self, block)
+        if plain is not None:
+            plaintexts.append(weakref.ref(plain))
+        for kind, made in enumerate((plaintexts, vectors)):
+            most[kind] = max(most[kind], sum(each() is not None for each in made))
+        return plain
+
+    def seen(self: RingProductEvaluator, encrypted: bytes) -> Iterator[seal.Ciphertext]:
+        for vector in take_in(self, encrypted):
+            vectors.append(weakref.ref(vector))
+            yield vector
+
+    def replied(self: RingProductEvaluator) -> bfv._Blinder:
+        made_before_replies.append(len(plaintexts))
+        return blinder(self)
+
+    monkeypatch.setattr(RingProductEvaluator, "_blinder", replied)
+    monkeypatch.setattr(RingProductEvaluator, "_transformed", watched)
+    monkeypatch.setattr(RingProductEvaluator, "_take_in", seen)
+    owner = RingProductOwner(fmt)
+    evaluator = RingProductEvaluator(owner.public_bytes, fmt)
+    encrypted = owner.encrypt(ring.uniform(fmt.inner, fmt.columns))
+    matrix = np.ones((fmt.outputs, fmt.inner), np.int64)
+    matrix[: layout.side, : layout.chunk] = 0
+    evaluator.product(encrypted, matrix)
+    assert len(plaintexts) == layout.chunks * layout.sides - 1
+    assert most[0] <= 2
+    assert most[1] <= (layout.inputs if layout.inputs <= layout.replies else 2 * layout.groups)
+    # Where inputs are fewer, a sum becomes a reply before the next one is begun.
+    assert (made_before_replies[0] < len(plaintexts)) == (layout.inputs <= layout.replies)
+
+
+def test_what_is_made_ahead_is_used_once(
+    owner: RingProductOwner, matrix: IntArray, encrypted: bytes
+) -> None:
+    evaluator = RingProductEvaluator(owner.public_bytes, FORMAT)
+    replies = RingLayout.of(FORMAT).replies
+    assert evaluator.lacks_blinders()
+    assert [evaluator.make_blinder() for _ in range(replies + 1)] == [True] * replies + [False]
+    assert not evaluator.lacks_blinders()
+    (first, mask), (second, other) = (evaluator.product(encrypted, matrix) for _ in range(2))
+    assert evaluator.lacks_blinders()
+    assert first != second
+    assert not np.any(mask == other)
+    found = [owner.decrypt(first) - mask, owner.decrypt(second) - other]
+    assert np.array_equal(ring.reduced(found[0]), ring.reduced(found[1]))
