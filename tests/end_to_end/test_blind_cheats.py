@@ -22,7 +22,7 @@ from securevfl.protocols.blind.rounds import SharedWeights
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
 from securevfl.protocols.blind.widths import REVEALED_BITS, Widths
 from securevfl.protocols.vertical.program import Training
-from tests.blind_pads import ClearOwner, Product, Told, run
+from tests.blind_pads import ClearOwner, run
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 LABEL, FEATURE = "party0", "party1"
@@ -91,9 +91,10 @@ def test_junk_in_place_of_pads_is_answered_by_uniform_words() -> None:
     """Masks do not ask what was encrypted: any other steps answer it alike."""
     junk = np.vstack([np.zeros((COLUMNS, 1), np.uint64), ring.uniform(ROWS, 1) & np.uint64(1)])
     drawn = np.random.default_rng(2).integers(-4000, 4000, (2, COLUMNS, COLUMNS + ROWS))
-    first, other = (Product(matrix, junk, ring.uniform(COLUMNS, 1)) for matrix in drawn)
-    other.mask = ring.reduced(first.decrypted - (other.decrypted - other.mask))
-    np.testing.assert_array_equal(other.decrypted, first.decrypted)
+    first, other = (ring.Factor(matrix) @ junk for matrix in drawn)
+    seen = ring.reduced(first + ring.uniform(COLUMNS, 1))
+    mask = ring.reduced(seen - other)
+    np.testing.assert_array_equal(ring.reduced(other + mask), seen)
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, matrix: IntArray, scales: Scales) -> list[FloatArray]:
@@ -152,11 +153,8 @@ def test_whether_a_job_fails_tells_a_holder_that_spoils_it_one_bit(empty: bool) 
         blocks[1][7] = 0.0
     dataset = dataset_of(blocks, labels_of(generator, blocks))
     settings = job(rounds=2)
-    first = run(settings, dataset)
-    label = first.insights[LABEL]
-    # What it encrypts is not what it goes on with: the owner's step is off by −Ω·junk.
-    masks = [each.mask for each in label.products]
 
+    # What it encrypts is not what it goes on with: the owner's step is off by −Ω·junk.
     def spoilt(self: Holding, groups: Mapping[int, Sequence[Round]]) -> PadInputs:
         message = inputs(self, groups)
         words = np.frombuffer(message.for_steps[0], np.uint64).copy().reshape(-1, 2)
@@ -167,9 +165,8 @@ def test_whether_a_job_fails_tells_a_holder_that_spoils_it_one_bit(empty: bool) 
     with pytest.MonkeyPatch.context() as patch:
         inputs = Holding.inputs
         patch.setattr(Holding, "inputs", spoilt)
-        told = {LABEL: Told(label.pads, masks)}
         if empty:
-            assert run(settings, dataset, told).result.rounds == 2
+            assert run(settings, dataset).result.rounds == 2
         else:
             with pytest.raises(RangeExceeded, match="revealed weights reach"):
-                run(settings, dataset, told)
+                run(settings, dataset)
