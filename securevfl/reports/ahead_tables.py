@@ -38,4 +38,5 @@ def ahead_table(columns: Sequence[Column[Any]], rows: Sequence[Row]) -> "Table |
         rows: those of the table above it.
     """
     chosen = [row for row in rows if any_ahead([row])]
-    return table((*columns, *AHEAD), chosen, "made ahead of rounds") if chosen else None
+    title = "made ahead of rounds, part of the totals above"
+    return table((*columns, *AHEAD), chosen, title) if chosen else None

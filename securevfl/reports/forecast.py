@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from securevfl.reports.tables import seconds
-from securevfl.runtime.costs import AHEAD, SETUP, Stopwatch
+from securevfl.runtime.costs import AHEAD, OFFLINE, SETUP, Stopwatch
 
 # A round that took as long says enough; after a shorter one the next, which has nothing to prepare,
 # is worth waiting for.
@@ -31,7 +31,8 @@ class SetupWatch(Stopwatch):
     def charge(self, phase: str, elapsed: float) -> float:
         if phase == AHEAD:
             self.ahead_s += elapsed
-        elif phase != SETUP and self.rounds_began is None:
+        # There are waits in a set-up too, and work in them.
+        elif phase not in {SETUP, OFFLINE} and self.rounds_began is None:
             self.rounds_began = time.perf_counter() - elapsed
             self.ahead_before_s = self.ahead_s
         return elapsed

@@ -36,6 +36,8 @@ class Channel(Protocol):
     ) -> tuple[str, M]:
         """Wait for the next message of a stage from any of the senders.
 
+        Messages of the stage "ahead" wait apart from all others: a round takes its own past them.
+
         Args:
             senders: whose message may come next.
             kind: what it must be.

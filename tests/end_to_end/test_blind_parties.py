@@ -27,7 +27,8 @@ SETTINGS = {
     "start": "zero",
     "eval_every": 0,
 }
-FIXED_POINT = 3e-3
+# Of predictions, most of it from the grid that weights are opened on; a few times what is found.
+FIXED_POINT = 0.03
 
 
 def run(
@@ -45,14 +46,16 @@ def blind(request: pytest.FixtureRequest, run_job: RunJob) -> TrainingResult:
     return run(run_job, request.param)
 
 
-def test_weights_and_scores_are_those_of_the_same_steps_in_clear(
+def test_predictions_and_scores_are_those_of_the_same_steps_in_clear(
     blind: TrainingResult, run_job: RunJob
 ) -> None:
     parties = len(blind.outcomes)
     plain = run_job(load("breast_cancer", parties=parties), allow_label_leak=True, **SETTINGS)
     for name, outcome in blind.outcomes.items():
-        expected = plain.outcomes[name].model.weights
-        np.testing.assert_allclose(outcome.model.weights, expected, atol=FIXED_POINT)
+        np.testing.assert_allclose(
+            outcome.held_out, plain.outcomes[name].held_out, atol=FIXED_POINT
+        )
+    assert plain.predictions.std() > 20 * FIXED_POINT
     assert blind.exact_score.auc == pytest.approx(plain.scores[-1].auc, abs=0.002)
     assert blind.exact_score.auc > 0.95
 

@@ -1,15 +1,20 @@
 """A job that makes something ahead of its rounds, from its ledger to tables, pages and files."""
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typing_extensions import override
 
+from securevfl.data import load
+from securevfl.job import Job
 from securevfl.protocols import catalogue, names
 from securevfl.protocols.exchange import Established, Session
-from securevfl.runtime.costs import AHEAD
+from securevfl.reports.forecast import SetupWatch
+from securevfl.runtime.costs import AHEAD, FixedCosts, Stopwatch
+from securevfl.training import Environment, train
 from securevfl.wire.codec import encode
 from tests.end_to_end.commands import rows_of, run
 from tests.extension import Rounded
@@ -53,13 +58,30 @@ def installed() -> Iterator[None]:
     names.EXCHANGES.remove(Padded.name)
 
 
-def test_training_says_what_was_made_ahead(capsys: Capture) -> None:
+def fix_times(monkeypatch: pytest.MonkeyPatch, watch: type[Stopwatch]) -> None:
+    """Charge nothing but what is made ahead, every time 0.25 s more; what is noted is noted still.
+
+    Whose path counts were open with measured times.
+    """
+    charge, sections = watch.charge, count(1)
+
+    def charged(self: Stopwatch, phase: str, elapsed: float) -> float:
+        charge(self, phase, elapsed)
+        return 0.25 * next(sections) if phase == AHEAD else 0.0
+
+    monkeypatch.setattr(watch, "charge", charged)
+
+
+def test_training_says_what_was_made_ahead(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fix_times(monkeypatch, SetupWatch)
     Path("job.toml").write_text(JOB, encoding="utf-8")
     assert run("train", "job.toml", "--json", "out.json", "--html", "out.html") == 0
     (row,) = rows_of("out.json", "train")
     assert row["ahead_bytes"] == len(encode(PAD)) < row["bytes_sent"]
     assert (row["ahead_messages"], row["ahead_ciphertext_bytes"]) == (1, 0)
-    assert row["ahead_compute_s"] == row["compute_by_phase_s"][AHEAD] > 0
+    assert row["ahead_compute_s"] == row["compute_by_phase_s"][AHEAD] == 0.25
     # 0.5 ms and 400 kB over a line of 1000 Mbit/s.
     assert row["ahead_communication_s"] == pytest.approx(0.0005 + len(encode(PAD)) * 8e-9)
     assert row["compute_s"] + row["communication_s"] == pytest.approx(row["total_s"])
@@ -73,15 +95,34 @@ def test_training_says_what_was_made_ahead(capsys: Capture) -> None:
     assert ">compute ahead</th>" in page
 
 
-def test_a_tradeoff_has_medians_of_it_beside_an_exchange_without(capsys: Capture) -> None:
+def test_a_result_shows_it_where_there_is_some() -> None:
+    environment = Environment(stopwatch=FixedCosts({AHEAD: 0.25}))
+    plain, padded = (
+        train(
+            Job.of(job={"rounds": 2}, exchange={"scheme": scheme}),
+            load("breast_cancer"),
+            environment,
+        )
+        for scheme in ("plain", Padded.name)
+    )
+    assert "ahead" not in repr(plain)
+    # All of it was made before the first round.
+    assert f"made ahead: {padded.costs(1).ahead_s:.3g} s of the total" in repr(padded)
+
+
+def test_a_tradeoff_has_medians_of_it_beside_an_exchange_without(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fix_times(monkeypatch, Stopwatch)
     arguments = ["--exchange", "plain,padded", "--local-steps", "1", "--repeats", "3"]
     files = ["--json", "out.json", "--html", "out.html"]
     assert run("bench", "tradeoff", *arguments, "--target-auc", "0.5", *files) == 0
     plain, padded = rows_of("out.json", "bench tradeoff")
     assert plain["ahead_compute_s"] == plain["ahead_bytes"] == plain["ahead_messages"] == 0
     assert AHEAD not in plain["compute_by_phase_s"]
-    runs = sorted(each["ahead_compute_s"] for each in padded["runs"])
-    assert padded["ahead_compute_s"] == padded["compute_by_phase_s"][AHEAD] == runs[1] > 0
+    first, middle, last = (each["ahead_compute_s"] for each in padded["runs"])
+    assert first < middle < last
+    assert padded["ahead_compute_s"] == padded["compute_by_phase_s"][AHEAD] == middle
     assert padded["ahead_bytes"] == len(encode(PAD))
     _, table = capsys.readouterr().out.split("made ahead of rounds")
     assert "plain" not in table.split("learning rate")[0]

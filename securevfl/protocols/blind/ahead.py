@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 from securevfl.crypto.ring_layout import RingProductFormat
@@ -10,14 +11,16 @@ from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.protocols.blind.links import Link, links_of
 from securevfl.protocols.blind.pads import (
     Corrections,
+    EncryptedPads,
+    EncryptedPoints,
     HolderKeys,
     HolderPads,
     Holding,
+    MaskedShares,
+    MaskedSteps,
     OwnerKeys,
     OwnerPads,
-    PadInputs,
-    PadProducts,
-    products,
+    Owning,
 )
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
 from securevfl.protocols.blind.widths import Widths
@@ -25,7 +28,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.party import Party
-from securevfl.runtime.channel import collect, expect_shape
+from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import AHEAD, SETUP
 from securevfl.runtime.views import Share, record
 
@@ -79,9 +82,13 @@ class Formats:
             )
 
         return cls(
-            of(rows + columns, columns, 1 << scales.entry_bits),
-            of(columns, rows, int(feature_bound * 2.0**widths.feature_bits)),
+            of(columns + rows, columns, 1 << scales.entry_bits),
+            of(columns, columns + rows, int(feature_bound * 2.0**widths.feature_bits)),
         )
+
+
+Group = Mapping[int, Sequence[Round]]
+"""One group of rounds, by its number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +123,7 @@ class Links:
         holdings: Mapping[str, Holding],
     ) -> None:
         self._party, self.own, self._schedule = party, own, schedule
-        self._keys, self._matrices, self._holdings = keys, matrices, holdings
+        self._owning, self._holdings = Owning(own.holder, keys, matrices), holdings
 
     @classmethod
     async def establish(
@@ -173,35 +180,70 @@ class Links:
         Raises:
             PeerError: a peer broke the protocol or is gone.
         """
-        party, groups = self._party, self._schedule.members(rounds)
-        first, holder = rounds[0].index, self.own.holder
+        # Group by group, so that one is on the line while the next is worked on.
+        groups = [{g: each} for g, each in self._schedule.members(rounds).items()]
+        own = OwnerPads()
+        await self._make_steps(groups, own)
+        await self._make_shares(groups, own, rounds)
+        return await self._end(own, rounds)
+
+    async def _make_steps(self, groups: Sequence[Group], own: OwnerPads) -> None:
+        party, holder, owners = self._party, self.own.holder, list(self._holdings)
+        for group, (name, holding) in product(groups, self._holdings.items()):
+            async with party.costs.compute(AHEAD):
+                pads = holding.pads(group)
+            await party.channel.send(name, pads)
+        for group in groups:
+            _, asked = await party.channel.receive([holder], EncryptedPads, _first(group))
+            async with party.costs.compute(AHEAD):
+                reply = self._owning.steps(asked, group, own)
+            await party.channel.send(holder, reply)
+        for group in groups:
+            answers = await collect(party.channel, owners, MaskedSteps, _first(group))
+            for name, answer in answers.items():
+                async with party.costs.compute(AHEAD):
+                    self._holdings[name].take_steps(name, answer, group)
+
+    async def _make_shares(
+        self, groups: Sequence[Group], own: OwnerPads, rounds: Sequence[Round]
+    ) -> None:
+        party, holder, owners = self._party, self.own.holder, list(self._holdings)
+        for holding in self._holdings.values():
+            holding.draw_points(rounds)
+        for group, (name, holding) in product(groups, self._holdings.items()):
+            async with party.costs.compute(AHEAD):
+                points = holding.points(group)
+            await party.channel.send(name, points)
+        for group in groups:
+            _, asked = await party.channel.receive([holder], EncryptedPoints, _first(group))
+            async with party.costs.compute(AHEAD):
+                reply = self._owning.shares(asked, group, own)
+            await party.channel.send(holder, reply)
+        for group in groups:
+            answers = await collect(party.channel, owners, MaskedShares, _first(group))
+            for name, answer in answers.items():
+                async with party.costs.compute(AHEAD):
+                    self._holdings[name].take_shares(name, answer, group)
+
+    async def _end(self, own: OwnerPads, rounds: Sequence[Round]) -> Pads:
+        party, holder = self._party, self.own.holder
+        saw, held = partial(record, party.channel), {}
+        for what, masks in own.masks.items():
+            for index, mask in masks.items():
+                saw(Share(party.name, what, index, mask))
         for name, holding in self._holdings.items():
             async with party.costs.compute(AHEAD):
-                inputs = holding.inputs(groups)
-            await party.channel.send(name, inputs)
-        _, asked = await party.channel.receive([holder], PadInputs, first)
+                held[name], said = holding.ends(name, rounds, saw)
+            await party.channel.send(name, said)
+        _, corrections = await party.channel.receive([holder], Corrections, rounds[0].index)
         async with party.costs.compute(AHEAD):
-            own, reply = products(holder, asked, self._keys, self._matrices, groups)
-        for index in own.steps:
-            record(party.channel, Share(party.name, "steps", index, own.steps[index]))
-            record(party.channel, Share(party.name, "predictions", index, own.predictions[index]))
-        await party.channel.send(holder, reply)
-        held = {}
-        for name, answer in (
-            await collect(party.channel, list(self._holdings), PadProducts, first)
-        ).items():
-            async with party.costs.compute(AHEAD):
-                held[name], corrections = self._holdings[name].take(
-                    name, answer, groups, partial(record, party.channel)
-                )
-            await party.channel.send(name, corrections)
-        _, found = await party.channel.receive([holder], Corrections, first)
-        columns = next(iter(own.steps.values())).size
-        expect_shape(holder, found.values, (len(rounds), columns))
-        own.corrections.update(
-            {each.index: row for each, row in zip(rounds, found.values, strict=True)}
-        )
+            own.take(holder, corrections)
         return Pads(own, held)
+
+
+def _first(group: Group) -> int:
+    (rounds,) = group.values()
+    return rounds[0].index
 
 
 def _fresh_keys(formats: Formats) -> HolderKeys:

@@ -1,22 +1,28 @@
 """What the two parties of a link make ahead of rounds: pads, and shares that follow from them.
 
-Per link and block of rounds; o the holder, k the owner, ζ_r = ζ⟨k⟩_r + τ_r the exchanged point:
+Per link and block of rounds; o the holder, k the owner, ζ_r = ζ⟨k⟩_r + τ_r the exchanged point. The
+rows of a round are those of the batch and, for L2, those of E (`schedule`), each with its pad:
 
-1. o → k: Enc_o(u_r, τ_r) and Enc_o(τ_r), u_r = trunc(w_r); pads w_r of S numbers and shares τ_r of
-   P are uniform, drawn by o (τ_0 = 0: k starts at a point that it knows).
-2. k → o: Enc_o(−N u_r − B τ_r − s_r) and Enc_o(X τ_r − v_r), s_r and v_r uniform, known to k alone.
-3. o decrypts y_r and h_r. Its share of θ_{r+1} is τ_r + trunc(y_r), whatever happens in the round;
-   extrapolated it is σ_{r+1}, and o → k: e_r = σ_{r+1} − τ_{r+1}, which k adds to its own share.
+1. o → k: Enc_o(u_r), u_r = trunc(w_r), for pads w_r that o draws, uniform.
+2. k → o: Enc_o(−N u_r − s_r), s_r uniform and known to k alone. o decrypts y_r.
+3. o → k, under another key: Enc_o(τ_r), for shares τ_r that o draws now, uniform; τ_0 = 0, as k
+   starts at a point that it knows.
+4. k → o: Enc_o(Xτ_r − v_r), v_r uniform and known to k alone. o decrypts h_r.
+5. o's share of θ_{r+1} is τ_r + trunc(y_r), whatever happens in the round; extrapolated it is
+   σ_{r+1}. o → k: e_r = σ_{r+1} − τ_{r+1}, which k adds to its own share, and h_r − w_r of the rows
+   of E, whose residuals are linear in ζ alone.
 
 Rounds of one group are columns of one matrix product.
 
 Learns:
-    owner: nothing: ciphertexts under the holder's key, and e_r, under the pad τ_{r+1}.
+    owner: nothing: ciphertexts under the holder's keys, and words under the pads τ_{r+1} and w_r.
+        Whatever it answers in 2, τ is drawn later, so e_r tells nothing of what was decrypted; with
+        both under one key, or τ drawn before, Enc(τ_{r+1}) in an answer would take that pad off.
     holder: nothing: what it decrypts is under the pads s_r and v_r, re-randomized and flooded.
 Source: docs/decisions/0032-blind.md.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +34,7 @@ from securevfl.crypto import ring
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import EXTRAPOLATION_BITS, Widths
+from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.views import Share
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
@@ -38,26 +45,39 @@ D = TypeVar("D", np.int64, np.uint64)
 
 
 @message_kind(60, stage="ahead", carries="ciphertexts")
-class PadInputs(StepMessage):
-    """Enc(τ, u) and Enc(τ) of each group in a block of rounds; `step` is the block's first."""
+class EncryptedPads(StepMessage):
+    """Enc(u_r) of the rounds of each group in a block; `step` is the block's first."""
 
-    for_steps: Blobs
-    for_predictions: Blobs
+    groups: Blobs
 
 
 @message_kind(61, stage="ahead", carries="ciphertexts")
-class PadProducts(StepMessage):
-    """Their products with [−B | −N] and X, masked, in the same order."""
+class MaskedSteps(StepMessage):
+    """Their products with −N, masked."""
 
-    of_steps: Blobs
-    of_predictions: Blobs
+    groups: Blobs
+
+
+@message_kind(75, stage="ahead", carries="ciphertexts")
+class EncryptedPoints(StepMessage):
+    """Enc(τ_r) in the same way, under the holder's other key."""
+
+    groups: Blobs
+
+
+@message_kind(74, stage="ahead", carries="ciphertexts")
+class MaskedShares(StepMessage):
+    """Their products with X, masked."""
+
+    groups: Blobs
 
 
 @message_kind(62, stage="ahead", carries="masked")
 class Corrections(StepMessage):
-    """e_r of every round of a block, shape (R, P)."""
+    """e_r of every round of a block, and h_r − w_r of the rows of E, each of shape (R, P)."""
 
-    values: RingArray
+    points: RingArray
+    pulls: RingArray
 
 
 @dataclass(frozen=True)
@@ -94,14 +114,36 @@ class OwnerPads:
     """An owner's, by round.
 
     Attributes:
-        predictions: −v_r, shape (S,), to be added to its share of H.
+        predictions: −v_r of the batch's rows, shape (S,), to be added to its share of H.
+        pulls: the same of the rows of E with what the holder sent of them, shape (P,).
         steps: s_r, shape (P,), to be added to its share of the step.
         corrections: e_r, shape (P,).
     """
 
     predictions: dict[int, RingArray] = field(default_factory=dict)
+    pulls: dict[int, RingArray] = field(default_factory=dict)
     steps: dict[int, RingArray] = field(default_factory=dict)
     corrections: dict[int, RingArray] = field(default_factory=dict)
+
+    @property
+    def masks(self) -> dict[str, dict[int, RingArray]]:
+        """Its masks of products, by what they mask and by round."""
+        return {"steps": self.steps, "predictions": self.predictions, "pulls": self.pulls}
+
+    def take(self, holder: str, message: Corrections) -> None:
+        """Add what the holder says at the end.
+
+        Raises:
+            UnexpectedMessage: for another number of rounds or weights.
+        """
+        shape = len(self.steps), next(iter(self.steps.values())).size
+        expect_shape(holder, message.points, shape)
+        expect_shape(holder, message.pulls, shape)
+        for index, point, pull in zip(
+            sorted(self.steps), message.points, message.pulls, strict=True
+        ):
+            self.corrections[index] = point
+            self.pulls[index] = ring.reduced(self.pulls[index] + pull)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +160,9 @@ class OwnerKeys:
 
     for_steps: "RingProductEvaluator"
     for_predictions: "RingProductEvaluator"
+
+
+Groups = Mapping[int, Sequence[Round]]
 
 
 class Holding:
@@ -145,115 +190,168 @@ class Holding:
         self.weights = zeros if weights is None else weights
         self._point = self.weights
         self._pads: dict[int, RingArray] = {}
+        self._pulls: dict[int, RingArray] = {}
+        self._seen_pulls: dict[int, RingArray] = {}
         self._points: dict[int, RingArray] = {}
+        self._steps: dict[int, RingArray] = {}
+        self._predictions: dict[int, RingArray] = {}
 
-    def inputs(self, groups: Mapping[int, Sequence[Round]]) -> PadInputs:
-        """Draw pads of a block, and encrypt them group by group."""
-        for_steps, for_predictions = [], []
-        dropped = self._widths.shared_residual_bits - self._widths.residual_bits
-        rounds = sorted((each for group in groups.values() for each in group), key=_index)
-        for each in rounds:
-            self._points[each.index] = self._point
-            self._pads[each.index] = ring.uniform(each.rows)
-            self._point = ring.uniform(len(self._point))
+    def pads(self, groups: Groups) -> EncryptedPads:
+        """Draw pads of a block, and encrypt what they are truncated to."""
+        widths, blobs = self._widths, []
         for group in groups.values():
-            pads = [ring.truncated(self._pads[r.index], dropped, first=True) for r in group]
-            points = np.stack([self._points[r.index] for r in group], axis=1)
-            both = np.vstack([points, np.stack(pads, axis=1)])
-            for_steps.append(_encrypted(self._keys.for_steps, both))
-            for_predictions.append(_encrypted(self._keys.for_predictions, points))
-        return PadInputs(rounds[0].index, tuple(for_steps), tuple(for_predictions))
+            columns = []
+            for each in group:
+                pad = self._pads[each.index] = ring.uniform(each.rows)
+                pull = self._pulls[each.index] = ring.uniform(len(self._point))
+                parts = (pull, widths.dropped_of_pulls), (pad, widths.dropped_of_residuals)
+                columns.append(
+                    np.hstack([ring.truncated(part, bits, first=True) for part, bits in parts])
+                )
+            blobs.append(_encrypted(self._keys.for_steps, np.stack(columns, axis=1)))
+        return EncryptedPads(_first(groups), tuple(blobs))
 
-    def take(
-        self,
-        owner: str,
-        message: PadProducts,
-        groups: Mapping[int, Sequence[Round]],
-        saw: Callable[[Share], None],
-    ) -> tuple[HolderPads, Corrections]:
-        """Decrypt the owner's products; this party's pads of the block, and e_r.
-
-        Args:
-            owner: whose.
-            message: its products.
-            groups: of the block.
-            saw: told this party's shares.
+    def take_steps(self, owner: str, message: MaskedSteps, groups: Groups) -> None:
+        """Decrypt y of a block.
 
         Raises:
             UnexpectedMessage: another number of products than are due.
-            MalformedMessage: bytes that are no reply under this party's keys.
+            MalformedMessage: bytes that are no reply under this party's key.
         """
-        _require_groups(owner, message.of_steps, message.of_predictions, groups)
-        steps: dict[int, RingArray] = {}
-        predictions: dict[int, RingArray] = {}
-        for place, group in enumerate(groups.values()):
-            found = _decrypted(owner, self._keys.for_steps, message.of_steps[place])
-            seen = _decrypted(owner, self._keys.for_predictions, message.of_predictions[place])
-            for column, each in enumerate(group):
-                steps[each.index] = found[:, column]
-                predictions[each.index] = seen[: each.rows, column]
+        for each, found in _decrypted(owner, self._keys.for_steps, message.groups, groups):
+            self._steps[each.index] = found
+
+    def draw_points(self, rounds: Sequence[Round]) -> None:
+        """Draw shares of the points of a block, once all its steps have been answered."""
+        for each in rounds:
+            self._points[each.index] = self._point
+            self._point = ring.uniform(len(self._point))
+
+    def points(self, groups: Groups) -> EncryptedPoints:
+        """Encrypt them."""
+        blobs = [
+            _encrypted(
+                self._keys.for_predictions,
+                np.stack([self._points[each.index] for each in group], axis=1),
+            )
+            for group in groups.values()
+        ]
+        return EncryptedPoints(_first(groups), tuple(blobs))
+
+    def take_shares(self, owner: str, message: MaskedShares, groups: Groups) -> None:
+        """Decrypt h.
+
+        Raises:
+            UnexpectedMessage: another number of products than are due.
+            MalformedMessage: bytes that are no reply under this party's key.
+        """
+        columns = len(self._point)
+        for each, found in _decrypted(owner, self._keys.for_predictions, message.groups, groups):
+            self._seen_pulls[each.index] = found[:columns]
+            self._predictions[each.index] = found[columns : columns + each.rows]
+
+    def ends(
+        self, owner: str, rounds: Sequence[Round], saw: Callable[[Share], None]
+    ) -> tuple[HolderPads, Corrections]:
+        """This party's pads of a block, and what it says at the end.
+
+        Args:
+            owner: whose.
+            rounds: of the block, in order.
+            saw: told this party's shares.
+        """
         for what, shares in (
             ("residuals", self._pads),
+            ("pull pads", self._pulls),
             ("point", self._points),
-            ("steps", steps),
-            ("predictions", predictions),
+            ("steps", self._steps),
+            ("pulls", self._seen_pulls),
+            ("predictions", self._predictions),
         ):
-            for index in steps:
-                saw(Share(owner, what, index, shares[index]))
+            for each in rounds:
+                saw(Share(owner, what, each.index, shares[each.index]))
+        points = np.stack([self._correction(each) for each in rounds])
+        pulls = [self._seen_pulls.pop(r.index) - self._pulls.pop(r.index) for r in rounds]
+        pads = HolderPads(self._pads, self._predictions, self.weights)
+        self._pads, self._predictions = {}, {}
+        return pads, Corrections(rounds[0].index, points, ring.reduced(np.stack(pulls)))
+
+    def _correction(self, each: Round) -> RingArray:
+        """E of a round, in order; its share of θ moves on."""
         dropped = self._scales.step_bits - self._widths.weight_bits
-        corrections, extrapolation = [], Extrapolation(first=True)
-        rounds = sorted((each for group in groups.values() for each in group), key=_index)
-        for each in rounds:
-            moved = ring.truncated(steps[each.index], dropped, first=True)
-            new = ring.reduced(self._points.pop(each.index) + moved)
-            extrapolated = extrapolation.of(new, self.weights, each.beta)
-            self.weights = new
-            upcoming = self._points.get(each.index + 1, self._point)
-            corrections.append(ring.reduced(extrapolated - upcoming))
-        pads = HolderPads(self._pads, predictions, self.weights)
-        self._pads = {}
-        return pads, Corrections(rounds[0].index, np.stack(corrections))
+        moved = ring.truncated(self._steps.pop(each.index), dropped, first=True)
+        new = ring.reduced(self._points.pop(each.index) + moved)
+        extrapolated = Extrapolation(first=True).of(new, self.weights, each.beta)
+        self.weights = new
+        return ring.reduced(extrapolated - self._points.get(each.index + 1, self._point))
 
 
-def products(
-    holder: str,
-    message: PadInputs,
-    keys: OwnerKeys,
-    matrices: Mapping[int, Matrices],
-    groups: Mapping[int, Sequence[Round]],
-) -> tuple[OwnerPads, PadProducts]:
-    """An owner's part: multiply, and keep the masks.
+class Owning:
+    """An owner's end of its link: it multiplies by its matrices, and keeps the masks.
 
-    Raises:
-        UnexpectedMessage: another number of inputs than are due.
-        MalformedMessage: bytes that are no encryption of so many numbers.
+    Args:
+        holder: who holds.
+        keys: its ends of the holder's.
+        matrices: by group.
     """
-    _require_groups(holder, message.for_steps, message.for_predictions, groups)
-    pads = OwnerPads()
-    of_steps, of_predictions = [], []
-    for place, (group, rounds) in enumerate(groups.items()):
-        found, matrix = message.for_steps[place], matrices[group]
-        try:
-            reply, steps = _product(keys.for_steps, found, matrix.steps)
-            of_steps.append(reply)
-            found = message.for_predictions[place]
-            reply, predictions = _product(keys.for_predictions, found, matrix.features)
-            of_predictions.append(reply)
-        except CryptoError as error:
-            raise MalformedMessage(f"from {holder}: {error}") from error
-        for column, each in enumerate(rounds):
-            pads.steps[each.index] = ring.reduced(-steps[:, column])
-            pads.predictions[each.index] = ring.reduced(-predictions[: each.rows, column])
-    return pads, PadProducts(message.step, tuple(of_steps), tuple(of_predictions))
+
+    def __init__(self, holder: str, keys: OwnerKeys, matrices: Mapping[int, Matrices]) -> None:
+        self._holder, self._keys, self._matrices = holder, keys, matrices
+
+    def steps(self, message: EncryptedPads, groups: Groups, pads: OwnerPads) -> MaskedSteps:
+        """Multiply pads by −N.
+
+        Raises:
+            UnexpectedMessage: another number of inputs than are due.
+            MalformedMessage: bytes that are no encryption of so many numbers.
+        """
+        matrices = {group: self._matrices[group].steps for group in groups}
+        replies = self._products(self._keys.for_steps, message.groups, matrices, groups)
+        for each, mask in replies.masks:
+            pads.steps[each.index] = mask
+        return MaskedSteps(message.step, replies.blobs)
+
+    def shares(self, message: EncryptedPoints, groups: Groups, pads: OwnerPads) -> MaskedShares:
+        """Multiply points by X.
+
+        Raises:
+            UnexpectedMessage: another number of inputs than are due.
+            MalformedMessage: bytes that are no encryption of so many numbers.
+        """
+        matrices = {group: self._matrices[group].features for group in groups}
+        replies = self._products(self._keys.for_predictions, message.groups, matrices, groups)
+        for each, mask in replies.masks:
+            columns = len(pads.steps[each.index])
+            pads.pulls[each.index] = mask[:columns]
+            pads.predictions[each.index] = mask[columns : columns + each.rows]
+        return MaskedShares(message.step, replies.blobs)
+
+    def _products(
+        self,
+        key: "RingProductEvaluator",
+        blobs: Blobs,
+        matrices: Mapping[int, IntArray],
+        groups: Groups,
+    ) -> "_Replies":
+        _require_groups(self._holder, blobs, groups)
+        fmt, replies, masks = key.product_format, [], []
+        for blob, (group, rounds) in zip(blobs, groups.items(), strict=True):
+            filled = _filled(matrices[group], (fmt.outputs, fmt.inner))
+            try:
+                reply, mask = key.product(blob, filled)
+            except CryptoError as error:
+                raise MalformedMessage(f"from {self._holder}: {error}") from error
+            replies.append(reply)
+            masks += [(each, ring.reduced(-mask[:, column])) for column, each in enumerate(rounds)]
+        return _Replies(tuple(replies), masks)
 
 
-def _require_groups(
-    sender: str, first: Blobs, second: Blobs, groups: Mapping[int, Sequence[Round]]
-) -> None:
-    if not len(first) == len(second) == len(groups):
-        raise UnexpectedMessage(
-            f"{sender} sent {len(first)} and {len(second)} products where {len(groups)} are due"
-        )
+@dataclass(frozen=True, eq=False)
+class _Replies:
+    """Products, and what an owner adds to its own share for them, by round."""
+
+    blobs: Blobs
+    masks: list[tuple[Round, RingArray]]
 
 
 def _encrypted(key: "RingProductOwner", values: RingArray) -> bytes:
@@ -262,18 +360,18 @@ def _encrypted(key: "RingProductOwner", values: RingArray) -> bytes:
     return key.encrypt(_filled(values, (fmt.inner, fmt.columns)))
 
 
-def _product(
-    key: "RingProductEvaluator", encrypted: bytes, matrix: IntArray
-) -> tuple[bytes, RingArray]:
-    fmt = key.product_format
-    return key.product(encrypted, _filled(matrix, (fmt.outputs, fmt.inner)))
-
-
-def _decrypted(owner: str, key: "RingProductOwner", reply: bytes) -> RingArray:
-    try:
-        return key.decrypt(reply)
-    except CryptoError as error:
-        raise MalformedMessage(f"from {owner}: {error}") from error
+def _decrypted(
+    owner: str, key: "RingProductOwner", blobs: Blobs, groups: Groups
+) -> Iterator[tuple[Round, RingArray]]:
+    """Every round's column of a block's products."""
+    _require_groups(owner, blobs, groups)
+    for blob, group in zip(blobs, groups.values(), strict=True):
+        try:
+            found = key.decrypt(blob)
+        except CryptoError as error:
+            raise MalformedMessage(f"from {owner}: {error}") from error
+        for column, each in enumerate(group):
+            yield each, found[:, column]
 
 
 def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:
@@ -284,5 +382,10 @@ def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:
     return filled
 
 
-def _index(each: Round) -> int:
-    return each.index
+def _require_groups(sender: str, blobs: Blobs, groups: Groups) -> None:
+    if len(blobs) != len(groups):
+        raise UnexpectedMessage(f"{sender} sent {len(blobs)} products where {len(groups)} are due")
+
+
+def _first(groups: Groups) -> int:
+    return min(each.index for group in groups.values() for each in group)

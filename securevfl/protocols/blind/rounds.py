@@ -2,7 +2,7 @@
 
 Per round r and party: its share of H is X·ζ⟨k⟩ + v_r and the h_r of the links that it holds; from
 shares of d it comes to a = d − w_r of its own link (`residuals`); its share of θ_{r+1} is
-ζ⟨k⟩ + trunc(−N·trunc(a) − Bζ⟨k⟩ + s_r), and extrapolated with e_r of ζ_{r+1}.
+ζ⟨k⟩ + trunc(−N·trunc(a) + s_r), and extrapolated with e_r of ζ_{r+1}.
 
 After the agreed number of rounds holders send the top bits of their share of θ.
 
@@ -55,10 +55,14 @@ class SharedWeights:
         self._extrapolation = Extrapolation(first=False)
         self.weights = ring.encode(start, widths.weight_bits, LARGEST_WEIGHT, "starting weights")
         self.point = self.weights
+        self._pulls = self.weights
 
     def predictions(self, each: Round, matrices: Matrices, pads: OwnerPads) -> RingArray:
-        """Its share of X·ζ, shape (S,)."""
-        return ring.reduced(matrices.of_features @ self.point + pads.predictions.pop(each.index))
+        """Its share of H, shape (S,); what it has of the rows of E stays here."""
+        seen = matrices.of_features @ self.point
+        columns = len(self.point)
+        self._pulls = ring.reduced(seen[:columns] + pads.pulls.pop(each.index))
+        return ring.reduced(seen[columns:] + pads.predictions.pop(each.index))
 
     def move(self, each: Round, matrices: Matrices, pads: OwnerPads, masked: RingArray) -> None:
         """Its part of a round's step.
@@ -70,10 +74,9 @@ class SharedWeights:
             masked: d − w of its link, shape (S,).
         """
         widths = self.widths
-        dropped = widths.shared_residual_bits - widths.residual_bits
-        residuals = ring.truncated(masked, dropped, first=False)
-        step = matrices.of_residuals @ residuals + matrices.of_weights @ self.point
-        step += pads.steps.pop(each.index)
+        parts = (self._pulls, widths.dropped_of_pulls), (masked, widths.dropped_of_residuals)
+        residuals = [ring.truncated(part, bits, first=False) for part, bits in parts]
+        step = matrices.of_residuals @ np.hstack(residuals) + pads.steps.pop(each.index)
         dropped = self._scales.step_bits - widths.weight_bits
         new = ring.reduced(self.point + ring.truncated(step, dropped, first=False))
         extrapolated = self._extrapolation.of(new, self.weights, each.beta)

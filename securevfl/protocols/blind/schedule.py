@@ -2,10 +2,11 @@
 
 Parameters are shared as φ = W⁺θ, in which all directions of the owner's data bend alike
 (`Curvature.whitening`): fixed point then errs by as much in predictions H = XWφ whatever the
-columns, their units and how they are correlated. In a round φ⁺ = ζ − N·d − Bζ from the exchanged
-point ζ, N = W⁺TXᵀ/S and B = W⁺TΛW, Λ = λ but 0 of an intercept, with T of exact steps or of Q
-gradient steps (`LocalSteps.planned`): whatever T, only the owner knows it. Where a batch comes
-again at the same pace, its rounds have the same matrices.
+columns, their units and how they are correlated. In a round φ⁺ = ζ − N·[Eζ; d] from the exchanged
+point ζ: L2 has rows of its own, E = Λ^½·W with Λ = λ but 0 of an intercept, beside those of the
+batch, and N = W⁺T·[Λ^½ | Xᵀ/S], T of exact steps or of Q gradient steps (`LocalSteps.planned`):
+whatever T, only the owner knows N. Where a batch comes again at the same pace, its rounds have the
+same matrices.
 """
 
 from collections.abc import Sequence
@@ -30,8 +31,6 @@ from securevfl.protocols.local_steps import LocalSteps, Planned
 from securevfl.wire.codec import Message, message_kind
 
 LEAST_ENTRY_BITS = 8
-# What L2 may be off by: on a weight over the whole job, or as a part of λ.
-PULL_BITS, PULL_PRECISION_BITS = 10, 3
 
 
 @message_kind(73, stage="setup")
@@ -64,8 +63,8 @@ class Matrices:
     """One group's, at the owner.
 
     Attributes:
-        steps: [−B | −N] with step fraction bits of the product, shape (P, P + S).
-        features: XW, shape (S, P).
+        steps: −N, with step fraction bits in products, shape (P, P + S).
+        features: [E; XW], shape (P + S, P).
     """
 
     steps: IntArray
@@ -74,16 +73,11 @@ class Matrices:
     @cached_property
     def of_residuals(self) -> Factor:
         """−N."""
-        return Factor(self.steps[:, len(self.steps) :])
-
-    @cached_property
-    def of_weights(self) -> Factor:
-        """−B."""
-        return Factor(self.steps[:, : len(self.steps)])
+        return Factor(self.steps)
 
     @cached_property
     def of_features(self) -> Factor:
-        """XW."""
+        """[E; XW]."""
         return Factor(self.features)
 
 
@@ -133,25 +127,24 @@ class Schedule:
         Raises:
             RangeExceeded: steps so small or so many that truncations are likely to go wrong.
         """
-        largest = max(float(np.max(np.abs(self._of_residuals(*g)))) for g in self._groups)
-        pull = max(float(np.max(np.abs(self._pull(planned)))) for _, planned in self._groups)
+        of_rows, of_pulls = (
+            max(float(np.max(np.abs(matrix), initial=0.0)) for matrix in matrices)
+            for matrices in zip(*(self._steps(*group) for group in self._groups), strict=True)
+        )
         values = len(self.rounds) * len(self._penalty)
-        step_bits = least = widths.weight_bits
-        if pull > 0:
-            whole_job = bits_above(len(self.rounds)) + PULL_BITS
-            step_bits = least = least + min(whole_job, PULL_PRECISION_BITS + bits_above(1 / pull))
-        if largest > 0:
+        step_bits = widths.weight_bits
+        if of_rows > 0:
             for entry_bits in range(ENTRY_BITS, LEAST_ENTRY_BITS - 1, -1):
-                of_entries = floor(entry_bits - log2(largest)) + widths.residual_bits
-                step_bits = max(least, of_entries)
+                finest = floor(entry_bits - log2(of_rows)) + widths.residual_bits
+                step_bits = max(widths.weight_bits, finest)
                 if widths.step_failure(step_bits, values) <= ACCEPTED_FAILURE:
                     break
         require_rare(widths.step_failure(step_bits, values), "steps")
         entries = max(
-            largest * 2.0 ** (step_bits - widths.residual_bits),
-            pull * 2.0 ** (step_bits - widths.weight_bits),
+            of_rows * 2.0 ** (step_bits - widths.residual_bits),
+            of_pulls * 2.0 ** (step_bits - widths.pull_bits),
         )
-        return Scales(step_bits, bits_above(max(entries, 1.0) + 1))
+        return Scales(step_bits, bits_above(entries + 1))
 
     def matrices(self, widths: Widths, scales: Scales) -> dict[int, Matrices]:
         """By group, in fixed point."""
@@ -161,24 +154,18 @@ class Schedule:
         }
 
     def _fixed(self, batch: Batch, planned: Planned, widths: Widths, scales: Scales) -> Matrices:
-        def steps(matrix: FloatArray, bits: int) -> IntArray:
-            scaled = np.ldexp(-matrix, scales.step_bits - bits)
-            return encode(scaled, 0, 2.0**scales.entry_bits, "steps")
-
-        of_residuals = steps(self._of_residuals(batch, planned), widths.residual_bits)
-        of_weights = steps(self._pull(planned), widths.weight_bits)
-        features = batch.inputs @ self._whitening[0]
+        of_rows, of_pulls = self._steps(batch, planned)
+        bits = np.repeat([widths.pull_bits, widths.residual_bits], [len(of_pulls), len(batch.rows)])
+        steps = np.ldexp(-np.hstack([of_pulls, of_rows]), scales.step_bits - bits)
+        into, _ = self._whitening
+        features = np.vstack([np.sqrt(self._penalty)[:, None] * into, batch.inputs @ into])
         largest = float(np.max(np.abs(features), initial=0.0))
         return Matrices(
-            np.hstack([of_weights, of_residuals]),
+            encode(steps, 0, 2.0**scales.entry_bits, "steps"),
             encode(features, widths.feature_bits, largest, "features"),
         )
 
-    def _of_residuals(self, batch: Batch, planned: Planned) -> FloatArray:
-        """N."""
-        return self._whitening[1] @ planned.matrix @ batch.inputs.T / len(batch.inputs)
-
-    def _pull(self, planned: Planned) -> FloatArray:
-        """B."""
-        into, out = self._whitening
-        return out @ (planned.matrix * self._penalty) @ into
+    def _steps(self, batch: Batch, planned: Planned) -> tuple[FloatArray, FloatArray]:
+        """N of the batch's rows and of those of E, shapes (P, S) and (P, P)."""
+        moves = self._whitening[1] @ planned.matrix
+        return moves @ batch.inputs.T / len(batch.inputs), moves * np.sqrt(self._penalty)

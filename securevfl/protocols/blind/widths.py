@@ -39,12 +39,14 @@ class Widths:
         weight_bits: of θ.
         residual_bits: of d where it meets a matrix.
         shared_residual_bits: of d in shares before that.
+        pull_bits: of the rows of E where they meet a matrix.
     """
 
     feature_bits: int
     weight_bits: int
     residual_bits: int
     shared_residual_bits: int
+    pull_bits: int
 
     @classmethod
     def of(cls, plan: Plan, agreement: Agreement, series: SigmoidSeries | None) -> "Widths":
@@ -68,6 +70,8 @@ class Widths:
                 PhaseFormat(series, feature_bits + weight_bits).fraction_bits
                 if series is not None
                 else feature_bits + weight_bits + bend_bits,
+                # N has 1/S of E's factor: the same bits for both of what they are multiplied by.
+                min(feature_bits + weight_bits, RESIDUAL_BITS + int(log2(plan.most_batch_rows))),
             )
             for weight_bits in range(MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS - 1, -1)
         ]
@@ -80,6 +84,16 @@ class Widths:
         """Of H in shares."""
         return self.feature_bits + self.weight_bits
 
+    @property
+    def dropped_of_residuals(self) -> int:
+        """Bits that residuals lose."""
+        return self.shared_residual_bits - self.residual_bits
+
+    @property
+    def dropped_of_pulls(self) -> int:
+        """Bits that the rows of E lose."""
+        return self.prediction_bits - self.pull_bits
+
     def row_failure(self, plan: Plan) -> float:
         """Probability that any residual of the job is truncated wrongly."""
         visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
@@ -87,10 +101,9 @@ class Widths:
         return failure_probability(visits * len(plan.facts.names), largest)
 
     def step_failure(self, step_bits: int, values: int) -> float:
-        """The same of so many steps of single weights, and of their extrapolation."""
-        steps = failure_probability(values, TYPICAL_STEP * 2.0**step_bits)
-        extrapolated = TYPICAL_STEP * 2.0 ** (self.weight_bits + EXTRAPOLATION_BITS)
-        return steps + failure_probability(values, extrapolated)
+        """The same of so many steps of single weights, their extrapolation, and rows of E."""
+        bits = step_bits, self.weight_bits + EXTRAPOLATION_BITS, self.prediction_bits
+        return sum(failure_probability(values, TYPICAL_STEP * 2.0**each) for each in bits)
 
 
 def require_rare(probability: float, what: str) -> None:

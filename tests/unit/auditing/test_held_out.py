@@ -87,6 +87,16 @@ def test_where_sums_over_classes_score_there_is_nothing_to_attack(every: int) ->
     assert row.outcome == Immune("scoring shows no prediction of a row")
 
 
+@pytest.mark.parametrize("parties", [2, 3])
+def test_where_parameters_stay_in_shares_rows_are_opened_once_or_never(parties: int) -> None:
+    rows = {"scheme": "blind", "scores": "rows"}
+    (row,) = measured(rows, parties, loss="taylor-logistic").values()
+    assert row.case == OWN
+    assert finding(row).detail["scorings"] == finding(row).detail["rank"] == 1
+    (row,) = measured({"scheme": "blind"}, parties, loss="taylor-logistic").values()
+    assert row.outcome == Immune("scoring shows no prediction of a row")
+
+
 def test_a_job_that_never_scores_shows_nothing() -> None:
     (row,) = measured({"scheme": "bfv"}, eval_every="never").values()
     assert row.outcome == Immune("the job never scores")

@@ -99,7 +99,7 @@ def test_its_table_has_the_rows_that_made_some_and_80_columns() -> None:
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     title, _, _, *lines = console.file.getvalue().rstrip().splitlines()
-    assert title.strip() == "made ahead of rounds"
+    assert title.strip() == "made ahead of rounds, part of the totals above"
     assert len(lines) == 1
     assert " ".join(lines[0].split()) == "paillier-3072 both 10 HE 123 ms 250 ms 373 ms 123 MB"
     assert len(lines[0]) <= 80

@@ -3,7 +3,7 @@
 import time
 
 from securevfl.reports.forecast import Forecast, SetupWatch
-from securevfl.runtime.costs import AHEAD, SETUP
+from securevfl.runtime.costs import AHEAD, OFFLINE, SETUP
 
 
 def forecast(rounds: int, *, may_end: bool = False) -> Forecast:
@@ -40,7 +40,7 @@ def test_set_up_ends_with_the_first_section_of_another_phase() -> None:
         watch.stop(phase)
         return watch.rounds_began
 
-    assert (after(SETUP), after(SETUP)) == (None, None)
+    assert (after(SETUP), after(OFFLINE), after(SETUP)) == (None, None, None)
     before = time.perf_counter()
     began = after("local")
     assert began is not None

@@ -215,22 +215,23 @@ def pad(step: int = 0) -> Pad:
 
 
 def test_what_is_made_ahead_has_components_of_its_own() -> None:
-    async def asks(channel: RealChannel) -> None:
+    def came(channel: RealChannel) -> None:
+        channel.deliver("b", sealed(0, path={AHEAD: 1e6}, message=encode(pad())))
+        channel.deliver("b", sealed(1, path={AHEAD: 2e6}))
+
+    async def program(channel: RealChannel) -> None:
+        costs = channel.costs
+        await channel.send("b", pad())
+        assert set(costs.path) == {AHEAD_COMMUNICATION}
         await channel.receive(["b"], Pad)
-        assert set(channel.costs.path) == {AHEAD, AHEAD_COMMUNICATION}
+        assert set(costs.path) == {AHEAD, AHEAD_COMMUNICATION}
+        assert (costs.path[AHEAD], costs.hops) == (1e6, 0)
         await channel.receive(["b"], Predictions)
+        assert set(costs.path) == {AHEAD, COMMUNICATION}
+        assert (costs.path[AHEAD], costs.hops) == (2e6, 1)
+        assert summed(costs) == pytest.approx(costs.clock.now())
 
-    async def makes(channel: RealChannel) -> None:
-        async with channel.costs.compute(AHEAD):
-            time.sleep(0.02)
-        await channel.send("a", pad())
-        await channel.send("a", predictions())
-
-    costs = together(asks, makes)[0].costs
-    assert set(costs.path) == {AHEAD, AHEAD_COMMUNICATION, COMMUNICATION}
-    assert costs.path[AHEAD] >= 0.02
-    assert costs.hops == 1
-    assert summed(costs) == pytest.approx(costs.clock.now())
+    alone(program, came)
 
 
 def test_a_round_takes_its_own_message_past_one_that_was_sent_ahead() -> None:
