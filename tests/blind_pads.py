@@ -27,10 +27,9 @@ from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.blind import fourier, pads, phase_products
-from securevfl.protocols.blind import description
-from securevfl.protocols.blind.phase_pads import uniform_phases
+from securevfl.protocols.blind import description, fourier, pads, phase_products, training
 from securevfl.protocols.blind.ahead import Links, Pads
+from securevfl.protocols.blind.phase_pads import uniform_phases
 from securevfl.protocols.blind.rounds import Rounds
 from securevfl.protocols.blind.schedule import Round
 from securevfl.protocols.vertical.program import Trained, Training
@@ -92,6 +91,12 @@ class _Drawing:
 _CURRENT: ContextVar[_Drawing | None] = ContextVar("whose words are drawn", default=None)
 
 
+def _masks(*shape: int) -> RingArray:
+    """As the module draws them, weakened perhaps."""
+    drawn: RingArray = vars(ring_products)["uniform"](*shape)
+    return drawn
+
+
 def _draw(kind: str, fresh: Callable[[], Words]) -> Words:
     current = _CURRENT.get()
     return fresh() if current is None else current.draw(kind, fresh)
@@ -127,7 +132,7 @@ class _ClearEvaluator(RingProductEvaluator):
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
         fmt = self.product_format
         values = np.frombuffer(encrypted, np.uint64).reshape(fmt.inner, fmt.columns)
-        mask = _draw("masks", lambda: ring_products.uniform(fmt.outputs, fmt.columns))
+        mask = _draw("masks", lambda: _masks(fmt.outputs, fmt.columns))
         return ring.reduced(ring.Factor(matrix) @ values + mask).tobytes(), mask
 
 
@@ -162,9 +167,7 @@ class _ClearSlotEvaluator(SlotEvaluator):
         return (reply[0].tobytes(), reply[1].tobytes()), masks
 
 
-def run(
-    job: Job, dataset: VerticalDataset, tapes: Mapping[str, Tape] | None = None
-) -> World:
+def run(job: Job, dataset: VerticalDataset, tapes: Mapping[str, Tape] | None = None) -> World:
     """A job with products in clear.
 
     Args:
@@ -195,13 +198,13 @@ def _watch(
     drawings: dict[str, _Drawing],
     tapes: Mapping[str, Tape],
 ) -> None:
-    take_part, zero_share = description.take_part, PairwiseMasks.zero_share
+    take_part, zero_share = training.take_part, PairwiseMasks.zero_share
 
-    async def watched(training: Training) -> Trained:
-        name = training.party.name
+    async def watched(task: Training) -> Trained:
+        name = task.party.name
         drawings[name] = _Drawing(tapes.get(name))
         _CURRENT.set(drawings[name])  # of this party's task
-        return await take_part(training)
+        return await take_part(task)
 
     def share(
         self: PairwiseMasks, members: Sequence[str], context: str, shape: tuple[int, ...]
@@ -218,9 +221,7 @@ def _watch(
     )
 
 
-def _keep(
-    patch: pytest.MonkeyPatch, links: dict[str, Links], rounds: dict[str, Rounds]
-) -> None:
+def _keep(patch: pytest.MonkeyPatch, links: dict[str, Links], rounds: dict[str, Rounds]) -> None:
     make, reveal = Links.make, Rounds.reveal
 
     async def made(self: Links, block: Sequence[Round]) -> Pads:

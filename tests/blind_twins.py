@@ -16,12 +16,12 @@ from securevfl.crypto import ring
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.blind.fourier import MaskedPhases
-from securevfl.protocols.blind.links import links_of
+from securevfl.protocols.blind.links import Link, links_of
 from securevfl.protocols.blind.pads import Corrections
 from securevfl.protocols.blind.relays import MaskedResiduals, PredictionShares
 from securevfl.protocols.blind.residuals import LogisticResiduals
 from securevfl.runtime.views import Decrypted, Received, Share
-from tests.blind_pads import Tape, World, Words, run
+from tests.blind_pads import Tape, Words, World, run
 
 Key = tuple[object, ...]
 Seen = dict[Key, Words]
@@ -39,15 +39,23 @@ def seen_by(world: World, party: str) -> Seen:
         elif isinstance(entry, Decrypted):
             found["decrypted", entry.sender, entry.step] = entry.values
         elif isinstance(entry, Received):
-            kind, message = type(entry.message), entry.message
-            if isinstance(message, Corrections):
-                for index, row in enumerate(message.values):
-                    found[kind, entry.sender, message.step + index] = row
-            elif isinstance(message, MaskedPhases):
-                found[kind, entry.sender, message.step] = np.frombuffer(message.phases, np.uint16)
-            elif isinstance(message, MaskedResiduals | PredictionShares):
-                found[kind, entry.sender, message.step] = message.values
+            found |= _words_of(entry)
     return found
+
+
+def _words_of(entry: Received) -> Seen:
+    message, kind = entry.message, type(entry.message)
+    if isinstance(message, Corrections):
+        rows = range(message.step, message.step + len(message.points))
+        found: Seen = {
+            (kind, entry.sender, i): r for i, r in zip(rows, message.points, strict=True)
+        }
+        return found | {(kind, "pulls", i): r for i, r in zip(rows, message.pulls, strict=True)}
+    if isinstance(message, MaskedPhases):
+        return {(kind, entry.sender, message.step): np.frombuffer(message.phases, np.uint16)}
+    if isinstance(message, MaskedResiduals | PredictionShares):
+        return {(kind, entry.sender, message.step): message.values}
+    return {}
 
 
 def same(one: Seen, other: Seen) -> bool:
@@ -78,6 +86,7 @@ class Twin:
         self._moved = True
         self.party = next(iter(self.world.links.values()))._party
         self.schedule = next(iter(self.world.links.values()))._schedule
+        self.groups = list(self.schedule.members(self.schedule.rounds).values())
         self.honest = [name for name in self.party.names if name not in self.adversaries]
         self.tapes = {name: self.world.tapes[name].copy() for name in self.honest}
 
@@ -118,15 +127,16 @@ class Twin:
         for link in links_of(self.party):
             if link.owner in self.honest and link.holder in self.adversaries:
                 masks = self.tapes[link.owner].drawn["masks"]
-                members = self.schedule.members(self.schedule.rounds)
-                for place, rounds in enumerate(members.values()):
+                of_steps, of_shares = masks[: len(self.groups)], masks[len(self.groups) :]
+                for place, rounds in enumerate(self.groups):
                     for column, each in enumerate(rounds):
-                        for which, what in enumerate(("steps", "predictions")):
-                            missing = self._missing(
-                                link.holder, "share", link.owner, what, each.index
-                            )
-                            mask = masks[2 * place + which]
-                            mask[: len(missing), column] += missing
+
+                        def missing(what: str, link: Link = link, index: int = each.index) -> Words:
+                            return self._missing(link.holder, "share", link.owner, what, index)
+
+                        of_steps[place][:, column] += missing("steps")
+                        both = np.concatenate([missing("pulls"), missing("predictions")])
+                        of_shares[place][: len(both), column] += both
 
     def _predictions(self, index: int) -> None:
         """Shares of zero: what an honest party hands the label party."""
@@ -181,7 +191,7 @@ class Twin:
         for link in links_of(self.party):
             if link.owner not in self.adversaries:
                 continue
-            moved = np.uint64(0)
+            moved: Words = np.zeros(1, np.uint64)
             if link.owner not in (label, partner) and partner in self.honest:
                 assert label in self.honest, "who has the pad knows what it hides"
                 missing = self._missing(link.owner, MaskedResiduals, partner, index)
@@ -191,18 +201,36 @@ class Twin:
                 moved = missing
             if link.holder in self.honest:
                 missing = self._missing(link.owner, MaskedResiduals, link.holder, index)
-                self._move_pad(link.owner, link.holder, 2 * index, missing + moved)
+                self._move_pad(link, self._pad(link, index), missing + moved)
+                missing = self._missing(link.owner, Corrections, "pulls", index)
+                self._move_pad(link, self._pad(link, index) + 1, missing)
 
     def _corrections(self, index: int) -> None:
         """ζ⟨o⟩ of the next exchange."""
         for link in links_of(self.party):
             if link.owner in self.adversaries and link.holder in self.honest:
                 missing = self._missing(link.owner, Corrections, link.holder, index)
-                self._move_pad(link.owner, link.holder, 2 * index + 1, missing)
+                owners, rounds = self._held(link), len(self.schedule.rounds)
+                pads = 2 * rounds * len(owners)
+                place = pads + rounds * owners.index(link.owner) + index
+                self._move_pad(link, place, missing)
 
-    def _move_pad(self, owner: str, holder: str, place: int, by: NDArray[np.uint64]) -> None:
-        """Takes so much off one of the holder's pads for an owner."""
-        held = [link.owner for link in links_of(self.party) if link.holder == holder]
-        pads = self.tapes[holder].drawn["pads"]
-        first = 2 * len(self.schedule.rounds) * held.index(owner)
-        pads[first + place] = ring.reduced(pads[first + place] - by)
+    def _held(self, link: Link) -> list[str]:
+        """The owners whose links a holder holds."""
+        return [each.owner for each in links_of(self.party) if each.holder == link.holder]
+
+    def _pad(self, link: Link, index: int) -> int:
+        """Where on its holder's tape the pad of a round is: group by group, link by link."""
+        owners, before = self._held(link), 0
+        for rounds in self.groups:
+            members = [each.index for each in rounds]
+            if index in members:
+                place = owners.index(link.owner) * len(members) + members.index(index)
+                return before + 2 * place
+            before += 2 * len(owners) * len(members)
+        raise AssertionError(index)
+
+    def _move_pad(self, link: Link, place: int, by: Words) -> None:
+        """Takes so much off one of the holder's words."""
+        pads = self.tapes[link.holder].drawn["pads"]
+        pads[place] = ring.reduced(pads[place] - by)

@@ -83,7 +83,7 @@ COSTS = {
     "rotation_twin": 5.0,
     "held_out_features": 5.0,
     "labels_from_gradients": 3.0,
-    "labels_from_parameters": 3.0,
+    "labels_from_parameters": 5.0,
     "ciphertext_noise": 2.0,
 }
 OTHERS, SLOW, WITH_CURVES = 0.3, 4.0, 1.3

@@ -15,6 +15,7 @@ from securevfl.attacks.ciphertexts import (
     secret_from_crafted_queries,
 )
 from securevfl.auditing.judging import CORRELATION, RECOVERED, Finding
+from securevfl.auditing.measures.products_ahead import ProductsAhead
 from securevfl.auditing.measuring import Reason, attack
 from securevfl.auditing.scoring import shared_values
 from securevfl.auditing.seats import Recording
@@ -116,6 +117,8 @@ def _immune(**schemes: str) -> Reason:
 )
 def ratio(subject: Subject) -> Finding:
     """X from c₁ of replies and of inputs."""
+    if subject.exchange.shares_parameters:
+        return ProductsAhead.of(subject).ratio()
     run = _run(subject, ROWS, 2)
     if isinstance(run.owner, CkksOwner):
         evaluator = CkksEvaluator(run.owner.public_bytes, run.product_format)
@@ -144,6 +147,8 @@ def ratio(subject: Subject) -> Finding:
 )
 def noise(subject: Subject) -> Finding:
     """X from the noise of replies, which the owner sees and whose share X·e it can compute."""
+    if subject.exchange.shares_parameters:
+        return ProductsAhead.of(subject).noise()
     run = _run(subject, ROWS, QUERIES)
     if not isinstance(run.owner, BfvOwner):
         raise ConfigError("this attack reads the noise of bfv replies")

@@ -26,7 +26,7 @@ from securevfl.protocols.blind.widths import REVEALED_BITS
 
 # Jobs are of half of so many people, until all ends together are this many times the people.
 PEOPLE, EQUATIONS_A_PERSON, MOST_JOBS = 160, 1.0, 32
-ROUNDS = 20
+ROUNDS = 12
 
 
 @attack_in_cases(

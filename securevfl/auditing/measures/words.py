@@ -1,8 +1,8 @@
 """Whether words of rounds in shares are as uniform as they should be, as rows of the audit.
 
-What is tried is one link at a time. Its owner and its holder each have words of four quantities:
-residuals, the point, and what came of the two products ahead. A word of one of the two and the
-other's make the hidden number, and a party's own ones are what it combines with what it receives.
+What is tried is one link at a time. Its owner and its holder each have words of some quantities:
+residuals, the point, what L2 pulls by, and what came of the products ahead. A word of one of the
+two and the other's make the hidden number; own ones are what a party combines its messages with.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from securevfl.errors import ConfigError
 
 SURPRISE = Metric("surprise", 6.0, at_most_one=False, is_bound=True)
 ROUNDS, ROWS = 6, 256
-OWNERS, HOLDERS = ("residuals", "point"), ("steps", "predictions")
+OWNERS, HOLDERS = ("residuals", "point", "pull pads"), ("steps", "predictions", "pulls")
 
 
 def nothing_in_shares(subject: Subject) -> str:

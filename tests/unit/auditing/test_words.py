@@ -44,7 +44,7 @@ def test_words_of_a_job_are_uniform_and_go_with_nothing() -> None:
     assert list(found) == ["as owner", "as holder"]
     for cell in found.values():
         assert verdict_of([cell.outcome]) == "resists"
-        assert len(finding(cell).detail["tests"]) == 4
+        assert len(finding(cell).detail["tests"]) == 6
 
 
 def test_other_exchanges_have_no_such_words() -> None:
