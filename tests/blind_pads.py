@@ -6,7 +6,7 @@ from a tape: fresh ones, or those with which a test wants it to run.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -28,7 +28,8 @@ from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.blind import description, fourier, pads, phase_products, training
-from securevfl.protocols.blind.ahead import Links, Pads
+from securevfl.protocols.blind.ahead import Links
+from securevfl.protocols.blind.pads import OwnerPads
 from securevfl.protocols.blind.phase_pads import uniform_phases
 from securevfl.protocols.blind.rounds import Rounds
 from securevfl.protocols.blind.schedule import Round
@@ -222,17 +223,17 @@ def _watch(
 
 
 def _keep(patch: pytest.MonkeyPatch, links: dict[str, Links], rounds: dict[str, Rounds]) -> None:
-    make, reveal = Links.make, Rounds.reveal
+    making, reveal = Links.making, Rounds.reveal
 
-    async def made(self: Links, block: Sequence[Round]) -> Pads:
+    def made(self: Links, block: Sequence[Round], own: OwnerPads) -> AsyncIterator[None]:
         links[self._party.name] = self
-        return await make(self, block)
+        return making(self, block, own)
 
     async def revealed(self: Rounds) -> Words:
         rounds[self._party.name] = self
         return await reveal(self)
 
-    patch.setattr(Links, "make", made)
+    patch.setattr(Links, "making", made)
     patch.setattr(Rounds, "reveal", revealed)
 
 

@@ -18,6 +18,7 @@ from securevfl.job import Job
 from securevfl.protocols.blind.fourier import MaskedPhases
 from securevfl.protocols.blind.links import Link, links_of
 from securevfl.protocols.blind.pads import Corrections
+from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.relays import MaskedResiduals, PredictionShares
 from securevfl.protocols.blind.residuals import LogisticResiduals
 from securevfl.runtime.views import Decrypted, Received, Share
@@ -61,6 +62,15 @@ def _words_of(entry: Received) -> Seen:
 def same(one: Seen, other: Seen) -> bool:
     """Whether two parties saw the same, bit for bit."""
     return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def turned_by(phases: Words, fmt: PhaseFormat) -> NDArray[np.uint64]:
+    """What a share of H is moved by, so that its phase is moved by so much."""
+    multiplier = fmt.series.multiplier
+    even = multiplier & -multiplier
+    odd = pow(multiplier // even, -1, 1 << ring.RING_BITS)
+    places = fmt._dropped - (even.bit_length() - 1)
+    return (phases.astype(np.uint64) << np.uint64(places)) * np.uint64(odd)
 
 
 @dataclass(eq=False)
@@ -139,20 +149,35 @@ class Twin:
                         of_shares[place][: len(both), column] += both
 
     def _predictions(self, index: int) -> None:
-        """Shares of zero: what an honest party hands the label party."""
-        label = self.party.label_party
-        if label not in self.adversaries:
-            return
-        partner, *rest = self.party.feature_parties
-        for name in rest:
-            if name in self.honest:
-                missing = self._missing(label, PredictionShares, name, index)
-                others = [n for n in self.honest if n not in (name, label)]
-                assert others, "all but one: what its share hides is known"
-                takes_up = partner if partner in others else others[0]
-                context = f"{PredictionShares.__name__} {index}"
+        """Shares of zero, or r′ where the receiver has those: what honest parties hand on."""
+        label, partner = self._computing()
+        side = self._logistic(label)
+        kind = PredictionShares if side is None else MaskedPhases
+        for name in (each for each in self.party.feature_parties[1:] if each in self.honest):
+            receiver = label if label in self.adversaries else partner
+            if receiver not in self.adversaries or (receiver, kind) == (partner, PredictionShares):
+                continue
+            missing = self._missing(receiver, kind, name, index)
+            if side is not None:
+                missing = turned_by(missing, side._sigmoid.phase_format)
+            others = [each for each in self.honest if each not in (name, label)]
+            if others:
+                context = f"{kind.__name__} {index}"
                 self._move_zero(name, context, missing)
-                self._move_zero(takes_up, context, -missing)
+                self._move_zero(others[0], context, -missing)
+            else:
+                assert label in self.honest, "all but one: what its share hides is known"
+                self._move_mask(name, index, -missing)
+
+    def _move_mask(self, owner: str, index: int, by: Words) -> None:
+        """Adds so much to what masks the batch's rows of a product."""
+        masks = self.tapes[owner].drawn["masks"]
+        for place, rounds in enumerate(self.groups):
+            for column, each in enumerate(rounds):
+                if each.index == index:
+                    mask = masks[len(self.groups) + place][:, column]
+                    columns = len(mask) - max(r.rows for r in self.schedule.rounds)
+                    mask[columns : columns + each.rows] += by
 
     def _move_zero(self, party: str, context: str, by: NDArray[np.uint64]) -> None:
         zeros = self.tapes[party].zeros
@@ -182,6 +207,7 @@ class Twin:
         places = slice(rows.start * terms, rows.stop * terms)
         missing = self._missing(second, "decrypted", first, 0)[:, places].view(np.int64)
         masks = self.tapes[first].drawn["slots"][0]
+        assert key is not None
         prime = key._parameters.plain_modulus
         masks[:, places] = (masks[:, places].view(np.int64) - missing) % prime
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from securevfl.benchmarks.settings.blind import AheadSettings, BlindSettings
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
@@ -25,6 +26,7 @@ from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.joint_data import JointData
 from securevfl.cli.reporting import keep, measured, say, show
+from securevfl.reports import blind as blind_tables
 from securevfl.reports import tables
 from securevfl.reports import transfer as transfer_tables
 from securevfl.reports.defaults import DEFAULTS, NOTES
@@ -252,6 +254,37 @@ def cost_law(settings: CostLawSettings, data: options.SplitData, output: options
     keep(output, "bench cost-law", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, S = {settings.batch_size}, a round; medians of {settings.repeats}"
     show(output, tables.COST_LAW, rows, title)
+
+
+@command(bench)
+def blind(settings: BlindSettings, data: options.Data, output: options.Output) -> None:
+    """Training that shows nobody anything beside plain and bfv, with what it does ahead."""
+    dataset = data.load()
+    from securevfl.benchmarks.blind import blind as run
+
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench blind", settings, rows, dataset=dataset.name)
+    title = f"{dataset.name}, {typed(settings.network)}; medians of {settings.repeats}"
+    for target in dict.fromkeys(row["target_auc"] for row in rows):
+        own = [row for row in rows if row["target_auc"] == target]
+        to = "" if target is None else f", to AUC {target:g}"
+        show(output, blind_tables.BLIND, own, f"{title}{to}")
+    say(output, *blind_tables.BLIND_NOTES)
+    last = [row for row in rows if row["target_auc"] == rows[-1]["target_auc"]]
+    show(output, blind_tables.BLIND_ROUND, blind_tables.by_round(last), f"{title}, a round")
+    say(output, *blind_tables.ROUND_NOTES)
+
+
+@command(bench)
+def ahead(settings: AheadSettings, data: options.Data, output: options.Output) -> None:
+    """Where the work ahead of blind rounds spends its time."""
+    dataset = data.load()
+    from securevfl.benchmarks.ahead import ahead as run
+
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench ahead", settings, rows, dataset=dataset.name)
+    title = f"{dataset.name}, {settings.steps}, {settings.loss}, {settings.rounds} rounds, profiled"
+    show(output, blind_tables.PLACES, rows, title)
 
 
 @command(bench)

@@ -21,6 +21,7 @@ from typing import Any
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.reports.ahead_tables import with_ahead
+from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
@@ -87,6 +88,10 @@ def audit_matrix(rows: Sequence[Row]) -> Cells:
 def _network(row: Row) -> str:
     chosen = row["settings"]["network"]
     return chosen["preset"] or f"{chosen['latency_ms']:g} ms, {chosen['bandwidth_mbit']:g} Mbit/s"
+
+
+def _target(row: Row) -> str:
+    return "-" if row["target_auc"] is None else f"{row['target_auc']:.2f}"
 
 
 def _homomorphic(row: Row) -> float:
@@ -199,6 +204,11 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "transfer-rounds": by_columns(*_TRANSFER_ROUNDS),
     "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
     "defaults": by_columns(*DEFAULTS),
+    "blind": by_columns(("network", _network), ("to AUC", _target), *BLIND),
+    "blind-joint": by_columns(*BLIND, ("joint", lambda row: f"{row['joint_auc']:.4f}")),
+    "blind-wall": by_columns(*BLIND, ("wall", lambda row: seconds(row["wall_s"]))),
+    "blind-round": lambda rows: by_columns(*BLIND_ROUND)(by_round(rows)),
+    "blind-ahead": by_columns(*PLACES),
     "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),

@@ -10,7 +10,15 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import defaults, network_rows, rounds_rows, rows, theorem_rows, transfer
+from securevfl.reports import (
+    blind,
+    defaults,
+    network_rows,
+    rounds_rows,
+    rows,
+    theorem_rows,
+    transfer,
+)
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
@@ -55,6 +63,13 @@ SMALL: dict[str, tuple[type, int, str]] = {
     ),
     "overhead": (
         rows.OverheadRow, 1, "--samples 16 --features 4 --rounds 5 --repeats 1",
+    ),
+    "blind": (
+        blind.BlindRow, 6,
+        "--steps 3:64 --loss logistic,taylor-logistic --rounds 2 --learning-rate 0.3 --repeats 1",
+    ),
+    "ahead": (
+        blind.AheadRow, 4, "--steps 3:64 --rounds 1 --places 3",
     ),
     "theorem1": (theorem_rows.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (

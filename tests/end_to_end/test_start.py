@@ -29,6 +29,8 @@ COMMANDS = [
             "theorem2",
             "label-guard",
             "l1",
+            "blind",
+            "ahead",
         )
     ),
 ]

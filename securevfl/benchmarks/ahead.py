@@ -1,0 +1,133 @@
+"""Where the work ahead of blind rounds spends its time: what native code would have to do.
+
+cProfile runs in the compute sections of that phase alone, of all parties. Functions of SEAL stand
+for themselves; the others' time, and that of compiled functions they call, is their module's.
+"""
+
+import cProfile
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+
+from typing_extensions import override
+
+import securevfl
+from securevfl.benchmarks.blind import Steps
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.blind import AheadSettings
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.reports.blind import AheadRow
+from securevfl.runtime.costs import AHEAD, Stopwatch
+from securevfl.training import Environment, train
+
+PACKAGE = Path(securevfl.__file__).parent
+SEAL = "<built-in method _sealapi_cpp."
+OTHERS = "others"
+
+
+@dataclass
+class Spent:
+    """Seconds somewhere in the code, without those elsewhere that it called for."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class ProfilingStopwatch(Stopwatch):
+    """Measures compute sections, and where in the code those of some phases spend their time.
+
+    Attributes:
+        spent: by place.
+    """
+
+    def __init__(self, phases: Collection[str]) -> None:
+        super().__init__()
+        self.spent: defaultdict[str, Spent] = defaultdict(Spent)
+        self._phases = phases
+        self._profile = cProfile.Profile()
+
+    @override
+    def start(self) -> None:
+        super().start()
+        self._profile = cProfile.Profile()
+        self._profile.enable()
+
+    @override
+    def stop(self, phase: str) -> float:
+        self._profile.disable()
+        if phase in self._phases:
+            self._take_note()
+        return super().stop(phase)
+
+    def _take_note(self) -> None:
+        for entry in self._profile.getstats():
+            if isinstance(entry.code, str):
+                if entry.code.startswith(SEAL):
+                    self._add(place_of(entry.code), entry.callcount, entry.inlinetime)
+                continue
+            compiled = (
+                each.inlinetime
+                for each in entry.calls or ()
+                if isinstance(each.code, str) and not each.code.startswith(SEAL)
+            )
+            seconds = sum(compiled, entry.inlinetime)
+            self._add(place_of(entry.code), entry.callcount, seconds)
+
+    def _add(self, place: str, calls: int, seconds: float) -> None:
+        spent = self.spent[place]
+        spent.calls += calls
+        spent.seconds += seconds
+
+
+def place_of(code: CodeType | str) -> str:
+    """A function of SEAL, a module of this package by its path, another package, or Python."""
+    if isinstance(code, str):
+        return f"SEAL {code.removeprefix(SEAL).rstrip('>')}"
+    path = Path(code.co_filename)
+    if path.is_relative_to(PACKAGE):
+        return path.relative_to(PACKAGE).as_posix()
+    _, installed, below = path.as_posix().rpartition("/site-packages/")
+    return below.split("/")[0] if installed else "Python"
+
+
+def ahead(
+    settings: AheadSettings, dataset: VerticalDataset, report: Report = silent
+) -> Iterator[AheadRow]:
+    """Train once; yields places, those that take longest first, and then the others together."""
+    steps = Steps.of(settings.steps)
+    rate = None if steps.local_steps == "exact" else settings.learning_rate
+    job = Job.of(
+        job={
+            "name": "ahead",
+            "rounds": settings.rounds,
+            **steps.settings(rate, "constant"),
+            "loss": settings.loss,
+            "eval_every": 0,
+            "seed": settings.seed,
+        },
+        exchange={"scheme": "blind"},
+    )
+    stopwatch = ProfilingStopwatch((AHEAD,))
+    report("the job")
+    result = train(job, dataset, Environment(stopwatch=stopwatch))
+    plan, total = result.plan, sum(each.seconds for each in stopwatch.spent.values())
+    by_time = sorted(stopwatch.spent.items(), key=lambda each: -each[1].seconds)
+    shown, rest = by_time[: settings.places], [spent for _, spent in by_time[settings.places :]]
+    others = Spent(sum(each.calls for each in rest), sum(each.seconds for each in rest))
+    for place, spent in (*shown, (OTHERS, others)):
+        yield {
+            "place": place,
+            "calls": spent.calls,
+            "seconds": spent.seconds,
+            "share": spent.seconds / total,
+            "total_s": total,
+            "dataset": dataset.name,
+            "local_steps": plan.local_steps,
+            "batch_size": plan.batch_size,
+            "loss": plan.loss.name,
+            "columns": [len(table.columns) for table in dataset.parties],
+            "rounds": result.rounds,
+        }
