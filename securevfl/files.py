@@ -67,6 +67,33 @@ def replace_file(path: Path, data: bytes, what: str) -> None:
         raise
 
 
+def wipe_file(path: Path) -> None:
+    """Overwrite a file with zeros, on disk before this returns.
+
+    A file system that writes elsewhere than before (copy on write, flash) keeps what was there
+    until it takes the place again.
+
+    Raises:
+        OSError: there is none, or it cannot be written.
+    """
+    with path.open("r+b", buffering=0) as file:
+        file.write(bytes(path.stat().st_size))
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Have what was made, renamed and deleted in a folder on disk before this returns.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def require_room(sizes: Mapping[Path, int], what: str) -> None:
     """Find out before work whether files could be written after it, and leave nothing behind.
 

@@ -27,6 +27,7 @@ from securevfl.protocols.catalogue import algorithm_of, resolve
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from securevfl.protocols.session.outcome import Ending, PartyOutcome
+from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.state import SessionState
@@ -60,6 +61,8 @@ class Environment:
         paces: by party, how much longer than measured it computes.
         keep_state: called after every round of every party with what it takes to go on.
         resume: by party, where to go on from; all from the same round.
+        pads: where pads are that were made ahead (`make_ahead`): used once if they are there. None
+            keeps none.
     """
 
     keys: KeyMaker = field(default_factory=SchemeKeys)
@@ -74,6 +77,7 @@ class Environment:
     paces: Mapping[str, Pace] = field(default_factory=dict)
     keep_state: Callable[[SessionState], None] | None = None
     resume: Mapping[str, SessionState] = field(default_factory=dict)
+    pads: PadPlaces | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -279,9 +283,9 @@ def train(
         PeerError: a party broke the protocol (with fault injection).
     """
     environment = environment or Environment()
-    plan, dataset = _resolved(job, dataset, environment.modules)
+    plan, dataset = resolved(job, dataset, environment.modules)
     places = {
-        table.name: _workplace(plan, dataset, table, environment) for table in dataset.parties
+        table.name: workplace_of(plan, dataset, table, environment) for table in dataset.parties
     }
     started = time.perf_counter()
     simulated = simulate(
@@ -327,10 +331,10 @@ def plan_for(job: Job, dataset: VerticalDataset, modules: Collection[str] = ()) 
         DataError: data that no job could train on.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
-    return _resolved(job, dataset, modules)[0]
+    return resolved(job, dataset, modules)[0]
 
 
-def _resolved(
+def resolved(
     job: Job, dataset: VerticalDataset, modules: Collection[str]
 ) -> tuple[Plan, VerticalDataset]:
     """The plan, and the rows that take part."""
@@ -359,9 +363,10 @@ def save_models(result: TrainingResult, directory: Path) -> list[Path]:
     return list(models)
 
 
-def _workplace(
+def workplace_of(
     plan: Plan, dataset: VerticalDataset, table: PartyTable, environment: Environment
 ) -> Workplace:
+    """What a party's program is given of an environment, and of the data its own alone."""
     name, facts, wrap = table.name, plan.facts, environment.wrap_model
     with_labels = plan.algorithm.labels_everywhere or name == facts.label_party
     return Workplace(
@@ -381,4 +386,5 @@ def _workplace(
         wrap_model=None if wrap is None else partial(wrap, name),
         keep_state=environment.keep_state,
         resume=environment.resume.get(name),
+        pads=None if environment.pads is None else environment.pads.of(name),
     )

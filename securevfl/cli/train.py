@@ -24,6 +24,7 @@ from securevfl.reports.train_rows import TrainRow
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
     from securevfl.protocols.plan import Plan
+    from securevfl.protocols.session.pad_store import PadPlaces
     from securevfl.protocols.session.state import SessionState
     from securevfl.training import TrainingResult
 
@@ -50,6 +51,10 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Replace models and sessions in the output folder.")
     ] = False,
+    ahead: Annotated[
+        bool,
+        typer.Option("--ahead", help="Make a blind job's pads now, for the run that follows."),
+    ] = False,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
     json: options.Json = None,
@@ -73,18 +78,34 @@ def train(
     dataset = options.job_dataset(described, job, data_dir)
     _tell(dataset, quiet=quiet)
 
+    from securevfl.cli.ahead import (
+        forget_states,
+        make,
+        pad_places,
+        require_only_ahead,
+        settle_pads,
+        show_made,
+    )
     from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
     from securevfl.training import plan_for, save_models
 
     folder, plan = described.output.directory, plan_for(described, dataset)
+    if ahead:
+        require_only_ahead(plan, resume=resume, results=[json, html])
     session = session_to_go_on(plan, folder, resume=resume, force=force)
     require_room_for(plan, dataset, folder, [json, html])
+    places = pad_places(folder)
+    on_pads = settle_pads(plan, places, ahead=ahead, resume=resume, force=force)
     if not quiet:
-        _tell_first(plan, dataset, session)
+        _tell_first(plan, dataset, session, on_pads)
+    if ahead:
+        show_made(make(described, dataset, places), quiet=quiet)
+        return
     with _interruptible(plan, folder):
-        result = _run(described, dataset, plan, session, quiet=quiet)
+        result = _run(described, dataset, plan, session, places, quiet=quiet)
         paths = save_models(result, folder)
         forget_session(folder, plan.facts.names)
+        forget_states(plan, places)
     row = training_row(result, dataset)
     _keep(described, row, json, html)
     if not quiet:
@@ -133,7 +154,10 @@ def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
 
 
 def _tell_first(
-    plan: "Plan", dataset: "VerticalDataset", session: Mapping[str, "SessionState"]
+    plan: "Plan",
+    dataset: "VerticalDataset",
+    session: Mapping[str, "SessionState"],
+    on_pads: str | None,
 ) -> None:
     from rich.console import Console
 
@@ -143,6 +167,8 @@ def _tell_first(
     lines = before(plan, dataset)
     if session:
         lines.append(f"goes on after {_rounds_of(session)} rounds, with new keys and masks")
+    if on_pads is not None:
+        lines.append(on_pads)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
@@ -155,6 +181,7 @@ def _run(
     dataset: "VerticalDataset",
     plan: "Plan",
     session: Mapping[str, "SessionState"],
+    places: "PadPlaces",
     *,
     quiet: bool,
 ) -> "TrainingResult":
@@ -191,6 +218,7 @@ def _run(
                 stopwatch=watch,
                 progress=on_round,
                 resume=session,
+                pads=places,
             ),
         )
 

@@ -298,3 +298,8 @@ class Exchange(ABC):
             RangeExceeded: products could overflow; before any key is made.
             PeerViolation: a peer's key does not fit.
         """
+
+    @property
+    def make_ahead(self) -> Callable[[Any], Awaitable[Any]] | None:
+        """A party's part of making pads before training (`vertical.program.MakeAhead`), if any."""
+        return None

@@ -16,7 +16,7 @@ from securevfl.crypto import ring
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import RangeExceeded
 from securevfl.job import Job
-from securevfl.protocols.blind import training
+from securevfl.protocols.blind import block
 from securevfl.protocols.blind.pads import HolderKeys, Holding, PadInputs, PadProducts
 from securevfl.protocols.blind.rounds import SharedWeights
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
@@ -99,7 +99,7 @@ def test_junk_in_place_of_pads_is_answered_by_uniform_words() -> None:
 def chosen(monkeypatch: pytest.MonkeyPatch, matrix: IntArray, scales: Scales) -> list[FloatArray]:
     """The feature party multiplies residuals by what it likes; what it reads in the end."""
     read: list[FloatArray] = []
-    honest = training._schedule
+    honest = block._schedule
 
     def schedule(task: Training, *others: Any) -> Schedule:  # noqa: ANN401
         made = honest(task, *others)
@@ -118,7 +118,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, matrix: IntArray, scales: Scales) ->
             return np.zeros_like(values)
         return values
 
-    monkeypatch.setattr(training, "_schedule", schedule)
+    monkeypatch.setattr(block, "_schedule", schedule)
     monkeypatch.setattr(SharedWeights, "opened", opened)
     return read
 

@@ -35,6 +35,7 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keeping import KeepState
 from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.pad_agreement import NamePads
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
 from securevfl.protocols.transfer.encrypted_scores import (
@@ -105,6 +106,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     Penalties: st.builds(Penalties, u64, floats, floats),
     MaskedPenalties: st.builds(MaskedPenalties, u64, ring, ring),
     StepTaken: st.builds(StepTaken, u64, floats, st.booleans()),
+    NamePads: st.builds(NamePads, st.booleans(), blob),
 }
 messages = st.one_of([BY_KIND[kind] for kind in kinds() if kind.number < 128])
 

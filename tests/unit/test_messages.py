@@ -33,6 +33,7 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keeping import KeepState
 from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.pad_agreement import NamePads
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
 from securevfl.protocols.transfer.encrypted_scores import (
@@ -88,6 +89,7 @@ EXAMPLES: tuple[Message, ...] = (
     ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
     PredictionShares(1, RING[0]),
     HeldOutShares(3, RING[0]),
+    NamePads(made=True, name=b"\2" * 16),
 )
 
 
@@ -181,6 +183,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "ScoringHello": 55,
         "PredictionShares": 68,
         "HeldOutShares": 70,
+        "NamePads": 79,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

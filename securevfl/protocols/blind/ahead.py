@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
+from securevfl.arrays import RingArray
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.protocols.blind.links import Link, links_of
@@ -173,6 +174,11 @@ class Links:
             await take_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
         )
         return cls(party, own, schedule, keys=keys, matrices=matrices, holdings=holdings)
+
+    def go_on(self, shares: Mapping[str, RingArray]) -> None:
+        """Start with the shares of an earlier run, by owner, as `Holding.go_on` takes them."""
+        for name, holding in self._holdings.items():
+            holding.go_on(shares[name])
 
     async def make(self, rounds: Sequence[Round]) -> Pads:
         """Make everything for a block of rounds.

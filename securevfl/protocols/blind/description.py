@@ -11,6 +11,7 @@ from typing_extensions import override
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, Squared
+from securevfl.protocols.blind.supplies import make_ahead
 from securevfl.protocols.blind.training import take_part
 from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Shown, Variant
 from securevfl.protocols.plan import Plan
@@ -30,6 +31,12 @@ class Blind(Exchange):
     def take_part(self) -> Callable[[Any], Awaitable[Any]]:
         """Rounds in shares."""
         return take_part
+
+    @property
+    @override
+    def make_ahead(self) -> Callable[[Any], Awaitable[Any]]:
+        """All pads, before the job that uses them."""
+        return make_ahead
 
     @override
     def check(self, plan: Plan) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
-from securevfl.errors import UnexpectedMessage
+from securevfl.errors import CryptoError, UnexpectedMessage
 from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.phase_pads import PhasePads, uniform_phases
 from securevfl.protocols.blind.phase_products import (
@@ -50,7 +50,8 @@ class FourierResiduals:
         party: who it is.
         peer: the other computing party.
         phase_format: fixed point of the job.
-        key: its end of the second party's key.
+        key: its end of the second party's key; None where all pads have been made.
+        first: which of the two parties; exactly one says yes.
         pads: what was made before, if any.
     """
 
@@ -59,14 +60,16 @@ class FourierResiduals:
         party: Party,
         peer: str,
         phase_format: PhaseFormat,
-        key: SlotOwner | SlotEvaluator,
+        key: SlotOwner | SlotEvaluator | None,
+        *,
+        first: bool,
         pads: PhasePads | None = None,
     ) -> None:
         self._party = party
         self._peer = peer
         self.phase_format = phase_format
         self._key = key
-        self._first = isinstance(key, SlotEvaluator)
+        self._first = first
         self.pads = PhasePads.none(phase_format) if pads is None else pads
 
     @classmethod
@@ -89,14 +92,17 @@ class FourierResiduals:
         parameters = SlotParameters.of(rows * phase_format.terms)
         exchange_key = peer_slot_key if first else own_slot_key
         key: SlotEvaluator | SlotOwner = await exchange_key(party, peer, parameters)
-        return cls(party, peer, phase_format, key)
+        return cls(party, peer, phase_format, key, first=first)
 
     async def make_ahead(self, rows: int) -> None:
         """Make pads for so many rows, with the peer.
 
         Raises:
             MalformedMessage: bytes that are no ciphertexts of the key.
+            CryptoError: there is no key.
         """
+        if self._key is None:
+            raise CryptoError("phase pads: all of them have been made, no key is there for more")
         party, peer, fmt = self._party, self._peer, self.phase_format
         async with party.costs.compute(AHEAD):
             phases = uniform_phases(rows)

@@ -29,3 +29,13 @@ def links_of(party: Party) -> tuple[Link, ...]:
     return tuple(
         Link(name, partner if name == label_party else label_party) for name in party.names
     )
+
+
+def owners_held_by(party: Party) -> tuple[str, ...]:
+    """Of whose parameters this party holds the other share."""
+    return tuple(each.owner for each in links_of(party) if each.holder == party.name)
+
+
+def holder_of(party: Party) -> str:
+    """Who holds the other share of this party's parameters."""
+    return next(each.holder for each in links_of(party) if each.owner == party.name)

@@ -102,11 +102,13 @@ class HolderPads:
         residuals: w_r, shape (S,).
         predictions: h_r, shape (S,).
         weights: its share of θ after the last of these rounds, shape (P,).
+        path: its shares of θ and of ζ after each round, shape (2, P).
     """
 
     residuals: dict[int, RingArray]
     predictions: dict[int, RingArray]
     weights: RingArray
+    path: dict[int, RingArray]
 
 
 @dataclass(eq=False)
@@ -173,28 +175,23 @@ class Holding:
         keys: its own.
         widths: of the job.
         scales: the owner's.
-        weights: its share of θ where the first block starts; none where the owner knows θ.
     """
 
-    def __init__(
-        self,
-        columns: int,
-        keys: HolderKeys,
-        widths: Widths,
-        scales: Scales,
-        *,
-        weights: RingArray | None = None,
-    ) -> None:
+    def __init__(self, columns: int, keys: HolderKeys, widths: Widths, scales: Scales) -> None:
         self._keys, self._widths, self._scales = keys, widths, scales
-        zeros = np.zeros(columns, np.uint64)
-        self.weights = zeros if weights is None else weights
-        self._point = self.weights
+        # The owner knows θ at the start.
+        self.weights = self._point = np.zeros(columns, np.uint64)
+        self._path: dict[int, RingArray] = {}
         self._pads: dict[int, RingArray] = {}
         self._pulls: dict[int, RingArray] = {}
         self._seen_pulls: dict[int, RingArray] = {}
         self._points: dict[int, RingArray] = {}
         self._steps: dict[int, RingArray] = {}
         self._predictions: dict[int, RingArray] = {}
+
+    def go_on(self, shares: RingArray) -> None:
+        """Start the next block with the shares of θ and ζ of an earlier run, shape (2, P)."""
+        self.weights, self._point = shares
 
     def pads(self, groups: Groups) -> EncryptedPads:
         """Draw pads of a block, and encrypt what they are truncated to."""
@@ -272,8 +269,8 @@ class Holding:
                 saw(Share(owner, what, each.index, shares[each.index]))
         points = np.stack([self._correction(each) for each in rounds])
         pulls = [self._seen_pulls.pop(r.index) - self._pulls.pop(r.index) for r in rounds]
-        pads = HolderPads(self._pads, self._predictions, self.weights)
-        self._pads, self._predictions = {}, {}
+        pads = HolderPads(self._pads, self._predictions, self.weights, self._path)
+        self._pads, self._predictions, self._path = {}, {}, {}
         return pads, Corrections(rounds[0].index, points, ring.reduced(np.stack(pulls)))
 
     def _correction(self, each: Round) -> RingArray:
@@ -282,8 +279,9 @@ class Holding:
         moved = ring.truncated(self._steps.pop(each.index), dropped, first=True)
         new = ring.reduced(self._points.pop(each.index) + moved)
         extrapolated = Extrapolation(first=True).of(new, self.weights, each.beta)
-        self.weights = new
-        return ring.reduced(extrapolated - self._points.get(each.index + 1, self._point))
+        self.weights, upcoming = new, self._points.get(each.index + 1, self._point)
+        self._path[each.index] = np.stack([new, upcoming])
+        return ring.reduced(extrapolated - upcoming)
 
 
 class Owning:

@@ -6,7 +6,10 @@ point where c = ¼, are shares of c·H.
 Learns: nothing: affine residuals take no message, and of logistic ones see `fourier`.
 """
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from securevfl.arrays import Labels, RingArray
 from securevfl.crypto import ring
@@ -36,6 +39,9 @@ class ResidualShares(Protocol):
             PeerError: it failed.
         """
 
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """What was made ahead and is left, by name."""
+
 
 class AffineResiduals:
     """Of a loss whose residuals are affine: without any message, now or ahead.
@@ -59,6 +65,10 @@ class AffineResiduals:
     async def make_ahead(self, rows: int) -> None:
         """Nothing."""
 
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """None."""
+        return {}
+
 
 class LogisticResiduals:
     """Of the logistic loss, by a Fourier series with the other computing party.
@@ -81,3 +91,7 @@ class LogisticResiduals:
     async def make_ahead(self, rows: int) -> None:
         """Make the pads of so many rows."""
         await self._sigmoid.make_ahead(rows)
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Phases and tables."""
+        return self._sigmoid.pads.arrays()

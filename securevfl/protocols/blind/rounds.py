@@ -57,6 +57,15 @@ class SharedWeights:
         self.point = self.weights
         self._pulls = self.weights
 
+    @property
+    def shares(self) -> RingArray:
+        """Of θ and of ζ, shape (2, P)."""
+        return np.stack([self.weights, self.point])
+
+    def go_on(self, shares: RingArray) -> None:
+        """Be where an earlier run was, whose `shares` these are."""
+        self.weights, self.point = shares
+
     def predictions(self, each: Round, matrices: Matrices, pads: OwnerPads) -> RingArray:
         """Its share of H, shape (S,); what it has of the rows of E stays here."""
         seen = matrices.of_features @ self.point

@@ -6,7 +6,9 @@ Masks, keys and noise are never among it: a session that goes on agrees new ones
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -48,7 +50,7 @@ class SessionState:
     rounds: int
     weights: FloatArray
     revealed: Revealed = field(default_factory=dict)
-    in_flight: Mapping[str, FloatArray] = field(default_factory=dict)
+    in_flight: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     data: str = ""
 
     def save(self, path: Path) -> None:

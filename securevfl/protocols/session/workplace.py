@@ -12,6 +12,7 @@ from securevfl.arrays import Labels
 from securevfl.data.tables import OwnRows, PartyTable
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.keys import KeyMaker
+from securevfl.protocols.session.pad_store import PadStore
 from securevfl.protocols.session.state import SessionState
 
 
@@ -73,6 +74,7 @@ class Workplace:
             the weights with it.
         keep_state: called after every round with what it takes to go on from there.
         resume: go on from here.
+        pads: where this party's pads are that were made ahead; None keeps none.
     """
 
     data: PartyData
@@ -85,3 +87,4 @@ class Workplace:
     wrap_model: Callable[[LocalModel], LocalModel] | None = None
     keep_state: Callable[[SessionState], None] | None = None
     resume: SessionState | None = None
+    pads: PadStore | None = None

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
@@ -21,10 +22,10 @@ from securevfl.protocols.vertical.program import Training
 class Remembers(Protocol):
     """Whoever keeps something from round to round beside the model and the guard's count."""
 
-    def arrays(self) -> dict[str, FloatArray]:
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
         """All of it, by name."""
 
-    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Put all of it back."""
 
 

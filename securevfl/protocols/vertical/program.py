@@ -6,6 +6,7 @@ the labels only where the algorithm says so.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -65,7 +66,23 @@ class Trained:
     losses: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True)
+class MadeAhead:
+    """What a party made and wrote ahead of the rounds.
+
+    Attributes:
+        path: where.
+        size: in bytes.
+        rounds: for how many.
+    """
+
+    path: Path
+    size: int
+    rounds: int
+
+
 Train = Callable[[Training], Awaitable[Trained]]
+MakeAhead = Callable[[Training], Awaitable[MadeAhead]]
 
 
 async def run_party(
@@ -87,6 +104,52 @@ async def run_party(
         HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
         BudgetExhausted: the job would spend more than its privacy budget.
     """
+    training, unit = _begun(channel, costs, plan, workplace)
+    party, part, workplace = training.party, training.part, training.workplace
+    trained = await train(training)
+    saved = part.saved(trained.kept.rounds)
+    note_last_scoring(party, plan, workplace, saved)
+    return PartyOutcome(
+        model=saved,
+        rounds=trained.kept.done,
+        scores=[score.in_units(unit) for score in trained.scores],
+        key_fingerprint=trained.key.fingerprint if trained.key is not None else None,
+        key_bits=trained.key.key_bits if trained.key is not None else None,
+        leakage=trained.leakage,
+        held_out=part.model.predict(part.held_out),
+        ended=trained.ended,
+        learned=trained.learned,
+        # Of all rounds, also where training ended before: when it does follows from the data.
+        privacy=None if plan.account is None else plan.account.after(plan.rounds),
+        path=trained.path,
+        losses=tuple(unit**2 * loss for loss in trained.losses),
+        kept=trained.kept,
+    )
+
+
+async def run_ahead(
+    channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, make: MakeAhead
+) -> MadeAhead:
+    """Take one party through what a job can do before its rounds.
+
+    Args:
+        channel: to the others.
+        costs: its ledger.
+        plan: of the job.
+        workplace: its data, and where it keeps what it makes.
+        make: its part of that.
+
+    Raises:
+        PeerError: a peer broke the protocol or is gone.
+        DataError: what is made cannot be kept.
+    """
+    return await make(_begun(channel, costs, plan, workplace)[0])
+
+
+def _begun(
+    channel: Channel, costs: Costs, plan: Plan, workplace: Workplace
+) -> tuple[Training, float]:
+    """What a party starts from, and the unit of its targets."""
     facts, job = plan.facts, plan.job
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
@@ -116,25 +179,7 @@ async def run_party(
         if workplace.progress is not None:
             workplace.progress(rounds)
 
-    trained = await train(Training(party, plan, workplace, part, model, noise, after_round))
-    saved = part.saved(trained.kept.rounds)
-    note_last_scoring(party, plan, workplace, saved)
-    return PartyOutcome(
-        model=saved,
-        rounds=trained.kept.done,
-        scores=[score.in_units(unit) for score in trained.scores],
-        key_fingerprint=trained.key.fingerprint if trained.key is not None else None,
-        key_bits=trained.key.key_bits if trained.key is not None else None,
-        leakage=trained.leakage,
-        held_out=part.model.predict(part.held_out),
-        ended=trained.ended,
-        learned=trained.learned,
-        # Of all rounds, also where training ended before: when it does follows from the data.
-        privacy=None if plan.account is None else plan.account.after(plan.rounds),
-        path=trained.path,
-        losses=tuple(unit**2 * loss for loss in trained.losses),
-        kept=trained.kept,
-    )
+    return Training(party, plan, workplace, part, model, noise, after_round), unit
 
 
 def _with_scaled_targets(

@@ -1,0 +1,326 @@
+"""A party's one-time pads at rest: made ahead, encrypted, and given out once.
+
+The pads are a file in the output folder, sealed under a key that is a file elsewhere, in the
+party's own state. Whoever takes pads destroys the key first, on disk, so that no copy of the file
+is of any use and no crash gives pads out twice. A marker stays in the key's place, so that a key
+that is put back is not taken either. What this cannot see is a whole disk that is set back to an
+earlier day (docs/decisions/0035-pads-at-rest.md).
+
+Layout of a file: b"SVFLPAD1", the length of the header, the header (JSON, in clear and
+authenticated), and sealed tensors (`crypto.sealing`, safetensors).
+"""
+
+import struct
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
+from securevfl.errors import ConfigError, CryptoError, DataError
+from securevfl.files import replace_file, sync_folder, wipe_file
+from securevfl.protocols.session.state_seal import StateSeal
+
+MAGIC, WITHIN = b"SVFLPAD1", "within"
+MOST_HEADER_BYTES = 1 << 16
+_LENGTH = struct.Struct("<I")
+_START = len(MAGIC) + _LENGTH.size
+
+Hex16 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class PadsHeader(BaseModel):
+    """What anybody may read of a party's pads.
+
+    Attributes:
+        batch: names the pads that all parties made together, 16 bytes as hex.
+        job_hash: of the job, as hex.
+        party: whose they are.
+        parties: all of the job, in its order.
+        first_round: the first round that they are for, counted from 0.
+        rounds: how many they are for.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    batch: Hex16
+    job_hash: str
+    party: str
+    parties: tuple[str, ...]
+    first_round: NonNegativeInt
+    rounds: PositiveInt
+
+
+class _Within(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    data: str
+    costs: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Pads:
+    """A party's part of a batch of pads.
+
+    Attributes:
+        header: what they are for.
+        data: names the rows and this party's inputs that they stand on.
+        arrays: the pads, by name.
+        costs: what this party spent on them, by name.
+    """
+
+    header: PadsHeader
+    data: str
+    arrays: Mapping[str, NDArray[Any]] = field(repr=False)
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+
+class PadStore:
+    """One party's; see the module.
+
+    Args:
+        folder: of the files.
+        keys: of their keys, which never lie beside them.
+        party: whose.
+
+    Raises:
+        ConfigError: keys would lie within the folder.
+    """
+
+    def __init__(self, folder: Path, keys: Path, party: str) -> None:
+        if keys.resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(f"keys of pads in {keys}: not within {folder}, beside what they seal")
+        self.path = folder / f"{party}.pads"
+        self._keys = keys / party
+        self._party = party
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a file of pads, usable or not."""
+        return self.path.exists()
+
+    def keep(self, pads: Pads) -> int:
+        """Write pads, in one step, and say how many bytes that are.
+
+        Raises:
+            DataError: they cannot be written, or there are some already.
+        """
+        self.require_none()
+        within = _Within(data=pads.data, costs=dict(pads.costs)).model_dump_json()
+        tensors = {name: np.ascontiguousarray(values) for name, values in pads.arrays.items()}
+        tensors[WITHIN] = np.frombuffer(within.encode(), np.uint8)
+        text = pads.header.model_dump_json().encode()
+        head, key = MAGIC + _LENGTH.pack(len(text)) + text, new_key()
+        data = head + seal(key, save(tensors), head)
+        place = self._key_of(pads.header)
+        replace_file(place, key, "key of pads")
+        try:
+            replace_file(self.path, data, "pads")
+        except BaseException:
+            self._destroy(place)
+            raise
+        return len(data)
+
+    def require_none(self) -> None:
+        """Check that nothing would be overwritten.
+
+        Raises:
+            DataError: pads are there, usable or not.
+        """
+        if self.there:
+            self._refuse("there are some already")
+
+    def header(self) -> PadsHeader | None:
+        """What the pads that are there say they are for; None where there are none.
+
+        Raises:
+            DataError: a file that cannot be read, or is none of ours.
+        """
+        try:
+            with self.path.open("rb") as file:
+                return self._read_header(file.read(_START + MOST_HEADER_BYTES))[0]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DataError(f"pads {self.path} cannot be read: {error.strerror}") from error
+
+    def usable(
+        self, job_hash: str, parties: Collection[str], data: str | None = None
+    ) -> PadsHeader:
+        """What the pads that are there are for, where this job may take them; nothing changes.
+
+        Args:
+            job_hash: of the job, as hex.
+            parties: all of it.
+            data: where given, all of the file is read and held against it, as `take` does.
+
+        Raises:
+            DataError: none are there, or damaged ones, another job's, another party's, or such as
+                have been taken already.
+        """
+        header = self.header()
+        if header is None:
+            raise DataError(f"pads {self.path}: there are none")
+        if header.party != self._party:
+            self._refuse(f"they are {header.party!r}'s")
+        if header.job_hash != job_hash:
+            self._refuse(f"of another job, {header.job_hash[:16]}, and this one is {job_hash[:16]}")
+        if header.parties != tuple(parties):
+            self._refuse(f"made with other parties: {', '.join(header.parties)}")
+        self._key(header)
+        if data is not None:
+            self._open(header, data)
+        return header
+
+    def take(self, batch: str, job_hash: str, parties: Collection[str], data: str) -> Pads:
+        """Give the pads out, for the only time: when this returns, their key is gone for good.
+
+        Args:
+            batch: the pads that all parties have agreed to use.
+            job_hash: of the job, as hex.
+            parties: all of it.
+            data: names the rows and this party's inputs, as when the pads were made.
+
+        Raises:
+            DataError: as `usable`, or pads of another batch, on other data, under another key, or
+                such as somebody else takes just now.
+        """
+        header = self.usable(job_hash, parties)
+        if header.batch != batch:
+            self._refuse(f"batch {header.batch[:8]}, and the parties have agreed on {batch[:8]}")
+        pads = self._open(header, data)
+        self._destroy(self._key_of(header))
+        self._delete_file()
+        return pads
+
+    def discard(self) -> bool:
+        """Drop what is there, whatever it is, and say whether there was something.
+
+        Raises:
+            DataError: it cannot be dropped.
+        """
+        if not self.there:
+            return False
+        try:
+            header = self.header()
+        except DataError:  # not ours to read: its key, if any, is of no use without it
+            header = None
+        if header is not None and self._key_of(header).exists():
+            self._destroy(self._key_of(header))
+        self._delete_file()
+        return True
+
+    def state_seal(self, job_hash: str) -> StateSeal:
+        """What seals this party's states, with a key where those of pads are."""
+        return StateSeal(self._keys, self._party, job_hash)
+
+    def _key_of(self, header: PadsHeader) -> Path:
+        return self._keys / f"{header.batch}.key"
+
+    def _marker_of(self, header: PadsHeader) -> Path:
+        return self._keys / f"{header.batch}.taken"
+
+    def _key(self, header: PadsHeader) -> bytes:
+        """The key of pads that nobody has taken.
+
+        Raises:
+            DataError: it is gone.
+        """
+        try:
+            key = self._key_of(header).read_bytes()
+        except FileNotFoundError:
+            key = None
+        except OSError as error:
+            raise DataError(f"key of pads {self.path} cannot be read: {error.strerror}") from error
+        # All zeros where a taking was cut short before the marker was there.
+        if self._marker_of(header).exists() or (key is not None and not any(key)):
+            self._refuse("they have been taken already, and no pad is used twice")
+        if key is None:
+            self._refuse(f"no key for them in {self._keys}: they were made elsewhere")
+        if len(key) != KEY_BYTES:
+            self._refuse(f"a key of {len(key)} bytes, expected {KEY_BYTES}")
+        return key
+
+    def _open(self, header: PadsHeader, data: str) -> Pads:
+        """Decrypt all of it.
+
+        Raises:
+            DataError: it is not what was sealed under the key, or for other data.
+        """
+        key = self._key(header)
+        try:
+            found = self.path.read_bytes()
+        except OSError as error:
+            raise DataError(f"pads {self.path} cannot be read: {error.strerror}") from error
+        again, end = self._read_header(found)
+        try:
+            tensors = load(unseal(key, found[end:], found[:end]))
+            within = _Within.model_validate_json(tensors.pop(WITHIN).tobytes())
+        except CryptoError as error:
+            raise DataError(f"pads {self.path}: {error}") from error
+        except (SafetensorError, ValidationError, KeyError) as error:
+            raise DataError(f"pads {self.path} are damaged") from error
+        if within.data != data:
+            self._refuse("made for other rows or other inputs of this party")
+        return Pads(again, within.data, tensors, within.costs)
+
+    def _read_header(self, data: bytes) -> tuple[PadsHeader, int]:
+        if len(data) < _START or not data.startswith(MAGIC):
+            self._refuse("not a file of pads")
+        end = _START + _LENGTH.unpack_from(data, len(MAGIC))[0]
+        if end > min(len(data), _START + MOST_HEADER_BYTES):
+            self._refuse("damaged")
+        try:
+            return PadsHeader.model_validate_json(data[_START:end]), end
+        except ValidationError as error:
+            raise DataError(f"pads {self.path}: damaged") from error
+
+    def _destroy(self, key: Path) -> None:
+        """Destroy a key on disk and leave a marker: of all who try, one succeeds.
+
+        Raises:
+            DataError: somebody else did, or it cannot be done: then the pads must not be used.
+        """
+        try:
+            wipe_file(key)
+            key.rename(key.with_suffix(".taken"))
+            sync_folder(key.parent)
+        except FileNotFoundError as error:
+            raise DataError(f"pads {self.path}: another run has just taken them") from error
+        except OSError as error:
+            raise DataError(f"key of pads {key} cannot be destroyed: {error.strerror}") from error
+
+    def _delete_file(self) -> None:
+        try:
+            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # where others' are still there
+                self.path.parent.rmdir()
+        except OSError as error:
+            raise DataError(f"pads {self.path} cannot be deleted: {error.strerror}") from error
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise DataError(f"pads {self.path}: {why}")
+
+
+@dataclass(frozen=True)
+class PadPlaces:
+    """Where the pads of all parties are in this process.
+
+    Attributes:
+        folder: of the files.
+        keys: of their keys.
+    """
+
+    folder: Path
+    keys: Path
+
+    def of(self, party: str) -> PadStore:
+        """A party's."""
+        return PadStore(self.folder, self.keys, party)

@@ -1,0 +1,221 @@
+"""Blind jobs that go on, and pads of an earlier run: fresh where they must be, and the same end."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.ahead import make_ahead
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, DataError, PeerViolation
+from securevfl.job import Job
+from securevfl.models.curvature import Curvature
+from securevfl.protocols.blind.pads import (
+    Corrections,
+    EncryptedPads,
+    EncryptedPoints,
+    MaskedShares,
+    MaskedSteps,
+)
+from securevfl.protocols.session.pad_store import PadPlaces
+from securevfl.protocols.session.state import SessionState
+from securevfl.runtime.costs import FixedCosts
+from securevfl.runtime.views import View
+from securevfl.training import Environment, TrainingResult, plan_for, train
+from tests.end_to_end.conftest import all_weights
+from tests.made_data import blocks_of, dataset_of, labels_of
+
+ROUNDS, BROKEN_AT = 4, 2
+AHEAD = (EncryptedPads, MaskedSteps, EncryptedPoints, MaskedShares, Corrections)
+# Parameters are opened on a grid of 2^-12, and roundings on the way are random.
+ROUNDING = 0.005
+# Tables of cosines have 8 bits.
+LOGISTIC_ROUNDING = 0.01
+BATCHES: dict[str, object] = {"batch_size": 64, "local_steps": 3, "learning_rate": 0.1}
+States = dict[int, dict[str, SessionState]]
+
+
+def data_of(parties: int) -> VerticalDataset:
+    generator = np.random.default_rng(3)
+    blocks = blocks_of(generator, parties, columns=3)
+    return dataset_of(blocks, labels_of(generator, blocks))
+
+
+@pytest.fixture(scope="module")
+def dataset() -> VerticalDataset:
+    return data_of(2)
+
+
+@pytest.fixture(scope="module")
+def whole(dataset: VerticalDataset) -> tuple[TrainingResult, States]:
+    return whole_run(job_of(**BATCHES), dataset)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> PadPlaces:
+    return PadPlaces(tmp_path / "pads", tmp_path / "keys")
+
+
+class OtherBasis:
+    """W and W⁺ with other signs, as another run may find them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        found = vars(Curvature)["whitening"].func
+
+        def turned(curvature: Curvature) -> tuple[np.ndarray, np.ndarray]:
+            into, out = found(curvature)
+            return -into, -out
+
+        patch.setattr(Curvature, "whitening", property(turned))
+
+
+def job_of(**settings: object) -> Job:
+    fixed = {"rounds": ROUNDS, "loss": "taylor-logistic", "eval_every": "never"}
+    return Job.of(job={**fixed, **settings}, exchange={"scheme": "blind"})
+
+
+def whole_run(job: Job, dataset: VerticalDataset) -> tuple[TrainingResult, States]:
+    kept: States = {}
+
+    def keep(state: SessionState) -> None:
+        kept.setdefault(state.rounds, {})[state.party] = state
+
+    return train(job, dataset, Environment(keep_state=keep, record_views=True)), kept
+
+
+def words_of(view: View) -> set[bytes]:
+    """All ring elements and ciphertexts of rounds and before that a party received."""
+    found = set()
+    for event in view.received():
+        if event.message.stage in ("round", "ahead"):
+            values = getattr(event.message, "values", None)
+            if values is not None:
+                found |= {each.tobytes() for each in values.ravel()}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "parties"),
+    [(BATCHES, 2), ({"batch_size": "full"}, 3), ({**BATCHES, "start": "random"}, 2)],
+)
+def test_it_ends_where_an_unbroken_one_ends_with_fresh_pads(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], parties: int
+) -> None:
+    job, dataset = job_of(**settings), data_of(parties)
+    whole, kept = whole_run(job, dataset)
+    assert sorted(kept) == [1, 2, 3, 4]
+    OtherBasis(monkeypatch)
+    rest = train(job, dataset, Environment(resume=kept[BROKEN_AT], record_views=True))
+    assert rest.rounds == ROUNDS
+    assert {len(ledger.snapshots) for ledger in rest.ledgers.values()} == {ROUNDS - BROKEN_AT}
+    np.testing.assert_allclose(all_weights(rest), all_weights(whole), atol=ROUNDING)
+    # Nothing that was sent before is sent again, pads and what is under them alike.
+    for name, view in rest.views.items():
+        assert not words_of(view) & words_of(whole.views[name])
+
+
+def test_shares_of_a_state_are_uniform_and_only_together_parameters(
+    dataset: VerticalDataset, whole: tuple[TrainingResult, States]
+) -> None:
+    """And a state holds nothing that was made ahead."""
+    states = [whole[1][BROKEN_AT], whole_run(job_of(**BATCHES), dataset)[1][BROKEN_AT]]
+    label, other = (table.name for table in dataset.parties)
+    for name, peer in ((label, other), (other, label)):
+        one, two = (each[name].in_flight for each in states)
+        assert set(one) == {"own", f"held {peer}", "into", "out"}
+        for part in ("own", f"held {peer}"):
+            assert one[part].dtype == np.uint64
+            # Two runs share nothing, and a share is as large as the ring.
+            assert not set(one[part].ravel().tolist()) & set(two[part].ravel().tolist())
+            assert np.log2(one[part].max().astype(float)) > 50
+        own, held = one["own"], states[0][peer].in_flight[f"held {name}"]
+        opened = (own + held) << np.uint64(5)
+        assert np.abs(opened.view(np.int64) / 2.0**5).max() < 2.0**24
+
+
+@pytest.mark.parametrize("part", ["own", "held party1", "into"])
+def test_a_state_of_other_shares_is_refused(
+    dataset: VerticalDataset, whole: tuple[TrainingResult, States], part: str
+) -> None:
+    kept = dict(whole[1][BROKEN_AT])
+    state = kept["party0"]
+    cut = {**state.in_flight, part: state.in_flight[part][:, :-1]}
+    kept["party0"] = replace(state, in_flight=cut)
+    with pytest.raises(DataError, match="not the shares that this party keeps"):
+        train(job_of(**BATCHES), dataset, Environment(resume=kept))
+
+
+def test_states_on_disk_need_a_place_for_their_key(
+    dataset: VerticalDataset, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="checkpoints of shares are sealed"):
+        train(job_of(**BATCHES), dataset, Environment(checkpoints=tmp_path))
+
+
+def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
+    dataset: VerticalDataset,
+    whole: tuple[TrainingResult, States],
+    places: PadPlaces,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, unaided = job_of(**BATCHES), whole[0]
+    timed = Environment(pads=places, stopwatch=FixedCosts({"ahead": 1.0}), record_views=True)
+    made = make_ahead(job, dataset, timed)
+    OtherBasis(monkeypatch)
+    result = train(job, dataset, timed)
+    np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=ROUNDING)
+    for view in result.views.values():
+        assert not [e for e in view.received() if isinstance(e.message, AHEAD)]
+    costs, before = result.costs(), unaided.costs()
+    assert costs.ahead_bytes == made.costs.ahead_bytes == before.ahead_bytes
+    assert costs.messages == before.messages
+    assert costs.ahead_compute_s == made.costs.ahead_compute_s > 1
+    # Which party is last decides whose path counts.
+    assert costs.ahead_communication_s == pytest.approx(made.costs.ahead_communication_s, rel=0.1)
+
+
+def test_three_parties_make_logistic_pads_ahead(places: PadPlaces) -> None:
+    job, dataset = job_of(batch_size="full", loss="logistic"), data_of(3)
+    unaided = train(job, dataset, Environment())
+    make_ahead(job, dataset, Environment(pads=places))
+    result = train(job, dataset, Environment(pads=places))
+    np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=LOGISTIC_ROUNDING)
+    assert result.costs().ahead_bytes == unaided.costs().ahead_bytes
+
+
+def test_pads_that_a_peer_has_not_are_refused_and_kept(
+    dataset: VerticalDataset, places: PadPlaces
+) -> None:
+    job = job_of(**BATCHES)
+    make_ahead(job, dataset, Environment(pads=places))
+    first, second = (table.name for table in dataset.parties)
+    places.of(second).discard()
+    with pytest.raises(PeerViolation, match="holds pads made ahead and"):
+        train(job, dataset, Environment(pads=places))
+    plan = plan_for(job, dataset)
+    places.of(first).usable(plan.hash.hex(), plan.facts.names)
+
+
+def test_one_that_goes_on_drops_pads_made_ahead(
+    dataset: VerticalDataset, whole: tuple[TrainingResult, States], places: PadPlaces
+) -> None:
+    job = job_of(**BATCHES)
+    make_ahead(job, dataset, Environment(pads=places))
+    train(job, dataset, Environment(pads=places, resume=whole[1][BROKEN_AT]))
+    assert not places.folder.exists()
+    assert not list(places.keys.rglob("*.key"))
+
+
+def test_there_must_be_something_to_make_and_a_place_for_it(
+    dataset: VerticalDataset, places: PadPlaces
+) -> None:
+    job = job_of(**BATCHES)
+    with pytest.raises(ConfigError, match="nowhere to write"):
+        make_ahead(job, dataset, Environment())
+    with pytest.raises(ConfigError, match="'plain' makes no pads"):
+        make_ahead(Job.of(exchange={"scheme": "plain"}), dataset, Environment(pads=places))
+    make_ahead(job, dataset, Environment(pads=places))
+    with pytest.raises(DataError, match="there are some already"):
+        make_ahead(job, dataset, Environment(pads=places))
+    assert all(places.of(table.name).there for table in dataset.parties)

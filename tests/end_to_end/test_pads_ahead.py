@@ -1,0 +1,280 @@
+"""`securevfl train --ahead`: pads made before a job, used once, by that job and nobody else."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+import pytest
+
+from securevfl.models.storage import load_model
+from securevfl.protocols.session.pad_store import PadStore
+from securevfl.reports.forecast import Forecast
+from tests.end_to_end.commands import rows_of, run, two_organizations
+
+Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("clean_place")
+
+PARTIES = ("bank", "shop")
+PADS = Path("models/pads")
+ROUNDS = 6
+# Steps and weights are rounded at random; see docs/decisions/0032-blind.md.
+ROUNDING = 0.01
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing may catch it."""
+
+
+def job(scheme: str = "blind", **settings: object) -> str:
+    """The path of a job on two tiny files."""
+    path = Path(two_organizations())
+    given = {
+        "rounds": ROUNDS,
+        "batch_size": "full",
+        "eval_every": "never",
+        "allow_label_leak": True,
+        **settings,
+    }
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items())
+    text = path.read_text(encoding="utf-8").replace("rounds = 30\n", lines)
+    text = text.replace('"ckks"', f'"{scheme}"')
+    path.write_text(f"{text}[output]\ncheckpoint_every = 2\n", encoding="utf-8")
+    return str(path)
+
+
+def weights() -> np.ndarray:
+    parts = [load_model(Path(f"models/{name}.safetensors")).weights for name in PARTIES]
+    return np.concatenate(parts)
+
+
+def keys() -> Path:
+    return platformdirs.user_state_path("securevfl") / "pad-keys"
+
+
+def refused(capsys: Capture, *arguments: str) -> str:
+    """The one line that a command line is refused with."""
+    capsys.readouterr()
+    assert run(*arguments, "--quiet") == 2
+    (line,) = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if not line.startswith(("party '", "securevfl: warning"))
+    ]
+    return line
+
+
+@pytest.fixture(scope="module")
+def unaided(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """The parameters without anything made ahead."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("unaided")
+        patch.chdir(folder)
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        assert run("train", job(), "--quiet") == 0
+        return weights()
+
+
+def test_the_next_run_uses_them_and_counts_what_they_cost(
+    capsys: Capture, unaided: np.ndarray
+) -> None:
+    path = job()
+    assert run("train", path, "--ahead") == 0
+    printed = capsys.readouterr().out
+    assert f"pads for {ROUNDS} rounds: bank 0." in printed
+    assert "MB sent; the job that uses them counts all of it" in printed
+    assert {each.name for each in PADS.iterdir()} == {f"{name}.pads" for name in PARTIES}
+    assert not list(Path("models").glob("*.safetensors"))
+    assert run("train", path, "--json", "out.json") == 0
+    assert f"uses the pads that were made ahead for {ROUNDS} rounds" in capsys.readouterr().err
+    np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
+    assert {each.name for each in Path("models").iterdir()} == {
+        f"{name}.safetensors" for name in PARTIES
+    }
+    assert not list(keys().rglob("*.key"))
+    (row,) = rows_of("out.json", "train")
+    sent = float(printed.split("computation), ")[1].split(" MB")[0]) * 1e6
+    assert row["ahead_bytes"] == pytest.approx(sent, rel=0.01)
+    # Whatever is encrypted was sent by the run before.
+    assert row["ahead_messages"] >= 2 * 3  # of each link, and those of phases
+    assert row["ahead_ciphertext_bytes"] == row["ciphertext_bytes"] > 0
+    assert row["ahead_compute_s"] == row["compute_by_phase_s"]["ahead"] > 0
+    assert row["total_s"] > row["ahead_compute_s"] + row["ahead_communication_s"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "why"),
+    [
+        ("plain", (), "exchange 'plain' makes no pads"),
+        ("blind", ("--resume",), "--ahead makes pads for a job that starts"),
+        ("blind", ("--json", "out.json"), "--ahead trains nothing"),
+        ("blind", ("--html", "out.html"), "--ahead trains nothing"),
+    ],
+)
+def test_it_says_why_it_has_nothing_to_make(
+    capsys: Capture, scheme: str, options: tuple[str, ...], why: str
+) -> None:
+    assert why in refused(capsys, "train", job(scheme), "--ahead", *options)
+    assert not PADS.exists()
+
+
+def test_none_are_replaced_unasked(capsys: Capture) -> None:
+    path = job()
+    assert run("train", path, "--ahead", "--quiet") == 0
+    first = (PADS / "bank.pads").read_bytes()
+    assert "pads are there already" in refused(capsys, "train", path, "--ahead")
+    assert (PADS / "bank.pads").read_bytes() == first
+    assert run("train", path, "--ahead", "--force", "--quiet") == 0
+    assert (PADS / "bank.pads").read_bytes() != first
+    assert len(list(keys().rglob("*.key"))) == 2
+    assert run("train", path, "--force") == 0
+    assert "uses the pads that were made ahead" in capsys.readouterr().err
+    assert "would be overwritten" in refused(capsys, "train", path, "--ahead")
+
+
+def put_back(copy: Path) -> None:
+    shutil.copytree(copy, "models", dirs_exist_ok=True)
+    for each in Path("models").glob("*.safetensors"):
+        each.unlink()
+
+
+def test_copies_put_back_are_refused_and_dropped_when_asked(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    path = job()
+    assert run("train", path, "--ahead", "--quiet") == 0
+    shutil.copytree("models", tmp_path / "copy")
+    assert run("train", path, "--quiet") == 0
+    put_back(tmp_path / "copy")
+    assert "taken already, and no pad is used twice; --force goes on without" in refused(
+        capsys, "train", path
+    )
+    assert run("train", path, "--force") == 0
+    assert "drops pads: pads models" in capsys.readouterr().err
+    assert not PADS.exists()
+
+
+def changed_shop() -> None:
+    lines = Path("shop.csv").read_text(encoding="utf-8").splitlines()
+    first = lines[1].split(",")
+    lines[1] = ",".join([first[0], "1.25", *first[2:]])
+    Path("shop.csv").write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_another_job_or_other_data_have_no_use_for_them(capsys: Capture) -> None:
+    path = job()
+    assert run("train", path, "--ahead", "--quiet") == 0
+    job(rounds=ROUNDS + 1)
+    assert "of another job" in refused(capsys, "train", path)
+    job()
+    changed_shop()
+    why = "pads models/pads/shop.pads: made for other rows or other inputs"
+    assert why in refused(capsys, "train", path)
+    # Nobody's have been used up by that.
+    assert why in refused(capsys, "train", path)
+    job()
+    assert run("train", path, "--quiet") == 0
+    assert not PADS.exists()
+
+
+def test_a_half_of_other_pads_is_refused(capsys: Capture, tmp_path: Path) -> None:
+    path = job()
+    assert run("train", path, "--ahead", "--quiet") == 0
+    shutil.copy(PADS / "bank.pads", tmp_path / "bank.pads")
+    (PADS / "bank.pads").rename(PADS / "other")
+    (PADS / "shop.pads").rename(PADS / "bank.pads")
+    (PADS / "other").rename(PADS / "shop.pads")
+    assert "they are 'shop''s" in refused(capsys, "train", path)
+    shutil.rmtree("models")
+    assert run("train", path, "--ahead", "--quiet") == 0
+    shutil.copy(tmp_path / "bank.pads", PADS)
+    assert "not made together with" in refused(capsys, "train", path)
+    (PADS / "bank.pads").unlink()
+    assert "bank.pads: there are none" in refused(capsys, "train", path)
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+def test_killed_when_pads_were_taken_they_are_not_used_again(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, taken: int, unaided: np.ndarray
+) -> None:
+    """Between the two parties' taking, and between the last key's end and its file's."""
+    path, delete = job(), PadStore._delete_file
+    assert run("train", path, "--ahead", "--quiet") == 0
+    left = [taken]
+
+    def die(store: PadStore) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        delete(store)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PadStore, "_delete_file", die)
+        with pytest.raises(Killed):
+            run("train", path, "--quiet")
+    assert "taken already" in refused(capsys, "train", path) or taken == 2
+    assert run("train", path, "--force", "--quiet") == 0
+    np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
+
+
+def killed_after(rounds: int, *arguments: str) -> None:
+    """Run a command line, killed at the end of a round."""
+
+    def kill(_: Forecast, done: int, now: float) -> None:
+        del now
+        if done == rounds:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Forecast, "after", kill)
+        with pytest.raises(Killed):
+            run(*arguments)
+
+
+def test_a_job_that_goes_on_makes_new_pads(
+    capsys: Capture, tmp_path: Path, unaided: np.ndarray
+) -> None:
+    path = job()
+    assert run("train", path, "--ahead", "--quiet") == 0
+    shutil.copytree("models", tmp_path / "copy")
+    killed_after(5, "train", path, "--quiet")
+    assert not PADS.exists()
+    shutil.copytree(tmp_path / "copy", "models", dirs_exist_ok=True)
+    shutil.copytree("models", tmp_path / "session")
+    capsys.readouterr()
+    assert run("train", path, "--resume", "--json", "out.json") == 0
+    printed = capsys.readouterr().err
+    assert "goes on after 4 rounds, with new keys and masks" in printed
+    assert "drops the pads that were made ahead: a job that goes on makes new ones" in printed
+    np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
+    (row,) = rows_of("out.json", "train")
+    assert (row["rounds"], row["rounds_before"]) == (ROUNDS, 4)
+    assert row["ahead_messages"] >= 2 * 3
+    assert not list(keys().rglob("*-key"))
+    for each in Path("models").iterdir():
+        each.unlink()
+    for each in (tmp_path / "session").glob("*.state"):
+        shutil.copy(each, "models")
+    assert "no key of its shares" in refused(capsys, "train", path, "--resume")
+
+
+def test_pads_killed_while_being_made_are_nobodys(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    path, keep = job(), PadStore.keep
+    kept: list[PadStore] = []
+
+    def die(store: PadStore, *arguments: object) -> object:
+        kept.append(store)
+        if len(kept) == 2:
+            raise Killed
+        return keep(store, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PadStore, "keep", die)
+        with pytest.raises(Killed):
+            run("train", path, "--ahead", "--quiet")
+    assert not list(keys().rglob("*.key"))
+    assert not PADS.exists()
+    assert run("train", path, "--ahead", "--quiet") == 0

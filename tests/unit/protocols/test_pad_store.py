@@ -1,0 +1,330 @@
+"""Pads at rest: for their owner and job alone, and given out once whatever happens."""
+
+import multiprocessing
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.errors import ConfigError, DataError
+from securevfl.files import replace_file
+from securevfl.protocols.session import pad_store
+from securevfl.protocols.session.pad_store import MAGIC, Pads, PadsHeader, PadStore
+
+JOB, OTHER_JOB = "ab" * 32, "cd" * 32
+BATCH, OTHER_BATCH = "01" * 16, "02" * 16
+PARTIES = ("bank", "shop")
+DATA = "rows and columns"
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing may catch it."""
+
+
+def pads_of(party: str = "bank", batch: str = BATCH, job: str = JOB) -> Pads:
+    header = PadsHeader(
+        batch=batch, job_hash=job, party=party, parties=PARTIES, first_round=0, rounds=3
+    )
+    arrays = {
+        "w": np.arange(12, dtype=np.uint64).reshape(3, 4) + np.uint64(2**63),
+        "empty": np.zeros((0, 4), np.uint64),
+        "sine": np.full((2, 3, 4), 7, np.uint64),
+    }
+    return Pads(header, DATA, arrays, {"ahead": 1.5})
+
+
+class Place:
+    """A folder, its keys elsewhere, and the stores of the parties in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder, self.keys = root / "models" / "pads", root / "state" / "pad-keys"
+
+    def store(self, party: str = "bank") -> PadStore:
+        return PadStore(self.folder, self.keys, party)
+
+    def take(self, party: str = "bank", batch: str = BATCH, data: str = DATA) -> Pads:
+        return self.store(party).take(batch, JOB, PARTIES, data)
+
+    @property
+    def key(self) -> Path:
+        return self.keys / "bank" / f"{BATCH}.key"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def kept(place: Place) -> Place:
+    place.store().keep(pads_of())
+    return place
+
+
+def test_they_come_back_as_they_were(place: Place) -> None:
+    given, size = pads_of(), place.store().keep(pads_of())
+    assert size == place.store().path.stat().st_size
+    assert place.store().usable(JOB, PARTIES) == given.header
+    taken = place.take()
+    assert taken.header == given.header
+    assert taken.costs == given.costs
+    assert taken.arrays.keys() == given.arrays.keys()
+    for name, values in given.arrays.items():
+        assert taken.arrays[name].dtype == np.uint64
+        np.testing.assert_array_equal(taken.arrays[name], values)
+
+
+def test_file_and_key_are_apart_and_for_their_owner_alone(kept: Place) -> None:
+    for path in (kept.store().path, kept.key):
+        assert stat.S_IMODE(path.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
+    key, sealed = kept.key.read_bytes(), kept.store().path.read_bytes()
+    assert key not in sealed
+    assert pads_of().arrays["w"].tobytes()[:16] not in sealed
+    assert DATA.encode() not in sealed
+
+
+def test_keys_within_the_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not within"):
+        PadStore(tmp_path / "pads", tmp_path / "pads" / "keys", "bank")
+    (tmp_path / "pads").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "pads")
+    with pytest.raises(ConfigError, match="not within"):
+        PadStore(tmp_path / "pads", tmp_path / "link", "bank")
+
+
+def test_every_file_has_a_key_of_its_own(kept: Place) -> None:
+    other = Place(kept.folder.parent / "elsewhere")
+    other.store().keep(pads_of())
+    assert other.key.read_bytes() != kept.key.read_bytes()
+
+
+def test_they_are_taken_once(kept: Place) -> None:
+    kept.take()
+    assert not kept.store().path.exists()
+    assert not kept.key.exists()
+    assert not any(b"".join(path.read_bytes() for path in kept.key.parent.iterdir()))
+    with pytest.raises(DataError, match="there are none"):
+        kept.take()
+
+
+def test_copies_put_back_are_refused(kept: Place, tmp_path: Path) -> None:
+    path = kept.store().path
+    shutil.copy(path, tmp_path / "pads copy")
+    shutil.copy(kept.key, tmp_path / "key copy")
+    kept.take()
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy(tmp_path / "pads copy", path)
+    with pytest.raises(DataError, match="taken already"):
+        kept.take()
+    shutil.copy(tmp_path / "key copy", kept.key)
+    with pytest.raises(DataError, match="taken already"):
+        kept.take()
+    with pytest.raises(DataError, match="taken already"):
+        kept.store().usable(JOB, PARTIES)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("module", "dies_in"),
+    [(pad_store, "wipe_file"), (Path, "rename"), (pad_store, "sync_folder"), (Path, "unlink")],
+)
+def test_killed_while_taking_nobody_has_them_twice(
+    kept: Place, monkeypatch: pytest.MonkeyPatch, module: object, dies_in: str, *, after: bool
+) -> None:
+    """Killed before and after each of the steps in which a key and a file go."""
+    step = getattr(module, dies_in)
+
+    def die(*args: object, **kwargs: object) -> None:
+        if after:
+            step(*args, **kwargs)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, dies_in, die)
+        with pytest.raises(Killed):
+            kept.take()
+    assert kept.store().path.exists() is not ((dies_in, after) == ("unlink", True))
+    if (dies_in, after) == ("wipe_file", False):
+        kept.take()  # nothing had happened yet
+        return
+    with pytest.raises(DataError, match=r"taken already|there are none"):
+        kept.take()
+    kept.store().discard()
+    kept.store().keep(pads_of(batch=OTHER_BATCH))
+    kept.take(batch=OTHER_BATCH)
+
+
+def test_the_key_is_gone_on_disk_before_pads_are_given_out(
+    kept: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def noted(module: object, name: str) -> None:
+        step: Callable[..., object] = getattr(module, name)
+
+        def note(*args: object, **kwargs: object) -> object:
+            done.append(name)
+            return step(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, note)
+
+    noted(os, "fsync")
+    noted(Path, "rename")
+    noted(Path, "unlink")
+    kept.take()
+    assert done == ["fsync", "rename", "fsync", "unlink"]
+
+
+def _try_to_take(root: Path, start: object, results: object) -> None:
+    start.wait()  # type: ignore[attr-defined]
+    try:
+        Place(root).take()
+    except DataError:
+        results.put(False)  # type: ignore[attr-defined]
+    else:
+        results.put(True)  # type: ignore[attr-defined]
+
+
+def test_of_two_at_once_one_has_them(kept: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have read key and file before either destroys the key."""
+    first, open_pads = kept.store(), PadStore._open
+
+    def opened(store: PadStore, header: PadsHeader, data: str) -> Pads:
+        pads = open_pads(store, header, data)
+        if store is not first:
+            monkeypatch.setattr(PadStore, "_open", open_pads)
+            first.take(BATCH, JOB, PARTIES, DATA)
+        return pads
+
+    monkeypatch.setattr(PadStore, "_open", opened)
+    with pytest.raises(DataError, match="just taken"):
+        kept.take()
+    assert not kept.store().path.exists()
+
+
+def test_of_two_processes_at_once_one_has_them(kept: Place, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    start, results = context.Event(), context.Queue()
+    both = [context.Process(target=_try_to_take, args=(tmp_path, start, results)) for _ in range(2)]
+    for process in both:
+        process.start()
+    start.set()
+    assert sorted(results.get(timeout=60) for _ in both) == [False, True]
+    for process in both:
+        process.join(timeout=60)
+
+
+def test_only_their_own_job_party_batch_and_data_may_take_them(kept: Place) -> None:
+    store = kept.store()
+    with pytest.raises(DataError, match=r"of another job, abab.* this one is cdcd"):
+        store.take(BATCH, OTHER_JOB, PARTIES, DATA)
+    with pytest.raises(DataError, match="other parties: bank, shop"):
+        store.take(BATCH, JOB, ("shop", "bank"), DATA)
+    with pytest.raises(DataError, match="batch 01010101, and the parties have agreed on 0202"):
+        kept.take(batch=OTHER_BATCH)
+    with pytest.raises(DataError, match="other rows or other inputs"):
+        kept.take(data="other columns")
+    store.path.rename(kept.folder / "shop.pads")
+    with pytest.raises(DataError, match="they are 'bank''s"):
+        kept.take("shop")
+    (kept.folder / "shop.pads").rename(store.path)
+    kept.take()  # no refusal has used them up
+
+
+def test_another_machine_or_key_has_no_use_for_them(kept: Place) -> None:
+    key = kept.key.read_bytes()
+    kept.key.unlink()
+    with pytest.raises(DataError, match="no key for them"):
+        kept.take()
+    for other, why in ((key[::-1], "another key"), (key[:31], "31 bytes"), (bytes(32), "taken")):
+        kept.key.write_bytes(other)
+        with pytest.raises(DataError, match=why):
+            kept.take()
+    kept.key.write_bytes(key)
+    kept.take()
+
+
+def test_a_damaged_or_shortened_file_is_refused_and_uses_nothing_up(kept: Place) -> None:
+    path = kept.store().path
+    whole = path.read_bytes()
+    places = {0, len(MAGIC), len(MAGIC) + 4, len(MAGIC) + 20, len(whole) // 2, len(whole) - 1}
+    damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in sorted(places)]
+    shortened = [whole[:end] for end in (0, 5, len(MAGIC) + 2, 40, 300, len(whole) - 1)]
+    for data in (*damaged, *shortened, whole + b"\0"):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=f"pads {path}"):
+            kept.take()
+    path.write_bytes(whole)
+    kept.take()
+
+
+def test_a_header_of_hostile_size_or_text_is_refused(kept: Place) -> None:
+    path = kept.store().path
+    text = pads_of().header.model_dump_json().encode()
+    for hostile in (
+        MAGIC + b"\xff\xff\xff\xff" + text,
+        MAGIC + (1 << 17).to_bytes(4, "little") + bytes(1 << 18),
+        *(
+            MAGIC + len(other).to_bytes(4, "little") + other
+            for other in (
+                b"",
+                b"[]",
+                text.replace(BATCH.encode(), b"../../../../../../etc/passwd00000"),
+                text.replace(b'"rounds":3', b'"rounds":0'),
+                text.replace(b"}", b',"more":1}'),
+            )
+        ),
+    ):
+        path.write_bytes(hostile)
+        with pytest.raises(DataError, match="pads"):
+            kept.store().header()
+
+
+def test_none_are_written_over(kept: Place) -> None:
+    with pytest.raises(DataError, match="there are some already"):
+        kept.store().keep(pads_of(batch=OTHER_BATCH))
+    kept.take()
+
+
+def test_a_write_that_fails_leaves_no_key(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes, what: str) -> None:
+        if path.suffix == ".pads":
+            raise DataError("pads: No space left on device")
+        replace_file(path, data, what)
+
+    monkeypatch.setattr(pad_store, "replace_file", full)
+    with pytest.raises(DataError, match="No space"):
+        place.store().keep(pads_of())
+    assert not place.key.exists()
+    assert place.store().header() is None
+
+
+def test_a_key_that_cannot_be_destroyed_gives_nothing_out(
+    kept: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*args: object) -> None:
+        raise OSError(30, os.strerror(30))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pad_store, "wipe_file", read_only)
+        with pytest.raises(DataError, match="cannot be destroyed"):
+            kept.take()
+    kept.take()
+
+
+def test_discarded_pads_are_gone_with_their_key(kept: Place, tmp_path: Path) -> None:
+    path = kept.store().path
+    shutil.copy(path, tmp_path / "copy")
+    assert kept.store().discard()
+    assert not kept.store().discard()
+    assert not path.exists()
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy(tmp_path / "copy", path)
+    with pytest.raises(DataError, match="taken already"):
+        kept.take()
+    path.write_bytes(b"something else")
+    assert kept.store().discard()
