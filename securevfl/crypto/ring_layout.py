@@ -33,8 +33,8 @@ _LEAST_PRIMES = (36, 48)
 # Milliseconds by data prime, measured: an input, from an encryption of zero to NTT form at the
 # other end; a plaintext; one product; a reply, from its blinder to numbers. SEAL's compression adds
 # to inputs and replies where it finds zeros to squeeze out. They need not be exact.
-_INPUT_MS, _PLAIN_MS, _PRODUCT_MS, _REPLY_MS = 1.6, 0.17, 0.08, 2.7
-_SQUEEZE_MS, _SQUEEZED_BITS = 0.7, 46
+_INPUT_MS, _PLAIN_MS, _PRODUCT_MS, _REPLY_MS = 2.0, 0.17, 0.08, 3.2
+_SQUEEZE_MS, _SQUEEZED_BITS = 0.3, 46
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class RingLayout:
         """The choice for a format; both ends make the same.
 
         Raises:
-            RangeExceeded: no row or column, or flooding over the job's products for which no set
-                of 128-bit security has room.
+            RangeExceeded: no row or column, entries beyond the ring, or flooding over the job's
+                products for which no set of 128-bit security has room.
         """
         return _layout(product_format)
 
@@ -151,6 +151,8 @@ class RingLayout:
 def _layout(fmt: RingProductFormat) -> RingLayout:
     if min(fmt.inner, fmt.outputs, fmt.columns, fmt.products) < 1 or fmt.matrix_bound < 0:
         raise RangeExceeded(f"{fmt}: positive sizes expected")
+    if fmt.matrix_bits > RING_BITS:
+        raise RangeExceeded(f"entries up to {fmt.matrix_bound}, below 2^{RING_BITS - 1} expected")
     layouts = {
         RingLayout(fmt, sizes, chunk, side, together)
         for chunk, side, together in _packings(fmt)

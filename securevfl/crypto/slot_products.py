@@ -30,7 +30,6 @@ from securevfl.crypto.bit_packing import pack, packed_size, unpack
 from securevfl.crypto.residues import uniform_below, uniform_noise
 from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.crypto.seal_codec import (
-    SEED_BYTES,
     ciphertext_of,
     coefficient_ciphertext,
     from_bytes,
@@ -204,10 +203,6 @@ class SlotEvaluator:
         """One input, in NTT form."""
         widths = self._parameters.prime_bits
         edges = np.cumsum([0, *(packed_size(DEGREE, bits) for bits in widths)]).tolist()
-        if len(encrypted) != edges[-1] + SEED_BYTES:
-            raise CryptoError(
-                f"an input of {len(encrypted)} bytes, {edges[-1] + SEED_BYTES} expected"
-            )
         pieces = zip(edges[:-1], edges[1:], widths, strict=True)
         c0 = np.stack([unpack(encrypted[at:end], DEGREE, bits) for at, end, bits in pieces])
         ciphertext = from_seeded(self._context, c0, encrypted[edges[-1] :])
@@ -221,10 +216,9 @@ class SlotEvaluator:
 
     def _blinder(self, mask: RingArray) -> seal.Ciphertext:
         """Enc(−mask) under the public key, with flooding noise."""
-        negative = np.uint64(self._parameters.plain_modulus) - mask
-        negative[mask == 0] = 0
+        modulus = np.uint64(self._parameters.plain_modulus)
         blinder = seal.Ciphertext()
-        self._encryptor.encrypt(self._encoded(negative), blinder)
+        self._encryptor.encrypt(self._encoded((modulus - mask) % modulus), blinder)
         flood = coefficient_ciphertext(self._context, self._flood())
         self._evaluator.add_inplace(blinder, flood)
         return blinder

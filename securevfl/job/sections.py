@@ -215,8 +215,12 @@ class ExchangeSettings(Section):
         he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
             systems do, in place of one a round; Q times the work for the same model.
         workers: processes for a party's own homomorphic products; each party's own affair.
+        ahead_rounds: of blind: pads of so many rounds are made together, those of the next ones
+            while parties wait; all before the first where not given.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
+        period: of the series that stands for σ in logistic residuals in shares, which holds while
+            |H| stays 4 below half of it; where not given, as long as rounds ask for.
         scores: what blind opens of held-out rows to the label party, at the end: only sums over
             classes (of squared errors of real targets), or H of every row, which an exact AUC takes
             and between two parties is the other's H_k; sums where not given.
@@ -232,7 +236,9 @@ class ExchangeSettings(Section):
     round_trips: Literal["auto", 1, 2] = "auto"
     he_per_step: bool = False
     workers: PositiveInt = 1
+    ahead_rounds: PositiveInt | None = None
     prediction_bound: PositiveFloat = 6.0
+    period: Annotated[int, Field(ge=24, le=512)] | None = None
     scores: Literal["sums", "rows"] | None = None
 
 

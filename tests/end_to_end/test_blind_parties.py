@@ -60,17 +60,34 @@ def test_predictions_and_scores_are_those_of_the_same_steps_in_clear(
     assert blind.exact_score.auc > 0.95
 
 
-def test_messages_and_hops_of_a_round_are_as_described(blind: TrainingResult) -> None:
-    plan, ledgers = blind.plan, blind.ledgers
-    parties = len(plan.facts.names)
-    expected = plan.exchange.messages(plan.job.exchange, parties)
-    assert expected == max(2, 3 * parties - 4)
+def test_messages_and_hops_of_a_round(blind: TrainingResult) -> None:
+    parties, ledgers = len(blind.outcomes), blind.ledgers
+    expected = max(2, 3 * parties - 4)
     kinds = (PredictionShares.__name__, MaskedResiduals.__name__)
     sent = sum(each.messages[kind] for each in ledgers.values() for kind in kinds)
     assert sent == ROUNDS * expected
     # The last round is followed by what is revealed.
     assert max(each.hops for each in ledgers.values()) == ROUNDS * (1 + (parties > 2)) + 1
     assert blind.costs(2).messages - blind.costs(1).messages == expected
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_logistic_residuals_open_phases_on_the_way(parties: int, run_job: RunJob) -> None:
+    result = run(run_job, parties, loss="logistic", batch_size=16)
+    plan, ledgers = result.plan, result.ledgers
+    plain = run_job(
+        load("breast_cancer", parties=parties),
+        allow_label_leak=True,
+        **{**SETTINGS, "loss": "logistic", "batch_size": 16},
+    )
+    alike = np.corrcoef(result.predictions[:, 0], plain.predictions[:, 0])[0, 1]
+    assert alike > 0.99
+    expected = plan.exchange.messages(plan.job.exchange, parties)
+    assert expected == 4 * (parties - 1)
+    assert result.costs(2).messages - result.costs(1).messages == expected
+    assert max(each.hops for each in ledgers.values()) == 2 * ROUNDS + 1
+    for view in result.views.values():
+        assert not view.received(PredictionShares)
 
 
 def test_every_word_of_a_round_is_used_once(blind: TrainingResult) -> None:

@@ -10,7 +10,19 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from securevfl.errors import MalformedMessage
-from securevfl.protocols.blind.relays import HeldOutShares, PredictionShares
+from securevfl.protocols.blind.fourier import MaskedPhases
+from securevfl.protocols.blind.pads import (
+    Corrections,
+    EncryptedPads,
+    EncryptedPoints,
+    MaskedShares,
+    MaskedSteps,
+)
+from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
+from securevfl.protocols.blind.range_check import StaysInRange
+from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
+from securevfl.protocols.blind.rounds import RevealedShare
+from securevfl.protocols.blind.schedule import Scales
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -90,6 +102,18 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     EncryptedHeldOutProducts: st.builds(EncryptedHeldOutProducts, u64, blobs),
     HeldOutMasks: st.builds(HeldOutMasks, u64, ring),
     PredictionShares: st.builds(PredictionShares, u64, ring),
+    EncryptedPads: st.builds(EncryptedPads, u64, blobs),
+    MaskedSteps: st.builds(MaskedSteps, u64, blobs),
+    MaskedShares: st.builds(MaskedShares, u64, blobs),
+    EncryptedPoints: st.builds(EncryptedPoints, u64, blobs),
+    Corrections: st.builds(Corrections, u64, ring, ring),
+    RevealedShare: st.builds(RevealedShare, ring),
+    Scales: st.builds(Scales, u64, u64),
+    MaskedResiduals: st.builds(MaskedResiduals, u64, ring),
+    EncryptedPhases: st.builds(EncryptedPhases, u64, blobs),
+    EncryptedPhaseProducts: st.builds(EncryptedPhaseProducts, u64, blobs),
+    MaskedPhases: st.builds(MaskedPhases, u64, blob),
+    StaysInRange: st.builds(StaysInRange, st.booleans()),
     HeldOutShares: st.builds(HeldOutShares, u64, ring),
     Verdict: st.builds(Verdict, u64, st.booleans()),
     KeepState: st.builds(KeepState, u64),

@@ -67,6 +67,14 @@ def test_largest_entries_and_residues_are_exact(
     assert np.all(product(fmt, values, matrix) == expected)
 
 
+@pytest.mark.parametrize("bits", [36, 48, 58])
+def test_entries_longer_than_a_prime_are_exact(bits: int) -> None:
+    bound = (1 << bits) - 1
+    values, matrix = ring.uniform(2, 1), np.array([[bound, -bound], [1 - bound, bound]])
+    found = product(RingProductFormat(2, 2, 1, bound), values, matrix)
+    assert np.array_equal(found, exact(matrix, values))
+
+
 @pytest.mark.parametrize("entries", [0, 1])
 def test_zeros_give_zeros_and_ones_the_values(entries: int) -> None:
     fmt = RingProductFormat(70, 70, 2, 1)

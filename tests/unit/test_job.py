@@ -182,6 +182,8 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "round_trips": 1,
         "he_per_step": True,
         "prediction_bound": 7.0,
+        "ahead_rounds": 3,
+        "period": 100,
         "scores": "rows",
     },
     "privacy": {

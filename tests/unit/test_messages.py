@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 
 from securevfl.errors import MalformedMessage
-from securevfl.protocols.blind.relays import HeldOutShares, PredictionShares
+from securevfl.protocols.blind.fourier import MaskedPhases
+from securevfl.protocols.blind.pads import (
+    Corrections,
+    EncryptedPads,
+    EncryptedPoints,
+    MaskedShares,
+    MaskedSteps,
+)
+from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
+from securevfl.protocols.blind.range_check import StaysInRange
+from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
+from securevfl.protocols.blind.rounds import RevealedShare
+from securevfl.protocols.blind.schedule import Scales
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
@@ -87,8 +99,20 @@ EXAMPLES: tuple[Message, ...] = (
     StepTaken(7, FLOATS[0], settled=True),
     KeepState(40),
     ScoringHello(b"\0" * 32, 7, 3, b"\1" * 32, b"\xff" * 32),
+    EncryptedPads(1, (b"group", b"")),
+    MaskedSteps(2, (b"group",)),
+    Corrections(3, RING, RING[:1]),
+    MaskedResiduals(4, RING[1]),
+    RevealedShare(RING[0]),
+    EncryptedPhases(8, (b"cosines", b"sines")),
+    EncryptedPhaseProducts(9, (b"cosines",)),
+    MaskedPhases(10, b"\0\xff"),
     PredictionShares(1, RING[0]),
     HeldOutShares(3, RING[0]),
+    Scales(40, 12),
+    MaskedShares(5, (b"",)),
+    EncryptedPoints(6, (b"points",)),
+    StaysInRange(within=True),
     NamePads(made=True, name=b"\2" * 16),
 )
 
@@ -181,8 +205,20 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "MaskedPenalties": 46,
         "StepTaken": 47,
         "ScoringHello": 55,
+        "EncryptedPads": 60,
+        "MaskedSteps": 61,
+        "Corrections": 62,
+        "MaskedResiduals": 63,
+        "RevealedShare": 64,
+        "EncryptedPhases": 65,
+        "EncryptedPhaseProducts": 66,
+        "MaskedPhases": 67,
         "PredictionShares": 68,
         "HeldOutShares": 70,
+        "Scales": 73,
+        "MaskedShares": 74,
+        "EncryptedPoints": 75,
+        "StaysInRange": 76,
         "NamePads": 79,
     }
     for number in (Predictions.number, 256, -1):
@@ -200,6 +236,12 @@ def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
         EncryptedComponents,
         EncryptedScoreVector,
         EncryptedScores,
+        EncryptedPads,
+        MaskedSteps,
+        MaskedShares,
+        EncryptedPoints,
+        EncryptedPhases,
+        EncryptedPhaseProducts,
     }
 
 

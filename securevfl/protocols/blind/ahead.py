@@ -1,9 +1,8 @@
 """A party's ends of its links: their keys, and what is made ahead over them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING
 
 from securevfl.arrays import RingArray
@@ -104,6 +103,12 @@ class Pads:
     own: OwnerPads
     held: Mapping[str, HolderPads]
 
+    def add(self, more: "Pads") -> None:
+        """Those of the next block."""
+        self.own.add(more.own)
+        for name, pads in self.held.items():
+            pads.add(more.held[name])
+
 
 class Links:
     """A party's ends of all its links.
@@ -180,58 +185,74 @@ class Links:
         for name, holding in self._holdings.items():
             holding.go_on(shares[name])
 
-    async def make(self, rounds: Sequence[Round]) -> Pads:
-        """Make everything for a block of rounds.
+    def pieces(self, rounds: Sequence[Round]) -> int:
+        """How many times `making` stops; the same at all parties."""
+        return 6 * len(self._schedule.members(rounds))
+
+    async def making(self, rounds: Sequence[Round], own: OwnerPads) -> AsyncIterator[None]:
+        """Make it piece by piece: what one waits for, another has sent a piece before.
+
+        Group by group, so that one is on the line while the next is worked on.
 
         Raises:
             PeerError: a peer broke the protocol or is gone.
         """
-        # Group by group, so that one is on the line while the next is worked on.
         groups = [{g: each} for g, each in self._schedule.members(rounds).items()]
-        own = OwnerPads()
-        await self._make_steps(groups, own)
-        await self._make_shares(groups, own, rounds)
-        return await self._end(own, rounds)
+        async for _ in self._make_steps(groups, own):
+            yield
+        for holding in self._holdings.values():
+            holding.draw_points(rounds)
+        async for _ in self._make_shares(groups, own):
+            yield
 
-    async def _make_steps(self, groups: Sequence[Group], own: OwnerPads) -> None:
+    async def _make_steps(self, groups: Sequence[Group], own: OwnerPads) -> AsyncIterator[None]:
         party, holder, owners = self._party, self.own.holder, list(self._holdings)
-        for group, (name, holding) in product(groups, self._holdings.items()):
-            async with party.costs.compute(AHEAD):
-                pads = holding.pads(group)
-            await party.channel.send(name, pads)
+        for group in groups:
+            for name, holding in self._holdings.items():
+                async with party.costs.compute(AHEAD):
+                    pads = holding.pads(group)
+                await party.channel.send(name, pads)
+            yield
         for group in groups:
             _, asked = await party.channel.receive([holder], EncryptedPads, _first(group))
             async with party.costs.compute(AHEAD):
                 reply = self._owning.steps(asked, group, own)
             await party.channel.send(holder, reply)
+            yield
         for group in groups:
             answers = await collect(party.channel, owners, MaskedSteps, _first(group))
             for name, answer in answers.items():
                 async with party.costs.compute(AHEAD):
                     self._holdings[name].take_steps(name, answer, group)
+            yield
 
-    async def _make_shares(
-        self, groups: Sequence[Group], own: OwnerPads, rounds: Sequence[Round]
-    ) -> None:
+    async def _make_shares(self, groups: Sequence[Group], own: OwnerPads) -> AsyncIterator[None]:
         party, holder, owners = self._party, self.own.holder, list(self._holdings)
-        for holding in self._holdings.values():
-            holding.draw_points(rounds)
-        for group, (name, holding) in product(groups, self._holdings.items()):
-            async with party.costs.compute(AHEAD):
-                points = holding.points(group)
-            await party.channel.send(name, points)
+        for group in groups:
+            for name, holding in self._holdings.items():
+                async with party.costs.compute(AHEAD):
+                    points = holding.points(group)
+                await party.channel.send(name, points)
+            yield
         for group in groups:
             _, asked = await party.channel.receive([holder], EncryptedPoints, _first(group))
             async with party.costs.compute(AHEAD):
                 reply = self._owning.shares(asked, group, own)
             await party.channel.send(holder, reply)
+            yield
         for group in groups:
             answers = await collect(party.channel, owners, MaskedShares, _first(group))
             for name, answer in answers.items():
                 async with party.costs.compute(AHEAD):
                     self._holdings[name].take_shares(name, answer, group)
+            yield
 
-    async def _end(self, own: OwnerPads, rounds: Sequence[Round]) -> Pads:
+    async def end(self, own: OwnerPads, rounds: Sequence[Round]) -> Pads:
+        """Say, and hear, what ends a block.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+        """
         party, holder = self._party, self.own.holder
         saw, held = partial(record, party.channel), {}
         for what, masks in own.masks.items():

@@ -8,6 +8,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.models.curvature import Curvature
 from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.schedule import Matrices, Scales, Schedule
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.exchange import Batch
@@ -46,6 +47,13 @@ class Block:
     scales: Scales
     matrices: Mapping[int, Matrices]
 
+    @property
+    def phases(self) -> PhaseFormat | None:
+        """Fixed point of logistic residuals; None of an affine loss."""
+        if self.series is None:
+            return None
+        return PhaseFormat(self.series, self.widths.prediction_bits)
+
     @classmethod
     async def of(cls, training: Training, whitening: Whitening | None = None) -> "Block":
         """Agree with the others, and compute what follows.
@@ -65,7 +73,7 @@ class Block:
             features = part.inputs @ whitening[0]
         agreement = await agree(party, plan.hash, features, len(part.held_out))
         del features
-        series = SigmoidSeries(period_of(plan)) if plan.loss.name == "logistic" else None
+        series = sigmoid_series(plan) if plan.loss.name == "logistic" else None
         widths = Widths.of(plan, agreement, series)
         async with party.costs.compute(SETUP):
             batches = PartyBatches(plan, training.workplace.data, part.inputs)
@@ -76,10 +84,13 @@ class Block:
         return cls(training, agreement, series, widths, rows, whitening, schedule, scales, matrices)
 
 
-def period_of(plan: Plan) -> int:
-    """Λ of a job."""
-    del plan
-    return 64
+def sigmoid_series(plan: Plan) -> SigmoidSeries:
+    """What stands for σ, of the period that the job says, or that its rounds ask for."""
+    period = plan.job.exchange.period
+    if period is not None:
+        return SigmoidSeries.of_period(period)
+    accelerated = plan.job.job.acceleration == "nesterov"
+    return SigmoidSeries.for_training(plan.rounds, accelerated=accelerated)
 
 
 def _schedule(

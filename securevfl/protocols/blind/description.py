@@ -89,8 +89,8 @@ class Blind(Exchange):
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
-        """3K − 4, as `relays` says; between two parties both send one."""
-        return max(2, 3 * parties - 4)
+        """4(K − 1) of logistic residuals; of affine ones 3K − 4, and 2 between two parties."""
+        return 4 * (parties - 1)
 
     @override
     def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:

@@ -4,23 +4,23 @@
 shares of cos(mρ), sin(mρ) for every odd harmonic m (phase_products).
 
 **In a round**: each sends its share of the phase of H plus its share of ρ, two bytes a row, both at
-once. Both know z = H + ρ then, and add up the series on their own shares.
+once; all other parties send theirs to both (`relays`). Both know z = H + ρ then, and add up the
+series on their own shares.
 
 Learns: nobody anything. z is uniform whatever H is, as either party's share of ρ is, and a pad is
     used once.
 A residual is wrong altogether with the probability that `PhaseFormat.failure_probability` states,
 and of the other sign where |H| is beyond half a period, which nobody sees in a round; see
-`stays_in_range`.
+range_check.
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, RingArray
+from securevfl.arrays import RingArray
 from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import CryptoError, UnexpectedMessage
-from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.phase_pads import PhasePads, uniform_phases
 from securevfl.protocols.blind.phase_products import (
     own_slot_key,
@@ -30,6 +30,7 @@ from securevfl.protocols.blind.phase_products import (
 )
 from securevfl.protocols.blind.phases import PhaseArray, PhaseFormat
 from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import AHEAD
 from securevfl.wire.codec import StepMessage, message_kind
 
@@ -118,7 +119,7 @@ class FourierResiduals:
 
         Args:
             step: the exchange.
-            predictions: this party's shares of H, shape (rows,).
+            predictions: this party's shares of H, shape (rows,); those of all parties add up to it.
 
         Raises:
             CryptoError: pads for fewer rows are left.
@@ -128,26 +129,21 @@ class FourierResiduals:
         async with party.costs.compute("local"):
             pads = self.pads.take(len(predictions))
             own: PhaseArray = fmt.phases(predictions, first=self._first) + pads.phases
-        await party.channel.send(peer, MaskedPhases(step, own.astype(_WIRE).tobytes()))
-        _, message = await party.channel.receive([peer], MaskedPhases, step)
-        if len(message.phases) != _WIRE.itemsize * len(own):
-            raise UnexpectedMessage(
-                f"{peer} sent {len(message.phases)} bytes of phases, "
-                f"{_WIRE.itemsize * len(own)} due"
-            )
+        await party.channel.send(peer, masked_phases(step, own))
+        senders = [peer, *party.feature_parties[1:]]
+        received = await collect(party.channel, senders, MaskedPhases, step)
+        opened = own
+        for sender, message in received.items():
+            if len(message.phases) != _WIRE.itemsize * len(own):
+                raise UnexpectedMessage(
+                    f"{sender} sent {len(message.phases)} bytes of phases, "
+                    f"{_WIRE.itemsize * len(own)} due"
+                )
+            opened = opened + np.frombuffer(message.phases, _WIRE)
         async with party.costs.compute("local"):
-            return fmt.residuals(own + np.frombuffer(message.phases, _WIRE), pads.tables)
+            return fmt.residuals(opened, pads.tables)
 
 
-def stays_in_range(own: FloatArray, series: SigmoidSeries, parties: int) -> bool:
-    """Whether a party's part of H keeps to its part of the series' range: the bit that it says.
-
-    Every owner says it at the reveal of its own rows and its own parameters. All saying yes means
-    that |H| stays within the range for every row.
-
-    Args:
-        own: X_k·θ_k of its training rows.
-        series: what stood for σ.
-        parties: K.
-    """
-    return bool(np.max(np.abs(own), initial=0.0) <= series.range / parties)
+def masked_phases(step: int, phases: PhaseArray) -> MaskedPhases:
+    """Phases as they travel."""
+    return MaskedPhases(step, phases.astype(_WIRE).tobytes())

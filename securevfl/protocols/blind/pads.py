@@ -110,6 +110,13 @@ class HolderPads:
     weights: RingArray
     path: dict[int, RingArray]
 
+    def add(self, more: "HolderPads") -> None:
+        """Those of the next block."""
+        self.residuals |= more.residuals
+        self.predictions |= more.predictions
+        self.path |= more.path
+        self.weights = more.weights
+
 
 @dataclass(eq=False)
 class OwnerPads:
@@ -126,6 +133,12 @@ class OwnerPads:
     pulls: dict[int, RingArray] = field(default_factory=dict)
     steps: dict[int, RingArray] = field(default_factory=dict)
     corrections: dict[int, RingArray] = field(default_factory=dict)
+
+    def add(self, more: "OwnerPads") -> None:
+        """Those of the next block."""
+        self.corrections |= more.corrections
+        for what, masks in more.masks.items():
+            self.masks[what] |= masks
 
     @property
     def masks(self) -> dict[str, dict[int, RingArray]]:

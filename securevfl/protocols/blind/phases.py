@@ -21,13 +21,13 @@ from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.slot_products import failure_probability
 from securevfl.errors import CryptoError, RangeExceeded
-from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.models.sigmoid_series import PERIOD_BITS, SigmoidSeries
 
 PHASE_BITS = 16
 PHASES = 1 << PHASE_BITS
 PhaseArray = NDArray[np.uint16]
 _QUARTER = np.uint16(PHASES // 4)
-_TIE = 1e-9
+_TIE = 1e-11
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PhaseFormat:
         coefficient_bits: fraction bits of b_m·sin(mz).
 
     Raises:
-        RangeExceeded: H with too few fraction bits for a phase, or too many for the ring.
+        RangeExceeded: H with more fraction bits than the ring has beside a period.
     """
 
     series: SigmoidSeries
@@ -50,10 +50,10 @@ class PhaseFormat:
     coefficient_bits: int = 10
 
     def __post_init__(self) -> None:
-        if self._dropped < 0 or self._dropped + PHASE_BITS > ring.RING_BITS:
+        if not 0 <= self.prediction_fraction_bits <= ring.RING_BITS - PERIOD_BITS:
             raise RangeExceeded(
-                f"predictions of {self.prediction_fraction_bits} fraction bits and period "
-                f"{self.series.period}: {PHASE_BITS} to {ring.RING_BITS} bits in all expected"
+                f"predictions of {self.prediction_fraction_bits} fraction bits, at most "
+                f"{ring.RING_BITS - PERIOD_BITS} expected beside a period of {PERIOD_BITS} bits"
             )
 
     @property
@@ -68,7 +68,7 @@ class PhaseFormat:
 
     @property
     def _dropped(self) -> int:
-        return self.series.period.bit_length() - 1 + self.prediction_fraction_bits - PHASE_BITS
+        return PERIOD_BITS + self.prediction_fraction_bits - PHASE_BITS
 
     def failure_probability(self, rows: float) -> float:
         """Bound on the probability that any residual of so many rows is wrong altogether."""
@@ -78,7 +78,8 @@ class PhaseFormat:
 
     def phases(self, share: RingArray, *, first: bool) -> PhaseArray:
         """A share of the phase of H, from a share of H; the two add up modulo 2^16."""
-        return ring.truncated(share, self._dropped, first=first).astype(np.uint16)
+        turns = share * np.uint64(self.series.multiplier)
+        return ring.truncated(turns, self._dropped, first=first).astype(np.uint16)
 
     def parts(self, phases: PhaseArray) -> IntArray:
         """cos(mρ) and sin(mρ) of one party's ρ, shape (2, rows·terms), rows one after the other."""

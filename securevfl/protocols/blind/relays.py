@@ -10,24 +10,32 @@ other party of k's link, its *holder*, drew:
     owner the partner, holder L: L sends d⟨L⟩ − w_1;
     any other owner p, holder L: L sends d⟨L⟩ − w_p + m, the partner d⟨1⟩ − m, m fresh among them.
 
+Logistic residuals take the phase of H alone, which the two open under a pad of theirs. There p
+sends both the phase of the same masked word (`give_phases`), two bytes a row, and the opening waits
+for no other message.
+
 Learns:
     label party: of each p a uniform word a row, whatever it knows of p's link. With the partner the
         sum of what the others hold of H, and no summand; at K = 3 that is one party's.
-    partner: nothing on the way in; d − w_1, uniform, on the way back.
+    partner: nothing on the way in, or the phase of a word that p's pad v makes uniform, whatever
+        it knows of p's mask; d − w_1, uniform, on the way back.
     another feature party: d − w_p, in two parts of which each is uniform. With L, which drew w_p
         and knows m, it learns d.
 Guarantees: against semi-honest parties; masks are pairwise streams, one context a step and owner.
-Messages a round: 3K − 4, 8 bytes a row each, in two hops; 2 in one hop between two parties.
+Messages a round: 3K − 4, 8 bytes a row each, in two hops; 2 in one hop between two parties. Of
+    logistic residuals 4(K − 1), half of them of 2 bytes a row, in two hops whatever K is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import numpy as np
 
 from securevfl.arrays import Labels, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
+from securevfl.protocols.blind.fourier import MaskedPhases, masked_phases
 from securevfl.protocols.blind.links import links_of, partner_of
+from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.residuals import ResidualShares
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect, expect_shape
@@ -55,6 +63,13 @@ class MaskedResiduals(StepMessage):
     values: RingArray
 
 
+Meanwhile = Callable[[], Awaitable[None]]
+
+
+async def nothing() -> None:
+    """Wait, and do nothing else."""
+
+
 class Relays:
     """A party's way from its share of H to d − w of its own link.
 
@@ -62,12 +77,18 @@ class Relays:
         party: who it is.
         masks: with all others.
         residuals: its side of them, at the two that compute them.
+        phases: of H, where residuals take no more of it.
     """
 
     def __init__(
-        self, party: Party, masks: PairwiseMasks, residuals: ResidualShares | None
+        self,
+        party: Party,
+        masks: PairwiseMasks,
+        residuals: ResidualShares | None,
+        phases: PhaseFormat | None = None,
     ) -> None:
         self._party, self._masks, self._residuals = party, masks, residuals
+        self._phases = phases
 
     async def masked(
         self,
@@ -75,6 +96,7 @@ class Relays:
         predictions: RingArray,
         labels: Labels | None,
         pads: Mapping[str, RingArray],
+        meanwhile: Meanwhile,
     ) -> RingArray:
         """Take part in a round.
 
@@ -83,6 +105,7 @@ class Relays:
             predictions: this party's share of H, shape (S,).
             labels: at the label party.
             pads: w of the links that this party holds, by owner, each of shape (S,).
+            meanwhile: done once this party's messages are on their way.
 
         Returns:
             d − w of the link that it owns, shape (S,).
@@ -92,11 +115,16 @@ class Relays:
             CryptoError: a round's masks were used before.
         """
         party, masks = self._party, self._masks
-        share = await gather_shares(party, masks, index, predictions)
+        if self._phases is None:
+            share = await gather_shares(party, masks, index, predictions)
+        else:
+            share = await give_phases(party, masks, index, predictions, self._phases)
         if share is not None:
             assert self._residuals is not None  # noqa: S101
             share = await self._residuals.of(index, share, labels)
-        return await hand_back(party, masks, index, share, pads=pads, shape=predictions.shape)
+        return await hand_back(
+            party, masks, index, share, pads=pads, shape=predictions.shape, meanwhile=meanwhile
+        )
 
 
 async def gather_shares(
@@ -135,13 +163,51 @@ async def gather_shares(
             share = share + message.values
         return ring.reduced(share)
     async with party.costs.compute(phase):
-        context = f"{kind.__name__} {step}"
-        zero = masks.zero_share(party.feature_parties, context, share.shape)
-        share = ring.reduced(share + zero)
+        share = _under_zero(party, masks, f"{kind.__name__} {step}", share)
     if party.name == partner:
         return share
     await party.channel.send(party.label_party, kind(step, share))
     return None
+
+
+async def give_phases(
+    party: Party, masks: PairwiseMasks, step: int, share: RingArray, phases: PhaseFormat
+) -> RingArray | None:
+    """Send the two the phase of this party's share of H, where it is none of them.
+
+    The two open the phase of H plus a pad in the same hop (`fourier`).
+
+    Args:
+        party: who it is.
+        masks: with all others.
+        step: of the job; never given before.
+        share: this party's of H, residues modulo 2^59, shape (S,).
+        phases: what they are of a word.
+
+    Returns:
+        Its share, of those of which all parties' add up to H, at the label party and its partner;
+        None at all others.
+
+    Raises:
+        CryptoError: the step's masks were used before.
+    """
+    partner, *rest = party.feature_parties
+    if not rest or party.holds_labels:
+        return share
+    async with party.costs.compute("local"):
+        share = _under_zero(party, masks, f"{MaskedPhases.__name__} {step}", share)
+    if party.name == partner:
+        return share
+    message = masked_phases(step, phases.phases(share, first=False))
+    for name in (party.label_party, partner):
+        await party.channel.send(name, message)
+    return None
+
+
+def _under_zero(party: Party, masks: PairwiseMasks, context: str, share: RingArray) -> RingArray:
+    """A feature party's share under its share of zero among all feature parties."""
+    zero = masks.zero_share(party.feature_parties, context, share.shape)
+    return ring.reduced(share + zero)
 
 
 async def hand_back(
@@ -152,6 +218,7 @@ async def hand_back(
     *,
     pads: Mapping[str, RingArray],
     shape: tuple[int, ...],
+    meanwhile: Meanwhile = nothing,
 ) -> RingArray:
     """Bring d, less its owner's pad, to every owner.
 
@@ -163,6 +230,7 @@ async def hand_back(
         pads: this party's, by owner: of every feature party at the label party, of the label party
             at the partner; each used once.
         shape: of d.
+        meanwhile: done once this party's messages are on their way.
 
     Returns:
         d − w of this party's link, modulo 2^59.
@@ -183,6 +251,7 @@ async def hand_back(
                     context = f"{MaskedResiduals.__name__} {step} {owner}"
                     padded = padded + masks.zero_share(computing, context, shape)
             await party.channel.send(owner, MaskedResiduals(step, ring.reduced(padded)))
+    await meanwhile()
     senders = [name for name in computing if name != party.name]
     received = await collect(party.channel, senders, MaskedResiduals, step)
     total = np.zeros(shape, np.uint64) if share is None else share

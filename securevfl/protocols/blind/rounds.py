@@ -20,7 +20,7 @@ from securevfl.crypto import ring
 from securevfl.errors import RangeExceeded
 from securevfl.protocols.blind.ahead import Pads
 from securevfl.protocols.blind.pads import Extrapolation, OwnerPads
-from securevfl.protocols.blind.relays import Relays
+from securevfl.protocols.blind.relays import Meanwhile, Relays, nothing
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import LARGEST_WEIGHT, REVEALED_BITS, Widths
 from securevfl.protocols.session.party import Party
@@ -143,8 +143,15 @@ class Rounds:
         self._party, self._holder, self._own = party, holder, own
         self._matrices, self._pads, self._residuals = matrices, pads, residuals
 
-    async def take(self, each: Round, labels: Labels | None) -> None:
+    async def take(
+        self, each: Round, labels: Labels | None, meanwhile: Meanwhile = nothing
+    ) -> None:
         """Take part in one.
+
+        Args:
+            each: the round.
+            labels: of its batch, at the label party.
+            meanwhile: done while this party waits.
 
         Raises:
             PeerError: a peer broke the protocol or is gone.
@@ -157,7 +164,9 @@ class Rounds:
             for held in pads.held.values():
                 share = share + held.predictions.pop(each.index)
             held_pads = {name: held.residuals.pop(each.index) for name, held in pads.held.items()}
-        masked = await self._residuals.masked(each.index, ring.reduced(share), labels, held_pads)
+        masked = await self._residuals.masked(
+            each.index, ring.reduced(share), labels, held_pads, meanwhile
+        )
         record(party.channel, Share(party.name, "residuals", each.index, masked))
         async with party.costs.compute("local"):
             own.move(each, matrices, pads.own, masked)

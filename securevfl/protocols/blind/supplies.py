@@ -15,10 +15,10 @@ from securevfl.protocols.blind.at_rest import (
     pads_from,
 )
 from securevfl.protocols.blind.block import Block, Whitening
+from securevfl.protocols.blind.coming import Coming
 from securevfl.protocols.blind.fourier import FourierResiduals
 from securevfl.protocols.blind.links import owners_held_by
 from securevfl.protocols.blind.phase_pads import PhasePads
-from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.residuals import (
     AffineResiduals,
     LogisticResiduals,
@@ -41,6 +41,7 @@ class Supplies:
         matrices: those that pads were made with, by group of rounds.
         scales: of the same.
         whitening: that they are in.
+        coming: what is still to be made; None where all is there.
     """
 
     pads: Pads
@@ -48,6 +49,7 @@ class Supplies:
     matrices: Mapping[int, Matrices]
     scales: Scales
     whitening: Whitening
+    coming: Coming | None = None
 
 
 async def supplies_of(block: Block, first: int, held: Mapping[str, RingArray]) -> Supplies:
@@ -98,6 +100,8 @@ async def make_ahead(training: Training) -> MadeAhead:
     party, plan, store = training.party, training.plan, training.workplace.pads
     if store is None:
         raise ConfigError("ahead: nowhere to write pads to, and to keep their keys")
+    if plan.job.exchange.ahead_rounds is not None:
+        raise ConfigError("ahead: all rounds are made before; drop ahead_rounds")
     block = await Block.of(training)
     batch = await agree_on_pads(party, None)
     made = await _made(block, 0, {})
@@ -134,10 +138,10 @@ async def _made(block: Block, first: int, held: Mapping[str, RingArray]) -> Supp
         links.go_on(held)
     residuals = await _residuals(block, None)
     rounds = block.schedule.rounds[first:]
-    pads = await links.make(rounds)
-    if residuals is not None:
-        await residuals.make_ahead(sum(each.rows for each in rounds))
-    return Supplies(pads, residuals, block.matrices, block.scales, block.whitening)
+    size = block.training.plan.job.exchange.ahead_rounds
+    coming = Coming(links, residuals, rounds, size)
+    pads = await coming.first()
+    return Supplies(pads, residuals, block.matrices, block.scales, block.whitening, coming)
 
 
 async def _residuals(block: Block, made: Arrays | None) -> ResidualShares | None:
@@ -148,9 +152,10 @@ async def _residuals(block: Block, made: Arrays | None) -> ResidualShares | None
         return None
     if isinstance(plan.loss, Squared):
         return AffineResiduals(plan.loss, widths.shared_residual_bits)
-    assert block.series is not None  # noqa: S101
+    phases = block.phases
+    assert phases is not None  # noqa: S101
     (peer,) = {*two} - {party.name}
-    phases, first = PhaseFormat(block.series, widths.prediction_bits), party.holds_labels
+    first = party.holds_labels
     if made is not None:
         pads = PhasePads.of_arrays(made)
         side = FourierResiduals(party, peer, phases, None, first=first, pads=pads)

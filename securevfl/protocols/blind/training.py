@@ -1,8 +1,10 @@
 """One party's part of a job whose parameters stay in shares."""
 
+from securevfl.arrays import FloatArray
 from securevfl.protocols.blind.block import Block
 from securevfl.protocols.blind.links import holder_of
-from securevfl.protocols.blind.relays import Relays
+from securevfl.protocols.blind.range_check import require_range
+from securevfl.protocols.blind.relays import Relays, nothing
 from securevfl.protocols.blind.rounds import Rounds, SharedWeights
 from securevfl.protocols.blind.scoring import establish_scoring
 from securevfl.protocols.blind.shares import shares_of
@@ -45,14 +47,17 @@ async def take_part(training: Training) -> Trained:
         own,
         matrices=supplies.matrices,
         pads=supplies.pads,
-        residuals=Relays(party, block.agreement.masks, supplies.residuals),
+        residuals=Relays(party, block.agreement.masks, supplies.residuals, block.phases),
     )
     for each, batch in zip(block.schedule.rounds[first:], block.batches[first:], strict=True):
-        await rounds.take(each, batch.labels)
+        coming = supplies.coming
+        await rounds.take(each, batch.labels, coming.meanwhile if coming else nothing)
         shares.after(each.index, own, supplies.pads)
+        if coming is not None:
+            await coming.after(each, supplies.pads)
         if each.index == plan.rounds - 1:
             moved = await rounds.reveal() - out @ start
-            part.model.weights = (start + into @ moved)[:, None]
+            await _keep(block, start + into @ moved)
         party.costs.end_round()
         if training.workplace.progress is not None:
             training.workplace.progress(each.index + 1)
@@ -62,3 +67,16 @@ async def take_part(training: Training) -> Trained:
     return Trained(
         Kept(plan.rounds, plan.rounds), [] if scoring is None else scoring.scores, leakage
     )
+
+
+async def _keep(block: Block, weights: FloatArray) -> None:
+    """Make what was revealed this party's model, if it is of any use.
+
+    Raises:
+        RangeExceeded: predictions left what logistic residuals were computed for.
+        PeerError: a peer failed.
+    """
+    part = block.training.part
+    part.model.weights = weights[:, None]
+    if block.series is not None:
+        await require_range(block.training.party, part.inputs @ weights, block.series)

@@ -127,3 +127,10 @@ def test_nothing_to_multiply_is_refused(name: str) -> None:
         RingLayout.of(replace(LONG, **{name: 0}))
     with pytest.raises(RangeExceeded, match="positive"):
         RingLayout.of(replace(LONG, matrix_bound=-1))
+
+
+def test_entries_beyond_the_ring_are_refused() -> None:
+    fmt = RingProductFormat(2, 2, 1, (1 << 58) - 1)
+    assert RingLayout.of(fmt).sizes.primes()
+    with pytest.raises(RangeExceeded, match=rf"up to {1 << 58}, below 2\^58"):
+        RingLayout.of(replace(fmt, matrix_bound=1 << 58))

@@ -85,14 +85,15 @@ def test_an_exchange_that_cannot_be_is_refused(
 
 
 def test_every_scheme_is_an_exchange() -> None:
-    assert tuple(EXCHANGES) == ("plain", "masked", "dp", *SCHEMES)
+    assert tuple(EXCHANGES) == ("plain", "masked", "dp", *SCHEMES, "blind")
 
 
 def test_only_encrypted_exchanges_reveal_gradients_in_place_of_residuals() -> None:
     jobs = {name: Job.of(exchange={"scheme": name}) for name in EXCHANGES}
     learns = {name: EXCHANGES[name].learns(job) for name, job in jobs.items()}
     assert [name for name, each in learns.items() if each.gradients] == [*SCHEMES]
-    assert [name for name, each in learns.items() if each.residuals == "hidden"] == [*SCHEMES]
+    hidden = [name for name, each in learns.items() if each.residuals == "hidden"]
+    assert hidden == [*SCHEMES, "blind"]
 
 
 @pytest.mark.parametrize(

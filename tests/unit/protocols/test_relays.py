@@ -4,12 +4,14 @@ For the views, masks are solved: whatever others hold instead, there are pair st
 which the same messages come, bit for bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import RingArray
@@ -17,14 +19,18 @@ from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import CryptoError, UnexpectedMessage
 from securevfl.models.losses import loss_for
+from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.protocols.blind.fourier import MaskedPhases
+from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.relays import (
     MaskedResiduals,
     PredictionShares,
     gather_shares,
+    give_phases,
     hand_back,
 )
 from securevfl.protocols.session.party import Party
-from securevfl.runtime.channel import Channel
+from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import COMMUNICATION, Costs, FixedCosts
 from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Simulated, simulate
@@ -98,7 +104,7 @@ def run(
     return simulate(programs, LAN, record_views=True, stopwatch=FixedCosts({}))
 
 
-def received(result: Simulated[Rounds], name: str) -> list[tuple[str, bytes]]:
+def received(result: Simulated[Any], name: str) -> list[tuple[str, bytes]]:
     entries = result.views[name].received()
     return [(each.sender, encode(each.message)) for each in entries]
 
@@ -265,3 +271,54 @@ def test_a_share_of_another_length_is_refused(kind: type[PredictionShares]) -> N
     programs = {name: partial(program, name=name) for name in names}
     with pytest.raises(UnexpectedMessage, match="sent an array of"):
         simulate(programs, LAN)
+
+
+PHASES = PhaseFormat(SigmoidSeries.of_period(32), 32)
+
+
+def given(
+    names: tuple[str, ...], masks: Mapping[str, PairwiseMasks], shares: Words
+) -> Simulated[list[NDArray[np.uint16]]]:
+    """The two's own phases of H, without a pad, and those that the others gave them."""
+
+    async def program(channel: Channel, costs: Costs, name: str) -> list[NDArray[np.uint16]]:
+        party = party_of(channel, costs, names)
+        share = await give_phases(party, masks[name], 0, shares[name], PHASES)
+        assert (share is None) == (name in names[2:])
+        if share is None:
+            return []
+        found = await collect(channel, names[2:], MaskedPhases, 0)
+        own = PHASES.phases(share, first=party.holds_labels)
+        return [own, *(np.frombuffer(each.phases, "<u2") for each in found.values())]
+
+    programs = {name: partial(program, name=name) for name in names}
+    return simulate(programs, LAN, record_views=True)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_phases_of_all_shares_add_up_to_that_of_the_sum(count: int) -> None:
+    names = parties(count)
+    shares = words(names)
+    result = given(names, agreed_masks(names), shares).results
+    (first, *others), (second, *same) = result[LABEL], result[PARTNER]
+    np.testing.assert_array_equal(others, same)
+    assert len(others) == count - 2
+    added = np.sum([first, second, *others], axis=0, dtype=np.uint16)
+    apart = (added - PHASES.phases(total(shares), first=True)).view(np.int16)
+    # Every share is rounded.
+    assert np.abs(apart).max() <= count
+
+
+def test_a_phase_of_a_share_is_masked_for_the_label_party() -> None:
+    names = parties(4)
+    shares, (gathered, back) = words(names), made(names)
+    other = words(names) | {LABEL: shares[LABEL]}
+    solved = dict(gathered)
+    for name in names[2:]:
+        moved(solved, name, PARTNER, other[name] - shares[name])
+    views = []
+    for values, streams in ((shares, gathered), (other, solved)):
+        masks = {name: MadeMasks(name, names, streams, back) for name in names}
+        views.append(received(given(names, masks, values), LABEL))
+    assert len(views[0]) == 2
+    assert views[0] == views[1]

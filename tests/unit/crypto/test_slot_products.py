@@ -1,0 +1,246 @@
+"""Products in slots: exact shares, sizes, refusals, and what each protection is for."""
+
+from math import log2, prod
+from typing import Any
+
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+from numpy.typing import NDArray
+from scipy.stats import chi2
+from typing_extensions import override
+
+from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto import slot_parameters
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.bit_packing import packed_size
+from securevfl.crypto.residues import uniform_below
+from securevfl.crypto.seal_codec import _body, _framed, coefficient_ciphertext
+from securevfl.crypto.slot_parameters import PLAIN_BITS, REPLY_BITS, SlotParameters
+from securevfl.crypto.slot_products import (
+    REPLY_BYTES,
+    SlotEvaluator,
+    SlotOwner,
+    failure_probability,
+)
+from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
+
+PARAMETERS = SlotParameters.of(100_000)
+LARGEST = 1 << 21
+
+
+@pytest.fixture(scope="module")
+def owner() -> SlotOwner:
+    return SlotOwner(PARAMETERS)
+
+
+@pytest.fixture(scope="module")
+def evaluator(owner: SlotOwner) -> SlotEvaluator:
+    return SlotEvaluator(owner.public_bytes, PARAMETERS)
+
+
+def numbers(seed: int, count: int, largest: int = 256) -> IntArray:
+    return np.random.default_rng(seed).integers(-largest, largest, (2, count), endpoint=True)
+
+
+def products(first: IntArray, second: IntArray) -> IntArray:
+    (u, v), (x, y) = first, second
+    return np.stack([u * x - v * y, u * y + v * x])
+
+
+@pytest.mark.parametrize(("count", "largest"), [(DEGREE, 256), (5, LARGEST)])
+def test_shares_add_up_to_the_product(
+    owner: SlotOwner, evaluator: SlotEvaluator, count: int, largest: int
+) -> None:
+    first, second = numbers(1, count, largest), numbers(2, count, largest)
+    replies, shares = evaluator.multiply(owner.encrypt(second), first)
+    others = owner.decrypt(replies, count)
+    assert [len(reply) for reply in replies] == [REPLY_BYTES] * 2
+    found = (shares + others).view(np.int64) - products(first, second)
+    # The largest products of all are beyond 2^-4 of p: a share of them may miss by p.
+    wrong = np.abs(found) > 0
+    assert set(np.abs(found[wrong]).tolist()) <= {PARAMETERS.plain_modulus}
+    assert largest > 256 or not wrong.any()
+
+
+def test_zeros_are_multiplied_too(owner: SlotOwner, evaluator: SlotEvaluator) -> None:
+    zeros = np.zeros((2, 3), np.int64)
+    replies, shares = evaluator.multiply(owner.encrypt(zeros), zeros)
+    assert not (shares + owner.decrypt(replies, 3)).any()
+
+
+def test_conversion_goes_wrong_as_often_as_it_says() -> None:
+    modulus, part, count = PARAMETERS.plain_modulus, 1 << 40, 1 << 16
+    masks = uniform_below(modulus, count)
+    theirs = ((part - masks.astype(np.int64)) % modulus).astype(np.uint64)
+    wrong = masks + theirs - np.uint64(modulus) != part
+    expected = count * part / modulus
+    assert 0.6 * expected < wrong.sum() < 1.5 * expected  # 256 ± 16
+    assert failure_probability(1, part) >= 2**0.5 * part / modulus
+    assert 2**PLAIN_BITS / modulus < 1 + 1e-6
+
+
+@pytest.mark.parametrize("modulus", [2, 3, 1000, (1 << 47) + 1])
+def test_uniform_integers_stay_below_and_reach_all(modulus: int) -> None:
+    found = uniform_below(modulus, 20_000)
+    assert found.max() < modulus
+    counts = np.bincount((found.astype(np.float64) * min(modulus, 16) / modulus).astype(int))
+    expected = 20_000 / min(modulus, 16)
+    if modulus <= 16 or modulus > 1 << 40:
+        statistic = np.sum((counts - expected) ** 2) / expected
+        assert statistic < chi2.isf(1e-9, len(counts) - 1)
+    assert len(counts) == min(modulus, 16)
+
+
+@pytest.mark.parametrize("count", [1, 100_000, 10_000_000])
+def test_flooding_covers_what_noise_tells(count: int) -> None:
+    parameters = SlotParameters.of(count)
+    revealed = 2 * DEGREE * -(-count // DEGREE)
+    # Deviations of a sum of 2·DEGREE products of noise (deviation √10.5) and p/2 that is passed
+    # once in 2^40 jobs, and rounding of half a unit each at its worst.
+    sigmas = np.sqrt(2 * np.log(2.0**41 * revealed))
+    noise = (sigmas * np.sqrt(2 * DEGREE * 10.5) + DEGREE) * 2.0 ** (PLAIN_BITS - 1)
+    assert parameters.flood_bits >= 40 + log2(noise * revealed)
+    assert sum(parameters.prime_bits) >= parameters.flood_bits + PLAIN_BITS + 5
+    assert sum(parameters.prime_bits) + 30 <= 218
+    assert parameters.context.parameters_set()
+
+
+def test_too_many_products_are_refused() -> None:
+    with pytest.raises(RangeExceeded, match="does not fit"):
+        SlotParameters.of(1 << 27)
+
+
+def test_parts_that_p_cannot_hold_are_refused(owner: SlotOwner) -> None:
+    wrongs: list[NDArray[Any]] = [
+        np.array([[2 * LARGEST], [0]]),
+        np.array([[0], [-2 * LARGEST - 1]]),
+        np.zeros((2, 0), np.int64),
+        np.zeros((2, DEGREE + 1), np.int64),
+        np.zeros(2, np.int64),
+        np.zeros((2, 2)),
+    ]
+    for wrong in wrongs:
+        with pytest.raises(RangeExceeded):
+            owner.encrypt(wrong)
+
+
+def test_foreign_and_damaged_bytes_are_refused(owner: SlotOwner, evaluator: SlotEvaluator) -> None:
+    encrypted = owner.encrypt(numbers(3, 4))
+    replies, _ = evaluator.multiply(encrypted, numbers(4, 4))
+    with pytest.raises(KeyMismatch, match="damaged, or was made under another key"):
+        SlotOwner(PARAMETERS).decrypt(replies, 4)
+    noisy = bytes(replies[0][:-5000]) + np.random.default_rng(5).bytes(5000)
+    with pytest.raises(KeyMismatch, match="damaged"):
+        owner.decrypt((noisy, replies[1]), 4)
+    no_c1 = bytes(packed_size(DEGREE, REPLY_BITS)) + replies[0][-packed_size(DEGREE, 52) :]
+    with pytest.raises(KeyMismatch, match="no c1"):
+        owner.decrypt((no_c1, replies[1]), 4)
+    for wrong in ((replies[0],), (replies[0], replies[1][1:])):
+        with pytest.raises(CryptoError, match="two replies of"):
+            owner.decrypt(wrong, 4)
+    with pytest.raises(CryptoError, match="1 ciphertexts, 2 of a complex number expected"):
+        evaluator.multiply(encrypted[:1], numbers(4, 4))
+    whole = encrypted[1]
+    for other in (b"", whole[:-1], whole[1:], whole + b"\0", whole[:-81] + b"\xff" * 81):
+        with pytest.raises(CryptoError):
+            evaluator.multiply((encrypted[0], other), numbers(4, 4))
+
+
+@pytest.mark.parametrize("c1", [0, 1])
+def test_a_public_key_that_hides_nothing_is_refused(owner: SlotOwner, c1: int) -> None:
+    """c₁ = 1 falls with SEAL's own prime."""
+    words = DEGREE * (len(PARAMETERS.primes) + 1)
+    body = bytearray(_body(owner.public_bytes))
+    body[-8 * words :] = np.full(words, c1, "<u8").tobytes()
+    key = b"".join(bytes(part) for part in _framed([bytes(body)]))
+    with pytest.raises(KeyMismatch, match="encrypt nothing"):
+        SlotEvaluator(key, PARAMETERS)
+
+
+def test_a_key_of_other_primes_is_refused() -> None:
+    small = SlotOwner(SlotParameters.of(1)).public_bytes
+    assert SlotParameters.of(1) != SlotParameters.of(10_000_000)
+    with pytest.raises(KeyMismatch):
+        SlotEvaluator(small, SlotParameters.of(10_000_000))
+    with pytest.raises(CryptoError):
+        SlotEvaluator(small[:-1], SlotParameters.of(1))
+
+
+class WithoutMasks(SlotEvaluator):
+    """Lets the owner decrypt the products themselves."""
+
+    @override
+    def _masks(self) -> RingArray:
+        return np.zeros((2, DEGREE), np.uint64)
+
+
+class WithoutFlooding(SlotEvaluator):
+    """Leaves the noise of the product as it is."""
+
+    @override
+    def _flood(self) -> RingArray:
+        return np.zeros((len(self._parameters.primes), DEGREE), np.uint64)
+
+
+class WithoutEncryption(SlotEvaluator):
+    """Floods, but adds no encryption: c₁ is the owner's own times the plaintext."""
+
+    @override
+    def _blinder(self, mask: RingArray) -> seal.Ciphertext:
+        del mask  # c₁ knows nothing of it
+        return coefficient_ciphertext(self._context, self._flood())
+
+
+@pytest.mark.parametrize("build", [SlotEvaluator, WithoutMasks])
+def test_what_the_owner_decrypts_is_uniform(owner: SlotOwner, build: type[SlotEvaluator]) -> None:
+    first, second = numbers(6, DEGREE), numbers(7, DEGREE)
+    evaluator = build(owner.public_bytes, PARAMETERS)
+    replies, _ = evaluator.multiply(owner.encrypt(second), first)
+    seen = owner.decrypt(replies, DEGREE) + np.uint64(PARAMETERS.plain_modulus)
+    parts = np.bincount((seen >> np.uint64(PLAIN_BITS - 6)).reshape(-1).astype(int), minlength=64)
+    statistic = np.sum((parts - 2 * DEGREE / 64) ** 2) / (2 * DEGREE / 64)
+    uniform = bool(statistic < chi2.isf(1e-9, 63))
+    assert uniform == (build is SlotEvaluator)
+    # It would divide what it decrypts by its own numbers.
+    modulus = PARAMETERS.plain_modulus
+    decrypted = np.where(seen > modulus // 2, seen - np.uint64(modulus), seen).view(np.int64)
+    quotient = (decrypted[0] + 1j * decrypted[1]) / (second[0] + 1j * second[1] + 1e-9)
+    found = np.mean(np.rint(quotient.real) == first[0])
+    assert found > 0.9 if build is WithoutMasks else found < 0.05
+
+
+@pytest.mark.parametrize("build", [SlotEvaluator, WithoutFlooding])
+def test_noise_hides_what_the_product_adds_to_it(
+    owner: SlotOwner, build: type[SlotEvaluator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise of replies before the switch, which only takes away, by SEAL's own measure."""
+    evaluator = build(owner.public_bytes, PARAMETERS)
+    seen = []
+
+    def kept(self: SlotEvaluator, product: seal.Ciphertext, mask: RingArray) -> bytes:
+        self._evaluator.transform_from_ntt_inplace(product)
+        self._evaluator.add_inplace(product, self._blinder(mask))
+        seen.append(owner._decryptor.invariant_noise_budget(product))
+        return b""
+
+    monkeypatch.setattr(SlotEvaluator, "_reply", kept)
+    evaluator.multiply(owner.encrypt(numbers(8, DEGREE)), numbers(9, DEGREE))
+    room = log2(prod(PARAMETERS.primes)) - PLAIN_BITS
+    noise_bits = room - 1 - np.array(seen)
+    revealed = 2 * DEGREE * -(-100_000 // DEGREE)
+    largest = log2(slot_parameters._largest_noise(revealed))
+    if build is WithoutFlooding:
+        assert np.all(noise_bits <= largest)
+    else:
+        assert np.all(noise_bits >= largest + 40 + log2(revealed) - 1)
+
+
+@pytest.mark.parametrize("build", [SlotEvaluator, WithoutEncryption])
+def test_a_guess_is_not_confirmed_by_c1(owner: SlotOwner, build: type[SlotEvaluator]) -> None:
+    """The owner knows its input, and would compute the reply's c₁ for the numbers it guesses."""
+    evaluator = build(owner.public_bytes, PARAMETERS)
+    encrypted, parts = owner.encrypt(numbers(10, 4)), numbers(11, 4)
+    end = packed_size(DEGREE, REPLY_BITS)
+    sent, guessed = (evaluator.multiply(encrypted, parts)[0][0][:end] for _ in range(2))
+    assert (sent == guessed) == (build is WithoutEncryption)

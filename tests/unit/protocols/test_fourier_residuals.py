@@ -1,0 +1,222 @@
+"""Logistic residuals in shares over messages: against σ, used once, refused, and what is seen."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import chi2
+
+from securevfl.arrays import FloatArray, RingArray
+from securevfl.crypto import ring
+from securevfl.crypto.slot_products import REPLY_BYTES
+from securevfl.errors import (
+    CryptoError,
+    KeyMismatch,
+    MalformedMessage,
+    PeerViolation,
+    RangeExceeded,
+    UnexpectedMessage,
+)
+from securevfl.models.losses import Logistic
+from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.protocols.blind import phase_products
+from securevfl.protocols.blind.fourier import FourierResiduals, MaskedPhases
+from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
+from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.range_check import StaysInRange, require_range
+from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import AHEAD, Costs
+from securevfl.runtime.line import PRESETS
+from securevfl.runtime.simulation import Simulated, simulate
+from securevfl.runtime.views import Decrypted
+from securevfl.wire.codec import decode, encode
+
+FORMAT = PhaseFormat(SigmoidSeries.of_period(32), 20)
+NAMES = ("bank", "shop")
+ROWS, BATCH = 3000, 250
+Program = Callable[[Party, str], Awaitable[Any]]
+
+
+def run(program: Program, **options: Any) -> Simulated[Any]:  # noqa: ANN401
+    def of(channel: Channel, costs: Costs) -> Awaitable[Any]:
+        party = Party(channel, costs, NAMES, "bank", Logistic())
+        return program(party, next(name for name in NAMES if name != party.name))
+
+    programs: Any = dict.fromkeys(NAMES, of)
+    return simulate(programs, PRESETS["lan"], **options)
+
+
+def shares_of(values: FloatArray) -> dict[str, RingArray]:
+    words = ring.uniform(len(values))
+    others = ring.reduced(ring.encode(values, FORMAT.prediction_fraction_bits, 1e3, "H") - words)
+    return {"bank": words, "shop": others}
+
+
+async def side_of(party: Party, peer: str, rows: int) -> FourierResiduals:
+    return await FourierResiduals.establish(party, peer, FORMAT, rows, first=party.name == "bank")
+
+
+def rounds_of(values: FloatArray) -> Program:
+    shares = shares_of(values)
+
+    async def program(party: Party, peer: str) -> RingArray:
+        side = await side_of(party, peer, len(values))
+        # In two pieces, of which the second is more than one pair of ciphertexts.
+        await side.make_ahead(BATCH)
+        await side.make_ahead(len(values) - BATCH)
+        own = shares[party.name]
+        found = [
+            await side.residual_shares(index, own[at : at + BATCH])
+            for index, at in enumerate(range(0, len(own), BATCH))
+        ]
+        with pytest.raises(CryptoError, match="0 rows are left"):
+            await side.residual_shares(len(found), own[:1])
+        return np.concatenate(found)
+
+    return program
+
+
+@pytest.fixture(scope="module")
+def values() -> FloatArray:
+    return np.random.default_rng(1).uniform(-FORMAT.series.range, FORMAT.series.range, ROWS)
+
+
+@pytest.fixture(scope="module")
+def done(values: FloatArray) -> Simulated[Any]:
+    return run(rounds_of(values), record_views=True)
+
+
+def test_shares_add_up_to_the_residuals(done: Simulated[Any], values: FloatArray) -> None:
+    total = ring.reduced(done.results["bank"] + done.results["shop"])
+    found = ring.decode(total, FORMAT.fraction_bits)
+    assert np.abs(found - FORMAT.series.values(values)).max() < 0.0075
+    assert np.abs(found - (expit(values) - 0.5)).max() < 0.03
+
+
+def test_bytes_ahead_and_in_a_round(done: Simulated[Any]) -> None:
+    bank, shop = (done.costs[name] for name in NAMES)
+    pairs = 1 + -(-(ROWS - BATCH) * FORMAT.terms // 8192)
+    assert bank.messages["EncryptedPhaseProducts"] == shop.messages["EncryptedPhases"] == pairs
+    assert bank.bytes_sent["EncryptedPhaseProducts"] < pairs * (2 * REPLY_BYTES + 200)
+    ahead = bank.bytes_sent["EncryptedPhaseProducts"] + shop.bytes_sent["EncryptedPhases"]
+    assert ahead / (pairs * 8192) < 72  # a row and term
+    for costs in (bank, shop):
+        assert costs.bytes_sent["MaskedPhases"] < ROWS // BATCH * (2 * BATCH + 200)
+        assert costs.seconds[AHEAD] > 0
+
+
+def test_everything_that_is_seen_is_uniform(done: Simulated[Any]) -> None:
+    for name in NAMES:
+        messages = [each.message for each in done.views[name].received(MaskedPhases)]
+        opened = b"".join(each.phases for each in messages if isinstance(each, MaskedPhases))
+        assert len(opened) == 2 * ROWS
+        counts = np.bincount(np.frombuffer(opened, np.uint8), minlength=256)
+        statistic = float(np.sum((counts - 2 * ROWS / 256) ** 2) / (2 * ROWS / 256))
+        assert statistic < chi2.isf(1e-9, 255)
+    decrypted = [each.values for each in done.views["shop"].entries if isinstance(each, Decrypted)]
+    assert sum(each.size for each in decrypted) == 2 * ROWS * FORMAT.terms
+    top = np.concatenate([each.ravel() for each in decrypted]) + np.uint64(1 << 48) >> np.uint64(42)
+    counts = np.bincount(top.astype(int), minlength=64)
+    statistic = float(np.sum((counts - top.size / 64) ** 2) / (top.size / 64))
+    assert statistic < chi2.isf(1e-9, 63)
+    assert not [each for each in done.views["bank"].entries if isinstance(each, Decrypted)]
+
+
+def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) -> None:
+    some = values[:40]
+    shares = shares_of(some)
+
+    async def program(party: Party, peer: str) -> RingArray:
+        first = party.name == "shop"
+        made = await FourierResiduals.establish(party, peer, FORMAT, 40, first=first)
+        await made.make_ahead(40)
+        kept = made.pads.of_arrays(made.pads.arrays())
+        later = FourierResiduals(party, peer, FORMAT, None, first=first, pads=kept)
+        with pytest.raises(CryptoError, match="no key is there for more"):
+            await later.make_ahead(1)
+        return await later.residual_shares(0, shares[party.name])
+
+    results = run(program).results
+    found = ring.decode(ring.reduced(results["bank"] + results["shop"]), FORMAT.fraction_bits)
+    assert np.abs(found - FORMAT.series.values(some)).max() < 0.0075
+
+
+def changed(kind: type[Any], change: Callable[[Any], Any]) -> Callable[[str, str, bytes], bytes]:
+    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
+        del sender, receiver
+        message = decode(data)
+        return encode(change(message)) if isinstance(message, kind) else data
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "error"),
+    [
+        (PublicKey, lambda each: PublicKey("bfv", each.material), PeerViolation),
+        (PublicKey, lambda each: PublicKey(each.scheme, each.material[:-1]), KeyMismatch),
+        (EncryptedPhases, lambda each: EncryptedPhases(0, each.parts[:1]), MalformedMessage),
+        (
+            EncryptedPhaseProducts,
+            lambda each: EncryptedPhaseProducts(0, (each.parts[0], bytes(REPLY_BYTES))),
+            MalformedMessage,
+        ),
+        (MaskedPhases, lambda each: MaskedPhases(0, each.phases[:-1]), UnexpectedMessage),
+    ],
+)
+def test_what_no_party_would_send_is_refused(
+    kind: type[Any],
+    change: Callable[[Any], Any],
+    error: type[Exception],
+) -> None:
+    shares = shares_of(np.zeros(4))
+
+    async def program(party: Party, peer: str) -> None:
+        side = await side_of(party, peer, 4)
+        await side.make_ahead(4)
+        await side.residual_shares(0, shares[party.name])
+
+    with pytest.raises(error):
+        run(program, tamper=changed(kind, change))
+
+
+def test_few_pairs_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phase_products, "_IN_FLIGHT", 1)
+    rows = 2 * 8192 // FORMAT.terms + 5
+
+    async def program(party: Party, peer: str) -> int:
+        side = await side_of(party, peer, rows)
+        await side.make_ahead(rows)
+        return len(side.pads)
+
+    done = run(program)
+    assert set(done.results.values()) == {rows}
+    assert done.costs["shop"].messages["EncryptedPhases"] == 3
+
+
+@pytest.mark.parametrize(("largest", "within"), [(16.0, True), (16.01, False)])
+@pytest.mark.parametrize("who", NAMES)
+def test_predictions_beyond_half_a_period_end_the_job_for_all(
+    who: str, largest: float, within: bool
+) -> None:
+    failed = []
+
+    async def program(party: Party, peer: str) -> None:
+        del peer
+        own = np.array([1.0, -largest if party.name == who else 2.0])
+        try:
+            await require_range(party, own, FORMAT.series)
+        except RangeExceeded as error:
+            failed.append(str(error))
+
+    done = run(program, record_views=True)
+    for name in NAMES:
+        (told,) = done.views[name].received(StaysInRange)
+        assert isinstance(told.message, StaysInRange)
+        assert told.message.within == (within or name == who)
+    assert len(failed) == (0 if within else 2)
+    assert all("period = 64" in each for each in failed)
