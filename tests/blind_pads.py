@@ -1,85 +1,111 @@
 """Blind jobs with products in clear and pads that a test can read, or give.
 
 What is proven of a blind view is a bijection between pads; how ciphertexts hide is another matter
-(tests/unit/crypto). So here a ciphertext is the words themselves, and every party draws its pads
+(tests/unit/crypto). So here a ciphertext is the numbers themselves, and every party draws its pads
 from a tape: fresh ones, or those with which a test wants it to run.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from typing_extensions import override
 
-from securevfl.arrays import IntArray, Labels, RingArray
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring, ring_products
+from securevfl.crypto.masks import PairwiseMasks
+from securevfl.crypto.residues import uniform_below
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+from securevfl.crypto.slot_parameters import SlotParameters
+from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.blind import ahead, training
-from securevfl.protocols.blind.ahead import Links, Pads
-from securevfl.protocols.blind.pads import Holding
-from securevfl.protocols.blind.relays import Relays
-from securevfl.protocols.blind.residuals import ResidualShares
-from securevfl.protocols.blind.rounds import Rounds, SharedWeights
+from securevfl.protocols.blind import description, fourier, pads, phase_products, training
+from securevfl.protocols.blind.ahead import Links
+from securevfl.protocols.blind.pads import OwnerPads
+from securevfl.protocols.blind.phase_pads import uniform_phases
+from securevfl.protocols.blind.rounds import Rounds
 from securevfl.protocols.blind.schedule import Round
+from securevfl.protocols.vertical.program import Trained, Training
 from securevfl.training import Environment, TrainingResult, train
 
-Tape = Sequence[RingArray]
-UNIFORM = ring.uniform
+KINDS = ("pads", "masks", "phases", "slots")
+Words = NDArray[Any]
 
 
 @dataclass(eq=False)
-class Product:
-    """One product ahead, as both ends have it: M·V + mask."""
+class Tape:
+    """What one party draws.
 
-    matrix: IntArray
-    values: RingArray
-    mask: RingArray
+    Attributes:
+        drawn: by kind, in order: as a holder ξ and ζ⟨o⟩ of every round, link by link; as an owner
+            what masks its products; shares of ρ; what masks products in slots. Where it is empty,
+            all that is drawn is fresh.
+        zeros: shares of zero, by context.
+    """
 
-    @property
-    def decrypted(self) -> RingArray:
-        return ring.reduced(ring.Factor(self.matrix) @ self.values + self.mask)
+    drawn: dict[str, list[Words]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    zeros: dict[str, RingArray] = field(default_factory=dict)
 
-
-@dataclass(eq=False)
-class Insight:
-    """What one party had in a run: nothing that an attack may have of another."""
-
-    links: Links
-    pads: dict[str, list[RingArray]] = field(default_factory=dict)  # as a holder, by owner
-    products: list[Product] = field(default_factory=list)  # as an owner
-    own: SharedWeights | None = None  # before the first round
-    rounds: Rounds | None = None
-    residuals: ResidualShares | None = None
-    labels: dict[int, Labels | None] = field(default_factory=dict)
+    def copy(self) -> "Tape":
+        return Tape({kind: list(words) for kind, words in self.drawn.items()}, dict(self.zeros))
 
 
 @dataclass(eq=False)
-class Told:
-    """The pads that one party is to draw: as a holder by owner, as an owner its masks in order."""
+class World:
+    """A finished run, and by party what it drew and what it came to."""
 
-    pads: Mapping[str, Tape]
-    masks: Tape
+    result: TrainingResult
+    tapes: dict[str, Tape]
+    links: dict[str, Links]
+    rounds: dict[str, Rounds]
 
 
-class _Dispenser:
-    def __init__(self, given: Tape | None, drawn: list[RingArray]) -> None:
-        self._given, self._drawn = None if given is None else deque(given), drawn
+class _Drawing:
+    """One party's words of a run: those given, or fresh ones; remembered."""
 
-    def draw(self, *shape: int) -> RingArray:
-        words = UNIFORM(*shape) if self._given is None else self._given.popleft()
-        assert words.shape == shape
-        self._drawn.append(words)
+    def __init__(self, given: Tape | None) -> None:
+        self._given = None
+        if given is not None and given.drawn:
+            self._given = {kind: deque(words) for kind, words in given.drawn.items()}
+        self._zeros = {} if given is None else given.zeros
+        self.tape = Tape()
+
+    def draw(self, kind: str, fresh: Callable[[], Words]) -> Words:
+        words = fresh() if self._given is None else self._given[kind].popleft().copy()
+        assert words.shape == fresh().shape
+        self.tape.drawn[kind].append(words.copy())
         return words
+
+    def zero(self, context: str, fresh: RingArray) -> RingArray:
+        self.tape.zeros[context] = self._zeros.get(context, fresh)
+        return self.tape.zeros[context]
+
+
+_CURRENT: ContextVar[_Drawing | None] = ContextVar("whose words are drawn", default=None)
+
+
+def _masks(*shape: int) -> RingArray:
+    """As the module draws them, weakened perhaps."""
+    drawn: RingArray = vars(ring_products)["uniform"](*shape)
+    return drawn
+
+
+def _draw(kind: str, fresh: Callable[[], Words]) -> Words:
+    current = _CURRENT.get()
+    return fresh() if current is None else current.draw(kind, fresh)
 
 
 class ClearOwner(RingProductOwner):
+    """Of products in clear."""
+
     def __init__(self, product_format: RingProductFormat) -> None:
         self.product_format = product_format
 
@@ -99,9 +125,6 @@ class ClearOwner(RingProductOwner):
 
 
 class _ClearEvaluator(RingProductEvaluator):
-    insight: Insight
-    tape: _Dispenser
-
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
         assert public_bytes == b"in clear"
         self.product_format = product_format
@@ -110,77 +133,130 @@ class _ClearEvaluator(RingProductEvaluator):
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
         fmt = self.product_format
         values = np.frombuffer(encrypted, np.uint64).reshape(fmt.inner, fmt.columns)
-        made = Product(matrix, values, self.tape.draw(fmt.outputs, fmt.columns))
-        self.insight.products.append(made)
-        return made.decrypted.tobytes(), made.mask
+        mask = _draw("masks", lambda: _masks(fmt.outputs, fmt.columns))
+        return ring.reduced(ring.Factor(matrix) @ values + mask).tobytes(), mask
 
 
-@dataclass(eq=False)
-class World:
-    """A finished run, and what was in every party of it."""
+class _ClearSlotOwner(SlotOwner):
+    def __init__(self, parameters: SlotParameters) -> None:
+        self._parameters, self.public_bytes = parameters, b"in clear"
 
-    result: TrainingResult
-    insights: dict[str, Insight]
+    @override
+    def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
+        return parts[0].tobytes(), parts[1].tobytes()
+
+    @override
+    def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
+        found = np.stack([np.frombuffer(each, np.uint64) for each in replies])
+        return found - np.uint64(self._parameters.plain_modulus)
 
 
-def run(job: Job, dataset: VerticalDataset, told: Mapping[str, Told] | None = None) -> World:
+class _ClearSlotEvaluator(SlotEvaluator):
+    def __init__(self, public_bytes: bytes, parameters: SlotParameters) -> None:
+        assert public_bytes == b"in clear"
+        self._parameters = parameters
+
+    @override
+    def multiply(
+        self, encrypted: tuple[bytes, ...], parts: IntArray
+    ) -> tuple[tuple[bytes, bytes], RingArray]:
+        prime = self._parameters.plain_modulus
+        x, y = (np.frombuffer(each, np.int64) for each in encrypted)
+        both = np.stack([x * parts[0] - y * parts[1], y * parts[0] + x * parts[1]])
+        masks = _draw("slots", lambda: uniform_below(prime, both.size).reshape(both.shape))
+        reply = (both - masks.view(np.int64)) % prime
+        return (reply[0].tobytes(), reply[1].tobytes()), masks
+
+
+def run(job: Job, dataset: VerticalDataset, tapes: Mapping[str, Tape] | None = None) -> World:
     """A job with products in clear.
 
     Args:
         job: the settings.
         dataset: the data.
-        told: by party, what it is to draw; all others draw afresh.
+        tapes: by party, what it is to draw; all others draw afresh.
     """
-    insights: dict[str, Insight] = {}
+    drawings: dict[str, _Drawing] = {}
+    links: dict[str, Links] = {}
+    rounds: dict[str, Rounds] = {}
     with pytest.MonkeyPatch.context() as patch:
-        _watch(patch, insights, told or {})
+        _in_clear(patch)
+        _watch(patch, drawings, tapes or {})
+        _keep(patch, links, rounds)
         result = train(job, dataset, Environment(record_views=True))
-    return World(result, insights)
+    return World(result, {name: each.tape for name, each in drawings.items()}, links, rounds)
+
+
+def _in_clear(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ring_products, "RingProductOwner", ClearOwner)
+    patch.setattr(ring_products, "RingProductEvaluator", _ClearEvaluator)
+    patch.setattr(phase_products, "SlotOwner", _ClearSlotOwner)
+    patch.setattr(phase_products, "SlotEvaluator", _ClearSlotEvaluator)
 
 
 def _watch(
-    patch: pytest.MonkeyPatch, insights: dict[str, Insight], told: Mapping[str, Told]
+    patch: pytest.MonkeyPatch,
+    drawings: dict[str, _Drawing],
+    tapes: Mapping[str, Tape],
 ) -> None:
-    patch.setattr(ring_products, "RingProductOwner", ClearOwner)
-    patch.setattr(ring_products, "RingProductEvaluator", _ClearEvaluator)
-    make, inputs = Links.make, Holding.inputs
-    tapes: dict[int, _Dispenser] = {}
+    take_part, zero_share = training.take_part, PairwiseMasks.zero_share
 
-    async def watched_make(self: Links, rounds: Sequence[Round]) -> Pads:
-        name = self._party.name
-        insight = insights.setdefault(name, Insight(self))
-        given = told.get(name)
-        for owner, holding in self._holdings.items():
-            drawn = insight.pads.setdefault(owner, [])
-            tapes[id(holding)] = _Dispenser(None if given is None else given.pads[owner], drawn)
-        masks = _Dispenser(None if given is None else given.masks, [])
-        for key in (self._keys.for_steps, self._keys.for_predictions):
-            assert isinstance(key, _ClearEvaluator)
-            key.insight, key.tape = insight, masks
-        return await make(self, rounds)
+    async def watched(task: Training) -> Trained:
+        name = task.party.name
+        drawings[name] = _Drawing(tapes.get(name))
+        _CURRENT.set(drawings[name])  # of this party's task
+        return await take_part(task)
 
-    def watched_inputs(self: Holding, groups: Mapping[int, Sequence[Round]]) -> object:
-        with _drawing(tapes[id(self)]):
-            return inputs(self, groups)
+    def share(
+        self: PairwiseMasks, members: Sequence[str], context: str, shape: tuple[int, ...]
+    ) -> RingArray:
+        fresh, current = zero_share(self, members, context, shape), _CURRENT.get()
+        assert current is not None
+        return current.zero(context, fresh)
 
-    class Watched(Rounds):
-        @override
-        async def take(self, each: Round, labels: Labels | None) -> None:
-            insight = insights[self._party.name]
-            if insight.rounds is None:
-                insight.rounds, insight.own = self, copy(self._own)
-                assert isinstance(self._residuals, Relays)
-                insight.residuals = self._residuals._residuals
-            insight.labels[each.index] = labels
-            await super().take(each, labels)
+    patch.setattr(description, "take_part", watched)
+    patch.setattr(PairwiseMasks, "zero_share", share)
+    patch.setattr(pads, "ring", _Ring(lambda *shape: _draw("pads", lambda: ring.uniform(*shape))))
+    patch.setattr(
+        fourier, "uniform_phases", lambda rows: _draw("phases", lambda: uniform_phases(rows))
+    )
 
-    patch.setattr(ahead.Links, "make", watched_make)
-    patch.setattr(Holding, "inputs", watched_inputs)
-    patch.setattr(training, "Rounds", Watched)
+
+def _keep(patch: pytest.MonkeyPatch, links: dict[str, Links], rounds: dict[str, Rounds]) -> None:
+    making, reveal = Links.making, Rounds.reveal
+
+    def made(self: Links, block: Sequence[Round], own: OwnerPads) -> AsyncIterator[None]:
+        links[self._party.name] = self
+        return making(self, block, own)
+
+    async def revealed(self: Rounds) -> Words:
+        rounds[self._party.name] = self
+        return await reveal(self)
+
+    patch.setattr(Links, "making", made)
+    patch.setattr(Rounds, "reveal", revealed)
 
 
 @contextmanager
-def _drawing(tape: _Dispenser) -> Iterator[None]:
+def weakened(where: str, uniform: Callable[..., RingArray]) -> Iterator[None]:
+    """Blind jobs that draw holders' pads, or owners' masks, by another function.
+
+    What must not be done, to see it leak; no job file and nothing in the package comes here.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ring, "uniform", tape.draw)
+        _in_clear(patch)
+        if where == "masks":
+            patch.setattr(ring_products, "uniform", uniform)
+        else:
+            patch.setattr(pads, "ring", _Ring(uniform))
         yield
+
+
+class _Ring:
+    """The ring as a module knows it, but for one function."""
+
+    def __init__(self, uniform: Callable[..., RingArray]) -> None:
+        self.uniform = uniform
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(ring, name)

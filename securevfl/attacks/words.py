@@ -4,9 +4,9 @@ The attacker has words of some bits as it received them, and what its own shares
 that are fresh, whole and used once leave nothing that any of these tests could see:
 
 - *by themselves*: a word's place in the ring (Kolmogorov and Smirnov), and each of its bits;
-- *in pairs*: the same of differences of words of two rounds, where a pad used twice cancels;
 - *beside a truth*: bits that agree with those of the number that is hidden, and correlation with
-  it, which is the scorer's to say.
+  it, which is the scorer's to say;
+- *in pairs*: both of differences of words of two rounds, where a pad used twice cancels.
 
 Each figure is a surprise: by how many orders of magnitude the least p-value, times how many were
 looked at (Bonferroni), lies below 1. Uniform words pass 6 once in a million times.
@@ -39,14 +39,22 @@ def of_words(words: RingArray, bits: int) -> list[float]:
     return [float(place), beyond, *_of_counts(_bits(flat, bits).sum(axis=0), len(flat))]
 
 
-def of_pairs(words: Sequence[RingArray], bits: int) -> list[float]:
-    """p-values of the differences of any two of some words of one shape."""
+def of_pairs(words: Sequence[RingArray], truths: Sequence[RingArray], bits: int) -> list[float]:
+    """p-values of the differences of any two arrays of words that have one shape.
+
+    Args:
+        words: one array a round.
+        truths: what each hides.
+        bits: of the ring.
+    """
     ring = np.uint64((1 << bits) - 1)
-    return [
-        p_value
-        for one, other in combinations(words, 2)
-        for p_value in of_words((one - other) & ring, bits)
-    ]
+    found = []
+    for (one, hidden), (other, another) in combinations(zip(words, truths, strict=True), 2):
+        if one.shape == other.shape:
+            difference = (one - other) & ring
+            found += of_words(difference, bits)
+            found += beside(difference, (hidden - another) & ring, bits)
+    return found
 
 
 def beside(words: RingArray, truth: RingArray, bits: int) -> list[float]:

@@ -27,8 +27,10 @@ from securevfl.auditing.measures.inference import equality_solving
 from securevfl.auditing.measures.labels import gradient_labels, residual_labels
 from securevfl.auditing.measures.labels_across_jobs import labels_of_jobs
 from securevfl.auditing.measures.labels_zero_start import integer_decoding
+from securevfl.auditing.measures.parameters import parameter_labels
 from securevfl.auditing.measures.rotation import rotation_twins
 from securevfl.auditing.measures.transfer import component_labels, unit_features, unit_labels
+from securevfl.auditing.measures.words import words_of_rounds
 from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject
 from securevfl.data.tables import VerticalDataset
@@ -60,6 +62,8 @@ MEASURES: Mapping[str, Attack] = {
         unit_features,
         integer_decoding,
         labels_of_jobs,
+        parameter_labels,
+        words_of_rounds,
         ratio,
         noise,
         symbols,
@@ -79,6 +83,7 @@ COSTS = {
     "rotation_twin": 5.0,
     "held_out_features": 5.0,
     "labels_from_gradients": 3.0,
+    "labels_from_parameters": 5.0,
     "ciphertext_noise": 2.0,
 }
 OTHERS, SLOW, WITH_CURVES = 0.3, 4.0, 1.3

@@ -15,6 +15,7 @@ from securevfl.errors import BudgetExhausted, ConfigError, RangeExceeded, Traini
 
 CANNOT_RUN = (BudgetExhausted, ConfigError, RangeExceeded, TrainingDiverged)
 UNDER_A_HEAD = "the attack is on summed predictions, and this job has a head over representations"
+IN_SHARES = "no number of a round is in clear: words_of_rounds is about what travels"
 Reason = Callable[[Subject], str]
 """Why the exchange leaves an attack nothing to work on; empty where it does not."""
 

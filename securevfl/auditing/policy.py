@@ -26,6 +26,8 @@ ATTACKS = (
     "features_from_units",
     "integer_decoding",
     "labels_across_jobs",
+    "labels_from_parameters",
+    "words_of_rounds",
     "ciphertext_ratio",
     "ciphertext_noise",
     "jacobi_symbol",

@@ -5,7 +5,6 @@ notices, and shows how far the promise goes. Products are in clear here, as they
 holder "decrypts" is whatever its owner made of the words, digits of the holder's key among them.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,26 @@ from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import RangeExceeded
 from securevfl.job import Job
 from securevfl.protocols.blind import block
-from securevfl.protocols.blind.pads import HolderKeys, Holding, PadInputs, PadProducts
+from securevfl.protocols.blind.pads import (
+    Corrections,
+    EncryptedPads,
+    EncryptedPoints,
+    Groups,
+    HolderKeys,
+    Holding,
+    MaskedShares,
+    MaskedSteps,
+)
 from securevfl.protocols.blind.rounds import SharedWeights
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
 from securevfl.protocols.blind.widths import REVEALED_BITS, Widths
 from securevfl.protocols.vertical.program import Training
-from tests.blind_pads import ClearOwner, Product, Told, run
+from tests.blind_pads import ClearOwner, run
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 LABEL, FEATURE = "party0", "party1"
 COLUMNS, ROWS, ROUNDS = 3, 60, 5
-WIDTHS = Widths(12, 20, 12, 34)
+WIDTHS = Widths(12, 20, 12, 34, 20)
 SCALES = Scales(step_bits=30, entry_bits=20)
 DROPPED = SCALES.step_bits - WIDTHS.weight_bits
 
@@ -37,63 +45,108 @@ def job(**settings: object) -> Job:
     return Job.of(job=steps, exchange={"scheme": "blind"})
 
 
-class Link:
+class Cheated:
     """A holder, and what an owner may do to the words that it got from it."""
 
     def __init__(self) -> None:
         self.rounds = [Round(index, ROWS, 0.0, 0) for index in range(ROUNDS)]
         self.groups = {0: self.rounds}
         steps = RingProductFormat(COLUMNS + ROWS, COLUMNS, ROUNDS, 1)
-        predictions = RingProductFormat(COLUMNS, ROWS, ROUNDS, 1)
-        keys = HolderKeys(ClearOwner(steps), ClearOwner(predictions))
+        shares = RingProductFormat(COLUMNS, COLUMNS + ROWS, ROUNDS, 1)
+        keys = HolderKeys(ClearOwner(steps), ClearOwner(shares))
         self.holding = Holding(COLUMNS, keys, WIDTHS, SCALES)
-        inputs = self.holding.inputs(self.groups)
-        words = np.frombuffer(inputs.for_steps[0], np.uint64).reshape(-1, ROUNDS)
-        self.points, self.pads = words[:COLUMNS], words[COLUMNS:]
+        self.pulls = words(self.holding.pads(self.groups))[:COLUMNS]
+        self.points = np.empty(0, np.uint64)
 
-    def corrections(self, reply: RingArray) -> RingArray:
-        """What comes back, shape (R, P), for a reply of shape (P, R)."""
-        predictions = ring.uniform(ROWS, ROUNDS).tobytes()
-        answer = PadProducts(0, (reply.tobytes(),), (predictions,))
-        return self.holding.take(FEATURE, answer, self.groups, lambda share: None)[1].values
+    def answer_steps(self, reply: RingArray) -> None:
+        """Shape (P, R); points are drawn then, and this party gets what they are encrypted to."""
+        message = MaskedSteps(0, (reply.tobytes(),))
+        self.holding.take_steps(FEATURE, message, self.groups)
+        self.holding.draw_points(self.rounds)
+        self.points = words(self.holding.points(self.groups))
+
+    def answer_shares(self, of_pulls: RingArray) -> Corrections:
+        """Shape (P, R); what comes back."""
+        both = np.vstack([of_pulls, ring.uniform(ROWS, ROUNDS)])
+        self.holding.take_shares(FEATURE, MaskedShares(0, (both.tobytes(),)), self.groups)
+        return self.holding.ends(FEATURE, self.rounds, lambda share: None)[1]
 
 
-def low(words: RingArray) -> RingArray:
-    return words & np.uint64((1 << (ring.RING_BITS - DROPPED)) - 1)
+def words(message: EncryptedPads | EncryptedPoints) -> RingArray:
+    return np.frombuffer(message.groups[0], np.uint64).reshape(-1, ROUNDS)
+
+
+def digits() -> IntArray:
+    """Of the holder's key, as (0, ⌊q/t⌋) brings them into what it decrypts, shape (P, R)."""
+    return np.random.default_rng(1).integers(-1, 2, (COLUMNS, ROUNDS))
 
 
 def test_a_crafted_reply_comes_back_under_a_pad() -> None:
     """Whatever is decrypted: for any other there are points with which the same comes back."""
-    link = Link()
-    key_digits = np.random.default_rng(1).integers(-1, 2, (COLUMNS, ROUNDS))
-    seen = link.corrections(ring.of_integers(key_digits << DROPPED))
-    other = Link()
+    cheated, other = Cheated(), Cheated()
+    cheated.answer_steps(ring.of_integers(digits() << DROPPED))
+    pulls = ring.uniform(COLUMNS, ROUNDS)
+    seen = cheated.answer_shares(pulls).points
+    other.answer_steps(np.zeros((COLUMNS, ROUNDS), np.uint64))
     point = np.zeros(COLUMNS, np.uint64)
     for index, row in enumerate(seen):
         other.holding._points[index] = point
-        point = ring.reduced(point - row)  # as if zeros had been decrypted
+        point = ring.reduced(point - row)
     other.holding._point = point
-    np.testing.assert_array_equal(other.corrections(np.zeros_like(link.points)), seen)
+    np.testing.assert_array_equal(other.answer_shares(pulls).points, seen)
 
 
-def test_a_reply_made_of_the_ciphertexts_sent_is_told_by_what_comes_back() -> None:
-    """The oracle that keeps the promise a semi-honest one: encryption can be computed on."""
-    link = Link()
-    # Of the holder's key, shifted to where the words stand (0, ⌊q/t⌋): any words that are hidden.
-    hidden = np.random.default_rng(1).integers(-1, 2, (COLUMNS, ROUNDS))
-    following = np.roll(link.points, -1, axis=1)  # Enc(ζ) of the next exchange, in the same reply
-    reply = ring.of_integers(hidden << DROPPED) + ((following - link.points) << np.uint64(DROPPED))
-    seen = link.corrections(ring.reduced(reply))
-    np.testing.assert_array_equal(low(seen[:-1].T), low(ring.of_integers(hidden))[:, :-1])
+def test_points_are_drawn_once_all_steps_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were Enc(ζ) of the next exchange there to answer with, it would take that pad off."""
+    called: dict[int, list[str]] = {}
+
+    def watch(name: str) -> None:
+        method = getattr(Holding, name)
+
+        def watched(self: Holding, *arguments: Any) -> Any:  # noqa: ANN401
+            called.setdefault(id(self), []).append(name)
+            return method(self, *arguments)
+
+        monkeypatch.setattr(Holding, name, watched)
+
+    for name in ("pads", "take_steps", "draw_points", "points"):
+        watch(name)
+    blocks = blocks_of(np.random.default_rng(5), 2, rows=ROWS, columns=COLUMNS)
+    labels = labels_of(np.random.default_rng(5), blocks)
+    run(job(rounds=3, batch_size=ROWS // 3), dataset_of(blocks, labels))
+    groups = 3
+    expected = [*("pads",) * groups, *("take_steps",) * groups, "draw_points"]
+    assert list(called.values()) == [[*expected, *("points",) * groups]] * 2
+
+
+def test_replies_made_of_the_ciphertexts_sent_are_an_oracle() -> None:
+    """What keeps the promise a semi-honest one: encryption can be computed on, by both keys.
+
+    Steps are answered so that the points become the truncated pads of the pulls, and digits; then
+    shares so that these points take those pads off the pulls.
+    """
+    cheated, hidden, dropped = Cheated(), digits(), WIDTHS.dropped_of_pulls
+    following = np.roll(cheated.pulls, -1, axis=1) + ring.of_integers(hidden)
+    before = np.roll(following, 1, axis=1)
+    before[:, 0] = 0
+    cheated.answer_steps(ring.reduced((following - before) << np.uint64(DROPPED)))
+    said = cheated.answer_shares(ring.reduced(cheated.points << np.uint64(dropped)))
+    known = np.cumsum(said.points, axis=0, dtype=np.uint64)[:-1] << np.uint64(dropped)
+    seen = said.pulls[1:] + known + np.uint64((1 << dropped) - 1)
+    read = ring.reduced(seen) >> np.uint64(dropped)
+    bits = ring.RING_BITS - max(dropped, DROPPED)
+    expected = ring.of_integers(hidden[:, :-1].T) & np.uint64((1 << bits) - 1)
+    np.testing.assert_array_equal(read & np.uint64((1 << bits) - 1), expected)
 
 
 def test_junk_in_place_of_pads_is_answered_by_uniform_words() -> None:
     """Masks do not ask what was encrypted: any other steps answer it alike."""
     junk = np.vstack([np.zeros((COLUMNS, 1), np.uint64), ring.uniform(ROWS, 1) & np.uint64(1)])
     drawn = np.random.default_rng(2).integers(-4000, 4000, (2, COLUMNS, COLUMNS + ROWS))
-    first, other = (Product(matrix, junk, ring.uniform(COLUMNS, 1)) for matrix in drawn)
-    other.mask = ring.reduced(first.decrypted - (other.decrypted - other.mask))
-    np.testing.assert_array_equal(other.decrypted, first.decrypted)
+    first, other = (ring.Factor(matrix) @ junk for matrix in drawn)
+    seen = ring.reduced(first + ring.uniform(COLUMNS, 1))
+    mask = ring.reduced(seen - other)
+    np.testing.assert_array_equal(ring.reduced(other + mask), seen)
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, matrix: IntArray, scales: Scales) -> list[FloatArray]:
@@ -104,7 +157,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, matrix: IntArray, scales: Scales) ->
     def schedule(task: Training, *others: Any) -> Schedule:  # noqa: ANN401
         made = honest(task, *others)
         if task.party.name == FEATURE:
-            features = np.zeros((ROWS, COLUMNS), np.int64)
+            features = np.zeros((COLUMNS + ROWS, COLUMNS), np.int64)
             steps = np.hstack([np.zeros((COLUMNS, COLUMNS), np.int64), matrix])
             monkeypatch.setattr(made, "scales", lambda widths: scales)
             monkeypatch.setattr(made, "matrices", lambda *_: {0: Matrices(steps, features)})
@@ -152,24 +205,19 @@ def test_whether_a_job_fails_tells_a_holder_that_spoils_it_one_bit(empty: bool) 
         blocks[1][7] = 0.0
     dataset = dataset_of(blocks, labels_of(generator, blocks))
     settings = job(rounds=2)
-    first = run(settings, dataset)
-    label = first.insights[LABEL]
-    # What it encrypts is not what it goes on with: the owner's step is off by −Ω·junk.
-    masks = [each.mask for each in label.products]
 
-    def spoilt(self: Holding, groups: Mapping[int, Sequence[Round]]) -> PadInputs:
-        message = inputs(self, groups)
-        words = np.frombuffer(message.for_steps[0], np.uint64).copy().reshape(-1, 2)
-        if len(words) == ROWS + COLUMNS:
-            words[COLUMNS + 7, 0] += np.uint64(1 << 40)
-        return PadInputs(message.step, (ring.reduced(words).tobytes(),), message.for_predictions)
+    # What it encrypts is not what it goes on with: the owner's step is off by −Ω·junk.
+    def spoilt(self: Holding, groups: Groups) -> EncryptedPads:
+        sent = np.frombuffer(honest(self, groups).groups[0], np.uint64).copy().reshape(-1, 2)
+        if len(sent) == COLUMNS + ROWS:
+            sent[COLUMNS + 7, 0] += np.uint64(1 << 40)
+        return EncryptedPads(0, (ring.reduced(sent).tobytes(),))
 
     with pytest.MonkeyPatch.context() as patch:
-        inputs = Holding.inputs
-        patch.setattr(Holding, "inputs", spoilt)
-        told = {LABEL: Told(label.pads, masks)}
+        honest = Holding.pads
+        patch.setattr(Holding, "pads", spoilt)
         if empty:
-            assert run(settings, dataset, told).result.rounds == 2
+            assert run(settings, dataset).result.rounds == 2
         else:
             with pytest.raises(RangeExceeded, match="revealed weights reach"):
-                run(settings, dataset, told)
+                run(settings, dataset)

@@ -1,203 +1,156 @@
 """Twins: for any other labels and any other columns there are pads that repeat a party's view.
 
-docs/blind.md, "Simulators". World 1 is a recorded run. World 2 has other labels, or other columns,
-at the honest party. Its pads are solved from the adversary's view, round by round, and the real
-protocol runs again with them: the adversary receives and decrypts the same words, bit for bit, up
-to the last one, which follows from what it is given at the end and its own share.
+docs/blind.md, "Simulators": world 1 is a recorded run; world 2 has other labels or other columns at
+honest parties, whose pads are solved for. The adversaries receive, decrypt and hold the same words,
+bit for bit, up to the last one, which follows from what they are given and their own share.
 """
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pytest
 
-from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
-from securevfl.protocols.blind.pads import Corrections, Extrapolation, OwnerPads
-from securevfl.protocols.blind.relays import MaskedResiduals
 from securevfl.protocols.blind.rounds import RevealedShare
-from securevfl.protocols.blind.schedule import Round, Scales
-from securevfl.runtime.views import Received, Share, View
-from securevfl.wire.codec import Message, encode
-from tests.blind_pads import Told, World, run
+from securevfl.protocols.blind.schedule import Scales
+from securevfl.protocols.blind.widths import REVEALED_BITS
+from securevfl.wire.codec import encode
+from tests.blind_pads import World, run
+from tests.blind_twins import Twin, same, seen_by
 from tests.made_data import blocks_of, dataset_of, labels_of
 
-ROWS, COLUMNS, ROUNDS = 20, 3, 4
-LABEL, FEATURE = "party0", "party1"
+ROWS, COLUMNS, ROUNDS = 12, 2, 3
+LABEL, PARTNER, THIRD, FOURTH = "party0", "party1", "party2", "party3"
+LINEAR, LOGISTIC = {"loss": "taylor-logistic"}, {"loss": "logistic"}
+MINIBATCHES = {**LINEAR, "batch_size": 6, "l2": 0.1}
+SEVERAL_STEPS = {**LINEAR, "learning_rate": 0.2, "local_steps": 3, "l2": 0.1}
 
 
-def job(**settings: object) -> Job:
-    return Job.of(
-        job={
-            "batch_size": "full",
-            "loss": "taylor-logistic",
-            "rounds": ROUNDS,
-            "eval_every": "never",
-            "l2": 0.01,
-            **settings,
-        },
-        exchange={"scheme": "blind"},
-    )
+def job(**settings: Any) -> Job:  # noqa: ANN401
+    steps = {"batch_size": "full", "rounds": ROUNDS, "eval_every": "never", **settings}
+    return Job.of(job=steps, exchange={"scheme": "blind"})
 
 
-def words_of(world: World, party: str) -> list[tuple[object, ...]]:
-    """What a party receives and what it holds, in order, before the last word of a job.
-
-    Ciphertexts are not among them: that they tell nothing is not for pads to show.
-    """
-    found: list[tuple[object, ...]] = []
-    for entry in world.result.views[party].entries:
-        if isinstance(entry, Share):
-            found.append((entry.owner, entry.what, entry.step, entry.values.tobytes()))
-        elif isinstance(entry, Received) and isinstance(
-            entry.message, (Scales, Corrections, MaskedResiduals)
-        ):
-            found.append((entry.sender, encode(entry.message)))
-    return found
-
-
-def values_of(view: View, kind: type[Message]) -> list[RingArray]:
-    """The words of every message of a kind, in order."""
-    found = [getattr(entry.message, "values") for entry in view.received(kind)]  # noqa: B009
-    return [np.asarray(each) for each in found]
-
-
-def solve(first: World, other: World, honest: str, adversary: str) -> Told:
-    """The pads of an honest party under which the adversary sees what it saw in the first world.
-
-    Args:
-        first: recorded.
-        other: a run on the other data, whatever its pads: for matrices, labels and starts.
-        honest: whose pads.
-        adversary: whose view.
-    """
-    seen, had = first.result.views[adversary], first.insights[adversary]
-    new, view = other.insights[honest], first.result.views[honest]
-    # r and r′: what hides M·V, for V as the adversary encrypted it and M of the other columns.
-    masks = [
-        ring.reduced(before.decrypted - ring.Factor(after.matrix) @ before.values)
-        for before, after in zip(first.insights[honest].products, new.products, strict=True)
-    ]
-    schedule, matrices = new.links._schedule.rounds, new.links._matrices
-    own, residuals = new.own, new.residuals
-    assert own is not None
-    assert residuals is not None
-    holding = other.insights[honest].links._holdings[adversary]
-    widths, dropped = own.widths, holding._scales.step_bits - own.widths.weight_bits
-    (corrections,), (own_corrections,) = values_of(seen, Corrections), values_of(view, Corrections)
-    came, went = values_of(seen, MaskedResiduals), values_of(view, MaskedResiduals)
-    extrapolation = Extrapolation(first=True)
-    point = weights = np.zeros_like(corrections[0])
-    pads: list[RingArray] = []
-    members = new.links._schedule.members(schedule)
-    for each in schedule:
-        place, column = _place(members, each.index)
-        mine = OwnerPads(
-            {each.index: ring.reduced(-masks[2 * place + 1][: each.rows, column])},
-            {each.index: ring.reduced(-masks[2 * place][:, column])},
-            {each.index: own_corrections[each.index]},
-        )
-        theirs = had.links._matrices[each.group]
-        hidden = (
-            had.products[2 * place].mask[:, column],
-            had.products[2 * place + 1].mask[:, column],
-        )
-        # ξ: whatever d is now, the same word went out.
-        share = own.predictions(each, matrices[each.group], mine)
-        share += theirs.of_features @ point + hidden[1][: each.rows]
-        share = asyncio.run(residuals.of(each.index, ring.reduced(share), new.labels[each.index]))
-        pad = ring.reduced(share - came[each.index])
-        # ζ⟨o⟩ of the next exchange: whatever this party's share would be, the same correction.
-        truncated = ring.truncated(
-            pad, widths.shared_residual_bits - widths.residual_bits, first=True
-        )
-        moved = ring.Factor(theirs.steps) @ np.concatenate([point, truncated]) + hidden[0]
-        after = ring.reduced(point + ring.truncated(moved, dropped, first=True))
-        extrapolated = extrapolation.of(after, weights, each.beta)
-        point, weights = ring.reduced(extrapolated - corrections[each.index]), after
-        pads += [pad, point]
-        own.move(each, matrices[each.group], mine, ring.reduced(share + went[each.index]))
-    return Told({adversary: pads}, masks)
-
-
-def _place(members: Mapping[int, Sequence[Round]], index: int) -> tuple[int, int]:
-    """Which product a round belongs to, and which of its columns."""
-    for place, rounds in enumerate(members.values()):
-        for column, each in enumerate(rounds):
-            if each.index == index:
-                return place, column
-    raise AssertionError(index)
-
-
-def data(seed: int = 0) -> VerticalDataset:
-    generator = np.random.default_rng(seed)
-    blocks = blocks_of(generator, 2, rows=ROWS, columns=COLUMNS)
+def data(parties: int) -> VerticalDataset:
+    generator = np.random.default_rng(0)
+    blocks = blocks_of(generator, parties, rows=ROWS, columns=COLUMNS)
     return dataset_of(blocks, labels_of(generator, blocks))
 
 
-def with_labels(dataset: VerticalDataset) -> VerticalDataset:
-    blocks = [table.train for table in dataset.parties]
-    return dataset_of(blocks, 1 - as_classes(dataset.train_labels))
+def other_data(
+    settings: Job, first: World, adversaries: Collection[str], what: str
+) -> VerticalDataset:
+    """Other labels, or all columns drawn afresh but the adversaries', of the same public figures.
 
-
-def other_columns(settings: dict[str, object], first: World, honest: str) -> VerticalDataset:
-    """Columns drawn afresh, of the same public figures: how large steps are is among them."""
-    dataset, (adversary,) = data(), {LABEL, FEATURE} - {honest}
-    said = [encode(each.message) for each in first.result.views[adversary].received(Scales)]
-    for seed in range(100, 130):
-        drawn = blocks_of(np.random.default_rng(seed), 2, rows=ROWS, columns=COLUMNS)
-        blocks = [drawn[0] if table.name == honest else table.train for table in dataset.parties]
-        changed = dataset_of(blocks, as_classes(dataset.train_labels))
-        view = run(job(**settings), changed).result.views[adversary]
-        if [encode(each.message) for each in view.received(Scales)] == said:
-            return changed
+    How large steps are is one of these: an owner's word to its holder.
+    """
+    dataset = first_data = data(len(first.rounds))
+    labels = as_classes(dataset.train_labels)
+    if what == "labels":
+        return dataset_of([table.train for table in dataset.parties], 1 - labels)
+    said = figures(first, adversaries)
+    for seed in range(100, 160):
+        drawn = blocks_of(
+            np.random.default_rng(seed), len(dataset.parties), rows=ROWS, columns=COLUMNS
+        )
+        pairs = zip(first_data.parties, drawn, strict=True)
+        blocks = [table.train if table.name in adversaries else new for table, new in pairs]
+        dataset = dataset_of(blocks, labels)
+        if figures(run(settings, dataset), adversaries) == said:
+            return dataset
     raise AssertionError("no other columns with the same figures")
 
 
+def figures(world: World, adversaries: Collection[str]) -> list[bytes]:
+    views = [world.result.views[name] for name in adversaries]
+    return [encode(each.message) for view in views for each in view.received(Scales)]
+
+
 @pytest.mark.parametrize(
-    ("adversary", "what"), [(FEATURE, "labels"), (FEATURE, "columns"), (LABEL, "columns")]
-)
-@pytest.mark.parametrize(
-    "settings", [{}, {"batch_size": 10}, {"learning_rate": 0.2, "local_steps": 3}], ids=str
+    ("parties", "adversaries", "what", "settings"),
+    [
+        (2, {PARTNER}, "labels", LINEAR),
+        (2, {PARTNER}, "columns", LOGISTIC),
+        (2, {PARTNER}, "labels", LOGISTIC),
+        (2, {LABEL}, "columns", LINEAR),
+        (2, {LABEL}, "columns", LOGISTIC),
+        (2, {PARTNER}, "labels", MINIBATCHES),
+        (2, {LABEL}, "columns", SEVERAL_STEPS),
+        (3, {LABEL}, "columns", LOGISTIC),
+        (3, {PARTNER}, "labels", LOGISTIC),
+        (3, {PARTNER}, "columns", LINEAR),
+        (3, {THIRD}, "labels", LOGISTIC),
+        (3, {THIRD}, "columns", LINEAR),
+        (3, {PARTNER, THIRD}, "labels", LOGISTIC),
+        (3, {PARTNER, THIRD}, "columns", LINEAR),
+        (4, {THIRD, FOURTH}, "columns", LOGISTIC),
+        (4, {LABEL}, "columns", LINEAR),
+    ],
 )
 def test_other_labels_and_columns_look_the_same(
-    adversary: str, what: str, settings: dict[str, object]
+    parties: int, adversaries: set[str], what: str, settings: dict[str, Any]
 ) -> None:
-    honest = LABEL if adversary == FEATURE else FEATURE
-    dataset = data()
-    first = run(job(**settings), dataset)
-    changed = with_labels(dataset) if what == "labels" else other_columns(settings, first, honest)
-    other = run(job(**settings), changed)
-    had = first.insights[adversary]
-    same = Told(had.pads, [each.mask for each in had.products])
-    told = {adversary: same, honest: solve(first, other, honest, adversary)}
-    twin = run(job(**settings), changed, told)
-    expected = words_of(first, adversary)
-    assert len(expected) > 6 * ROUNDS
-    assert words_of(twin, adversary) == expected
-    # Fresh pads do not: the words compared are those that pads hide.
-    assert words_of(other, adversary) != expected
-    # And the worlds do differ in what the owner is given at the end.
-    ends = [w.result.outcomes[adversary].model.weights for w in (first, twin)]
-    assert not np.array_equal(ends[0], ends[1])
+    first = run(job(**settings), data(parties))
+    dataset = other_data(job(**settings), first, adversaries, what)
+    twin = Twin(first, job(**settings), dataset, adversaries)
+    # Fresh pads show other words: those compared are what pads hide.
+    fresh = twin.world
+    solved = twin.solve()
+    for name in adversaries:
+        before = seen_by(first, name)
+        assert len(before) >= 8 * ROUNDS
+        assert same(seen_by(solved, name), before)
+        assert not same(seen_by(fresh, name), before)
+        # The worlds differ in what an owner is given at the end, as they may.
+        ends = [world.result.outcomes[name].model.weights for world in (first, solved)]
+        assert not np.array_equal(ends[0], ends[1])
+
+
+def test_a_view_of_a_pad_used_twice_has_no_twin_that_uses_it_twice() -> None:
+    """The difference of two rounds' words is that of their residuals, and no pad changes it."""
+    fresh = run(job(**LINEAR), data(2)).tapes[LABEL]
+    fresh.drawn["pads"][2] = fresh.drawn["pads"][0]
+    first = run(job(**LINEAR), data(2), {LABEL: fresh})
+    dataset = other_data(job(**LINEAR), first, {PARTNER}, "labels")
+    twin = Twin(first, job(**LINEAR), dataset, {PARTNER})
+    twin.solve()
+    pads = twin.tapes[LABEL].drawn["pads"]
+    assert not np.array_equal(pads[0], pads[2])
 
 
 def test_the_last_word_follows_from_the_end_and_ones_own_share() -> None:
     """Simulators need no more of it than the functionality gives."""
-    world = run(job(), data())
-    for name in (LABEL, FEATURE):
-        rounds = world.insights[name].rounds
-        assert rounds is not None
-        own = rounds._own
-        (word,) = values_of(world.result.views[name], RevealedShare)
-        dropped = np.uint64(own.widths.weight_bits - 12)
+    world = run(job(**LINEAR), data(2))
+    for name in (LABEL, PARTNER):
+        own = world.rounds[name]._own
+        (entry,) = world.result.views[name].received(RevealedShare)
+        assert isinstance(entry.message, RevealedShare)
+        dropped = np.uint64(own.widths.weight_bits - REVEALED_BITS)
+        word = entry.message.values
         given = ring.reduced((word << dropped) + own.weights)
-        # On the grid that the owner's own share shifts ...
-        assert not ((given - own.weights) & np.uint64((1 << int(dropped)) - 1)).any()
+        # On the grid that the owner's own share shifts.
         np.testing.assert_array_equal(ring.reduced(given - own.weights) >> dropped, word)
-        # ... and within it of what is kept.
-        kept = world.result.outcomes[name].model.weights[:, 0]
-        np.testing.assert_allclose(ring.decode(given, own.widths.weight_bits), kept, atol=2.0**-11)
+
+
+def test_the_label_party_and_another_know_what_is_left_of_the_sum() -> None:
+    """What no pad hides: at three parties that is one party's predictions, every round."""
+    world = run(job(**LINEAR), data(3))
+    label, third = (world.result.views[name] for name in (LABEL, THIRD))
+    changed = other_data(job(**LINEAR), world, {LABEL, THIRD}, "columns")
+    twin = Twin(world, job(**LINEAR), changed, {LABEL, THIRD})
+    with pytest.raises(AssertionError, match="who has the pad"):
+        twin.solve()
+    bits = world.rounds[LABEL]._own.widths.shared_residual_bits
+    partner = world.result.views[PARTNER]
+    for index in range(ROUNDS):
+        known = third.shares(THIRD, "residuals")[index] + label.shares(THIRD, "residuals")[index]
+        residuals = ring.decode(ring.reduced(known), bits)
+        hidden = partner.shares(PARTNER, "residuals")[index]
+        hidden = hidden + label.shares(PARTNER, "residuals")[index]
+        np.testing.assert_array_equal(ring.reduced(hidden), ring.reduced(known))
+        if index == 0:  # from zero
+            expected = 0.5 - as_classes(data(3).train_labels)
+            np.testing.assert_array_equal(residuals, expected)

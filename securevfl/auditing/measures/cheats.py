@@ -32,6 +32,10 @@ ROUNDS, SLOW_ROUNDS = 20, 2
 # send its predictions anywhere, and ckks should not round residuals away.
 SHRINK_BITS = 2
 APPROXIMATE = 1e-3
+AT_THE_END = (
+    "the end shows as many sums of residuals as the cheater has columns, of its own choice, once a "
+    "job: in one round from zero twenty labels each (tests/end_to_end/test_blind_cheats.py)"
+)
 
 
 @dataclass
@@ -132,6 +136,8 @@ class SelectingKeys:
 def selection_matrix(subject: Subject) -> Finding:
     """Residuals of chosen rows, as many a visit as the cheater has columns."""
     settings, job = subject.job.exchange, subject.job.job
+    if subject.exchange.shares_parameters:
+        raise ConfigError(AT_THE_END)
     if job.loss not in SIGN_LOSSES or settings.hide != "residuals":
         raise ConfigError("labels are read by signs of logistic residuals, hidden alone")
     if subject.plan.networks:

@@ -46,7 +46,7 @@ def gradients_hidden(subject: Subject) -> str:
     "labels_from_residuals",
     "feature party",
     "the schedule of batches",
-    immune=lambda subject: "" if subject.in_clear else "residuals travel encrypted",
+    immune=lambda subject: "" if subject.in_clear else "residuals travel encrypted or in shares",
     takes_head=True,
 )
 def residual_labels(subject: Subject) -> Finding:

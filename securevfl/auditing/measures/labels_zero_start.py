@@ -1,5 +1,7 @@
 """What the first gradient tells of labels where all parties start at zero, as a row of the audit.
 
+Parameters that stay in shares until the end show it where there is one round only.
+
 Judged by how many labels are certain, which no model of the attacker's own columns makes any; and
 where several labelings fit, by what share the likeliest reads right, against the best logistic
 model of the attacker's own columns on the same rows.
@@ -26,13 +28,15 @@ from securevfl.auditing.measures.ciphertexts import RememberedKeys
 from securevfl.auditing.measuring import Case, attack_in_cases
 from securevfl.auditing.own_model import own_model
 from securevfl.auditing.scoring import score
-from securevfl.auditing.seats import table_of, with_table
+from securevfl.auditing.seats import Recording, Seat, table_of, with_table
 from securevfl.auditing.subject import Subject
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.crypto.fixed_point import decode, encode
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError
+from securevfl.models.curvature import Curvature
+from securevfl.protocols.blind.widths import REVEALED_BITS
 
 CERTAIN = Metric("certain_labels", 0.0, at_most_one=False)
 # The what-if: so many real columns, and batches of S = 8·ΣP.
@@ -64,14 +68,21 @@ class _FirstRound:
 )
 def integer_decoding(subject: Subject) -> Iterable[Case]:
     """Exact sums of labels: of the job as it is, and of jobs that start at zero."""
-    starts_at_zero = subject.job.job.start == "zero"
+    starts_at_zero = subject.job.job.start == "zero" and not _later_rounds(subject)
     yield Case(partial(_this_job, subject), "this job's first batch")
     yield Case(partial(_categories, subject), "theta0 = 0, categories", what_if=not starts_at_zero)
     narrow = f"theta0 = 0, P = {COLUMNS}, S = {ROWS_A_COLUMN}P"
     yield Case(partial(_narrow, subject), narrow, what_if=True)
 
 
+def _later_rounds(subject: Subject) -> bool:
+    """Whether later rounds go into the first thing that a party learns."""
+    return subject.exchange.shares_parameters and subject.job.job.rounds > 1
+
+
 def _this_job(subject: Subject) -> Finding | NotShown:
+    if _later_rounds(subject):
+        return NotShown("the end is of all rounds: nobody knows the residuals of later ones")
     if subject.job.job.start != "zero":
         return NotShown("theta0 is random: nobody knows the first residuals but for the labels")
     return _decoded(_first_round(subject))
@@ -142,6 +153,13 @@ def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRou
     first = Subject(subject.job, subject.dataset, subject.seed, keys)
     recording = first.record(rounds=1, start="zero", **changes)
     seat, rows = recording.seat(party or subject.feature_party), recording.batches[0]
+    by_class = recording.plan.loss.residuals(np.zeros((2, 1)), np.arange(2))
+    told = float(by_class[0, 0]), float(by_class[1, 0])
+    labels = as_classes(recording.dataset.train_labels)
+    if subject.exchange.shares_parameters:
+        gradient, tolerance = _from_end(recording, seat)
+        knowledge = IntegerKnowledge(seat.inputs[rows], told, tolerance * len(rows))
+        return _FirstRound(gradient, knowledge, rows, seat.inputs, labels)
     matrix, tolerance = seat.inputs[rows], EXACT
     if keys.made:
         fmt = keys.made[0][1]
@@ -152,7 +170,18 @@ def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRou
     if not gradients and not residuals:
         raise ConfigError("the first round shows neither a gradient nor residuals")
     gradient = gradients[0] if gradients else matrix.T @ residuals[0] / len(rows)
-    by_class = recording.plan.loss.residuals(np.zeros((2, 1)), np.arange(2))
-    knowledge = IntegerKnowledge(matrix, (float(by_class[0, 0]), float(by_class[1, 0])), tolerance)
-    labels = as_classes(recording.dataset.train_labels)
+    knowledge = IntegerKnowledge(matrix, told, tolerance)
     return _FirstRound(gradient[:, 0], knowledge, rows, seat.inputs, labels)
+
+
+def _from_end(recording: Recording, seat: Seat) -> tuple[FloatArray, float]:
+    """The first gradient, shape (P,), from what one step made of it, and how far it may be off."""
+    plan = recording.plan
+    rows = seat.inputs[recording.batches[0]]
+    steps = plan.steps(seat.model, seat.inputs, recording.columns)
+    undone = np.linalg.inv(steps.planned(0, rows).matrix)
+    end = recording.result.outcomes[seat.name].model.weights[:, 0]
+    curvature = Curvature(seat.model, seat.inputs, plan.loss.curvature, plan.l2)
+    into, _ = curvature.whitening
+    off = np.abs(undone @ into).sum(axis=1).max()
+    return -undone @ end, float(off * 2.0 ** (1 - REVEALED_BITS))

@@ -22,11 +22,11 @@ from securevfl.auditing.seats import Recording, table_of
 from securevfl.auditing.subject import Subject
 from securevfl.data.tables import as_classes, without_rows
 from securevfl.errors import ConfigError
+from securevfl.protocols.blind.widths import REVEALED_BITS
 
-REVEALED_BITS = 12
 # Jobs are of half of so many people, until all ends together are this many times the people.
 PEOPLE, EQUATIONS_A_PERSON, MOST_JOBS = 160, 1.0, 32
-ROUNDS = 20
+ROUNDS = 12
 
 
 @attack_in_cases(

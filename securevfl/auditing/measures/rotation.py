@@ -11,7 +11,7 @@ from securevfl.attacks.rotation import stabilizer_rotation
 from securevfl.auditing.curves import curve
 from securevfl.auditing.judging import DEVIATION, Finding
 from securevfl.auditing.local_rules import Adam, Lasso
-from securevfl.auditing.measuring import Case, attack_in_cases
+from securevfl.auditing.measuring import IN_SHARES, Case, attack_in_cases
 from securevfl.auditing.subject import Subject
 from securevfl.auditing.twins import Twin, TwinSetting, compare_twins
 from securevfl.crypto.schemes import SCHEMES
@@ -27,7 +27,12 @@ CURVE_POINTS = 60
 DERIVED_RATE = 0.1
 
 
-@attack_in_cases("rotation_twin", "all other parties together", KNOWLEDGE)
+@attack_in_cases(
+    "rotation_twin",
+    "all other parties together",
+    KNOWLEDGE,
+    immune=lambda subject: IN_SHARES if subject.exchange.shares_parameters else "",
+)
 def rotation_twins(subject: Subject) -> Iterable[Case]:
     """A feature party's twin, the label party's, and in clear the negative controls."""
     for party in (subject.feature_party, subject.dataset.label_party):

@@ -265,6 +265,8 @@ class Links:
         _, corrections = await party.channel.receive([holder], Corrections, rounds[0].index)
         async with party.costs.compute(AHEAD):
             own.take(holder, corrections)
+        for index, pull in own.pulls.items():
+            saw(Share(party.name, "pull pads", index, pull))
         return Pads(own, held)
 
 

@@ -18,6 +18,7 @@ from securevfl.job import Job
 NAMES = {
     "rotation_twin", "gram", "anchors", "components", "binary_columns", "held_out_features",
     "labels_from_residuals", "labels_from_gradients", "labels_across_jobs", "integer_decoding",
+    "labels_from_parameters", "words_of_rounds",
     "labels_from_components", "labels_from_unit_gradients", "features_from_units",
     "ciphertext_ratio", "ciphertext_noise", "jacobi_symbol", "ckks_key", "crafted_query",
     "selection_matrix", "equality_solving", "epsilon",

@@ -1,0 +1,262 @@
+"""Pads of honest parties under which adversaries see what they saw in another run.
+
+Solved by differences, with the protocol itself for all arithmetic: words of round i depend on what
+is drawn for it and before, and on nothing that is drawn for later ones. So round by round the twin
+is run, its words are held against those that were seen, and what hides them is moved by the
+difference. Nothing but uniform draws is touched, and every one of them has a value for every view.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto import ring
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.protocols.blind.fourier import MaskedPhases
+from securevfl.protocols.blind.links import Link, links_of
+from securevfl.protocols.blind.pads import Corrections
+from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.relays import MaskedResiduals, PredictionShares
+from securevfl.protocols.blind.residuals import LogisticResiduals
+from securevfl.runtime.views import Decrypted, Received, Share
+from tests.blind_pads import Tape, Words, World, run
+
+Key = tuple[object, ...]
+Seen = dict[Key, Words]
+
+
+def seen_by(world: World, party: str) -> Seen:
+    """All words of a party's view before the last one, and its shares, by what they are.
+
+    Ciphertexts are not among them: that they tell nothing is not for pads to show.
+    """
+    found: Seen = {}
+    for entry in world.result.views[party].entries:
+        if isinstance(entry, Share):
+            found["share", entry.owner, entry.what, entry.step] = entry.values
+        elif isinstance(entry, Decrypted):
+            found["decrypted", entry.sender, entry.step] = entry.values
+        elif isinstance(entry, Received):
+            found |= _words_of(entry)
+    return found
+
+
+def _words_of(entry: Received) -> Seen:
+    message, kind = entry.message, type(entry.message)
+    if isinstance(message, Corrections):
+        rows = range(message.step, message.step + len(message.points))
+        found: Seen = {
+            (kind, entry.sender, i): r for i, r in zip(rows, message.points, strict=True)
+        }
+        return found | {(kind, "pulls", i): r for i, r in zip(rows, message.pulls, strict=True)}
+    if isinstance(message, MaskedPhases):
+        return {(kind, entry.sender, message.step): np.frombuffer(message.phases, np.uint16)}
+    if isinstance(message, MaskedResiduals | PredictionShares):
+        return {(kind, entry.sender, message.step): message.values}
+    return {}
+
+
+def same(one: Seen, other: Seen) -> bool:
+    """Whether two parties saw the same, bit for bit."""
+    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def turned_by(phases: Words, fmt: PhaseFormat) -> NDArray[np.uint64]:
+    """What a share of H is moved by, so that its phase is moved by so much."""
+    multiplier = fmt.series.multiplier
+    even = multiplier & -multiplier
+    odd = pow(multiplier // even, -1, 1 << ring.RING_BITS)
+    places = fmt._dropped - (even.bit_length() - 1)
+    return (phases.astype(np.uint64) << np.uint64(places)) * np.uint64(odd)
+
+
+@dataclass(eq=False)
+class Twin:
+    """A job on other data in which adversaries see what they saw in the first world.
+
+    Args:
+        first: what they saw.
+        job: of both worlds.
+        dataset: of the other world; the adversaries' part is the same.
+        adversaries: who pool what they see.
+    """
+
+    first: World
+    job: Job
+    dataset: VerticalDataset
+    adversaries: Collection[str]
+
+    def __post_init__(self) -> None:
+        # Pairwise masks with an adversary are the adversary's, too: all stay but what is moved.
+        fresh = {name: Tape({}, tape.zeros) for name, tape in self.first.tapes.items()}
+        self.world = run(self.job, self.dataset, fresh | self._of_adversaries())
+        self._moved = True
+        self.party = next(iter(self.world.links.values()))._party
+        self.schedule = next(iter(self.world.links.values()))._schedule
+        self.groups = list(self.schedule.members(self.schedule.rounds).values())
+        self.honest = [name for name in self.party.names if name not in self.adversaries]
+        self.tapes = {name: self.world.tapes[name].copy() for name in self.honest}
+
+    def solve(self) -> World:
+        """The twin."""
+        self._masks()
+        self._again()
+        for each in self.schedule.rounds:
+            index = each.index
+            rows = sum(before.rows for before in self.schedule.rounds[:index])
+            self._predictions(index)
+            self._again()
+            self._phases(index, slice(rows, rows + each.rows))
+            self._again()
+            self._tables(slice(rows, rows + each.rows))
+            self._again()
+            self._residuals(index)
+            self._again()
+            self._corrections(index)
+            self._again()
+        return self.world
+
+    def _of_adversaries(self) -> dict[str, Tape]:
+        return {name: self.first.tapes[name] for name in self.adversaries}
+
+    def _again(self) -> None:
+        if self._moved:
+            self.world = run(self.job, self.dataset, {**self._of_adversaries(), **self.tapes})
+        self._moved = False
+
+    def _missing(self, party: str, *key: object) -> Words:
+        """What the word that a party sees has to be moved by."""
+        self._moved = True
+        return seen_by(self.first, party)[key] - seen_by(self.world, party)[key]
+
+    def _masks(self) -> None:
+        """r and r′: what an honest owner's products come to at an adversary."""
+        for link in links_of(self.party):
+            if link.owner in self.honest and link.holder in self.adversaries:
+                masks = self.tapes[link.owner].drawn["masks"]
+                of_steps, of_shares = masks[: len(self.groups)], masks[len(self.groups) :]
+                for place, rounds in enumerate(self.groups):
+                    for column, each in enumerate(rounds):
+
+                        def missing(what: str, link: Link = link, index: int = each.index) -> Words:
+                            return self._missing(link.holder, "share", link.owner, what, index)
+
+                        of_steps[place][:, column] += missing("steps")
+                        both = np.concatenate([missing("pulls"), missing("predictions")])
+                        of_shares[place][: len(both), column] += both
+
+    def _predictions(self, index: int) -> None:
+        """Shares of zero, or r′ where the receiver has those: what honest parties hand on."""
+        label, partner = self._computing()
+        side = self._logistic(label)
+        kind = PredictionShares if side is None else MaskedPhases
+        for name in (each for each in self.party.feature_parties[1:] if each in self.honest):
+            receiver = label if label in self.adversaries else partner
+            if receiver not in self.adversaries or (receiver, kind) == (partner, PredictionShares):
+                continue
+            missing = self._missing(receiver, kind, name, index)
+            if side is not None:
+                missing = turned_by(missing, side._sigmoid.phase_format)
+            others = [each for each in self.honest if each not in (name, label)]
+            if others:
+                context = f"{kind.__name__} {index}"
+                self._move_zero(name, context, missing)
+                self._move_zero(others[0], context, -missing)
+            else:
+                assert label in self.honest, "all but one: what its share hides is known"
+                self._move_mask(name, index, -missing)
+
+    def _move_mask(self, owner: str, index: int, by: Words) -> None:
+        """Adds so much to what masks the batch's rows of a product."""
+        masks = self.tapes[owner].drawn["masks"]
+        for place, rounds in enumerate(self.groups):
+            for column, each in enumerate(rounds):
+                if each.index == index:
+                    mask = masks[len(self.groups) + place][:, column]
+                    columns = len(mask) - max(r.rows for r in self.schedule.rounds)
+                    mask[columns : columns + each.rows] += by
+
+    def _move_zero(self, party: str, context: str, by: NDArray[np.uint64]) -> None:
+        zeros = self.tapes[party].zeros
+        zeros[context] = zeros[context] + by
+
+    def _computing(self) -> tuple[str, str]:
+        return self.party.label_party, self.party.feature_parties[0]
+
+    def _phases(self, index: int, rows: slice) -> None:
+        """ρ: what an honest one of the two opens to the other."""
+        for one, other in (self._computing(), self._computing()[::-1]):
+            if one in self.honest and other in self.adversaries and self._logistic(one):
+                missing = self._missing(other, MaskedPhases, one, index)
+                self.tapes[one].drawn["phases"][0][rows] += missing
+
+    def _logistic(self, party: str) -> LogisticResiduals | None:
+        side = self.world.rounds[party]._residuals._residuals
+        return side if isinstance(side, LogisticResiduals) else None
+
+    def _tables(self, rows: slice) -> None:
+        """What masks products in slots: the label party's, under its partner's key."""
+        first, second = self._computing()
+        side = self._logistic(first)
+        if side is None or first not in self.honest or second not in self.adversaries:
+            return
+        terms, key = side._sigmoid.phase_format.terms, side._sigmoid._key
+        places = slice(rows.start * terms, rows.stop * terms)
+        missing = self._missing(second, "decrypted", first, 0)[:, places].view(np.int64)
+        masks = self.tapes[first].drawn["slots"][0]
+        assert key is not None
+        prime = key._parameters.plain_modulus
+        masks[:, places] = (masks[:, places].view(np.int64) - missing) % prime
+
+    def _residuals(self, index: int) -> None:
+        """ξ, and the shares of zero between the two that compute residuals."""
+        label, partner = self._computing()
+        for link in links_of(self.party):
+            if link.owner not in self.adversaries:
+                continue
+            moved: Words = np.zeros(1, np.uint64)
+            if link.owner not in (label, partner) and partner in self.honest:
+                assert label in self.honest, "who has the pad knows what it hides"
+                missing = self._missing(link.owner, MaskedResiduals, partner, index)
+                context = f"{MaskedResiduals.__name__} {index} {link.owner}"
+                self._move_zero(partner, context, missing)
+                self._move_zero(label, context, -missing)
+                moved = missing
+            if link.holder in self.honest:
+                missing = self._missing(link.owner, MaskedResiduals, link.holder, index)
+                self._move_pad(link, self._pad(link, index), missing + moved)
+                missing = self._missing(link.owner, Corrections, "pulls", index)
+                self._move_pad(link, self._pad(link, index) + 1, missing)
+
+    def _corrections(self, index: int) -> None:
+        """ζ⟨o⟩ of the next exchange."""
+        for link in links_of(self.party):
+            if link.owner in self.adversaries and link.holder in self.honest:
+                missing = self._missing(link.owner, Corrections, link.holder, index)
+                owners, rounds = self._held(link), len(self.schedule.rounds)
+                pads = 2 * rounds * len(owners)
+                place = pads + rounds * owners.index(link.owner) + index
+                self._move_pad(link, place, missing)
+
+    def _held(self, link: Link) -> list[str]:
+        """The owners whose links a holder holds."""
+        return [each.owner for each in links_of(self.party) if each.holder == link.holder]
+
+    def _pad(self, link: Link, index: int) -> int:
+        """Where on its holder's tape the pad of a round is: group by group, link by link."""
+        owners, before = self._held(link), 0
+        for rounds in self.groups:
+            members = [each.index for each in rounds]
+            if index in members:
+                place = owners.index(link.owner) * len(members) + members.index(index)
+                return before + 2 * place
+            before += 2 * len(owners) * len(members)
+        raise AssertionError(index)
+
+    def _move_pad(self, link: Link, place: int, by: Words) -> None:
+        """Takes so much off one of the holder's words."""
+        pads = self.tapes[link.holder].drawn["pads"]
+        pads[place] = ring.reduced(pads[place] - by)
