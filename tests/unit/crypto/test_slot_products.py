@@ -21,7 +21,6 @@ from securevfl.crypto.slot_products import (
     REPLY_BYTES,
     SlotEvaluator,
     SlotOwner,
-    failure_probability,
 )
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
