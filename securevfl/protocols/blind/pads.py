@@ -15,9 +15,8 @@ rows of a round are those of the batch and, for L2, those of E (`schedule`), eac
 Rounds of one group are columns of one matrix product.
 
 Learns:
-    owner: nothing: ciphertexts under the holder's keys, and words under the pads τ_{r+1} and w_r.
-        Whatever it answers in 2, τ is drawn later, so e_r tells nothing of what was decrypted; with
-        both under one key, or τ drawn before, Enc(τ_{r+1}) in an answer would take that pad off.
+    owner: nothing: ciphertexts under the holder's keys, and words under the pads τ_{r+1} and w_r;
+        one that cheats could have them tell what was decrypted (docs/blind.md).
     holder: nothing: what it decrypts is under the pads s_r and v_r, re-randomized and flooded.
 Source: docs/decisions/0032-blind.md.
 """
