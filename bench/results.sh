@@ -214,27 +214,28 @@ result theorem2 300 bench theorem2 --batch-size 57,456
 
 # docs/results/blind.md
 result blind-breast_cancer 20 bench blind --steps 1:64,5:64 --learning-rate 0.3 --rounds 16
-result blind-credit 100 bench blind --dataset credit --steps 1:256,5:256,10:256 \
+result blind-credit 90 bench blind --dataset credit --steps 1:256,5:256,10:256 \
     --learning-rate 0.1 --target-auc 0.69,0.70,0.71 --rounds 200
-to_an_auc="--dataset a9a --steps exact:full,exact:4096,20:1024,5:256 --learning-rate 1"
+to_an_auc="--dataset a9a --learning-rate 1 --target-auc 0.90 --rounds 100"
 # shellcheck disable=SC2086
 {
-    result blind-a9a-wan 170 bench blind $to_an_auc --target-auc 0.90 --rounds 100 --network wan
+    result blind-a9a-wan 220 bench blind $to_an_auc --network wan \
+        --steps exact:full,exact:4096,20:1024,5:256
     for network in lan intercontinental; do
-        result "blind-a9a-$network" 60 bench blind $to_an_auc --target-auc 0.90 --rounds 100 \
-            --network "$network" --repeats 1
+        result "blind-a9a-$network" 45 bench blind $to_an_auc --network "$network" \
+            --steps exact:4096,20:1024,5:256 --repeats 1
     done
 }
-result blind-auc-exact 60 bench blind --dataset a9a --exchange blind --steps exact:full \
+result blind-auc-exact 80 bench blind --dataset a9a --exchange blind --steps exact:full \
     --rounds 20 --repeats 1
 result blind-auc-20 70 bench blind --dataset a9a --exchange blind --steps 20:1024 \
     --loss logistic,taylor-logistic --rounds 20 --learning-rate 1
-result blind-auc-5 60 bench blind --dataset a9a --steps 5:256 --rounds 100 --learning-rate 0.5 \
+result blind-auc-5 45 bench blind --dataset a9a --steps 5:256 --rounds 100 --learning-rate 0.5 \
     --repeats 1
-result blind-icu2012 30 bench blind --dataset icu2012-714 --steps 5:256 --learning-rate 0.003 \
+result blind-icu2012 50 bench blind --dataset icu2012-714 --steps 5:256 --learning-rate 0.003 \
     --target-auc 0.82 --rounds 60
-result blind-ahead-full 30 bench ahead --dataset a9a --steps exact:full --rounds 6
-result blind-ahead-256 15 bench ahead --dataset a9a --steps 5:256
+result blind-ahead-full 35 bench ahead --dataset a9a --steps exact:full --rounds 6
+result blind-ahead-256 12 bench ahead --dataset a9a --steps 5:256
 
 # docs/results/l1.md
 for data in a9a credit; do

@@ -36,7 +36,7 @@ REPLY_BITS = PLAIN_BITS + GAP_BITS
 DROPPED_BITS = GAP_BITS - 4
 # SEAL's noise is a sum of 42 signs of 1/2 each.
 _NOISE_VARIANCE = 10.5
-_LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
+_LARGEST_PRIME_BITS = 60
 _SPECIAL_BITS = 30
 
 
@@ -49,7 +49,7 @@ class SlotParameters:
         flood_bits: flooding noise is uniform on 2^flood_bits integers around 0.
     """
 
-    prime_bits: tuple[int, int, int]
+    prime_bits: tuple[int, ...]
     flood_bits: int
 
     @classmethod
@@ -62,10 +62,9 @@ class SlotParameters:
         revealed = 2 * DEGREE * pairs_of(products)
         flood_bits = STATISTICAL_BITS + (_largest_noise(revealed) * revealed - 1).bit_length()
         rest = flood_bits + PLAIN_BITS + 5 - REPLY_BITS
-        first = _nibbles(rest / 2)
-        prime_bits = (REPLY_BITS, first, _nibbles(rest - first))
-        fits = sum(prime_bits) + _SPECIAL_BITS <= LARGEST_MODULUS_BITS
-        if not fits or first > _LARGEST_PRIME_BITS:
+        others = _shared_out(rest, 2 if rest <= 2 * _LARGEST_PRIME_BITS else 3)
+        prime_bits = (REPLY_BITS, *others)
+        if sum(prime_bits) + _SPECIAL_BITS > LARGEST_MODULUS_BITS:
             raise RangeExceeded(
                 f"products in slots: flooding of {flood_bits} bits for {products} products does "
                 f"not fit the primes of 128-bit security at degree {DEGREE}; use fewer rounds or "
@@ -113,9 +112,10 @@ def _largest_noise(revealed: int) -> int:
     return ceil((of_noise + 2 * DEGREE / 2) * entry) + DEGREE
 
 
-def _nibbles(bits: float) -> int:
-    """Whole nibbles, which pack."""
-    return max(_LEAST_PRIME_BITS, ceil(bits / 4) * 4)
+def _shared_out(bits: int, primes: int) -> tuple[int, ...]:
+    """Bits of so many primes, in whole nibbles, which pack."""
+    nibbles = -(-bits // 4)
+    return tuple(4 * -(-(nibbles - place) // primes) for place in range(primes))
 
 
 @cache

@@ -43,4 +43,5 @@ def comparison_notes(row: Row) -> list[str]:
 
 
 def _score(key: str) -> Callable[[Row], str]:
-    return lambda row: share(row.get(key))
+    # Beside exact ones of parties alone it is no difference that counts.
+    return lambda row: ("≈" if row.get("binormal") else "") + share(row.get(key))

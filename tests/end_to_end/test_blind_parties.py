@@ -80,8 +80,8 @@ def test_logistic_residuals_open_phases_on_the_way(parties: int, run_job: RunJob
         allow_label_leak=True,
         **{**SETTINGS, "loss": "logistic", "batch_size": 16},
     )
-    alike = np.corrcoef(result.predictions[:, 0], plain.predictions[:, 0])[0, 1]
-    assert alike > 0.99
+    # A series stands for σ; without one party's phases steps are twice as long.
+    assert np.std(result.predictions - plain.predictions) < 0.3 * np.std(plain.predictions)
     expected = plan.exchange.messages(plan.job.exchange, parties)
     assert expected == 4 * (parties - 1)
     assert result.costs(2).messages - result.costs(1).messages == expected

@@ -70,10 +70,13 @@ class Blind(Exchange):
     def learns(self, job: Job) -> Learns:
         """Nothing of a round, at anybody; and what the end opens."""
         shown = "H of held-out rows" if job.exchange.scores == "rows" else "sums of H over classes"
+        end = "its own θ_k at the end, rounded"
+        if job.job.loss == "logistic":
+            end += ", and of each other party whether its H stayed in range"
         return Learns(
-            label_party=f"nothing in rounds; its own θ_k at the end, rounded, and {shown}",
+            label_party=f"nothing in rounds; {end}, and {shown}",
             label_party_not="others' H, G and θ",
-            feature_party="nothing in rounds; its own θ_k at the end, rounded",
+            feature_party=f"nothing in rounds; {end}",
             feature_party_not="d, labels, its own G, others' H, G and θ",
             predictions="hidden",
             residuals="hidden",

@@ -94,13 +94,17 @@ def test_residuals_in_shares_are_those_of_the_series() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0, -27.9])
-def test_the_opened_phase_is_uniform_whatever_h_is(value: float) -> None:
+@pytest.mark.parametrize("padded", [True, False])
+def test_the_opened_phase_is_uniform_whatever_h_is(value: float, *, padded: bool) -> None:
+    """One party's ρ does it; without it, the other party reads H off z."""
     rows = 64_000
-    first, _ = shared(np.full(rows, value), 30)
-    opened = FORMAT.phases(first, first=True) + uniform_phases(rows)
+    first, second = shared(np.full(rows, value), 30)
+    opened = FORMAT.phases(first, first=True) + FORMAT.phases(second, first=False)
+    if padded:
+        opened += uniform_phases(rows)
     counts = np.bincount(opened >> 6, minlength=1024)
     statistic = float(np.sum((counts - rows / 1024) ** 2) / (rows / 1024))
-    assert chi2.isf(1 - 1e-9, 1023) < statistic < chi2.isf(1e-9, 1023)
+    assert (chi2.isf(1 - 1e-9, 1023) < statistic < chi2.isf(1e-9, 1023)) == padded
 
 
 def test_every_period_has_coefficients_that_all_machines_round_alike() -> None:

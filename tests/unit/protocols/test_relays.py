@@ -292,7 +292,7 @@ def given(
         return [own, *(np.frombuffer(each.phases, "<u2") for each in found.values())]
 
     programs = {name: partial(program, name=name) for name in names}
-    return simulate(programs, LAN, record_views=True)
+    return simulate(programs, LAN, record_views=True, stopwatch=FixedCosts({}))
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
