@@ -18,7 +18,7 @@ from securevfl.protocols.blind.pads import (
     MaskedShares,
     MaskedSteps,
 )
-from securevfl.protocols.session.pad_store import PadPlaces
+from securevfl.protocols.session.pad_store import PadPlaces, PadStore
 from securevfl.protocols.session.state import SessionState
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
@@ -49,7 +49,7 @@ def dataset() -> VerticalDataset:
 
 @pytest.fixture(scope="module")
 def whole(dataset: VerticalDataset) -> tuple[TrainingResult, States]:
-    return whole_run(job_of(**BATCHES), dataset)
+    return whole_run(job_of(), dataset)
 
 
 @pytest.fixture
@@ -70,9 +70,10 @@ class OtherBasis:
         patch.setattr(Curvature, "whitening", property(turned))
 
 
-def job_of(**settings: object) -> Job:
+def job_of(settings: dict[str, object] = BATCHES, ahead_rounds: int | None = None) -> Job:
     fixed = {"rounds": ROUNDS, "loss": "taylor-logistic", "eval_every": "never"}
-    return Job.of(job={**fixed, **settings}, exchange={"scheme": "blind"})
+    exchange = {"scheme": "blind", "ahead_rounds": ahead_rounds}
+    return Job.of(job={**fixed, **settings}, exchange=exchange)
 
 
 def whole_run(job: Job, dataset: VerticalDataset) -> tuple[TrainingResult, States]:
@@ -85,24 +86,32 @@ def whole_run(job: Job, dataset: VerticalDataset) -> tuple[TrainingResult, State
 
 
 def words_of(view: View) -> set[bytes]:
-    """All ring elements and ciphertexts of rounds and before that a party received."""
+    """All ring elements that a party received."""
     found = set()
     for event in view.received():
-        if event.message.stage in ("round", "ahead"):
-            values = getattr(event.message, "values", None)
-            if values is not None:
+        for values in vars(event.message).values():
+            if isinstance(values, np.ndarray) and values.dtype == np.uint64:
                 found |= {each.tobytes() for each in values.ravel()}
     return found
 
 
 @pytest.mark.parametrize(
-    ("settings", "parties"),
-    [(BATCHES, 2), ({"batch_size": "full"}, 3), ({**BATCHES, "start": "random"}, 2)],
+    ("settings", "ahead_rounds", "parties"),
+    [
+        (BATCHES, None, 2),
+        ({"batch_size": "full"}, None, 3),
+        # Within a block, while the next is being made; and where one is used up.
+        ({**BATCHES, "start": "random"}, 3, 2),
+        (BATCHES, 2, 2),
+    ],
 )
 def test_it_ends_where_an_unbroken_one_ends_with_fresh_pads(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], parties: int
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    ahead_rounds: int | None,
+    parties: int,
 ) -> None:
-    job, dataset = job_of(**settings), data_of(parties)
+    job, dataset = job_of(settings, ahead_rounds), data_of(parties)
     whole, kept = whole_run(job, dataset)
     assert sorted(kept) == [1, 2, 3, 4]
     OtherBasis(monkeypatch)
@@ -119,7 +128,7 @@ def test_shares_of_a_state_are_uniform_and_only_together_parameters(
     dataset: VerticalDataset, whole: tuple[TrainingResult, States]
 ) -> None:
     """And a state holds nothing that was made ahead."""
-    states = [whole[1][BROKEN_AT], whole_run(job_of(**BATCHES), dataset)[1][BROKEN_AT]]
+    states = [whole[1][BROKEN_AT], whole_run(job_of(), dataset)[1][BROKEN_AT]]
     label, other = (table.name for table in dataset.parties)
     for name, peer in ((label, other), (other, label)):
         one, two = (each[name].in_flight for each in states)
@@ -143,14 +152,14 @@ def test_a_state_of_other_shares_is_refused(
     cut = {**state.in_flight, part: state.in_flight[part][:, :-1]}
     kept["party0"] = replace(state, in_flight=cut)
     with pytest.raises(DataError, match="not the shares that this party keeps"):
-        train(job_of(**BATCHES), dataset, Environment(resume=kept))
+        train(job_of(), dataset, Environment(resume=kept))
 
 
 def test_states_on_disk_need_a_place_for_their_key(
     dataset: VerticalDataset, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="checkpoints of shares are sealed"):
-        train(job_of(**BATCHES), dataset, Environment(checkpoints=tmp_path))
+        train(job_of(), dataset, Environment(checkpoints=tmp_path))
 
 
 def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
@@ -159,7 +168,7 @@ def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
     places: PadPlaces,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job, unaided = job_of(**BATCHES), whole[0]
+    job, unaided = job_of(), whole[0]
     timed = Environment(pads=places, stopwatch=FixedCosts({"ahead": 1.0}), record_views=True)
     made = make_ahead(job, dataset, timed)
     OtherBasis(monkeypatch)
@@ -175,10 +184,16 @@ def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
     assert costs.ahead_communication_s == pytest.approx(made.costs.ahead_communication_s, rel=0.1)
 
 
-def test_three_parties_make_logistic_pads_ahead(places: PadPlaces) -> None:
-    job, dataset = job_of(batch_size="full", loss="logistic"), data_of(3)
+def test_three_parties_make_logistic_pads_ahead(
+    places: PadPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[float] = []
+    monkeypatch.setattr(PadStore, "require_room", lambda _, size: expected.append(size))
+    job, dataset = job_of({"batch_size": "full", "loss": "logistic"}), data_of(3)
     unaided = train(job, dataset, Environment())
-    make_ahead(job, dataset, Environment(pads=places))
+    made = make_ahead(job, dataset, Environment(pads=places))
+    sizes = [part.size for part in made.parts.values()]
+    np.testing.assert_allclose(sorted(expected), sorted(sizes), rtol=0.1)
     result = train(job, dataset, Environment(pads=places))
     np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=LOGISTIC_ROUNDING)
     assert result.costs().ahead_bytes == unaided.costs().ahead_bytes
@@ -187,7 +202,7 @@ def test_three_parties_make_logistic_pads_ahead(places: PadPlaces) -> None:
 def test_pads_that_a_peer_has_not_are_refused_and_kept(
     dataset: VerticalDataset, places: PadPlaces
 ) -> None:
-    job = job_of(**BATCHES)
+    job = job_of()
     make_ahead(job, dataset, Environment(pads=places))
     first, second = (table.name for table in dataset.parties)
     places.of(second).discard()
@@ -200,7 +215,7 @@ def test_pads_that_a_peer_has_not_are_refused_and_kept(
 def test_one_that_goes_on_drops_pads_made_ahead(
     dataset: VerticalDataset, whole: tuple[TrainingResult, States], places: PadPlaces
 ) -> None:
-    job = job_of(**BATCHES)
+    job = job_of()
     make_ahead(job, dataset, Environment(pads=places))
     train(job, dataset, Environment(pads=places, resume=whole[1][BROKEN_AT]))
     assert not places.folder.exists()
@@ -210,9 +225,11 @@ def test_one_that_goes_on_drops_pads_made_ahead(
 def test_there_must_be_something_to_make_and_a_place_for_it(
     dataset: VerticalDataset, places: PadPlaces
 ) -> None:
-    job = job_of(**BATCHES)
+    job = job_of()
     with pytest.raises(ConfigError, match="nowhere to write"):
         make_ahead(job, dataset, Environment())
+    with pytest.raises(ConfigError, match="drop ahead_rounds"):
+        make_ahead(job_of(ahead_rounds=2), dataset, Environment(pads=places))
     with pytest.raises(ConfigError, match="'plain' makes no pads"):
         make_ahead(Job.of(exchange={"scheme": "plain"}), dataset, Environment(pads=places))
     make_ahead(job, dataset, Environment(pads=places))

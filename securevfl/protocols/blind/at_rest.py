@@ -16,6 +16,7 @@ from securevfl.arrays import RingArray
 from securevfl.errors import DataError
 from securevfl.protocols.blind.ahead import Pads
 from securevfl.protocols.blind.block import Block, Whitening
+from securevfl.protocols.blind.links import owners_held_by, partner_of
 from securevfl.protocols.blind.pads import HolderPads, OwnerPads
 from securevfl.protocols.blind.schedule import Matrices, Scales
 
@@ -23,6 +24,8 @@ OWN, HELD, STEPS, FEATURES, SCALES, INTO, OUT = (
     *("own", "held", "steps", "features", "scales"),
     *("into", "out"),
 )
+# A word of the ring; what a tensor's name, type and shape take in a file.
+WORD, NAME_BYTES = 8, 90
 Arrays = Mapping[str, NDArray[Any]]
 P = TypeVar("P", OwnerPads, HolderPads)
 
@@ -37,6 +40,20 @@ def foundation(block: Block) -> str:
     digest = hashlib.sha256(repr((what, training.workplace.data.fingerprint)).encode())
     digest.update(training.plan.facts.row_digests.astype("<u8").tobytes())
     return digest.hexdigest()
+
+
+def expected_bytes(block: Block) -> int:
+    """About how much a party will write of a job's pads."""
+    party, columns, phases = block.training.party, block.agreement.columns, block.phases
+    held = [columns[name] for name in owners_held_by(party)]
+    rows, rounds = sum(each.rows for each in block.schedule.rounds), len(block.schedule.rounds)
+    computes = phases is not None and party.name in (party.label_party, partner_of(party))
+    tables = 2 + WORD * 2 * phases.terms if phases is not None and computes else 0
+    of_rows = rows * (WORD * (1 + 2 * len(held)) + tables)
+    of_rounds = rounds * WORD * (3 * block.agreement.own_columns + 2 * sum(held))
+    names = rounds * NAME_BYTES * (len(fields(OwnerPads)) + len(held) * len(fields(HolderPads)))
+    matrices = [m for each in block.matrices.values() for m in (each.steps, each.features)]
+    return of_rows + of_rounds + names + sum(m.nbytes for m in (*matrices, *block.whitening))
 
 
 def arrays_of(

@@ -314,10 +314,10 @@ class Owning:
             MalformedMessage: bytes that are no encryption of so many numbers.
         """
         matrices = {group: self._matrices[group].steps for group in groups}
-        replies = self._products(self._keys.for_steps, message.groups, matrices, groups)
-        for each, mask in replies.masks:
+        blobs, masks = self._products(self._keys.for_steps, message.groups, matrices, groups)
+        for each, mask in masks:
             pads.steps[each.index] = mask
-        return MaskedSteps(message.step, replies.blobs)
+        return MaskedSteps(message.step, blobs)
 
     def shares(self, message: EncryptedPoints, groups: Groups, pads: OwnerPads) -> MaskedShares:
         """Multiply points by X.
@@ -327,12 +327,12 @@ class Owning:
             MalformedMessage: bytes that are no encryption of so many numbers.
         """
         matrices = {group: self._matrices[group].features for group in groups}
-        replies = self._products(self._keys.for_predictions, message.groups, matrices, groups)
-        for each, mask in replies.masks:
+        blobs, masks = self._products(self._keys.for_predictions, message.groups, matrices, groups)
+        for each, mask in masks:
             columns = len(pads.steps[each.index])
             pads.pulls[each.index] = mask[:columns]
             pads.predictions[each.index] = mask[columns : columns + each.rows]
-        return MaskedShares(message.step, replies.blobs)
+        return MaskedShares(message.step, blobs)
 
     def _products(
         self,
@@ -340,7 +340,8 @@ class Owning:
         blobs: Blobs,
         matrices: Mapping[int, IntArray],
         groups: Groups,
-    ) -> "_Replies":
+    ) -> tuple[Blobs, list[tuple[Round, RingArray]]]:
+        """Replies, and what this party adds to its own share for them, by round."""
         _require_groups(self._holder, blobs, groups)
         fmt, replies, masks = key.product_format, [], []
         for blob, (group, rounds) in zip(blobs, groups.items(), strict=True):
@@ -351,15 +352,7 @@ class Owning:
                 raise MalformedMessage(f"from {self._holder}: {error}") from error
             replies.append(reply)
             masks += [(each, ring.reduced(-mask[:, column])) for column, each in enumerate(rounds)]
-        return _Replies(tuple(replies), masks)
-
-
-@dataclass(frozen=True, eq=False)
-class _Replies:
-    """Products, and what an owner adds to its own share for them, by round."""
-
-    blobs: Blobs
-    masks: list[tuple[Round, RingArray]]
+        return tuple(replies), masks
 
 
 def _encrypted(key: "RingProductOwner", values: RingArray) -> bytes:

@@ -10,6 +10,7 @@ from securevfl.protocols.blind.ahead import Links, Pads
 from securevfl.protocols.blind.at_rest import (
     Arrays,
     arrays_of,
+    expected_bytes,
     foundation,
     matrices_from,
     pads_from,
@@ -103,6 +104,7 @@ async def make_ahead(training: Training) -> MadeAhead:
     if plan.job.exchange.ahead_rounds is not None:
         raise ConfigError("ahead: all rounds are made before; drop ahead_rounds")
     block = await Block.of(training)
+    store.require_room(expected_bytes(block))
     batch = await agree_on_pads(party, None)
     made = await _made(block, 0, {})
     party.costs.end_round()

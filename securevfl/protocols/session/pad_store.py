@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 
 from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
 from securevfl.errors import ConfigError, CryptoError, DataError
-from securevfl.files import replace_file, sync_folder, wipe_file
+from securevfl.files import replace_file, require_room, sync_folder, wipe_file
 from securevfl.protocols.session.state_seal import StateSeal
 
 MAGIC, WITHIN = b"SVFLPAD1", "within"
@@ -136,6 +136,17 @@ class PadStore:
         """
         if self.there:
             self._refuse("there are some already")
+
+    def require_room(self, size: int) -> None:
+        """Find out before work whether pads and their key could be written.
+
+        Args:
+            size: of the pads, in bytes.
+
+        Raises:
+            DataError: a folder cannot be written to, or has too little room.
+        """
+        require_room({self.path: size, self._keys / "key": KEY_BYTES}, "pads")
 
     def header(self) -> PadsHeader | None:
         """What the pads that are there say they are for; None where there are none.

@@ -290,6 +290,16 @@ def test_none_are_written_over(kept: Place) -> None:
     kept.take()
 
 
+def test_a_place_that_cannot_be_written_is_told_before_work(place: Place, tmp_path: Path) -> None:
+    place.store().require_room(1000)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(DataError, match="MB are free"):
+        place.store().require_room(10**18)
+    (tmp_path / "state").write_bytes(b"")
+    with pytest.raises(DataError, match="cannot be written"):
+        place.store().require_room(1000)
+
+
 def test_a_write_that_fails_leaves_no_key(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, data: bytes, what: str) -> None:
         if path.suffix == ".pads":
