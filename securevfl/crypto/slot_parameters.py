@@ -131,3 +131,14 @@ def _context(prime_bits: tuple[int, ...]) -> "seal.SEALContext":
     if not context.parameters_set():
         raise RangeExceeded(f"products in slots: SEAL refuses primes of {sizes} bits")
     return context
+
+
+def failure_probability(products: float, largest: float) -> float:
+    """Bound on the probability that any share of so many products is converted wrongly.
+
+    Args:
+        products: complex ones.
+        largest: bound on a product's absolute value; its parts' sizes add up to √2 of that, and
+            the 1.5 leaves room for p, which is a little below 2^PLAIN_BITS.
+    """
+    return products * 1.5 * largest * 2.0**-PLAIN_BITS

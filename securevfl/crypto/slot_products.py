@@ -53,17 +53,6 @@ _LARGEST_KEY = 1 << 20
 _LARGEST_PART_BITS = PLAIN_BITS // 2 - 2  # ux − vy is far below p
 
 
-def failure_probability(products: float, largest: float) -> float:
-    """Bound on the probability that any share of so many products is converted wrongly.
-
-    Args:
-        products: complex ones.
-        largest: bound on a product's absolute value; its parts' sizes add up to √2 of that, and
-            the 1.5 leaves room for p, which is a little below 2^PLAIN_BITS.
-    """
-    return products * 1.5 * largest * 2.0**-PLAIN_BITS
-
-
 class SlotOwner:
     """The party that holds the secret key.
 

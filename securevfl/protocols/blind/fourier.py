@@ -15,11 +15,12 @@ range_check.
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 
 from securevfl.arrays import RingArray
 from securevfl.crypto.slot_parameters import SlotParameters
-from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import CryptoError, UnexpectedMessage
 from securevfl.protocols.blind.phase_pads import PhasePads, uniform_phases
 from securevfl.protocols.blind.phase_products import (
@@ -33,6 +34,9 @@ from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import AHEAD
 from securevfl.wire.codec import StepMessage, message_kind
+
+if TYPE_CHECKING:
+    from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 
 _WIRE = np.dtype("<u2")
 
@@ -61,7 +65,7 @@ class FourierResiduals:
         party: Party,
         peer: str,
         phase_format: PhaseFormat,
-        key: SlotOwner | SlotEvaluator | None,
+        key: "SlotOwner | SlotEvaluator | None",
         *,
         first: bool,
         pads: PhasePads | None = None,
@@ -92,7 +96,7 @@ class FourierResiduals:
         """
         parameters = SlotParameters.of(rows * phase_format.terms)
         exchange_key = peer_slot_key if first else own_slot_key
-        key: SlotEvaluator | SlotOwner = await exchange_key(party, peer, parameters)
+        key = await exchange_key(party, peer, parameters)
         return cls(party, peer, phase_format, key, first=first)
 
     async def make_ahead(self, rows: int) -> None:
@@ -108,10 +112,10 @@ class FourierResiduals:
         async with party.costs.compute(AHEAD):
             phases = uniform_phases(rows)
             parts = fmt.parts(phases)
-        if isinstance(self._key, SlotEvaluator):
-            shares = await products_of_first(party, peer, self._key, parts)
+        if self._first:
+            shares = await products_of_first(party, peer, cast("SlotEvaluator", self._key), parts)
         else:
-            shares = await products_of_second(party, peer, self._key, parts)
+            shares = await products_of_second(party, peer, cast("SlotOwner", self._key), parts)
         self.pads = self.pads.followed_by(PhasePads(phases, fmt.tables(shares)))
 
     async def residual_shares(self, step: int, predictions: RingArray) -> RingArray:

@@ -7,20 +7,22 @@ Learns: nobody anything; see slot_products.
 """
 
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.slot_parameters import SlotParameters
-from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import CryptoError, KeyMismatch, MalformedMessage, PeerViolation
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.costs import AHEAD, SETUP
 from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
+
+if TYPE_CHECKING:
+    from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,21 +44,25 @@ class EncryptedPhaseProducts(StepMessage):
     parts: Blobs
 
 
-async def own_slot_key(party: Party, peer: str, parameters: SlotParameters) -> SlotOwner:
+async def own_slot_key(party: Party, peer: str, parameters: SlotParameters) -> "SlotOwner":
     """The second party: make a key, send its public part."""
+    from securevfl.crypto.slot_products import SlotOwner  # noqa: PLC0415
+
     async with party.costs.compute(SETUP):
         owner = SlotOwner(parameters)
     await party.channel.send(peer, PublicKey(SCHEME, owner.public_bytes))
     return owner
 
 
-async def peer_slot_key(party: Party, peer: str, parameters: SlotParameters) -> SlotEvaluator:
+async def peer_slot_key(party: Party, peer: str, parameters: SlotParameters) -> "SlotEvaluator":
     """The first party: take the second's key.
 
     Raises:
         PeerViolation: a key of another scheme.
         KeyMismatch: no key of these parameters.
     """
+    from securevfl.crypto.slot_products import SlotEvaluator  # noqa: PLC0415
+
     _, message = await party.channel.receive([peer], PublicKey)
     if message.scheme != SCHEME:
         raise PeerViolation(f"{peer} sent a key of {message.scheme!r}, {SCHEME!r} is due")
@@ -68,7 +74,7 @@ async def peer_slot_key(party: Party, peer: str, parameters: SlotParameters) -> 
 
 
 async def products_of_first(
-    party: Party, peer: str, evaluator: SlotEvaluator, parts: IntArray
+    party: Party, peer: str, evaluator: "SlotEvaluator", parts: IntArray
 ) -> RingArray:
     """The first party's shares of the products' parts modulo 2^64, shape (2, count).
 
@@ -94,7 +100,7 @@ async def products_of_first(
 
 
 async def products_of_second(
-    party: Party, peer: str, owner: SlotOwner, parts: IntArray
+    party: Party, peer: str, owner: "SlotOwner", parts: IntArray
 ) -> RingArray:
     """The second party's shares; see `products_of_first`."""
     shares = np.empty(parts.shape, np.uint64)
@@ -112,7 +118,7 @@ async def products_of_second(
 
 
 async def _decrypted(
-    party: Party, peer: str, owner: SlotOwner, step: int, block: slice
+    party: Party, peer: str, owner: "SlotOwner", step: int, block: slice
 ) -> RingArray:
     _, message = await party.channel.receive([peer], EncryptedPhaseProducts, step)
     async with party.costs.compute(AHEAD):

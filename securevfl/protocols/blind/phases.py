@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto import ring
-from securevfl.crypto.slot_products import failure_probability
+from securevfl.crypto.slot_parameters import failure_probability
 from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.models.sigmoid_series import PERIOD_BITS, SigmoidSeries
 
