@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import ConfigError, RangeExceeded
+from securevfl.errors import ConfigError, LabelLeakRefused, RangeExceeded
 from securevfl.job import Job
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.training import Environment, TrainingResult, train
@@ -142,6 +142,16 @@ def test_what_has_no_form_in_shares_is_refused(
 def test_so_many_truncations_that_one_is_likely_to_fail_are_refused() -> None:
     with pytest.raises(RangeExceeded, match="goes wrong with probability"):
         run(made(7), rounds=2, local_steps=1, learning_rate=1e-9)
+
+
+def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
+    """Labels have no more bits than the end: of 4 columns and 12 bits, 48."""
+    dataset = made(8)
+    steps = {"rounds": 1, "sampling": "shuffle", "local_steps": 2, "learning_rate": 0.1}
+    with pytest.raises(LabelLeakRefused, match="labels of 40 rows can be read from the 4"):
+        run(dataset, batch_size=40, **steps)
+    for more in ({"batch_size": 60}, {"batch_size": 40, "allow_label_leak": True}):
+        run(dataset, **steps, **more)
 
 
 def test_weights_that_no_job_has_are_no_model() -> None:

@@ -26,6 +26,7 @@ SETTINGS = {
     "batch_size": 64,
     "start": "zero",
     "eval_every": 0,
+    "allow_label_leak": True,  # these jobs visit few rows
 }
 # Of predictions, most of it from the grid that weights are opened on; a few times what is found.
 FIXED_POINT = 0.03
@@ -50,7 +51,7 @@ def test_predictions_and_scores_are_those_of_the_same_steps_in_clear(
     blind: TrainingResult, run_job: RunJob
 ) -> None:
     parties = len(blind.outcomes)
-    plain = run_job(load("breast_cancer", parties=parties), allow_label_leak=True, **SETTINGS)
+    plain = run_job(load("breast_cancer", parties=parties), **SETTINGS)
     for name, outcome in blind.outcomes.items():
         np.testing.assert_allclose(
             outcome.held_out, plain.outcomes[name].held_out, atol=FIXED_POINT
@@ -77,7 +78,6 @@ def test_logistic_residuals_open_phases_on_the_way(parties: int, run_job: RunJob
     plan, ledgers = result.plan, result.ledgers
     plain = run_job(
         load("breast_cancer", parties=parties),
-        allow_label_leak=True,
         **{**SETTINGS, "loss": "logistic", "batch_size": 16},
     )
     # A series stands for σ; without one party's phases steps are twice as long.

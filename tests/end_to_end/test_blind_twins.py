@@ -31,6 +31,7 @@ SEVERAL_STEPS = {**LINEAR, "learning_rate": 0.2, "local_steps": 3, "l2": 0.1}
 
 def job(**settings: Any) -> Job:  # noqa: ANN401
     steps = {"batch_size": "full", "rounds": ROUNDS, "eval_every": "never", **settings}
+    steps["allow_label_leak"] = True  # of so few rows labels could be read
     return Job.of(job=steps, exchange={"scheme": "blind"})
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.arrays import FloatArray
+from securevfl.errors import LabelLeakRefused
 from securevfl.models.curvature import Curvature
 from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.schedule import Matrices, Scales, Schedule
-from securevfl.protocols.blind.widths import Widths
+from securevfl.protocols.blind.widths import REVEALED_BITS, Widths
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
@@ -65,6 +66,7 @@ class Block:
         Raises:
             PeerError: a peer broke the protocol or is gone.
             RangeExceeded: fixed point has no room for the job.
+            LabelLeakRefused: so few rows that the end would tell their labels.
         """
         party, plan, part = training.party, training.plan, training.part
         async with party.costs.compute(SETUP):
@@ -73,6 +75,7 @@ class Block:
             features = part.inputs @ whitening[0]
         agreement = await agree(party, plan.hash, features, len(part.held_out))
         del features
+        _require_rows(training, agreement)
         series = sigmoid_series(plan) if plan.loss.name == "logistic" else None
         widths = Widths.of(plan, agreement, series)
         async with party.costs.compute(SETUP):
@@ -82,6 +85,28 @@ class Block:
             scales = schedule.scales(widths)
             matrices = schedule.matrices(widths, scales)
         return cls(training, agreement, series, widths, rows, whitening, schedule, scales, matrices)
+
+
+def _require_rows(training: Training, agreement: Agreement) -> None:
+    """Check that what ends open is less than labels have in them, whatever steps were like.
+
+    Where others' predictions have hardly moved, after a round or many small ones from a known
+    start, θ_k is exact sums of labels, of which a number tells as many bits as are revealed.
+
+    Raises:
+        LabelLeakRefused: it may not be.
+    """
+    plan, party = training.plan, training.party
+    visited = np.unique(np.concatenate([plan.schedule.batch(each) for each in range(plan.rounds)]))
+    columns = sum((agreement.own_columns, *agreement.columns.values()))
+    columns -= {party.name: agreement.own_columns, **agreement.columns}[party.label_party]
+    least = REVEALED_BITS * columns
+    if len(visited) < least and not plan.job.job.allow_label_leak:
+        raise LabelLeakRefused(
+            f"blind: labels of {len(visited)} rows can be read from the {columns} parameters that "
+            f"feature parties learn, of {REVEALED_BITS} bits each; train on {least} rows, or set "
+            "allow_label_leak = true"
+        )
 
 
 def sigmoid_series(plan: Plan) -> SigmoidSeries:
