@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import ConfigError, LabelLeakRefused, RangeExceeded
+from securevfl.errors import ConfigError, LabelLeakRefused, PeerViolation, RangeExceeded
 from securevfl.job import Job
 from securevfl.protocols.blind.rounds import RevealedShare
+from securevfl.protocols.blind.schedule import Scales
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.conftest import all_weights
@@ -147,11 +148,16 @@ def test_so_many_truncations_that_one_is_likely_to_fail_are_refused() -> None:
 def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
     """Labels have no more bits than the end: of 4 columns and 12 bits, 48."""
     dataset = made(8)
-    steps = {"rounds": 1, "sampling": "shuffle", "local_steps": 2, "learning_rate": 0.1}
+    steps: dict[str, Any] = {
+        "rounds": 1,
+        "sampling": "shuffle",
+        "local_steps": 2,
+        "learning_rate": 0.1,
+    }
     with pytest.raises(LabelLeakRefused, match="labels of 40 rows can be read from the 4"):
         run(dataset, batch_size=40, **steps)
-    for more in ({"batch_size": 60}, {"batch_size": 40, "allow_label_leak": True}):
-        run(dataset, **steps, **more)
+    run(dataset, batch_size=60, **steps)
+    run(dataset, batch_size=40, allow_label_leak=True, **steps)
 
 
 def test_weights_that_no_job_has_are_no_model() -> None:
@@ -165,4 +171,14 @@ def test_weights_that_no_job_has_are_no_model() -> None:
         return encode(RevealedShare(values))
 
     with pytest.raises(RangeExceeded, match="revealed weights reach"):
+        run(made(8), environment=Environment(tamper=tamper))
+
+
+def test_steps_of_fewer_bits_than_weights_are_refused() -> None:
+    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
+        del sender, receiver
+        message = decode(data)
+        return encode(Scales(0, message.entry_bits)) if isinstance(message, Scales) else data
+
+    with pytest.raises(PeerViolation, match="steps of 0 bits"):
         run(made(8), environment=Environment(tamper=tamper))
