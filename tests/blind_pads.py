@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto import ring, ring_products
+from securevfl.crypto import ring, ring_products, slot_products
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.crypto.residues import uniform_below
 from securevfl.crypto.ring_layout import RingProductFormat
@@ -27,7 +27,7 @@ from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.blind import description, fourier, pads, phase_products, training
+from securevfl.protocols.blind import description, fourier, pads, training
 from securevfl.protocols.blind.ahead import Links
 from securevfl.protocols.blind.pads import OwnerPads
 from securevfl.protocols.blind.phase_pads import uniform_phases
@@ -190,8 +190,8 @@ def run(job: Job, dataset: VerticalDataset, tapes: Mapping[str, Tape] | None = N
 def _in_clear(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ring_products, "RingProductOwner", ClearOwner)
     patch.setattr(ring_products, "RingProductEvaluator", _ClearEvaluator)
-    patch.setattr(phase_products, "SlotOwner", _ClearSlotOwner)
-    patch.setattr(phase_products, "SlotEvaluator", _ClearSlotEvaluator)
+    patch.setattr(slot_products, "SlotOwner", _ClearSlotOwner)
+    patch.setattr(slot_products, "SlotEvaluator", _ClearSlotEvaluator)
 
 
 def _watch(

@@ -7,6 +7,7 @@ two and the other's make the hidden number; own ones are what a party combines i
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from math import log10
 
 import numpy as np
 
@@ -51,7 +52,9 @@ def _of_links(subject: Subject, quantities: Sequence[str]) -> Finding:
         for what in quantities
     }
     worst = max(tests, key=lambda name: max(tests[name].values()))
-    value = max(tests[worst].values())
+    # Of all of them together, as each is of the p-values that it holds.
+    count = sum(map(len, tests.values()))
+    value = max(0.0, max(tests[worst].values()) - log10(count))
     detail = {"worst": worst, "tests": tests, "rounds": recording.result.rounds}
     return Finding(SURPRISE, value, chance=0.0, detail=detail)
 

@@ -10,14 +10,11 @@ rows of a round are those of the batch and, for L2, those of E (`schedule`), eac
 4. k → o: Enc_o(Xτ_r − v_r), v_r uniform and known to k alone. o decrypts h_r.
 5. o's share of θ_{r+1} is τ_r + trunc(y_r), whatever happens in the round; extrapolated it is
    σ_{r+1}. o → k: e_r = σ_{r+1} − τ_{r+1}, which k adds to its own share, and h_r − w_r of the rows
-   of E, whose residuals are linear in ζ alone.
-
-Rounds of one group are columns of one matrix product.
+   of E, whose residuals are linear in ζ alone. Rounds of a group are columns of one product.
 
 Learns:
-    owner: nothing: ciphertexts under the holder's keys, and words under the pads τ_{r+1} and w_r.
-        Whatever it answers in 2, τ is drawn later, so e_r tells nothing of what was decrypted; with
-        both under one key, or τ drawn before, Enc(τ_{r+1}) in an answer would take that pad off.
+    owner: nothing: ciphertexts under the holder's keys, and words under the pads τ_{r+1} and w_r;
+        one that cheats could have them tell what was decrypted (docs/blind.md).
     holder: nothing: what it decrypts is under the pads s_r and v_r, re-randomized and flooded.
 Source: docs/decisions/0032-blind.md.
 """

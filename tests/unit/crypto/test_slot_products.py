@@ -16,7 +16,12 @@ from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.bit_packing import packed_size
 from securevfl.crypto.residues import uniform_below
 from securevfl.crypto.seal_codec import _body, _framed, coefficient_ciphertext
-from securevfl.crypto.slot_parameters import PLAIN_BITS, REPLY_BITS, SlotParameters
+from securevfl.crypto.slot_parameters import (
+    PLAIN_BITS,
+    REPLY_BITS,
+    SlotParameters,
+    failure_probability,
+)
 from securevfl.crypto.slot_products import (
     REPLY_BYTES,
     SlotEvaluator,

@@ -121,8 +121,8 @@ def test_the_label_party_opens_four_sums_and_nothing_by_row(scored: Scored) -> N
     for number, (first, second) in enumerate(opened):
         rows = number == LABELS
         total = predictions.sum(axis=1)[rows]
-        sums = ring.reduced(first + shares[rows].sum(dtype=np.uint64))
-        squares = ring.reduced(second + (shares[rows] ** 2).sum(dtype=np.uint64))
+        sums = ring.reduced(np.stack([first, *shares[rows]]).sum(dtype=np.uint64))
+        squares = ring.reduced(np.stack([second, *shares[rows] ** 2]).sum(dtype=np.uint64))
         assert ring.decode(sums, bits) == pytest.approx(total.sum(), abs=1e-3)
         assert ring.decode(squares, 2 * bits) == pytest.approx((total**2).sum(), abs=1e-3)
 
