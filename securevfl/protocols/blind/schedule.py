@@ -70,6 +70,10 @@ class Matrices:
     steps: IntArray
     features: IntArray
 
+    def prepare(self) -> None:
+        """Bring both into the form that rounds multiply by."""
+        _ = self.of_residuals, self.of_features
+
     @cached_property
     def of_residuals(self) -> Factor:
         """−N."""
