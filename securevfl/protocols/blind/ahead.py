@@ -54,6 +54,7 @@ class Formats:
         widths: Widths,
         scales: Scales,
         *,
+        blocks: Sequence[Sequence[Round]],
         columns: int,
         feature_bound: float,
     ) -> "Formats":
@@ -64,11 +65,12 @@ class Formats:
             schedule: its rounds.
             widths: of the job.
             scales: the owner's.
+            blocks: rounds that are made together: each has a product of every group in it.
             columns: P of the owner.
             feature_bound: on its features.
         """
-        groups = schedule.members(schedule.rounds).values()
-        rows = max(each.rows for each in schedule.rounds)
+        groups = [group for block in blocks for group in schedule.members(block).values()]
+        rows = max(each.rows for block in blocks for each in block)
         together, line = max(map(len, groups)), plan.line
 
         def of(inner: int, outputs: int, largest: int) -> RingProductFormat:
@@ -139,6 +141,7 @@ class Links:
         agreement: Agreement,
         schedule: Schedule,
         *,
+        blocks: Sequence[Sequence[Round]],
         widths: Widths,
         scales: Scales,
         matrices: Mapping[int, Matrices],
@@ -156,10 +159,11 @@ class Links:
         told = await collect(party.channel, owners, Scales)
         holdings = {}
         for name in owners:
-            if max(told[name].step_bits, told[name].entry_bits) >= LARGEST_SCALE:
+            least, most = widths.weight_bits, max(told[name].step_bits, told[name].entry_bits)
+            if told[name].step_bits < least or most >= LARGEST_SCALE:
                 raise PeerViolation(f"{name} says steps of {told[name].step_bits} bits")
             formats = Formats.of(
-                plan, schedule, widths, told[name],
+                plan, schedule, widths, told[name], blocks=blocks,
                 columns=agreement.columns[name], feature_bound=agreement.feature_bound,
             )  # fmt: skip
             async with party.costs.compute(SETUP):
@@ -171,7 +175,7 @@ class Links:
                 await party.channel.send(name, PublicKey(what, key.public_bytes))
             holdings[name] = Holding(agreement.columns[name], made, widths, told[name])
         formats = Formats.of(
-            plan, schedule, widths, scales,
+            plan, schedule, widths, scales, blocks=blocks,
             columns=agreement.own_columns, feature_bound=agreement.feature_bound,
         )  # fmt: skip
         keys = OwnerKeys(

@@ -118,6 +118,17 @@ class Schedule:
         self.rounds = tuple(rounds)
         self._whitening, self._penalty = whitening, penalty
 
+    def blocks(self, first: int, size: int | None) -> list[Sequence[Round]]:
+        """What is made together of all rounds from one on.
+
+        Args:
+            first: the first to come.
+            size: rounds of a block; None for all at once.
+        """
+        rounds = self.rounds[first:]
+        size = size or len(rounds)
+        return [rounds[at : at + size] for at in range(0, len(rounds), size)]
+
     def members(self, rounds: Sequence[Round]) -> dict[int, list[Round]]:
         """By group, which of these rounds are in it."""
         found: dict[int, list[Round]] = {}
