@@ -18,6 +18,19 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party
 
 
+NOT_TAKEN = (
+    "key_bits",
+    "engine",
+    "value_fraction_bits",
+    "feature_fraction_bits",
+    "round_trips",
+    "he_per_step",
+    "workers",
+    "prediction_bound",
+)
+"""Keys of `[exchange]` that say nothing here."""
+
+
 class Blind(Exchange):
     """Shares of parameters, predictions and residuals; homomorphic work is done ahead."""
 
@@ -60,6 +73,11 @@ class Blind(Exchange):
             )
         if plan.job.exchange.hide != "residuals" or plan.job.exchange.predictions != "clear":
             raise ConfigError("scheme = 'blind' hides everything: drop hide and predictions")
+        if plan.job.exchange.period is not None and plan.loss.name != "logistic":
+            raise ConfigError(f"period is of logistic residuals, not of loss = {plan.loss.name!r}")
+        for key in NOT_TAKEN:
+            if getattr(plan.job.exchange, key) != ExchangeSettings.model_fields[key].default:
+                raise ConfigError(f"scheme = 'blind' has fixed sizes and one way: drop {key}")
         if not isinstance(plan.loss, Logistic | Squared):
             raise ConfigError(
                 f"loss = {plan.loss.name!r}: 'blind' takes logistic (two classes), taylor-logistic "
