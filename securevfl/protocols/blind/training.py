@@ -68,7 +68,10 @@ async def take_part(training: Training) -> Trained:
     if scoring is not None:
         await scoring.ends(plan.rounds, part.model)
     return Trained(
-        Kept(plan.rounds, plan.rounds), [] if scoring is None else scoring.scores, leakage
+        Kept(plan.rounds, plan.rounds),
+        [] if scoring is None else scoring.scores,
+        leakage,
+        failure=block.failure,
     )
 
 
