@@ -79,15 +79,18 @@ def show_made(made: Made, *, quiet: bool) -> None:
     """Say what was written, how large it is and what it took."""
     if quiet:
         return
+    from securevfl.reports.training import wrapped
+
     rounds = next(iter(made.parts.values())).rounds
     costs = made.costs
     sizes = ", ".join(f"{name} {part.size / 1e6:.3g} MB" for name, part in made.parts.items())
-    sys.stdout.write(
-        f"pads for {rounds} rounds: {sizes}\n"
+    told = (
+        f"pads for {rounds} rounds: {sizes}",
         f"made in {costs.ahead_s:.3g} s ({costs.ahead_compute_s:.3g} s of it computation), "
-        f"{costs.ahead_bytes / 1e6:.3g} MB sent; the job that uses them counts all of it\n"
-        f"pads: {', '.join(str(part.path) for part in made.parts.values())}\n"
+        f"{costs.ahead_bytes / 1e6:.3g} MB sent; the job that uses them counts all of it",
+        f"pads: {', '.join(str(part.path) for part in made.parts.values())}",
     )
+    sys.stdout.write("".join(f"{line}\n" for text in told for line in wrapped(text)))
 
 
 def make(job: Job, dataset: "VerticalDataset", places: PadPlaces) -> Made:

@@ -109,7 +109,8 @@ def train(
     row = training_row(result, dataset)
     _keep(described, row, json, html)
     if not quiet:
-        _show(row, paths, columns_a_label(result, dataset))
+        failure = sum(each.failure for each in result.outcomes.values())
+        _show(row, paths, columns_a_label(result, dataset), failure)
     _tell_rows_left_out(result, dataset, quiet=quiet)
     _end(row)
 
@@ -357,7 +358,7 @@ def _named(row: TrainRow) -> str:
     return "" if row["dataset"] == unnamed else f"{row['dataset']}, "
 
 
-def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
+def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> None:
     from rich.console import Console
 
     from securevfl.reports.ahead_tables import ahead_table
@@ -376,6 +377,8 @@ def _show(row: TrainRow, paths: list[Path], columns: float) -> None:
         sys.stdout.write(f"times and bytes are of the rounds after {row['rounds_before']}\n")
     for note in (*comparison_notes(row), *tables.tradeoff_notes([row])):
         sys.stdout.write(f"{note}\n")
+    if failure:
+        sys.stdout.write(f"a truncation goes wrong, and the job, with probability {failure:.1g}\n")
     for note in privacy_notes(row):
         Console().print(note, highlight=False)
     if columns > BY_HEART:

@@ -101,8 +101,10 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     job = settled(job, algorithm, exchange, facts.rows, networks)
     if job.job.target_auc is not None and not facts.test_rows:
         raise ConfigError("target_auc needs held-out rows, and there are none")
-    if job.exchange.scores is not None and not exchange.shares_parameters:
-        raise ConfigError(f"scores says what 'blind' opens at the end, not {exchange.name!r}")
+    if not exchange.shares_parameters:
+        for key in ("scores", "ahead_rounds", "period"):
+            if getattr(job.exchange, key) is not None:
+                raise ConfigError(f"{key} is a setting of 'blind', not of {exchange.name!r}")
     size = job.job.batch_size
     plan = Plan(
         job=job,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 UNITS, KEPT_TOGETHER = r"(?:[mu]?s|min)\b", "\N{NO-BREAK SPACE}"
 MOST_CLASSES, MOST_NAMES = 3, 3
+FEW_RESIDUALS = 8
 SYMBOLS = {
     r"H_k": "H_k is party k's part of the prediction of a row",
     r"ΣH": "ΣH the sum of all parts",
@@ -65,11 +66,13 @@ def before(plan: Plan, dataset: VerticalDataset) -> list[str]:
     settings = plan.job.job
     size = "all rows" if plan.full_batches else f"about {plan.batch_size} rows"
     steps = "1 local step" if plan.local_steps == 1 else f"{plan.local_steps} local steps"
+    ends_before = plan.is_watched or settings.target_auc is not None
+    rounds = f"at most {plan.rounds} rounds" if ends_before else f"{plan.rounds} rounds"
     told = [
         f"{plan.facts.rows} rows to train on, {plan.facts.test_rows} held out; {_classes(dataset)}",
-        f"{settings.algorithm} under {plan.exchange.name}: at most {plan.rounds} rounds of {size}, "
-        f"{steps} in each",
+        f"{settings.algorithm} under {plan.exchange.name}: {rounds} of {size}, {steps} in each",
         *_learned(plan),
+        *_unguarded(plan, dataset),
     ]
     output = plan.job.output
     if plan.account is not None:
@@ -84,6 +87,27 @@ def before(plan: Plan, dataset: VerticalDataset) -> list[str]:
             "goes on from it"
         )
     return [line for text in told for line in wrapped(text)]
+
+
+def _unguarded(plan: Plan, dataset: VerticalDataset) -> Iterator[str]:
+    """What no guard counts of parameters that are in shares until the end.
+
+    From a zero start few residuals, 1/2 − y to begin with, are read off their sums: up to 8 for
+    every number (docs/blind.md).
+    """
+    if not plan.exchange.shares_parameters:
+        return
+    most = max(len(each.columns) for each in dataset.parties if each.name != plan.facts.label_party)
+    visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
+    yield (
+        f"no label guard counts what the end tells: {most} numbers at most to a feature party, "
+        f"of residuals of {plan.facts.rows} rows in {plan.rounds} rounds"
+    )
+    if visits < FEW_RESIDUALS * most:
+        yield (
+            f"labels can be read off it: {visits} residuals are less than {FEW_RESIDUALS} for each "
+            "number; take more rounds or a larger batch_size"
+        )
 
 
 def wrapped(text: str) -> list[str]:

@@ -131,6 +131,15 @@ def test_it_starts_at_zero_and_takes_twenty_full_batches_where_nothing_is_said()
         ({"loss": "hinge", "local_rule": "frozen", "learning_rate": 0.1}, {}, "loss = 'hinge'"),
         ({}, {"hide": "both"}, "drop hide"),
         ({}, {"predictions": "masked"}, "drop hide"),
+        ({}, {"key_bits": 2048}, "drop key_bits"),
+        ({}, {"engine": "seal"}, "drop engine"),
+        ({}, {"value_fraction_bits": 20}, "drop value_fraction_bits"),
+        ({}, {"feature_fraction_bits": 8}, "drop feature_fraction_bits"),
+        ({}, {"round_trips": 1}, "drop round_trips"),
+        ({}, {"he_per_step": True}, "drop he_per_step"),
+        ({}, {"workers": 2}, "drop workers"),
+        ({}, {"prediction_bound": 4.0}, "drop prediction_bound"),
+        ({}, {"period": 64}, "period is of logistic residuals"),
     ],
 )
 def test_what_has_no_form_in_shares_is_refused(
@@ -158,6 +167,11 @@ def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
         run(dataset, batch_size=40, **steps)
     run(dataset, batch_size=60, **steps)
     run(dataset, batch_size=40, allow_label_leak=True, **steps)
+
+
+def test_steps_that_fixed_point_has_no_room_for_are_refused_with_a_remedy() -> None:
+    with pytest.raises(RangeExceeded, match="take a smaller learning_rate, or 'auto'"):
+        run(made(7), rounds=2, local_steps=8, learning_rate=1000.0)
 
 
 def test_weights_that_no_job_has_are_no_model() -> None:

@@ -167,6 +167,11 @@ def test_nothing_is_scored_before_the_end(run_job: RunJob, settings: dict[str, A
         run(run_job, 2, **settings)
 
 
-def test_what_is_opened_is_said_for_blind_alone(run_job: RunJob) -> None:
-    with pytest.raises(ConfigError, match="scores says what 'blind' opens at the end, not 'bfv'"):
-        run_job(load("breast_cancer"), {"scheme": "bfv", "scores": "rows"}, **SETTINGS)
+@pytest.mark.parametrize(
+    ("setting", "value"), [("scores", "rows"), ("ahead_rounds", 3), ("period", 64)]
+)
+def test_settings_of_blind_are_for_blind_alone(
+    run_job: RunJob, setting: str, value: object
+) -> None:
+    with pytest.raises(ConfigError, match=f"{setting} is a setting of 'blind', not of 'bfv'"):
+        run_job(load("breast_cancer"), {"scheme": "bfv", setting: value}, **SETTINGS)

@@ -308,3 +308,22 @@ def test_a_process_that_is_stopped_can_go_on(how: signal.Signals) -> None:
     assert load_model(Path("models/bank.safetensors")).header.rounds % EVERY == 0
     killed(path, 2, "--seed", "1", "--resume")
     assert not list(Path("models").glob(".*.safetensors-*")) or how == signal.SIGKILL
+
+
+def test_blind_says_what_no_guard_counts_and_how_likely_it_fails(capsys: Capture) -> None:
+    assert run("train", job("blind")) in {0, 4}
+    printed = capsys.readouterr()
+    words = " ".join(printed.err.split())
+    assert "fedbcd-p under blind: 12 rounds of all rows" in words
+    assert "no label guard counts what the end tells: 2 numbers at most" in words
+    assert "can be read off" not in words
+    said_after = re.search(r"the job, with probability (\S+)", printed.out)
+    assert said_after is not None
+    assert 0 < float(said_after[1]) < 2.0**-6
+    assert max(map(len, (printed.out + printed.err).splitlines())) <= 80
+
+
+def test_blind_warns_of_ends_that_few_residuals_make(capsys: Capture) -> None:
+    few = job("blind", rounds=1, batch_size=10)
+    assert run("train", few) in {0, 3, 4}
+    assert "labels can be read off it: " in " ".join(capsys.readouterr().err.split())

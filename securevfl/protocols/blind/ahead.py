@@ -22,7 +22,7 @@ from securevfl.protocols.blind.pads import (
     OwnerPads,
     Owning,
 )
-from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
+from securevfl.protocols.blind.schedule import LARGEST_SCALE, Matrices, Round, Scales, Schedule
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from securevfl.crypto.ring_products import RingProductEvaluator
 
 FOR_STEPS, FOR_PREDICTIONS = "ring, steps", "ring, predictions"
-LARGEST_SCALE = 48
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +158,8 @@ class Links:
         told = await collect(party.channel, owners, Scales)
         holdings = {}
         for name in owners:
-            least, most = widths.weight_bits, max(told[name].step_bits, told[name].entry_bits)
-            if told[name].step_bits < least or most >= LARGEST_SCALE:
-                raise PeerViolation(f"{name} says steps of {told[name].step_bits} bits")
+            if told[name].step_bits < widths.weight_bits or told[name].largest >= LARGEST_SCALE:
+                raise PeerViolation(f"{name} says steps of {told[name].largest} bits")
             formats = Formats.of(
                 plan, schedule, widths, told[name], blocks=blocks,
                 columns=agreement.columns[name], feature_bound=agreement.feature_bound,

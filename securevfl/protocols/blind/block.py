@@ -55,6 +55,13 @@ class Block:
             return None
         return PhaseFormat(self.series, self.widths.prediction_bits)
 
+    @property
+    def failure(self) -> float:
+        """Bound on the probability that a truncation goes wrong: of own steps, a part of rows'."""
+        plan, values = self.training.plan, len(self.schedule.rounds) * len(self.whitening[0])
+        of_steps = self.widths.step_failure(self.scales.step_bits, values)
+        return of_steps + self.widths.row_failure(plan) / len(plan.facts.names)
+
     @classmethod
     async def of(cls, training: Training, whitening: Whitening | None = None) -> "Block":
         """Agree with the others, and compute what follows.

@@ -17,6 +17,18 @@ from securevfl.protocols.exchange import Established, Exchange, Learns, Session,
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party
 
+NOT_TAKEN = (
+    "key_bits",
+    "engine",
+    "value_fraction_bits",
+    "feature_fraction_bits",
+    "round_trips",
+    "he_per_step",
+    "workers",
+    "prediction_bound",
+)
+"""Keys of `[exchange]` that say nothing here."""
+
 
 class Blind(Exchange):
     """Shares of parameters, predictions and residuals; homomorphic work is done ahead."""
@@ -58,18 +70,21 @@ class Blind(Exchange):
                 "scheme = 'blind' knows no parameters before the last round: drop target_auc and "
                 "eval_every, or take eval_every = 'never'"
             )
-        if plan.job.exchange.hide != "residuals" or plan.job.exchange.predictions != "clear":
-            raise ConfigError("scheme = 'blind' hides everything: drop hide and predictions")
         if not isinstance(plan.loss, Logistic | Squared):
             raise ConfigError(
                 f"loss = {plan.loss.name!r}: 'blind' takes logistic (two classes), taylor-logistic "
                 "or squared"
             )
+        _check_exchange(plan)
 
     @override
     def learns(self, job: Job) -> Learns:
         """Nothing of a round, at anybody; and what the end opens."""
-        shown = "H of held-out rows" if job.exchange.scores == "rows" else "sums of H over classes"
+        shown = "sums of H over classes"
+        if job.exchange.scores == "rows":
+            shown = "H of held-out rows"
+        elif job.job.loss == "squared":
+            shown += ", or of squared errors of real targets"
         end = "its own θ_k at the end, rounded"
         if job.job.loss == "logistic":
             end += ", and of each other party whether its H stayed in range"
@@ -104,3 +119,15 @@ class Blind(Exchange):
     async def establish(self, session: Session) -> Established:
         """Nothing: `take_part` has rounds of its own."""
         raise ConfigError("scheme = 'blind' has no side of an exchange of predictions")
+
+
+def _check_exchange(plan: Plan) -> None:
+    """Refuse keys of `[exchange]` that say nothing here."""
+    settings = plan.job.exchange
+    if settings.hide != "residuals" or settings.predictions != "clear":
+        raise ConfigError("scheme = 'blind' hides everything: drop hide and predictions")
+    if settings.period is not None and plan.loss.name != "logistic":
+        raise ConfigError(f"period is of logistic residuals, not of loss = {plan.loss.name!r}")
+    for key in NOT_TAKEN:
+        if getattr(settings, key) != ExchangeSettings.model_fields[key].default:
+            raise ConfigError(f"scheme = 'blind' has fixed sizes and one way: drop {key}")

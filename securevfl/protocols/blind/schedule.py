@@ -19,6 +19,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.ring import Factor
+from securevfl.errors import RangeExceeded
 from securevfl.protocols.blind.widths import (
     ACCEPTED_FAILURE,
     ENTRY_BITS,
@@ -30,7 +31,7 @@ from securevfl.protocols.exchange import Batch
 from securevfl.protocols.local_steps import LocalSteps, Planned
 from securevfl.wire.codec import Message, message_kind
 
-LEAST_ENTRY_BITS = 8
+LEAST_ENTRY_BITS, LARGEST_SCALE = 8, 48
 
 
 @message_kind(73, stage="setup")
@@ -39,6 +40,11 @@ class Scales(Message):
 
     step_bits: int
     entry_bits: int
+
+    @property
+    def largest(self) -> int:
+        """The larger of both."""
+        return max(self.step_bits, self.entry_bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +75,10 @@ class Matrices:
 
     steps: IntArray
     features: IntArray
+
+    def prepare(self) -> None:
+        """Bring both into the form that rounds multiply by."""
+        _ = self.of_residuals, self.of_features
 
     @cached_property
     def of_residuals(self) -> Factor:
@@ -136,7 +146,8 @@ class Schedule:
         """What this party tells its holder of its matrices.
 
         Raises:
-            RangeExceeded: steps so small or so many that truncations are likely to go wrong.
+            RangeExceeded: steps so small or so many that truncations are likely to go wrong, or so
+                large that they do not fit.
         """
         of_rows, of_pulls = (
             max(float(np.max(np.abs(matrix), initial=0.0)) for matrix in matrices)
@@ -155,7 +166,13 @@ class Schedule:
             of_rows * 2.0 ** (step_bits - widths.residual_bits),
             of_pulls * 2.0 ** (step_bits - widths.pull_bits),
         )
-        return Scales(step_bits, bits_above(entries + 1))
+        scales = Scales(step_bits, bits_above(entries + 1))
+        if scales.largest >= LARGEST_SCALE:
+            raise RangeExceeded(
+                f"blind: steps of {scales.largest} bits in fixed point, fewer than {LARGEST_SCALE} "
+                "expected: take a smaller learning_rate, or 'auto'"
+            )
+        return scales
 
     def matrices(self, widths: Widths, scales: Scales) -> dict[int, Matrices]:
         """By group, in fixed point."""

@@ -52,6 +52,11 @@ class Supplies:
     whitening: Whitening
     coming: Coming | None = None
 
+    def prepare(self) -> None:
+        """What rounds should not have to do."""
+        for each in self.matrices.values():
+            each.prepare()
+
 
 async def supplies_of(block: Block, first: int, held: Mapping[str, RingArray]) -> Supplies:
     """Those of all rounds from one on.

@@ -60,6 +60,7 @@ class PartyOutcome(Shown):
         path: by λ₁, of algorithms that have an L1 path.
         losses: of fedsgd and fedbcd at the label party, of the batch of every round of this run as
             it was exchanged, in the targets' units; empty where it sees none without noise.
+        failure: bound on the probability that a truncation of its went wrong, and the job with it.
     """
 
     model: SavedModel
@@ -75,6 +76,7 @@ class PartyOutcome(Shown):
     kept: Kept
     path: tuple[PathPoint, ...] = ()
     losses: tuple[float, ...] = ()
+    failure: float = 0.0
 
     @override
     def shown(self) -> dict[str, object]:

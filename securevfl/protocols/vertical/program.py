@@ -64,6 +64,7 @@ class Trained:
     learned: bool = True
     path: tuple[PathPoint, ...] = ()
     losses: tuple[float, ...] = ()
+    failure: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ async def run_party(
         path=trained.path,
         losses=tuple(unit**2 * loss for loss in trained.losses),
         kept=trained.kept,
+        failure=trained.failure,
     )
 
 
