@@ -257,14 +257,16 @@ def cost_law(settings: CostLawSettings, data: options.SplitData, output: options
 
 
 @command(bench)
-def blind(settings: BlindSettings, data: options.Data, output: options.Output) -> None:
+def blind(settings: BlindSettings, data: options.SplitData, output: options.Output) -> None:
     """Training that shows nobody anything beside plain and bfv, with what it does ahead."""
     dataset = data.load()
     from securevfl.benchmarks.blind import blind as run
 
     rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench blind", settings, rows, dataset=dataset.name)
-    title = f"{dataset.name}, {typed(settings.network)}; medians of {settings.repeats}"
+    parties = len(dataset.parties)
+    keep(output, "bench blind", settings, rows, dataset=dataset.name, parties=parties)
+    what = f"{dataset.name}, {parties} parties, {typed(settings.network)}"
+    title = f"{what}; medians of {settings.repeats}"
     for target in dict.fromkeys(row["target_auc"] for row in rows):
         own = [row for row in rows if row["target_auc"] == target]
         to = "" if target is None else f", to AUC {target:g}"
@@ -276,7 +278,7 @@ def blind(settings: BlindSettings, data: options.Data, output: options.Output) -
 
 
 @command(bench)
-def ahead(settings: AheadSettings, data: options.Data, output: options.Output) -> None:
+def ahead(settings: AheadSettings, data: options.SplitData, output: options.Output) -> None:
     """Where the work ahead of blind rounds spends its time."""
     dataset = data.load()
     from securevfl.benchmarks.ahead import ahead as run

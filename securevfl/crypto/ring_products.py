@@ -113,6 +113,7 @@ class RingProductEvaluator(BfvMultiplier):
         self._entry_mask = np.uint64((1 << matrix_bits) - 1)
         self._primes = layout.sizes.primes()
         self._modulus = prod(self._primes)
+        self._left = product_format.products
 
     def lacks_blinders(self) -> bool:
         """Whether the next product would have to make some."""
@@ -130,10 +131,13 @@ class RingProductEvaluator(BfvMultiplier):
             leaves the evaluator.
 
         Raises:
-            RangeExceeded: another shape, or an entry beyond the format's bound.
+            RangeExceeded: another shape, an entry beyond the format's bound, or more products than
+                flooding covers.
             CryptoError: bytes that are no encryption of V under these parameters.
         """
         self._require(matrix)
+        if not self._left:
+            raise RangeExceeded(f"flooding covers {self.product_format.products} products, no more")
         positions, masks, replies = self._layout.positions(), [], []
         with seal_errors("an encrypted vector"):
             for total in self._sums(encrypted, matrix):
@@ -141,6 +145,7 @@ class RingProductEvaluator(BfvMultiplier):
                 masks.append(blinder.mask[positions])
                 replies.append(self._finished(total, blinder.ciphertext, positions))
         mask = _of_replies(self._layout, self.product_format, np.stack(masks))
+        self._left -= 1
         return b"".join(replies), mask
 
     def _sums(self, encrypted: bytes, matrix: IntArray) -> Iterator[seal.Ciphertext | None]:

@@ -66,7 +66,8 @@ SMALL: dict[str, tuple[type, int, str]] = {
     ),
     "blind": (
         blind.BlindRow, 6,
-        "--steps 3:64 --loss logistic,taylor-logistic --rounds 2 --learning-rate 0.3 --repeats 1",
+        "--parties 3 --steps 3:64 --loss logistic,taylor-logistic --rounds 2 --learning-rate 0.3 "
+        "--repeats 1",
     ),
     "ahead": (
         blind.AheadRow, 4, "--steps 3:64 --rounds 1 --places 3",

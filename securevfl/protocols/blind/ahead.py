@@ -53,6 +53,7 @@ class Formats:
         widths: Widths,
         scales: Scales,
         *,
+        blocks: Sequence[Sequence[Round]],
         columns: int,
         feature_bound: float,
     ) -> "Formats":
@@ -63,11 +64,12 @@ class Formats:
             schedule: its rounds.
             widths: of the job.
             scales: the owner's.
+            blocks: rounds that are made together: each has a product of every group in it.
             columns: P of the owner.
             feature_bound: on its features.
         """
-        groups = schedule.members(schedule.rounds).values()
-        rows = max(each.rows for each in schedule.rounds)
+        groups = [group for block in blocks for group in schedule.members(block).values()]
+        rows = max(each.rows for block in blocks for each in block)
         together, line = max(map(len, groups)), plan.line
 
         def of(inner: int, outputs: int, largest: int) -> RingProductFormat:
@@ -138,6 +140,7 @@ class Links:
         agreement: Agreement,
         schedule: Schedule,
         *,
+        blocks: Sequence[Sequence[Round]],
         widths: Widths,
         scales: Scales,
         matrices: Mapping[int, Matrices],
@@ -155,10 +158,10 @@ class Links:
         told = await collect(party.channel, owners, Scales)
         holdings = {}
         for name in owners:
-            if told[name].largest >= LARGEST_SCALE:
+            if told[name].step_bits < widths.weight_bits or told[name].largest >= LARGEST_SCALE:
                 raise PeerViolation(f"{name} says steps of {told[name].largest} bits")
             formats = Formats.of(
-                plan, schedule, widths, told[name],
+                plan, schedule, widths, told[name], blocks=blocks,
                 columns=agreement.columns[name], feature_bound=agreement.feature_bound,
             )  # fmt: skip
             async with party.costs.compute(SETUP):
@@ -170,7 +173,7 @@ class Links:
                 await party.channel.send(name, PublicKey(what, key.public_bytes))
             holdings[name] = Holding(agreement.columns[name], made, widths, told[name])
         formats = Formats.of(
-            plan, schedule, widths, scales,
+            plan, schedule, widths, scales, blocks=blocks,
             columns=agreement.own_columns, feature_bound=agreement.feature_bound,
         )  # fmt: skip
         keys = OwnerKeys(

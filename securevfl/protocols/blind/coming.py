@@ -17,20 +17,16 @@ class Coming:
     Args:
         links: its own.
         residuals: its side of residuals, where it is one of the two that compute them.
-        rounds: all that are to come.
-        block: how many are made together; None for all, before the first.
+        blocks: all rounds that are to come, by what is made together.
     """
 
     def __init__(
         self,
         links: Links,
         residuals: ResidualShares | None,
-        rounds: Sequence[Round],
-        block: int | None,
+        blocks: Sequence[Sequence[Round]],
     ) -> None:
-        self._links, self._residuals = links, residuals
-        size = len(rounds) if block is None else block
-        self._blocks = [rounds[at : at + size] for at in range(0, len(rounds), size)]
+        self._links, self._residuals, self._blocks = links, residuals, list(blocks)
         self._making: AsyncIterator[None] | None = None
         self._own = OwnerPads()
         self._pieces = 0

@@ -15,12 +15,14 @@ range_check.
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from securevfl.arrays import RingArray
-from securevfl.crypto.slot_parameters import SlotParameters
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.slot_parameters import SlotParameters, pairs_of
 from securevfl.errors import CryptoError, UnexpectedMessage
 from securevfl.protocols.blind.phase_pads import PhasePads, uniform_phases
 from securevfl.protocols.blind.phase_products import (
@@ -79,7 +81,7 @@ class FourierResiduals:
 
     @classmethod
     async def establish(
-        cls, party: Party, peer: str, phase_format: PhaseFormat, rows: int, *, first: bool
+        cls, party: Party, peer: str, phase_format: PhaseFormat, rows: Sequence[int], *, first: bool
     ) -> "FourierResiduals":
         """Exchange the second party's key.
 
@@ -87,14 +89,15 @@ class FourierResiduals:
             party: who it is.
             peer: the other computing party.
             phase_format: fixed point of the job.
-            rows: visits over the whole job, all that are ever made ahead.
+            rows: all visits that are ever made ahead, by what is made together.
             first: which of the two parties; exactly one says yes.
 
         Raises:
             RangeExceeded: more rows than can be flooded for.
             PeerError: the key is none.
         """
-        parameters = SlotParameters.of(rows * phase_format.terms)
+        pairs = sum(pairs_of(each * phase_format.terms) for each in rows)
+        parameters = SlotParameters.of(pairs * DEGREE)
         exchange_key = peer_slot_key if first else own_slot_key
         key = await exchange_key(party, peer, parameters)
         return cls(party, peer, phase_format, key, first=first)

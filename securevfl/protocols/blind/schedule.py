@@ -76,6 +76,10 @@ class Matrices:
     steps: IntArray
     features: IntArray
 
+    def prepare(self) -> None:
+        """Bring both into the form that rounds multiply by."""
+        _ = self.of_residuals, self.of_features
+
     @cached_property
     def of_residuals(self) -> Factor:
         """−N."""
@@ -119,6 +123,17 @@ class Schedule:
             rounds.append(Round(index, len(batch.rows), planned.beta, groups[key]))
         self.rounds = tuple(rounds)
         self._whitening, self._penalty = whitening, penalty
+
+    def blocks(self, first: int, size: int | None) -> list[Sequence[Round]]:
+        """What is made together of all rounds from one on.
+
+        Args:
+            first: the first to come.
+            size: rounds of a block; None for all at once.
+        """
+        rounds = self.rounds[first:]
+        size = size or len(rounds)
+        return [rounds[at : at + size] for at in range(0, len(rounds), size)]
 
     def members(self, rounds: Sequence[Round]) -> dict[int, list[Round]]:
         """By group, which of these rounds are in it."""

@@ -1,6 +1,6 @@
 """Everything that rounds use up: made now, or by an earlier run that wrote it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from securevfl.arrays import RingArray
@@ -25,7 +25,7 @@ from securevfl.protocols.blind.residuals import (
     LogisticResiduals,
     ResidualShares,
 )
-from securevfl.protocols.blind.schedule import Matrices, Scales
+from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.session import pad_store
 from securevfl.protocols.session.pad_agreement import agree_on_pads
 from securevfl.protocols.session.pad_store import PadsHeader
@@ -51,6 +51,11 @@ class Supplies:
     scales: Scales
     whitening: Whitening
     coming: Coming | None = None
+
+    def prepare(self) -> None:
+        """What rounds should not have to do."""
+        for each in self.matrices.values():
+            each.prepare()
 
 
 async def supplies_of(block: Block, first: int, held: Mapping[str, RingArray]) -> Supplies:
@@ -84,7 +89,7 @@ async def supplies_of(block: Block, first: int, held: Mapping[str, RingArray]) -
     await party.costs.bring(stored.costs)
     return Supplies(
         pads_from(stored.arrays, owners_held_by(party)),
-        await _residuals(block, stored.arrays),
+        await _residuals(block, stored.arrays, ()),
         *matrices_from(stored.arrays, list(block.matrices)),
     )
 
@@ -126,11 +131,14 @@ async def make_ahead(training: Training) -> MadeAhead:
 
 
 async def _made(block: Block, first: int, held: Mapping[str, RingArray]) -> Supplies:
+    size = block.training.plan.job.exchange.ahead_rounds
+    blocks = block.schedule.blocks(first, size)
     links = await Links.establish(
         block.training.party,
         block.training.plan,
         block.agreement,
         block.schedule,
+        blocks=blocks,
         widths=block.widths,
         scales=block.scales,
         matrices=block.matrices,
@@ -138,15 +146,15 @@ async def _made(block: Block, first: int, held: Mapping[str, RingArray]) -> Supp
     if first:
         _require_held(block, held)
         links.go_on(held)
-    residuals = await _residuals(block, None)
-    rounds = block.schedule.rounds[first:]
-    size = block.training.plan.job.exchange.ahead_rounds
-    coming = Coming(links, residuals, rounds, size)
+    residuals = await _residuals(block, None, blocks)
+    coming = Coming(links, residuals, blocks)
     pads = await coming.first()
     return Supplies(pads, residuals, block.matrices, block.scales, block.whitening, coming)
 
 
-async def _residuals(block: Block, made: Arrays | None) -> ResidualShares | None:
+async def _residuals(
+    block: Block, made: Arrays | None, blocks: Sequence[Sequence[Round]]
+) -> ResidualShares | None:
     """This party's side of residuals: with what was made, or with a key to make it."""
     party, plan, widths = block.training.party, block.training.plan, block.widths
     two = (party.label_party, party.feature_parties[0])
@@ -162,7 +170,7 @@ async def _residuals(block: Block, made: Arrays | None) -> ResidualShares | None
         pads = PhasePads.of_arrays(made)
         side = FourierResiduals(party, peer, phases, None, first=first, pads=pads)
     else:
-        visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
+        visits = [sum(each.rows for each in rounds) for rounds in blocks]
         side = await FourierResiduals.establish(party, peer, phases, visits, first=first)
     return LogisticResiduals(side, TaylorLogistic())
 

@@ -76,7 +76,10 @@ class Widths:
             for weight_bits in range(MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS - 1, -1)
         ]
         found = next((w for w in widths if w.row_failure(plan) <= ACCEPTED_FAILURE), widths[-1])
-        require_rare(found.row_failure(plan), "residuals")
+        of_tables = 0.0
+        if series is not None:
+            of_tables = PhaseFormat(series, found.prediction_bits).failure_probability(visits(plan))
+        require_rare(found.row_failure(plan) + of_tables, "residuals")
         return found
 
     @property
@@ -96,14 +99,18 @@ class Widths:
 
     def row_failure(self, plan: Plan) -> float:
         """Probability that any residual of the job is truncated wrongly."""
-        visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
         largest = TYPICAL_RESIDUAL * 2.0**self.shared_residual_bits
-        return failure_probability(visits * len(plan.facts.names), largest)
+        return failure_probability(visits(plan) * len(plan.facts.names), largest)
 
     def step_failure(self, step_bits: int, values: int) -> float:
         """The same of so many steps of single weights, their extrapolation, and rows of E."""
         bits = step_bits, self.weight_bits + EXTRAPOLATION_BITS, self.prediction_bits
         return sum(failure_probability(values, TYPICAL_STEP * 2.0**each) for each in bits)
+
+
+def visits(plan: Plan) -> int:
+    """Of rows, over the job."""
+    return sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
 
 
 def require_rare(probability: float, what: str) -> None:
@@ -114,7 +121,7 @@ def require_rare(probability: float, what: str) -> None:
     """
     if probability > MOST_FAILURE:
         raise RangeExceeded(
-            f"blind: some truncation of {what} in the ring of {RING_BITS} bits goes wrong with "
+            f"blind: some share of {what} in the ring of {RING_BITS} bits goes wrong with "
             f"probability {probability:.2g}, at most {MOST_FAILURE:.2g} accepted; use fewer rounds "
             "or smaller batches"
         )

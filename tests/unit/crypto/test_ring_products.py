@@ -34,7 +34,7 @@ def owner() -> RingProductOwner:
     return RingProductOwner(FORMAT)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def evaluator(owner: RingProductOwner) -> RingProductEvaluator:
     return RingProductEvaluator(owner.public_bytes, FORMAT)
 
@@ -50,8 +50,19 @@ def encrypted(owner: RingProductOwner) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def reply(evaluator: RingProductEvaluator, encrypted: bytes, matrix: IntArray) -> bytes:
-    return evaluator.product(encrypted, matrix)[0]
+def reply(owner: RingProductOwner, encrypted: bytes, matrix: IntArray) -> bytes:
+    return RingProductEvaluator(owner.public_bytes, FORMAT).product(encrypted, matrix)[0]
+
+
+def test_no_more_products_are_made_than_flooding_covers() -> None:
+    fmt = RingProductFormat(4, 3, 2, 1, products=2)
+    owner = RingProductOwner(fmt)
+    evaluator, matrix = RingProductEvaluator(owner.public_bytes, fmt), np.ones((3, 4), np.int64)
+    encrypted = owner.encrypt(ring.uniform(4, 2))
+    for _ in range(fmt.products):
+        evaluator.product(encrypted, matrix)
+    with pytest.raises(RangeExceeded, match="flooding covers 2 products"):
+        evaluator.product(encrypted, matrix)
 
 
 def test_bytes_are_what_the_layout_says(

@@ -10,6 +10,8 @@ from scipy.stats import chi2
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto import ring
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.slot_parameters import SlotParameters, pairs_of
 from securevfl.crypto.slot_products import REPLY_BYTES
 from securevfl.errors import (
     CryptoError,
@@ -56,8 +58,32 @@ def shares_of(values: FloatArray) -> dict[str, RingArray]:
     return {"bank": words, "shop": others}
 
 
+def test_flooding_counts_every_pair_of_ciphertexts_of_every_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[int] = []
+    made = SlotParameters.of
+
+    def of(products: int) -> SlotParameters:
+        found.append(pairs_of(products))
+        return made(products)
+
+    monkeypatch.setattr(SlotParameters, "of", of)
+    blocks = [DEGREE // FORMAT.terms + 1, 5, 5]
+
+    async def program(party: Party, peer: str) -> None:
+        first = party.name == "bank"
+        side = await FourierResiduals.establish(party, peer, FORMAT, blocks, first=first)
+        for rows in blocks:
+            await side.make_ahead(rows)
+
+    view = run(program, record_views=True).views["shop"]
+    replies = len(view.received(EncryptedPhaseProducts))
+    assert found == [replies] * 2 == [4] * 2
+
+
 async def side_of(party: Party, peer: str, rows: int) -> FourierResiduals:
-    return await FourierResiduals.establish(party, peer, FORMAT, rows, first=party.name == "bank")
+    return await FourierResiduals.establish(party, peer, FORMAT, [rows], first=party.name == "bank")
 
 
 def rounds_of(values: FloatArray) -> Program:
@@ -132,7 +158,7 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
 
     async def program(party: Party, peer: str) -> RingArray:
         first = party.name == "shop"
-        made = await FourierResiduals.establish(party, peer, FORMAT, 40, first=first)
+        made = await FourierResiduals.establish(party, peer, FORMAT, [40], first=first)
         await made.make_ahead(40)
         kept = made.pads.of_arrays(made.pads.arrays())
         later = FourierResiduals(party, peer, FORMAT, None, first=first, pads=kept)
