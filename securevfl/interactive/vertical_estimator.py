@@ -172,7 +172,8 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         """Say what whoever fits has to know."""
         for each in result.warnings:
             warnings.warn(each.text, UserWarning, stacklevel=4)
-        if self.learning_rate == "auto" and result.ended == "rounds":
+        watched = self.learning_rate == "auto" and not result.plan.exchange.shares_parameters
+        if watched and result.ended == "rounds":
             warnings.warn(
                 f"rounds = {self.rounds} were done before the loss had settled (tol = "
                 f"{self.tol:g}): more rounds go on",

@@ -222,3 +222,15 @@ def test_the_package_says_what_it_has() -> None:
     assert "VerticalLogisticRegression" in dir(securevfl)
     with pytest.raises(AttributeError, match="no attribute 'VerticalRegression'"):
         _ = securevfl.VerticalRegression  # type: ignore[attr-defined]
+
+
+def test_a_job_in_shares_never_says_that_a_loss_nobody_sees_has_not_settled(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    VerticalRidge(exchange="blind", rounds=3).fit(*_real_targets())
+    assert not [each for each in recwarn if each.category is ConvergenceWarning]
+
+
+def _real_targets() -> tuple[FloatArray, FloatArray]:
+    X, _ = table()
+    return X, X[:, 0] - X[:, 3]
