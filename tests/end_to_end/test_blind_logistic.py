@@ -42,8 +42,8 @@ def test_steps_are_nearly_those_in_clear(parties: int, more: dict[str, Any]) -> 
     dataset, job = made(1, parties=parties), {"learning_rate": 0.2, "rounds": 8, **more}
     clear = all_weights(run(dataset, "plain", **{**job, "period": None}))
     found = all_weights(run(dataset, "blind", **job))
-    # The series is within 0.016 of σ, and nearer where predictions are.
-    assert np.abs(found - clear).max() < 0.02
+    # The series is within 0.0045 of σ where predictions are.
+    assert np.abs(found - clear).max() < 0.012
     assert np.abs(clear).max() > 0.3
 
 
