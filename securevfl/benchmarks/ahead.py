@@ -106,6 +106,7 @@ def ahead(
             **steps.settings(rate, "constant"),
             "loss": settings.loss,
             "eval_every": 0,
+            "allow_label_leak": True,  # a profile of costs, of one round too
             "seed": settings.seed,
         },
         exchange={"scheme": "blind"},

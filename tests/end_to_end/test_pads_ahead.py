@@ -81,7 +81,7 @@ def test_the_next_run_uses_them_and_counts_what_they_cost(
 ) -> None:
     path = job()
     assert run("train", path, "--ahead") == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert f"pads for {ROUNDS} rounds: bank 0." in printed
     assert "MB sent; the job that uses them counts all of it" in printed
     assert {each.name for each in PADS.iterdir()} == {f"{name}.pads" for name in PARTIES}

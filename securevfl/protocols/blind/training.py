@@ -14,7 +14,7 @@ from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
 from securevfl.protocols.vertical.memory import go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training
-from securevfl.runtime.costs import AHEAD
+from securevfl.runtime.costs import SETUP
 
 
 async def take_part(training: Training) -> Trained:
@@ -35,7 +35,7 @@ async def take_part(training: Training) -> Trained:
     scoring = await establish_scoring(training, block.agreement)
     supplies = await supplies_of(block, first, shares.held)
     write_down_scorings()
-    async with party.costs.compute(AHEAD):
+    async with party.costs.compute(SETUP):
         supplies.prepare()
     (into, out), start = supplies.whitening, part.model.weights[:, 0]
     own = SharedWeights(out @ start, block.widths, supplies.scales)
