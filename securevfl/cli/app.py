@@ -4,7 +4,8 @@ import sys
 from typing import Annotated, NoReturn
 
 import typer
-from typer.exceptions import Abort, TyperException
+import typer.core
+from click.exceptions import Abort, ClickException
 
 from securevfl import __version__
 from securevfl.cli.audit import audit
@@ -16,6 +17,9 @@ from securevfl.cli.sweep import sweep
 from securevfl.cli.train import train
 from securevfl.errors import SecureVFLError
 from securevfl.interrupts import INTERRUPTED
+
+# Help is plain (below), and Rich would still put a backslash before every bracket.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="securevfl",
@@ -55,7 +59,7 @@ def main() -> None:
         status = app(standalone_mode=False)
     except SecureVFLError as error:
         _fail(str(error))
-    except TyperException as error:
+    except ClickException as error:
         if not error.format_message():  # no command was given: help has been printed
             sys.exit(2)
         _fail(error.format_message())

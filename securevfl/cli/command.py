@@ -9,7 +9,6 @@ dataclasses has a job file, the job says what others leave to it, see `SaidByJob
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, fields
-from functools import partial
 from inspect import Parameter, Signature
 from pathlib import Path
 from types import NoneType, UnionType
@@ -127,7 +126,7 @@ def _option(field: Field[Any], kind: Any, info: Any) -> Parameter:  # noqa: ANN4
     default = Parameter.empty if field.default is MISSING else field.default
     if not _known_to_typer(kind):
         info = copy(info)
-        info.parser, info.metavar = partial(_parsed, kind, info.min), "<text>"
+        info.parser, info.metavar = _parser(kind, info.min), "<text>"
         kind, default = str, typed(default) or None
     return Parameter(
         field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
@@ -140,11 +139,15 @@ def _known_to_typer(kind: object) -> bool:
     return get_origin(kind) is not tuple and kind is not NetworkSettings
 
 
-def _parsed(kind: Any, least: float | None, text: str) -> Any:  # noqa: ANN401
-    try:
-        return _value(kind, least, text)
-    except (ValueError, KeyError):
-        raise typer.BadParameter(f"{text!r}: expected {_expected(kind, least)}") from None
+def _parser(kind: Any, least: float | None) -> Callable[[str], Any]:  # noqa: ANN401
+    # Not a partial: click asks a parser for its name.
+    def parsed(text: str) -> Any:  # noqa: ANN401
+        try:
+            return _value(kind, least, text)
+        except (ValueError, KeyError):
+            raise typer.BadParameter(f"{text!r}: expected {_expected(kind, least)}") from None
+
+    return parsed
 
 
 def _value(kind: Any, least: float | None, text: str) -> Any:  # noqa: ANN401
