@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from typing_extensions import override
@@ -13,7 +14,7 @@ KERNEL, MAPS, HIDDEN = 5, (6, 16), (120, 84)
 LEAST_SIDE = 16
 
 
-def lenet5(channels: int, side: int, classes: int) -> nn.Module:
+def lenet5(channels: int, side: int, classes: int, generator: np.random.Generator) -> nn.Module:
     """LeNet-5: two convolutions of 5 × 5 with pooling, three dense layers.
 
     6 and 16 feature maps, no padding, 2 × 2 pooling by the maximum, 120 and 84 units, ReLU: 62,006
@@ -25,6 +26,7 @@ def lenet5(channels: int, side: int, classes: int) -> nn.Module:
         channels: of an image.
         side: its height and width.
         classes: C.
+        generator: draws the start, which is torch's own; no secret.
 
     Raises:
         ConfigError: images that do not fit.
@@ -32,21 +34,23 @@ def lenet5(channels: int, side: int, classes: int) -> nn.Module:
     inner = (side - KERNEL + 1) // 2 - KERNEL + 1
     if side < LEAST_SIDE or side % 2 or inner % 2:
         raise ConfigError(f"LeNet-5 halves 28 x 28 or 32 x 32 twice, not {side} x {side}")
-    layers = {
-        "conv1": nn.Conv2d(channels, MAPS[0], KERNEL),
-        "pool1": MaxPool(),
-        # The maximum commutes with ReLU, which is then of a quarter of the values.
-        "active1": nn.ReLU(),
-        "conv2": nn.Conv2d(*MAPS, KERNEL),
-        "pool2": MaxPool(),
-        "active2": nn.ReLU(),
-        "flat": nn.Flatten(),
-        "fc1": nn.Linear(MAPS[1] * (inner // 2) ** 2, HIDDEN[0]),
-        "active3": nn.ReLU(),
-        "fc2": nn.Linear(*HIDDEN),
-        "active4": nn.ReLU(),
-        "fc3": nn.Linear(HIDDEN[1], classes),
-    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator.integers(1 << 32)))
+        layers = {
+            "conv1": nn.Conv2d(channels, MAPS[0], KERNEL),
+            "pool1": MaxPool(),
+            # The maximum commutes with ReLU, which is then of a quarter of the values.
+            "active1": nn.ReLU(),
+            "conv2": nn.Conv2d(*MAPS, KERNEL),
+            "pool2": MaxPool(),
+            "active2": nn.ReLU(),
+            "flat": nn.Flatten(),
+            "fc1": nn.Linear(MAPS[1] * (inner // 2) ** 2, HIDDEN[0]),
+            "active3": nn.ReLU(),
+            "fc2": nn.Linear(*HIDDEN),
+            "active4": nn.ReLU(),
+            "fc3": nn.Linear(HIDDEN[1], classes),
+        }
     return nn.Sequential(OrderedDict(layers))
 
 
@@ -64,7 +68,7 @@ class _Largest(torch.autograd.Function):
     # Strided maxima use vector instructions, which torch's own pooling over few maps does not.
     @staticmethod
     @override
-    def forward(context: Any, values: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+    def forward(context: Any, values: torch.Tensor) -> torch.Tensor:
         upper, lower = values[..., 0::2, :], values[..., 1::2, :]
         rows = torch.maximum(upper, lower)
         left, right = rows[..., 0::2], rows[..., 1::2]
@@ -79,7 +83,7 @@ class _Largest(torch.autograd.Function):
 
     @staticmethod
     @override
-    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
         is_upper, is_left = context.saved_tensors
         of_rows = torch.empty_like(is_upper)
         torch.mul(gradient, is_left, out=of_rows[..., 0::2])

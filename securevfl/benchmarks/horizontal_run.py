@@ -1,0 +1,286 @@
+"""One run of a horizontal method on images: local training, uploads as bytes, scores.
+
+It calls what the simulation and Flower's strategy call, without channels between: 100 clients and
+hundreds of rounds would spend their time there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from securevfl.arrays import FloatArray, RealArray
+from securevfl.benchmarks.settings.horizontal import HorizontalSettings
+from securevfl.data.clients import dirichlet_split
+from securevfl.data.images import load_images
+from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.protocols.horizontal.blocks import Blocks
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.local import ClientState, local_training
+from securevfl.protocols.horizontal.methods import Method, method_named
+from securevfl.protocols.horizontal.problem import ClientProblem
+from securevfl.protocols.horizontal.server import ServerState, aggregate
+from securevfl.protocols.horizontal.settings import Settings
+from securevfl.protocols.horizontal.uploads import Coding, Plain
+from securevfl.reports.horizontal import HorizontalRun
+from securevfl.wire.codec import encode
+
+FLOAT_BITS = 32
+FLOAT_BYTES = 4
+TUNING_SEED = 1000
+"""Added to the seed where a learning rate is chosen: other clients, another start."""
+CODED = {"top-k": "fedavg", "fedpaq": "fedavg"}
+CHANGES = ("qsgd", "freezing", "unshared", "no-momentum")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    Attributes:
+        images: name of the set.
+        dirichlet: D.
+        method: as `Variant.of` takes it.
+        blocks: b.
+        learning_rate: η0.
+        seed: of the split, the start, who takes part and batches.
+        tuning: on training images alone, for so many rounds as a trial has.
+    """
+
+    images: str
+    dirichlet: float
+    method: str
+    blocks: int
+    learning_rate: float
+    seed: int
+    tuning: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in a journal."""
+        return "|".join(map(str, asdict(self).values()))
+
+    @property
+    def says(self) -> str:
+        """Which run it is, in a few words."""
+        what = "tuning " if self.tuning else ""
+        return f"{what}{self.images}, D = {self.dirichlet:g}, {self.method}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method as a task names it, with how its uploads travel.
+
+    Attributes:
+        method: of everyone.
+        coding: of uploads.
+        bits_share: what a number of an upload takes, over a float32, as the papers count.
+        shared: whether there is a shared block.
+    """
+
+    method: Method
+    coding: Coding
+    bits_share: float
+    shared: bool
+
+    @classmethod
+    def of(cls, text: str, settings: HorizontalSettings) -> "Variant":
+        """The variant of a name such as `fedbcgd`, `top-k`, `fedbcgd+:qsgd`, `fedbcgd:freezing`.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        name, *changes = text.split(":")
+        for change in changes:
+            if change not in CHANGES:
+                raise ConfigError(f"method = {text!r}: expected {', '.join(CHANGES)} after a colon")
+        method = method_named(CODED.get(name, name))
+        if method.momentum:
+            kept = 0.0 if "no-momentum" in changes else settings.momentum
+            method = replace(method, momentum=kept)
+        method = replace(method, freezes="freezing" in changes)
+        coding, bits_share = _coding(name, "qsgd" in changes, settings)
+        return cls(method, coding, bits_share, "unshared" not in changes)
+
+    def counted(self, blocks: int) -> float:
+        """What the paper counts of an upload, in models."""
+        whole = 2.0 if self.method.corrects else 1.0
+        return whole * self.bits_share / (blocks if self.method.blockwise else 1)
+
+
+def _coding(name: str, quantized: bool, settings: HorizontalSettings) -> tuple[Coding, float]:
+    return Plain(), 1.0
+
+
+def planned_rounds(settings: HorizontalSettings, task: Task) -> int:
+    """Rounds of a task: what the budget allows, and no more than the settings do."""
+    if task.tuning:
+        return settings.tuning_rounds
+    counted = Variant.of(task.method, settings).counted(task.blocks)
+    return max(1, min(settings.max_rounds, int(settings.budget / counted)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """Images as clients train on them, and as the model is scored."""
+
+    inputs: FloatArray
+    labels: NDArray[np.int64]
+    test_inputs: FloatArray
+    test_labels: NDArray[np.int64]
+    classes: int
+
+
+@lru_cache(maxsize=2)
+def _images(name: str, rows: int, data_dir: Path | None, tuning_seed: int | None) -> _Scored:
+    images = load_images(name, data_dir=data_dir).first(rows)
+    if tuning_seed is not None:
+        images = images.for_tuning(np.random.default_rng(tuning_seed))
+    train, test = images.scaled()
+    return _Scored(train, images.train_labels, test, images.test_labels, images.classes)
+
+
+def run(
+    settings: HorizontalSettings,
+    data_dir: Path | None,
+    task: Task,
+    tell: Callable[[str, float, float], None],
+) -> HorizontalRun:
+    """Train, and score every so many rounds.
+
+    Raises:
+        ConfigError: a method, or numbers of clients and blocks, that cannot be.
+        DataError: no such images here.
+    """
+    # torch is an extra, and takes long to import.
+    from securevfl.models.flat_module import FlatModule, ModuleProblem, sizes_of  # noqa: PLC0415
+    from securevfl.models.lenet import lenet5  # noqa: PLC0415
+
+    tuning_seed = settings.seed + TUNING_SEED if task.tuning else None
+    scored = _images(task.images, settings.rows, data_dir, tuning_seed)
+    generator = np.random.default_rng(task.seed)
+    split = dirichlet_split(scored.labels, settings.clients, task.dirichlet, generator)
+    channels, side = scored.inputs.shape[1:3]
+    network = lenet5(channels, side, scored.classes, generator)
+    variant, rounds = Variant.of(task.method, settings), planned_rounds(settings, task)
+    cut = Blocks.equal if settings.cut == "equal" else Blocks.by_layers
+    federation = Federation(
+        variant.method,
+        Settings(
+            clients=settings.clients,
+            taking_part=settings.taking_part,
+            rounds=rounds,
+            learning_rate=task.learning_rate,
+            decay=settings.decay,
+            weight_decay=settings.weight_decay,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            seed=task.seed,
+        ),
+        cut(sizes_of(network), task.blocks, settings.shared_layers if variant.shared else ()),
+    )
+    with threadpool_limits(1):
+        module = FlatModule(network)
+        problems = [
+            ModuleProblem(module, scored.inputs[rows], scored.labels[rows]) for rows in split
+        ]
+        training = _Training(federation, variant, problems, module.weights)
+
+        def accuracy() -> float:
+            predictions = module.predictions(training.state.weights, scored.test_inputs)
+            return float(np.mean(predictions.argmax(axis=1) == scored.test_labels))
+
+        return _followed(settings, task, training, accuracy, tell)
+
+
+class _Training:
+    """A federation in one process.
+
+    Attributes:
+        state: of the server.
+        blocks: that clients upload.
+        counted: models a client that took part has sent, as the paper counts.
+        uploaded: the same, on the mean and as bytes.
+        downloaded: the same of what it was sent.
+        gradients: passes over its rows, on the mean.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        variant: Variant,
+        problems: Sequence[ClientProblem],
+        weights: RealArray,
+    ) -> None:
+        self.state = ServerState.start(weights, federation.method)
+        self.counted = self.uploaded = self.downloaded = self.gradients = 0.0
+        self.blocks = federation.blocks
+        self._counted = variant.counted(len(self.blocks))
+        self._federation, self._coding, self._problems = federation, variant.coding, problems
+        self._kept = dict.fromkeys(range(len(problems)), ClientState())
+
+    def round(self) -> None:
+        """Train for one round.
+
+        Raises:
+            TrainingDiverged: at some client, or at the server.
+        """
+        federation, state = self._federation, self.state
+        share = 1 / federation.settings.taking_part
+        model_bytes = FLOAT_BYTES * federation.blocks.parameters
+        messages = {}
+        self.counted += self._counted
+        for each in federation.assignments(state.round_index):
+            sent, problem = state.broadcast(each), self._problems[each.client]
+            result = local_training(problem, federation, sent, self._kept[each.client])
+            message, kept = self._coding.seal(result.upload, sent, result.state)
+            messages[each.client], self._kept[each.client] = message, kept
+            self.uploaded += share * len(encode(message)) / model_bytes
+            self.downloaded += share * (sent.weights.nbytes + sent.control.nbytes) / model_bytes
+            self.gradients += share * result.gradients / problem.rows
+        self.state = aggregate(state, federation, self._coding.open(federation, state, messages))
+
+
+def _followed(
+    settings: HorizontalSettings,
+    task: Task,
+    training: _Training,
+    accuracy: Callable[[], float],
+    tell: Callable[[str, float, float], None],
+) -> HorizontalRun:
+    rounds = planned_rounds(settings, task)
+    begun = perf_counter()
+    run: HorizontalRun = {
+        "seed": task.seed,
+        "rounds": [],
+        "accuracies": [],
+        "counted": [],
+        "uploaded": [],
+        "downloaded": [],
+        "gradients": [],
+        "diverged_in": None,
+        "wall_s": 0.0,
+        "parameters": training.blocks.parameters,
+        "shared_parameters": len(training.blocks.shared),
+    }
+    for done in range(1, rounds + 1):
+        try:
+            training.round()
+        except TrainingDiverged:
+            run["diverged_in"] = done
+            break
+        if done % settings.eval_every == 0 or done == rounds:
+            run["rounds"].append(done)
+            run["accuracies"].append(accuracy())
+            run["counted"].append(training.counted)
+            run["uploaded"].append(training.uploaded)
+            run["downloaded"].append(training.downloaded)
+            run["gradients"].append(training.gradients)
+        tell("training", done, rounds)
+    run["wall_s"] = perf_counter() - begun
+    return run
