@@ -1,0 +1,1 @@
+"""Learning from clients that hold rows: blocks of one model, averaged by a server."""
