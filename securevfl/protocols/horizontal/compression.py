@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError, DataError, MalformedMessage
 
 _FLOAT = np.dtype("<f4")
@@ -37,7 +37,7 @@ class Compressor(Protocol):
 
     unbiased: bool
 
-    def encode(self, values: FloatArray, draws: np.random.Generator) -> bytes:
+    def encode(self, values: RealArray, draws: np.random.Generator) -> bytes:
         """The bytes of an upload, shape (n,) with n >= 1.
 
         Raises:
@@ -74,7 +74,7 @@ class TopK:
         """k, of so many entries."""
         return max(1, round(self.share * size))
 
-    def encode(self, values: FloatArray, draws: np.random.Generator) -> bytes:
+    def encode(self, values: RealArray, draws: np.random.Generator) -> bytes:
         """Positions of ⌈log2 n⌉ bits, then float32 values."""
         size, kept = len(values), self.kept(len(values))
         _require_finite(values)
@@ -117,7 +117,7 @@ class Quantizer:
         if self.bucket is not None and self.bucket < 1:
             raise ConfigError(f"bucket = {self.bucket}: expected at least 1")
 
-    def encode(self, values: FloatArray, draws: np.random.Generator) -> bytes:
+    def encode(self, values: RealArray, draws: np.random.Generator) -> bytes:
         """Float32 norms, one a bucket, then levels −s to s as 0 to 2s."""
         _require_finite(values)
         norms = self._norms(values)
@@ -151,7 +151,7 @@ class Quantizer:
         """What stands for a bucket, once an entry, in float64."""
         return np.repeat(of_buckets.astype(np.float64), self.bucket or size)[:size]
 
-    def _norms(self, values: FloatArray) -> NDArray[np.float32]:
+    def _norms(self, values: RealArray) -> NDArray[np.float32]:
         starts = np.arange(0, len(values), self.bucket or len(values))
         largest = np.maximum.reduceat(np.abs(values), starts).astype(np.float64)
         # Relative to the largest, as squares of very small or large numbers would be 0 or infinite.
@@ -176,14 +176,14 @@ class Upload:
     """
 
     data: bytes
-    error: FloatArray | None
+    error: RealArray | None
 
 
 def compress(
     compressor: Compressor,
-    values: FloatArray,
+    values: RealArray,
     draws: np.random.Generator,
-    error: FloatArray | None = None,
+    error: RealArray | None = None,
 ) -> Upload:
     """An upload's bytes, with error feedback where the compressor is biased.
 
@@ -208,12 +208,12 @@ def floats_of(data: bytes) -> float:
     return len(data) / _FLOAT.itemsize
 
 
-def _require_finite(values: FloatArray) -> None:
+def _require_finite(values: RealArray) -> None:
     if not np.isfinite(values).all():
         raise DataError("an upload holds NaN or infinite values, finite ones expected")
 
 
-def _as_float32(values: FloatArray) -> NDArray[np.float32]:
+def _as_float32(values: RealArray) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # refused below
         rounded = values.astype(_FLOAT)
     if not np.isfinite(rounded).all():
