@@ -184,7 +184,7 @@ def _row(
     before: Sequence[HorizontalRow],
 ) -> HorizontalRow:
     images, mix, text, blocks = cell
-    target = settings.target(images)
+    target = settings.target(images, mix)
     finals = [_final(each) for each in runs]
     at = [_place(each, target) for each in runs]
     row: HorizontalRow = {

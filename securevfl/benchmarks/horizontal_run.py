@@ -20,6 +20,8 @@ from securevfl.data.clients import dirichlet_split
 from securevfl.data.images import load_images
 from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.protocols.horizontal.blocks import Blocks
+from securevfl.protocols.horizontal.compressed import Compressed
+from securevfl.protocols.horizontal.compression import Compressor, Quantizer, TopK
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import ClientState, local_training
 from securevfl.protocols.horizontal.methods import Method, method_named
@@ -32,6 +34,7 @@ from securevfl.wire.codec import encode
 
 FLOAT_BITS = 32
 FLOAT_BYTES = 4
+BUCKET = 512  # entries that share a norm, as in QSGD's experiments
 TUNING_SEED = 1000
 """Added to the seed where a learning rate is chosen: other clients, another start."""
 CODED = {"top-k": "fedavg", "fedpaq": "fedavg"}
@@ -78,13 +81,13 @@ class Variant:
 
     Attributes:
         method: of everyone.
-        coding: of uploads.
+        compressor: of uploads; None where they travel as they are.
         bits_share: what a number of an upload takes, over a float32, as the papers count.
         shared: whether there is a shared block.
     """
 
     method: Method
-    coding: Coding
+    compressor: Compressor | None
     bits_share: float
     shared: bool
 
@@ -104,17 +107,19 @@ class Variant:
             kept = 0.0 if "no-momentum" in changes else settings.momentum
             method = replace(method, momentum=kept)
         method = replace(method, freezes="freezing" in changes)
-        coding, bits_share = _coding(name, "qsgd" in changes, settings)
-        return cls(method, coding, bits_share, "unshared" not in changes)
+        compressor: Compressor | None = None
+        bits_share = 1.0
+        if name == "top-k":
+            compressor, bits_share = TopK(settings.kept), settings.kept
+        elif name == "fedpaq" or "qsgd" in changes:
+            compressor = Quantizer(2 ** (settings.bits - 1) - 1, BUCKET)
+            bits_share = settings.bits / FLOAT_BITS
+        return cls(method, compressor, bits_share, "unshared" not in changes)
 
     def counted(self, blocks: int) -> float:
         """What the paper counts of an upload, in models."""
         whole = 2.0 if self.method.corrects else 1.0
         return whole * self.bits_share / (blocks if self.method.blockwise else 1)
-
-
-def _coding(name: str, quantized: bool, settings: HorizontalSettings) -> tuple[Coding, float]:
-    return Plain(), 1.0
 
 
 def planned_rounds(settings: HorizontalSettings, task: Task) -> int:
@@ -158,7 +163,7 @@ def run(
         DataError: no such images here.
     """
     # torch is an extra, and takes long to import.
-    from securevfl.models.flat_module import FlatModule, ModuleProblem, sizes_of  # noqa: PLC0415
+    from securevfl.models.flat_module import FlatModule, ModuleProblem  # noqa: PLC0415
     from securevfl.models.lenet import lenet5  # noqa: PLC0415
 
     tuning_seed = settings.seed + TUNING_SEED if task.tuning else None
@@ -166,7 +171,7 @@ def run(
     generator = np.random.default_rng(task.seed)
     split = dirichlet_split(scored.labels, settings.clients, task.dirichlet, generator)
     channels, side = scored.inputs.shape[1:3]
-    network = lenet5(channels, side, scored.classes, generator)
+    module = FlatModule(lenet5(channels, side, scored.classes, generator))
     variant, rounds = Variant.of(task.method, settings), planned_rounds(settings, task)
     cut = Blocks.equal if settings.cut == "equal" else Blocks.by_layers
     federation = Federation(
@@ -182,20 +187,22 @@ def run(
             batch_size=settings.batch_size,
             seed=task.seed,
         ),
-        cut(sizes_of(network), task.blocks, settings.shared_layers if variant.shared else ()),
+        cut(module.sizes, task.blocks, settings.shared_layers if variant.shared else ()),
     )
     with threadpool_limits(1):
-        module = FlatModule(network)
         problems = [
             ModuleProblem(module, scored.inputs[rows], scored.labels[rows]) for rows in split
         ]
-        training = _Training(federation, variant, problems, module.weights)
+        training = _Training(federation, variant, problems, module.weights())
 
         def accuracy() -> float:
-            predictions = module.predictions(training.state.weights, scored.test_inputs)
-            return float(np.mean(predictions.argmax(axis=1) == scored.test_labels))
+            return module.accuracy(training.state.weights, scored.test_inputs, scored.test_labels)
 
         return _followed(settings, task, training, accuracy, tell)
+
+
+def _coding(federation: Federation, compressor: Compressor | None) -> Coding:
+    return Plain() if compressor is None else Compressed(federation, compressor)
 
 
 class _Training:
@@ -221,7 +228,11 @@ class _Training:
         self.counted = self.uploaded = self.downloaded = self.gradients = 0.0
         self.blocks = federation.blocks
         self._counted = variant.counted(len(self.blocks))
-        self._federation, self._coding, self._problems = federation, variant.coding, problems
+        self._federation, self._coding, self._problems = (
+            federation,
+            _coding(federation, variant.compressor),
+            problems,
+        )
         self._kept = dict.fromkeys(range(len(problems)), ClientState())
 
     def round(self) -> None:
