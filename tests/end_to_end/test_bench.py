@@ -13,6 +13,7 @@ from securevfl.cli.bench import bench
 from securevfl.reports import (
     blind,
     defaults,
+    horizontal,
     network_rows,
     rounds_rows,
     rows,
@@ -87,6 +88,12 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "l1": (
         rows.L1Row, 6,
         "--l1 0.1,0.05 --method dbcd,fedbcd-p --parties 2 --max-rounds 40 --fedbcd-rounds 5",
+    ),
+    "horizontal": (
+        horizontal.HorizontalRow, 4,
+        "--images digits --rows 60 --dirichlet 0.6 --clients 4 --taking-part 2 --blocks 2 "
+        "--method fedavg,top-k,fedbcgd+,fedbcgd:qsgd --learning-rate 0.03,0.1 --tuning-rounds 1 "
+        "--max-rounds 1 --repeats 1 --workers 1",
     ),
     "label-guard": (rows.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
 }  # fmt: skip
