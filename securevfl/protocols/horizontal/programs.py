@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from securevfl.arrays import RealArray
-from securevfl.errors import UnexpectedMessage
+from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.protocols.horizontal.accounting import floats_in
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, local_training
@@ -52,11 +52,20 @@ class Scoring:
         score: how; None never does.
         every: rounds between scorings; the last round is always scored.
         target: training ends after the first score of at least this.
+
+    Raises:
+        ConfigError: a target or an interval that cannot be.
     """
 
     score: Score | None = None
     every: int = 1
     target: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"score_every = {self.every}: expected at least 1")
+        if self.target is not None and self.score is None:
+            raise ConfigError(f"target = {self.target}: nothing is scored")
 
     def is_due(self, done: int, rounds: int) -> bool:
         """Whether θ is scored after so many rounds."""
