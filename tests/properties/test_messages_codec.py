@@ -36,6 +36,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.horizontal.programs import ModelSent
 from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
@@ -136,6 +137,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     MaskedPenalties: st.builds(MaskedPenalties, u64, ring, ring),
     StepTaken: st.builds(StepTaken, u64, floats, st.booleans()),
     NamePads: st.builds(NamePads, st.booleans(), blob),
+    ModelSent: st.builds(ModelSent, u64, u64, reals, singles, st.booleans()),
     BlockUpload: st.builds(BlockUpload, u64, reals, reals, floats, singles),
 }
 messages = st.one_of([BY_KIND[kind] for kind in kinds() if kind.number < 128])

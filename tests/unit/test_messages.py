@@ -34,6 +34,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.horizontal.programs import ModelSent
 from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
@@ -116,6 +117,7 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedPoints(6, (b"points",)),
     StaysInRange(within=True),
     NamePads(made=True, name=b"\2" * 16),
+    ModelSent(2, 4, FLOATS[0], FLOATS[0, :0], ended=False),
     BlockUpload(3, FLOATS[0], np.ones(2, np.float32), FLOATS[:, 0], FLOATS[0, :0]),
 )
 
@@ -223,6 +225,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedPoints": 75,
         "StaysInRange": 76,
         "NamePads": 79,
+        "ModelSent": 80,
         "BlockUpload": 81,
     }
     for number in (Predictions.number, 256, -1):

@@ -8,7 +8,9 @@ Learns:
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from securevfl.arrays import RealArray
 from securevfl.errors import UnexpectedMessage
@@ -88,13 +90,22 @@ def require_fitting(federation: Federation, state: ServerState, upload: Upload) 
     Raises:
         UnexpectedMessage: of another size or dtype than are due.
     """
-    blocks, sender = federation.blocks, f"client {upload.client}"
+    blocks = federation.blocks
     sizes = len(blocks.own[upload.block]), len(blocks.shared)
     controls = sizes if federation.method.corrects else (0, 0)
     parts = upload.own, upload.shared, upload.own_control, upload.shared_control
     for part, size in zip(parts, (*sizes, *controls), strict=True):
-        expect_shape(sender, part, (size,))
-        if part.dtype != state.weights.dtype:
-            raise UnexpectedMessage(
-                f"{sender} sent {part.dtype} where {state.weights.dtype} is due"
-            )
+        require_array(f"client {upload.client}", part, size, state.weights.dtype)
+
+
+def require_array(
+    sender: str, values: RealArray, size: int, dtype: np.dtype[np.floating[Any]]
+) -> None:
+    """Check a peer's vector.
+
+    Raises:
+        UnexpectedMessage: of another size or dtype than is due.
+    """
+    expect_shape(sender, values, (size,))
+    if values.dtype != dtype:
+        raise UnexpectedMessage(f"{sender} sent {values.dtype} where {dtype} is due")
