@@ -34,6 +34,8 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.horizontal.compressed import CompressedUpload
+from securevfl.protocols.horizontal.protection import Closed, MaskedUpload, Ready, Roster
 from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
@@ -117,6 +119,11 @@ EXAMPLES: tuple[Message, ...] = (
     StaysInRange(within=True),
     NamePads(made=True, name=b"\2" * 16),
     BlockUpload(3, FLOATS[0], np.ones(2, np.float32), FLOATS[:, 0], FLOATS[0, :0]),
+    Ready(3, b"\3" * 32),
+    Roster(4, (b"a", b"b"), (b"key", b""), RING[0]),
+    MaskedUpload(5, RING[0], RING[1]),
+    Closed(6, counts=True),
+    CompressedUpload(7, b"levels", b""),
 )
 
 
@@ -224,6 +231,11 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "StaysInRange": 76,
         "NamePads": 79,
         "BlockUpload": 81,
+        "Ready": 90,
+        "Roster": 91,
+        "MaskedUpload": 92,
+        "Closed": 93,
+        "CompressedUpload": 94,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
