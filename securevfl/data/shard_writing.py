@@ -25,6 +25,7 @@ from securevfl.data.shards import (
     MOST_COLUMNS,
     NARROW,
     Header,
+    duplicates,
     first_not_ascending,
     is_shard,
 )
@@ -244,7 +245,7 @@ class ShardWriter:
         if columns < 1:
             raise DataError(f"shard {self._path}: no entries, expected at least 1")
         digests: NDArray[np.uint64] = np.asarray(self._digests.mapped())
-        if double := len(digests) - len(np.unique(digests)):
+        if double := duplicates(digests):
             raise DataError(f"shard {self._path}: {double} duplicate ids")
         classes = self._sort_classes()
         header = Header(

@@ -60,7 +60,7 @@ def test_columns_of_a_row_are_different_and_labels_follow_them() -> None:
         steps = np.diff(columns.indices)
         steps[starts - 1] = 1
         assert (steps > 0).all()
-    high = np.argsort(planted._logits(drawn))[-4000:]  # noqa: SLF001
+    high = np.argsort(planted._logits(drawn))[-4000:]
     assert labels[high].mean() > 1.5 * labels.mean()
 
 
