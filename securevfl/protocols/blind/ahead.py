@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from securevfl.arrays import RingArray
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
+from securevfl.errors import PeerViolation
 from securevfl.protocols.blind.links import Link, links_of
 from securevfl.protocols.blind.pads import (
     Corrections,
@@ -26,7 +26,7 @@ from securevfl.protocols.blind.schedule import LARGEST_SCALE, Matrices, Round, S
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import AHEAD, SETUP
@@ -177,8 +177,8 @@ class Links:
             columns=agreement.own_columns, feature_bound=agreement.feature_bound,
         )  # fmt: skip
         keys = OwnerKeys(
-            await take_key(party, own.holder, FOR_STEPS, formats.for_steps),
-            await take_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
+            await take_ring_key(party, own.holder, FOR_STEPS, formats.for_steps),
+            await take_ring_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
         )
         return cls(party, own, schedule, keys=keys, matrices=matrices, holdings=holdings)
 
@@ -285,8 +285,8 @@ def _fresh_keys(formats: Formats) -> HolderKeys:
     )
 
 
-async def take_key(
-    party: Party, holder: str, what: str, fmt: RingProductFormat
+async def take_ring_key(
+    party: Party, owner: str, what: str, fmt: RingProductFormat
 ) -> "RingProductEvaluator":
     """This party's end of another's key.
 
@@ -296,13 +296,4 @@ async def take_key(
     """
     from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
 
-    _, message = await party.channel.receive([holder], PublicKey)
-    if message.scheme != what:
-        raise PeerViolation(f"{holder} sent a key of {message.scheme!r}, {what!r} is due")
-    async with party.costs.compute(SETUP):
-        try:
-            return RingProductEvaluator(message.material, fmt)
-        except KeyMismatch as error:
-            raise KeyMismatch(f"key of {holder}: {error}") from error
-        except CryptoError as error:
-            raise PeerViolation(f"key of {holder}: {error}") from error
+    return await take_key(party, owner, what, partial(RingProductEvaluator, product_format=fmt))

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
-from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
+from securevfl.errors import UnexpectedMessage
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import EXTRAPOLATION_BITS, Widths
+from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.views import Share
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
@@ -346,10 +347,7 @@ class Owning:
         fmt, replies, masks = key.product_format, [], []
         for blob, (group, rounds) in zip(blobs, groups.items(), strict=True):
             filled = _filled(matrices[group], (fmt.outputs, fmt.inner))
-            try:
-                reply, mask = key.product(blob, filled)
-            except CryptoError as error:
-                raise MalformedMessage(f"from {self._holder}: {error}") from error
+            reply, mask = checked(self._holder, key.product, blob, filled)
             replies.append(reply)
             masks += [(each, ring.reduced(-mask[:, column])) for column, each in enumerate(rounds)]
         return tuple(replies), masks
@@ -367,10 +365,7 @@ def _decrypted(
     """Every round's column of a block's products."""
     _require_groups(owner, blobs, groups)
     for blob, group in zip(blobs, groups.values(), strict=True):
-        try:
-            found = key.decrypt(blob)
-        except CryptoError as error:
-            raise MalformedMessage(f"from {owner}: {error}") from error
+        found = checked(owner, key.decrypt, blob)
         for column, each in enumerate(group):
             yield each, found[:, column]
 
