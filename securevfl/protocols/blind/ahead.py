@@ -13,6 +13,7 @@ from securevfl.protocols.blind.pads import (
     Corrections,
     EncryptedPads,
     EncryptedPoints,
+    Groups,
     HolderKeys,
     HolderPads,
     Holding,
@@ -21,6 +22,7 @@ from securevfl.protocols.blind.pads import (
     OwnerKeys,
     OwnerPads,
     Owning,
+    first_of,
 )
 from securevfl.protocols.blind.schedule import LARGEST_SCALE, Matrices, Round, Scales, Schedule
 from securevfl.protocols.blind.widths import Widths
@@ -89,10 +91,6 @@ class Formats:
             of(columns + rows, columns, 1 << scales.entry_bits),
             of(columns, columns + rows, int(feature_bound * 2.0**widths.feature_bits)),
         )
-
-
-Group = Mapping[int, Sequence[Round]]
-"""One group of rounds, by its number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,12 +215,12 @@ class Links:
 
     async def _there_and_back(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[Groups],
         kinds: tuple[type[A], type[B]],
         *,
-        ask: Callable[[Holding, Group], A],
-        answer: Callable[[A, Group], B],
-        take: Callable[[Holding, str, B, Group], None],
+        ask: Callable[[Holding, Groups], A],
+        answer: Callable[[A, Groups], B],
+        take: Callable[[Holding, str, B, Groups], None],
     ) -> AsyncIterator[None]:
         """Of every link, the holder's ciphertexts there and the owner's products back."""
         party, holder, owners = self._party, self._holder, list(self._holdings)
@@ -233,13 +231,13 @@ class Links:
                 await party.channel.send(name, message)
             yield
         for group in groups:
-            _, asked = await party.channel.receive([holder], kinds[0], _first(group))
+            _, asked = await party.channel.receive([holder], kinds[0], first_of(group))
             async with party.costs.compute(AHEAD):
                 reply = answer(asked, group)
             await party.channel.send(holder, reply)
             yield
         for group in groups:
-            answers = await collect(party.channel, owners, kinds[1], _first(group))
+            answers = await collect(party.channel, owners, kinds[1], first_of(group))
             for name, found in answers.items():
                 async with party.costs.compute(AHEAD):
                     take(self._holdings[name], name, found, group)
@@ -266,11 +264,6 @@ class Links:
         for index, pull in own.pulls.items():
             saw(Share(party.name, "pull pads", index, pull))
         return Pads(own, held)
-
-
-def _first(group: Group) -> int:
-    (rounds,) = group.values()
-    return rounds[0].index
 
 
 def _fresh_keys(formats: Formats) -> HolderKeys:
