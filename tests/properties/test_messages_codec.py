@@ -36,6 +36,9 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.horizontal.compressed import CompressedUpload
+from securevfl.protocols.horizontal.programs import ModelSent
+from securevfl.protocols.horizontal.protection import Closed, MaskedUpload, Ready, Roster
 from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
@@ -136,7 +139,13 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     MaskedPenalties: st.builds(MaskedPenalties, u64, ring, ring),
     StepTaken: st.builds(StepTaken, u64, floats, st.booleans()),
     NamePads: st.builds(NamePads, st.booleans(), blob),
+    ModelSent: st.builds(ModelSent, u64, u64, reals, singles, st.booleans()),
     BlockUpload: st.builds(BlockUpload, u64, reals, reals, floats, singles),
+    Ready: st.builds(Ready, u64, blob),
+    Roster: st.builds(Roster, u64, blobs, blobs, ring),
+    MaskedUpload: st.builds(MaskedUpload, u64, ring, ring),
+    Closed: st.builds(Closed, u64, st.booleans()),
+    CompressedUpload: st.builds(CompressedUpload, u64, blob, blob),
 }
 messages = st.one_of([BY_KIND[kind] for kind in kinds() if kind.number < 128])
 

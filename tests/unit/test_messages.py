@@ -34,6 +34,9 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.horizontal.compressed import CompressedUpload
+from securevfl.protocols.horizontal.programs import ModelSent
+from securevfl.protocols.horizontal.protection import Closed, MaskedUpload, Ready, Roster
 from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
@@ -116,7 +119,13 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedPoints(6, (b"points",)),
     StaysInRange(within=True),
     NamePads(made=True, name=b"\2" * 16),
+    ModelSent(2, 4, FLOATS[0], FLOATS[0, :0], ended=False),
     BlockUpload(3, FLOATS[0], np.ones(2, np.float32), FLOATS[:, 0], FLOATS[0, :0]),
+    Ready(3, b"\3" * 32),
+    Roster(4, (b"a", b"b"), (b"key", b""), RING[0]),
+    MaskedUpload(5, RING[0], RING[1]),
+    Closed(6, counts=True),
+    CompressedUpload(7, b"levels", b""),
 )
 
 
@@ -223,7 +232,13 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedPoints": 75,
         "StaysInRange": 76,
         "NamePads": 79,
+        "ModelSent": 80,
         "BlockUpload": 81,
+        "Ready": 90,
+        "Roster": 91,
+        "MaskedUpload": 92,
+        "Closed": 93,
+        "CompressedUpload": 94,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

@@ -1,5 +1,6 @@
 """What server and clients of one federation agree on: method, settings and blocks."""
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +47,14 @@ class Federation:
                 f"blocks = {blocks}: groups of one size need a divisor of taking_part = "
                 f"{taking_part}, one of {', '.join(map(str, fits))}"
             )
+
+    @property
+    def digest(self) -> bytes:
+        """Of all that server and clients must agree on, 32 bytes: the job hash of envelopes."""
+        said = hashlib.sha256(repr((self.method, self.settings)).encode())
+        for entries in (*self.blocks.own, self.blocks.shared):
+            said.update(np.int64(len(entries)).tobytes() + entries.astype("<i8").tobytes())
+        return said.digest()
 
     @property
     def group_size(self) -> int:

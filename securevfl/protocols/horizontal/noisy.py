@@ -8,6 +8,7 @@ Learns:
     clients, and everybody who gets θ: of one client no more than (ε, δ) allows, whatever its rows.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np

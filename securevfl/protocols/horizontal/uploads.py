@@ -8,12 +8,15 @@ Learns:
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from securevfl.arrays import RealArray
 from securevfl.errors import UnexpectedMessage
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, Upload
+from securevfl.protocols.horizontal.methods import Method
 from securevfl.protocols.horizontal.server import ServerState, Totals, total
 from securevfl.runtime.channel import expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
@@ -36,6 +39,9 @@ class Coding(Protocol):
     def kind(self) -> type[StepMessage]:
         """The messages that it makes."""
 
+    def learns(self, method: Method) -> Mapping[str, str]:
+        """Who learns what of a method's uploads, by role."""
+
     def seal(
         self, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[StepMessage, ClientState]:
@@ -55,6 +61,10 @@ class Plain:
     """Every upload as it is, in the dtype of θ."""
 
     kind = BlockUpload
+
+    def learns(self, method: Method) -> Mapping[str, str]:
+        """As the method says."""
+        return method.learns
 
     def seal(
         self, upload: Upload, broadcast: Broadcast, state: ClientState
@@ -88,13 +98,22 @@ def require_fitting(federation: Federation, state: ServerState, upload: Upload) 
     Raises:
         UnexpectedMessage: of another size or dtype than are due.
     """
-    blocks, sender = federation.blocks, f"client {upload.client}"
+    blocks = federation.blocks
     sizes = len(blocks.own[upload.block]), len(blocks.shared)
     controls = sizes if federation.method.corrects else (0, 0)
     parts = upload.own, upload.shared, upload.own_control, upload.shared_control
     for part, size in zip(parts, (*sizes, *controls), strict=True):
-        expect_shape(sender, part, (size,))
-        if part.dtype != state.weights.dtype:
-            raise UnexpectedMessage(
-                f"{sender} sent {part.dtype} where {state.weights.dtype} is due"
-            )
+        require_array(f"client {upload.client}", part, size, state.weights.dtype)
+
+
+def require_array(
+    sender: str, values: RealArray, size: int, dtype: np.dtype[np.floating[Any]]
+) -> None:
+    """Check a peer's vector.
+
+    Raises:
+        UnexpectedMessage: of another size or dtype than is due.
+    """
+    expect_shape(sender, values, (size,))
+    if values.dtype != dtype:
+        raise UnexpectedMessage(f"{sender} sent {values.dtype} where {dtype} is due")

@@ -17,7 +17,7 @@ from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import ClientState, local_training
 from securevfl.protocols.horizontal.methods import METHODS
 from securevfl.protocols.horizontal.noisy import Noisy, promise
-from securevfl.protocols.horizontal.server import ServerState, aggregate
+from securevfl.protocols.horizontal.server import ServerState, Totals, aggregate
 from securevfl.protocols.horizontal.uploads import BlockUpload, Coding, Plain
 from securevfl.wire.codec import StepMessage, decode, encode
 from tests.quadratics import PARAMETERS, Quadratic, federation, optimum, quadratics
@@ -56,7 +56,7 @@ def off(state: ServerState, problems: list[Quadratic]) -> float:
 @pytest.mark.parametrize("name", ["fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc"])
 def test_everything_kept_is_what_plain_uploads_come_to(name: str) -> None:
     problems = quadratics(8, 0)
-    by = federation(METHODS[name], BLOCKS, rounds=20)
+    by = federation(METHODS[name], BLOCKS, rounds=8)
     expected, _, _ = trained(by, Plain(), problems)
     # Values travel as float32, and error feedback makes up for it.
     found, _, _ = trained(by, Compressed(by, TopK(1.0)), problems)
@@ -116,7 +116,8 @@ def test_error_feedback_is_of_the_uploaded_entries_alone() -> None:
     _, kept = coding.seal(found.upload, broadcast, found.state)
     (errors,) = kept.memory.values()
     entries = BLOCKS.uploaded(first.block)
-    assert np.count_nonzero(errors[entries]) == len(entries) - 1
+    # All but one, of which float32 rounds something off.
+    assert np.count_nonzero(np.abs(errors[entries]) > 1e-6) == len(entries) - 1
     assert not np.any(np.delete(errors, entries))
     # The same change once more: what was left out is now twice as large.
     message, _ = coding.seal(found.upload, broadcast, kept)
@@ -149,20 +150,27 @@ def test_hostile_encodings_name_their_client() -> None:
             coding.open(by, state, {client: message})
 
 
-def test_noise_is_of_the_stated_deviation_on_every_sum_and_its_own_each_round() -> None:
+def test_noise_is_of_the_stated_deviation_on_every_sum() -> None:
+    by = federation(METHODS["fedbcgd+"], BLOCKS)
+    coding = Noisy(by, ClientNoise(1.5, 2.0), NoiseKey.generate())
+    size = 20_000
+    sums = Totals(np.full(size, 0.5), np.full(size, -0.5), (2, 2))
+    noisy = coding.noisy(sums, np.zeros(1, np.float32))
+    assert noisy.changes.dtype == noisy.controls.dtype == np.float32
+    for found, mean in ((noisy.changes, 0.5), (noisy.controls, -0.5)):
+        draws = (found.astype(np.float64) - mean) / (1.5 * 2 * 2.0)
+        # Fresh in every run: each is off by six deviations with a chance of 2e-9.
+        assert abs(np.mean(draws)) < 6 / np.sqrt(size)
+        assert abs(np.std(draws) - 1) < 6 / np.sqrt(2 * size)
+
+
+def test_what_the_server_hands_on_is_noisy() -> None:
     problems = quadratics(8, 5)
-    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
-    exact, _, _ = trained(by, Noisy(by, ClientNoise(0.0, 2.0), NoiseKey.generate()), problems)
-    found = [
-        trained(by, Noisy(by, ClientNoise(1.5, 2.0), NoiseKey.generate()), problems)[0].weights
-        for _ in range(100)
-    ]
-    counts = np.full(PARAMETERS, 2.0)
-    counts[BLOCKS.shared] = 4.0
-    draws = (np.array(found) - exact.weights) * counts / (1.5 * 2 * 2.0)
-    # 1,200 standard normals, fresh in every run: off by six deviations with a chance of 4e-9.
-    assert abs(np.mean(draws)) < 6 / np.sqrt(draws.size)
-    assert abs(np.std(draws) - 1) < 6 / np.sqrt(2 * draws.size)
+    by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=1)
+    noise = ClientNoise(1.0, 0.5)
+    found = [trained(by, Noisy(by, noise, NoiseKey.generate()), problems)[0] for _ in range(2)]
+    assert not np.any(found[0].weights == found[1].weights)
+    assert not np.any(found[0].control == found[1].control)
 
 
 @pytest.mark.parametrize("name", ["fedbcgd", "fedbcgd+"])
