@@ -152,7 +152,7 @@ class _Work:
 
 def _final(result: HorizontalRun) -> float:
     """The mean of the last scorings; 0 of what diverged."""
-    if result["diverged_in"] is not None:
+    if result["diverged"]:
         return 0.0
     return statistics.fmean(result["accuracies"][-LAST_SCORINGS:])
 
@@ -209,10 +209,12 @@ def _row(
         "paper_fewer": _paper_fewer(text) if (images, mix) == PAPER_CELL else None,
         "final_accuracy": statistics.median(finals),
         "final_spread": (max(finals) - min(finals)) / 2,
-        "rounds": max(each["rounds"][-1] for each in runs),
-        "counted": max(each["counted"][-1] for each in runs),
-        "uploaded": max(each["uploaded"][-1] for each in runs),
-        "wall_s_per_round": statistics.median(each["wall_s"] / each["rounds"][-1] for each in runs),
+        "rounds": max(max(each["rounds"], default=0) for each in runs),
+        "counted": max(max(each["counted"], default=0.0) for each in runs),
+        "uploaded": max(max(each["uploaded"], default=0.0) for each in runs),
+        "wall_s_per_round": statistics.median(
+            each["wall_s"] / max(each["rounds"], default=1) for each in runs
+        ),
         "repeats": len(runs),
         "runs": runs,
     }

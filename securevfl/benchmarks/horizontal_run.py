@@ -1,10 +1,7 @@
-"""One run of a horizontal method on images: local training, uploads as bytes, scores.
-
-It calls what the simulation and Flower's strategy call, without channels between: 100 clients and
-hundreds of rounds would spend their time there.
-"""
+"""One run of a horizontal method on images, over the simulated network."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,21 +16,20 @@ from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.data.clients import dirichlet_split
 from securevfl.data.images import load_images
 from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.protocols.horizontal.accounting import FLOAT_BYTES, Round
 from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.compressed import Compressed
 from securevfl.protocols.horizontal.compression import Compressor, Quantizer, TopK
 from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.local import ClientState, local_training
 from securevfl.protocols.horizontal.methods import Method, method_named
-from securevfl.protocols.horizontal.problem import ClientProblem
-from securevfl.protocols.horizontal.server import ServerState, aggregate
+from securevfl.protocols.horizontal.programs import Scoring
 from securevfl.protocols.horizontal.settings import Settings
+from securevfl.protocols.horizontal.simulation import World, simulate_federation
 from securevfl.protocols.horizontal.uploads import Coding, Plain
 from securevfl.reports.horizontal import HorizontalRun
-from securevfl.wire.codec import encode
 
 FLOAT_BITS = 32
-FLOAT_BYTES = 4
+DIGITS = 4
 BUCKET = 512  # entries that share a norm, as in QSGD's experiments
 TUNING_SEED = 1000
 """Added to the seed where a learning rate is chosen: other clients, another start."""
@@ -189,109 +185,51 @@ def run(
         ),
         cut(module.sizes, task.blocks, settings.shared_layers if variant.shared else ()),
     )
+    begun = perf_counter()
+    accuracies: list[float] = []
+
+    def score(weights: RealArray) -> float:
+        accuracies.append(module.accuracy(weights, scored.test_inputs, scored.test_labels))
+        tell("training", len(accuracies) * settings.eval_every, rounds)
+        return accuracies[-1]
+
+    coding: Coding = Plain()
+    if variant.compressor is not None:
+        coding = Compressed(federation, variant.compressor)
+    spent: Sequence[Round] = ()
     with threadpool_limits(1):
         problems = [
             ModuleProblem(module, scored.inputs[rows], scored.labels[rows]) for rows in split
         ]
-        training = _Training(federation, variant, problems, module.weights())
-
-        def accuracy() -> float:
-            return module.accuracy(training.state.weights, scored.test_inputs, scored.test_labels)
-
-        return _followed(settings, task, training, accuracy, tell)
-
-
-def _coding(federation: Federation, compressor: Compressor | None) -> Coding:
-    return Plain() if compressor is None else Compressed(federation, compressor)
+        world = World(coding=coding, scoring=Scoring(score, settings.eval_every))
+        with suppress(TrainingDiverged):
+            spent = simulate_federation(problems, federation, module.weights(), world).rounds
+    seconds = perf_counter() - begun
+    return _told(federation, task.seed, spent, len(scored.labels) / settings.clients, seconds)
 
 
-class _Training:
-    """A federation in one process.
-
-    Attributes:
-        state: of the server.
-        blocks: that clients upload.
-        counted: models a client that took part has sent, as the paper counts.
-        uploaded: the same, on the mean and as bytes.
-        downloaded: the same of what it was sent.
-        gradients: passes over its rows, on the mean.
-    """
-
-    def __init__(
-        self,
-        federation: Federation,
-        variant: Variant,
-        problems: Sequence[ClientProblem],
-        weights: RealArray,
-    ) -> None:
-        self.state = ServerState.start(weights, federation.method)
-        self.counted = self.uploaded = self.downloaded = self.gradients = 0.0
-        self.blocks = federation.blocks
-        self._counted = variant.counted(len(self.blocks))
-        self._federation, self._coding, self._problems = (
-            federation,
-            _coding(federation, variant.compressor),
-            problems,
-        )
-        self._kept = dict.fromkeys(range(len(problems)), ClientState())
-
-    def round(self) -> None:
-        """Train for one round.
-
-        Raises:
-            TrainingDiverged: at some client, or at the server.
-        """
-        federation, state = self._federation, self.state
-        share = 1 / federation.settings.taking_part
-        model_bytes = FLOAT_BYTES * federation.blocks.parameters
-        messages = {}
-        self.counted += self._counted
-        for each in federation.assignments(state.round_index):
-            sent, problem = state.broadcast(each), self._problems[each.client]
-            result = local_training(problem, federation, sent, self._kept[each.client])
-            message, kept = self._coding.seal(result.upload, sent, result.state)
-            messages[each.client], self._kept[each.client] = message, kept
-            self.uploaded += share * len(encode(message)) / model_bytes
-            self.downloaded += share * (sent.weights.nbytes + sent.control.nbytes) / model_bytes
-            self.gradients += share * result.gradients / problem.rows
-        self.state = aggregate(state, federation, self._coding.open(federation, state, messages))
-
-
-def _followed(
-    settings: HorizontalSettings,
-    task: Task,
-    training: _Training,
-    accuracy: Callable[[], float],
-    tell: Callable[[str, float, float], None],
+def _told(
+    federation: Federation, seed: int, spent: Sequence[Round], rows: float, seconds: float
 ) -> HorizontalRun:
-    rounds = planned_rounds(settings, task)
-    begun = perf_counter()
-    run: HorizontalRun = {
-        "seed": task.seed,
-        "rounds": [],
-        "accuracies": [],
-        "counted": [],
-        "uploaded": [],
-        "downloaded": [],
-        "gradients": [],
-        "diverged_in": None,
-        "wall_s": 0.0,
-        "parameters": training.blocks.parameters,
-        "shared_parameters": len(training.blocks.shared),
+    """What a run cost until each of its scorings; no scorings of one that diverged."""
+    blocks, clients = federation.blocks, federation.settings.taking_part
+    at = [index for index, each in enumerate(spent) if each.score is not None]
+
+    def until(costs: Sequence[float], unit: float) -> list[float]:
+        sums = np.cumsum(costs) / unit
+        return [round(float(sums[index]), DIGITS) for index in at]
+
+    model = blocks.parameters
+    return {
+        "seed": seed,
+        "rounds": [index + 1 for index in at],
+        "accuracies": [float(spent[index].score or 0.0) for index in at],
+        "counted": until([each.paper_floats for each in spent], model),
+        "uploaded": until([each.up_bytes for each in spent], FLOAT_BYTES * clients * model),
+        "downloaded": until([each.down_bytes for each in spent], FLOAT_BYTES * clients * model),
+        "gradients": until([each.gradients for each in spent], clients * rows),
+        "diverged": not spent,
+        "wall_s": seconds,
+        "parameters": model,
+        "shared_parameters": len(blocks.shared),
     }
-    for done in range(1, rounds + 1):
-        try:
-            training.round()
-        except TrainingDiverged:
-            run["diverged_in"] = done
-            break
-        if done % settings.eval_every == 0 or done == rounds:
-            run["rounds"].append(done)
-            run["accuracies"].append(accuracy())
-            run["counted"].append(training.counted)
-            run["uploaded"].append(training.uploaded)
-            run["downloaded"].append(training.downloaded)
-            run["gradients"].append(training.gradients)
-        tell("training", done, rounds)
-    run["wall_s"] = perf_counter() - begun
-    return run

@@ -51,7 +51,7 @@ def test_training_learns_and_repeats_to_what_rounding_allows() -> None:
     learned = trained(settings, "fedbcgd", 3)
     assert learned["rounds"] == [5, 10]
     assert learned["accuracies"][-1] > 0.3  # a guess: 0.1
-    assert learned["gradients"] == pytest.approx([5, 10])
+    assert learned["gradients"] == pytest.approx([5, 10], rel=0.01)
     again = trained(replace(settings, max_rounds=5), "fedbcgd", 3)
     assert again["accuracies"] == pytest.approx(learned["accuracies"][:1], abs=0.02)
     assert again["uploaded"] == pytest.approx(learned["uploaded"][:1])
@@ -65,22 +65,24 @@ def test_training_learns_and_repeats_to_what_rounding_allows() -> None:
         ("fedbcgd", 0.5, 0.5 + 0.5 * 850 / 62006),
         ("fedbcgd+", 1, 1 + 850 / 62006),
         ("fedbcgd:unshared", 0.5, 0.5),
-        ("fedpaq", 0.25, 0.25 * (1 + 4 / 512)),
-        ("fedbcgd:qsgd", 0.125, None),
-        ("top-k", 0.1, 0.1 * 1.5),
+        ("fedpaq", 0.25 * (1 + 4 / 512), 0.25 * (1 + 4 / 512)),
+        ("fedbcgd:qsgd", 0.125 * (1 + 4 / 512), 0.125 * (1 + 4 / 512 + 850 / 62006)),
+        ("top-k", 0.1 * 1.5, 0.1 * 1.5),
     ],
 )
 def test_uploads_are_counted_as_the_paper_does_and_truly(
-    method: str, counted: float, share: float | None
+    method: str, counted: float, share: float
 ) -> None:
     settings = replace(SMALL, rows=60, max_rounds=1)
     found = trained(settings, method, 2)
     # One channel in place of three.
     assert found["parameters"] == 62006 - 300
-    assert found["counted"] == [pytest.approx(counted)]
-    if share is not None:
-        assert found["uploaded"] == [pytest.approx(share, rel=0.01)]
-    assert found["downloaded"] == [pytest.approx(2 if method in {"scaffold", "fedbcgd+"} else 1)]
+    assert found["counted"] == [pytest.approx(counted, rel=0.01)]
+    # Messages have headers.
+    assert found["uploaded"] == [pytest.approx(share, rel=0.01)]
+    assert found["downloaded"] == [
+        pytest.approx(2 if method in {"scaffold", "fedbcgd+"} else 1, rel=0.01)
+    ]
 
 
 def test_variance_reduction_takes_twice_the_gradients() -> None:
@@ -136,7 +138,7 @@ def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
 
 
 def a_run(
-    seed: int, accuracies: Sequence[float], counted: float = 1.0, diverged: int | None = None
+    seed: int, accuracies: Sequence[float], counted: float = 1.0, diverged: bool = False
 ) -> HorizontalRun:
     places = range(1, len(accuracies) + 1)
     return {
@@ -147,7 +149,7 @@ def a_run(
         "uploaded": [2 * counted * place for place in places],
         "downloaded": [5.0 * place for place in places],
         "gradients": [5.0 * place for place in places],
-        "diverged_in": diverged,
+        "diverged": diverged,
         "wall_s": 1.0,
         "parameters": 100,
         "shared_parameters": 10,
@@ -179,7 +181,7 @@ def test_what_diverged_is_never_the_best_rate(monkeypatch: pytest.MonkeyPatch) -
 
     def made_up(_settings: object, _place: object, task: Task, _tell: object) -> HorizontalRun:
         fast = task.learning_rate > 1
-        return a_run(task.seed, [0.9 if fast else 0.2], diverged=7 if fast else None)
+        return a_run(task.seed, [0.9 if fast else 0.2], diverged=fast)
 
     monkeypatch.setattr(table, "run", made_up)
     assert [row["learning_rate"] for row in horizontal(settings)] == [0.1]
@@ -188,8 +190,9 @@ def test_what_diverged_is_never_the_best_rate(monkeypatch: pytest.MonkeyPatch) -
 def test_divergence_ends_a_run_and_is_told() -> None:
     settings = replace(SMALL, learning_rate=(1e6,), max_rounds=30)
     found = trained(settings, "fedavg")
-    assert found["diverged_in"] is not None
-    assert found["rounds"] == list(range(1, found["diverged_in"]))
+    assert found["diverged"]
+    row = table._row(settings, ("digits", 0.6, "fedavg", 1), 1e6, [found], ())
+    assert (row["final_accuracy"], row["rounds"], row["rounds_to_target"]) == (0, 0, None)
 
 
 def test_an_interrupt_keeps_rows_and_the_same_command_goes_on(
