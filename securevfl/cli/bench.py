@@ -378,7 +378,7 @@ def label_guard(
 
 @command(bench)
 def horizontal(
-    settings: HorizontalSettings, data: options.Place, work: Journaled, output: options.Output
+    settings: HorizontalSettings, data: options.Place, work: Journaled, output: options.Page
 ) -> None:
     """FedBCGD beside FedAvg and others: floats to an accuracy.
 
@@ -396,7 +396,9 @@ def horizontal(
     with options.progress(output.quiet, todo) as report:
         rows, missing = finished(lambda: run(settings, data.data_dir, journal, report))
     output.missing.extend(missing)
-    keep(output, "bench horizontal", settings, rows)
+    from securevfl.reports.horizontal_page import horizontal_page
+
+    keep(output, "bench horizontal", settings, rows, page=horizontal_page)
     for name, mix in dict.fromkeys((row["dataset"], row["dirichlet"]) for row in rows):
         own = [row for row in rows if (row["dataset"], row["dirichlet"]) == (name, mix)]
         target = 100 * own[0]["target_accuracy"]

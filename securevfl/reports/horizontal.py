@@ -1,10 +1,10 @@
-"""Result rows of `bench horizontal`, and its tables; see `rows`."""
+"""Result rows of `bench horizontal`, see `rows`, and their tables."""
 
 from collections.abc import Sequence
 
 from typing_extensions import TypedDict
 
-from securevfl.reports.tables import Column, rate
+from securevfl.reports.tables import Column, rate, seconds
 
 
 class HorizontalRun(TypedDict):
@@ -96,6 +96,24 @@ HORIZONTAL: tuple[Column[HorizontalRow], ...] = (
     ("fewer", lambda row: _times(row["fewer_uploaded"])),
     ("down", lambda row: _models(row["downloaded_to_target"])),
     ("final %", _final),
+)
+
+WITH_PAPERS: tuple[Column[HorizontalRow], ...] = (
+    ("data", lambda row: f"{row['dataset']}, D = {row['dirichlet']:g}"),
+    *HORIZONTAL[:6],
+    ("paper's", lambda row: _times(row["paper_fewer"])),
+    *HORIZONTAL[6:],
+)
+
+COSTS: tuple[Column[HorizontalRow], ...] = (
+    ("data", lambda row: f"{row['dataset']}, D = {row['dirichlet']:g}"),
+    *HORIZONTAL[:2],
+    ("rounds in all", lambda row: str(row["rounds"])),
+    ("counted", lambda row: _models(row["counted"])),
+    ("up", lambda row: _models(row["uploaded"])),
+    ("passes to the target", lambda row: _models(row["gradients_to_target"])),
+    ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
+    ("seeds", lambda row: str(row["repeats"])),
 )
 
 HORIZONTAL_NOTES = (

@@ -120,6 +120,14 @@ def test_a_command_shows_a_table_and_writes_its_rows(name: str, capsys: Capture)
     assert json.loads(Path("out.json").read_text(encoding="utf-8"))["seed"] == 3
 
 
+def test_horizontal_has_a_page_with_accuracy_over_uploads_and_rounds() -> None:
+    words = SMALL["horizontal"][2].replace("--learning-rate 0.03,0.1", "--learning-rate 0.1")
+    assert run("bench", "horizontal", *words.split(), "--html", "out.html", "--quiet") == 0
+    page = Path("out.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+    assert "models uploaded a client" in page
+
+
 def test_quiet_says_nothing(capsys: Capture) -> None:
     assert run("bench", "overhead", *SMALL["overhead"][2].split(), "--quiet") == 0
     assert capsys.readouterr() == ("", "")

@@ -16,7 +16,7 @@ from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.data.images import load_images
 from securevfl.errors import ConfigError
 from securevfl.interrupts import Interrupted
-from securevfl.reports.horizontal import HorizontalRun
+from securevfl.reports.horizontal import HorizontalRow, HorizontalRun
 
 SMALL = HorizontalSettings(
     methods=("fedavg", "fedbcgd"),
@@ -161,7 +161,7 @@ def test_medians_take_runs_without_the_target_as_the_longest() -> None:
     settings = replace(SMALL, target_accuracy=0.8)
     cell = ("digits", 0.6, "fedavg", 1)
 
-    def row_of(*runs: Sequence[float]) -> table.HorizontalRow:
+    def row_of(*runs: Sequence[float]) -> HorizontalRow:
         made = [a_run(seed, accuracies) for seed, accuracies in enumerate(runs)]
         return table._row(settings, cell, 0.1, made, ())
 
