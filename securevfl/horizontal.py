@@ -23,6 +23,7 @@ from securevfl.errors import ConfigError
 from securevfl.protocols.horizontal.accounting import Round, Spent, spent, spent_to
 from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.handing import Masked, Sealed
 from securevfl.protocols.horizontal.methods import Method, method_named
 from securevfl.protocols.horizontal.problem import ClientProblem
 from securevfl.protocols.horizontal.programs import Score, Scoring
@@ -36,6 +37,7 @@ __all__ = [
     "Blocks",
     "ClientProblem",
     "HorizontalResult",
+    "Masked",
     "Method",
     "method_named",
     "train_horizontal",
@@ -102,7 +104,7 @@ def train_horizontal(
     score: Score | None = None,
     score_every: int = 1,
     target: float | None = None,
-    coding: Coding | None = None,
+    uploads: Coding | Masked | None = None,
     network: Line = PRESETS["lan"],
 ) -> HorizontalResult:
     """Train with a method of the family, in simulated time.
@@ -124,7 +126,7 @@ def train_horizontal(
         score: of weights, at the server; the higher the better.
         score_every: rounds between scorings.
         target: training ends after the first score of at least this.
-        coding: of uploads, as they are by default.
+        uploads: their coding, `Plain` by default, or `Masked` sums.
         network: the line of every party.
 
     Raises:
@@ -148,7 +150,7 @@ def train_horizontal(
         seed=seed,
     )
     federation = Federation(method, settings, blocks or Blocks.whole(len(weights)))
-    coding = coding or Plain()
-    world = World(network, coding, Scoring(score, score_every, target))
+    handing = uploads if isinstance(uploads, Masked) else Sealed(uploads or Plain())
+    world = World(network, handing, Scoring(score, score_every, target))
     ended = simulate_federation(problems, federation, weights, world)
-    return HorizontalResult(ended.state.weights, ended.rounds, federation, coding.learns(method))
+    return HorizontalResult(ended.state.weights, ended.rounds, federation, handing.learns(method))

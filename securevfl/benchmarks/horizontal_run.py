@@ -21,6 +21,7 @@ from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.compressed import Compressed
 from securevfl.protocols.horizontal.compression import Compressor, Quantizer, TopK
 from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.handing import Sealed
 from securevfl.protocols.horizontal.methods import Method, method_named
 from securevfl.protocols.horizontal.programs import Scoring
 from securevfl.protocols.horizontal.settings import Settings
@@ -201,7 +202,7 @@ def run(
         problems = [
             ModuleProblem(module, scored.inputs[rows], scored.labels[rows]) for rows in split
         ]
-        world = World(coding=coding, scoring=Scoring(score, settings.eval_every))
+        world = World(handing=Sealed(coding), scoring=Scoring(score, settings.eval_every))
         with suppress(TrainingDiverged):
             spent = simulate_federation(problems, federation, module.weights(), world).rounds
     seconds = perf_counter() - begun

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -81,7 +81,7 @@ class HorizontalSettings:
         Raises:
             ConfigError: it should be more.
         """
-        first: dict[str, object] = {
+        first: dict[str, Any] = {
             "methods": QUICK_METHODS,
             "images": ("digits",),
             "dirichlet": self.dirichlet[:1],
