@@ -286,13 +286,16 @@ horizontal() {
     shift 2
     result "horizontal-$name" "$seconds" bench horizontal "$@"
 }
+# An hour of two cores that do nothing else.
+methods=fedavg,fedavgm,fedadam,scaffold,feddc,top-k,fedpaq
+methods=$methods,fedbcgd,fedbcgd+,fedbcgd:qsgd,fedbcgd+:qsgd
+changes=fedbcgd:freezing,fedbcgd:unshared,fedbcgd:no-momentum
+horizontal cifar10-0.6 1400 --images cifar10 --dirichlet 0.6 \
+    --method "$methods,$changes"
+horizontal cifar10-0.1 1100 --images cifar10 --dirichlet 0.1
 for mix in 0.6 0.1; do
-    horizontal "cifar10-$mix" 1300 --images cifar10 --dirichlet "$mix"
-    horizontal "mnist-$mix" 300 --images mnist --dirichlet "$mix" --max-rounds 100
+    horizontal "mnist-$mix" 300 --images mnist --dirichlet "$mix" --max-rounds 60 \
+        --tuning-rounds 20
 done
-horizontal ablation 600 --images cifar10 --dirichlet 0.6 --max-rounds 200 \
-    --method fedavg,fedbcgd,fedbcgd:freezing,fedbcgd:unshared,fedbcgd:no-momentum
-horizontal blocks 500 --images cifar10 --dirichlet 0.6 --max-rounds 200 \
-    --method fedavg,fedbcgd --blocks 1,2,5,10
-horizontal layers 200 --images cifar10 --dirichlet 0.6 --max-rounds 200 --method fedbcgd \
-    --cut layers --shared fc2,fc3
+horizontal blocks 350 --images cifar10 --dirichlet 0.6 --method fedavg,fedbcgd --blocks 2,10
+horizontal layers 150 --images cifar10 --dirichlet 0.6 --method fedbcgd --cut layers
