@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 Labels = NDArray[np.int64 | np.float64]
 """Class numbers, or real targets."""

@@ -14,12 +14,13 @@ little-endian data; floats must be finite.
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import FloatArray, RingArray
+from securevfl.arrays import FloatArray, RingArray, SingleArray
 from securevfl.errors import MalformedMessage
 
 PROTOCOL_VERSION = 1
@@ -89,8 +90,10 @@ def kinds() -> tuple[type[Message], ...]:
     return tuple(_KINDS[number] for number in sorted(_KINDS))
 
 
+_DOUBLE, _SINGLE, _RING = np.dtype("<f8"), np.dtype("<f4"), np.dtype("<u8")
 _HEADER = struct.Struct("<4sBB")
 _U64 = struct.Struct("<Q")
+_SHAPES = tuple(struct.Struct(f"<{dimensions}Q") for dimensions in range(MAX_DIMENSIONS + 1))
 
 
 class _Reader:
@@ -136,28 +139,31 @@ class _Reader:
             raise MalformedMessage("a flag is neither 0 nor 1")
         return value == b"\1"
 
-    def array(self, dtype: str) -> NDArray[Any]:
+    def array(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         dimensions = self.take(1)[0]
         if dimensions > MAX_DIMENSIONS:
             raise MalformedMessage(f"array of {dimensions} dimensions, at most {MAX_DIMENSIONS}")
-        shape = tuple(self.integer() for _ in range(dimensions))
-        count = 1
-        for extent in shape:
-            count *= extent
-        data = np.frombuffer(self.take(8 * count), dtype)
+        shape = _SHAPES[dimensions].unpack(self.take(8 * dimensions))
+        data = np.frombuffer(self.take(dtype.itemsize * prod(shape)), dtype)
         try:
             return data.reshape(shape)
         except ValueError as error:
             raise MalformedMessage(f"no array can have the dimensions {shape}") from error
 
-    def floats(self) -> FloatArray:
-        values = self.array("<f8")
+    def finite(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        values = self.array(dtype)
         if not np.isfinite(values).all():
             raise MalformedMessage("an array holds NaN or infinite values")
         return values
 
+    def floats(self) -> FloatArray:
+        return self.finite(_DOUBLE)
+
+    def singles(self) -> SingleArray:
+        return self.finite(_SINGLE)
+
     def ring(self) -> RingArray:
-        return self.array("<u8")
+        return self.array(_RING)
 
 
 def _integer(value: int) -> bytes:
@@ -172,9 +178,15 @@ def _blobs(value: Blobs) -> bytes:
     return _U64.pack(len(value)) + b"".join(map(_blob, value))
 
 
-def _array(value: NDArray[Any], dtype: str) -> bytes:
-    shape = b"".join(map(_U64.pack, value.shape))
-    return bytes([value.ndim]) + shape + np.ascontiguousarray(value, dtype).tobytes()
+def _array(value: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+    shape = _SHAPES[value.ndim].pack(*value.shape)
+    return bytes([value.ndim]) + shape + value.astype(dtype, "C", copy=False).tobytes()
+
+
+def _singles(value: SingleArray) -> bytes:
+    if value.dtype != _SINGLE:
+        raise ValueError(f"an array of {value.dtype} where float32 travels: round it before")
+    return _array(value, _SINGLE)
 
 
 class _FieldCodec(NamedTuple):
@@ -188,8 +200,9 @@ _FIELD_CODECS: dict[Any, _FieldCodec] = {
     str: _FieldCodec(lambda value: _blob(value.encode()), _Reader.text),
     bytes: _FieldCodec(_blob, _Reader.blob),
     Blobs: _FieldCodec(_blobs, _Reader.blobs),
-    FloatArray: _FieldCodec(lambda value: _array(value, "<f8"), _Reader.floats),
-    RingArray: _FieldCodec(lambda value: _array(value, "<u8"), _Reader.ring),
+    FloatArray: _FieldCodec(lambda value: _array(value, _DOUBLE), _Reader.floats),
+    SingleArray: _FieldCodec(_singles, _Reader.singles),
+    RingArray: _FieldCodec(lambda value: _array(value, _RING), _Reader.ring),
 }
 _LAYOUTS: dict[type[Message], tuple[tuple[str, _FieldCodec], ...]] = {}
 
