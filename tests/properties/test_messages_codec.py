@@ -61,7 +61,12 @@ from securevfl.protocols.transfer.in_clear import (
     ScoreVector,
 )
 from securevfl.protocols.vertical.dbcd_rounds import StepTaken
-from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
+from securevfl.protocols.vertical.fdml_server import (
+    PulledSingles,
+    PulledSums,
+    PushedPredictions,
+    PushedSingles,
+)
 from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
 from securevfl.wire.codec import Message, decode, encode, kinds
 
@@ -71,6 +76,9 @@ blobs = st.lists(blob, max_size=4).map(tuple)
 shapes = array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=4)
 floats: st.SearchStrategy[NDArray[Any]] = arrays(
     np.float64, shapes, elements=st.floats(allow_nan=False, allow_infinity=False)
+)
+singles: st.SearchStrategy[NDArray[Any]] = arrays(
+    np.float32, shapes, elements=st.floats(allow_nan=False, allow_infinity=False, width=32)
 )
 ring: st.SearchStrategy[NDArray[Any]] = arrays(np.uint64, shapes)
 
@@ -120,6 +128,8 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),
     PushedPredictions: st.builds(PushedPredictions, u64, floats),
     PulledSums: st.builds(PulledSums, u64, floats),
+    PushedSingles: st.builds(PushedSingles, u64, singles),
+    PulledSingles: st.builds(PulledSingles, u64, singles),
     LabelComponents: st.builds(LabelComponents, u64, floats, floats),
     FeatureComponents: st.builds(FeatureComponents, u64, floats),
     ScoreVector: st.builds(ScoreVector, u64, floats),

@@ -59,13 +59,20 @@ from securevfl.protocols.transfer.in_clear import (
     ScoreVector,
 )
 from securevfl.protocols.vertical.dbcd_rounds import StepTaken
-from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
+from securevfl.protocols.vertical.fdml_server import (
+    PulledSingles,
+    PulledSums,
+    PushedPredictions,
+    PushedSingles,
+)
 from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
 from securevfl.wire.codec import Message, decode, encode, kinds, message_kind
 
 UNKNOWN = max(kind.number for kind in kinds() if kind.number < 128) + 1
 HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 11
+IN_SINGLE = 95
 FLOATS = np.array([[0.5, -0.0], [1e-300, -1e300]])
+SINGLES = np.array([[0.5, -2.0], [3e38, 1e-45]], np.float32)
 RING = np.array([[0, 1], [2**63, 2**64 - 1]], np.uint64)
 EXAMPLES: tuple[Message, ...] = (
     Hello(b"\0" * 32, 7, 3, 5, 2, 14, b"\xff" * 32, b"\x01" * 16),
@@ -114,6 +121,8 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedPoints(6, (b"points",)),
     StaysInRange(within=True),
     NamePads(made=True, name=b"\2" * 16),
+    PushedSingles(9, SINGLES),
+    PulledSingles(10, SINGLES),
 )
 
 
@@ -148,6 +157,13 @@ def test_every_kind_comes_back_as_it_was(message: Message) -> None:
         else:
             assert type(received) is type(sent)
             assert received == sent
+
+
+def test_an_array_that_is_not_in_float32_is_not_sent_as_such() -> None:
+    by_hand = wire(IN_SINGLE, u64(9), array(2, data=struct.pack("<2f", 1.5, -2.0)))
+    assert encode(PushedSingles(9, np.array([1.5, -2.0], np.float32))) == by_hand
+    with pytest.raises(ValueError, match="round it before"):
+        encode(PushedSingles(9, FLOATS))
 
 
 def test_the_layout_on_the_wire_is_the_documented_one() -> None:
@@ -220,6 +236,8 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedPoints": 75,
         "StaysInRange": 76,
         "NamePads": 79,
+        "PushedSingles": 95,
+        "PulledSingles": 96,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
@@ -282,7 +300,13 @@ REFUSED = {
         "array of 3 dimensions, at most 2",
     ),
     "255 dimensions": (wire(PREDICTIONS, u64(0), b"\xff"), "array of 255 dimensions"),
-    "a missing extent": (wire(PREDICTIONS, u64(0), b"\2", u64(1)), "8 bytes expected"),
+    "NaN in float32": (
+        wire(IN_SINGLE, u64(0), array(1, data=struct.pack("<f", float("nan")))),
+        "NaN or infinite",
+    ),
+    "a double for a float32": (wire(IN_SINGLE, u64(0), array(1, data=bytes(8))), "4 bytes after"),
+    "half a float32": (wire(IN_SINGLE, u64(0), array(1, data=bytes(2))), "4 bytes expected"),
+    "a missing extent": (wire(PREDICTIONS, u64(0), b"\2", u64(1)), "16 bytes expected"),
     "an array beyond the end": (
         wire(PREDICTIONS, u64(0), array(2, 2, data=bytes(31))),
         "32 bytes expected",

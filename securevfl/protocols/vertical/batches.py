@@ -1,9 +1,35 @@
 """A party's own rows, round by round."""
 
-from securevfl.arrays import FloatArray
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, Labels
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.workplace import PartyData
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """The batches of rounds one after another at one party, cut out together.
+
+    Attributes:
+        inputs: X of all their rows, round after round, shape (ΣS, P).
+        labels: of these, shape (ΣS,).
+        parts: of these rows, those of each round.
+    """
+
+    inputs: FloatArray
+    labels: Labels
+    parts: tuple[slice, ...]
+
+    def of(self, part: slice) -> tuple[FloatArray, Labels]:
+        """X and labels of one round."""
+        if len(self.parts) == 1:
+            return self.inputs, self.labels
+        return self.inputs[part], self.labels[part]
 
 
 class PartyBatches:
@@ -29,3 +55,16 @@ class PartyBatches:
         if self._repeats:
             self._kept[key] = batch
         return batch
+
+    def stretch(self, first: int, length: int) -> Stretch:
+        """So many rounds from one on, at a party that holds the labels."""
+        assert self._labels is not None  # noqa: S101
+        if length == 1:
+            batch = self.at(first)
+            assert batch.labels is not None  # noqa: S101
+            return Stretch(batch.inputs, batch.labels, (slice(None),))
+        several = [self._schedule.batch(index) for index in range(first, first + length)]
+        rows = np.concatenate(several)
+        ends = pairwise(accumulate(map(len, several), initial=0))
+        parts = tuple(slice(start, end) for start, end in ends)
+        return Stretch(self._inputs[rows], self._labels[rows], parts)

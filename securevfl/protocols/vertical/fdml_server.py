@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
-from securevfl.errors import PeerViolation, UnexpectedMessage
+from securevfl.arrays import FloatArray, IntArray, SingleArray
+from securevfl.errors import PeerViolation, TrainingDiverged, UnexpectedMessage
+from securevfl.job import FdmlSettings
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.gathering import HeldOutPredictions
@@ -24,16 +25,61 @@ SERVER = "server"
 
 @message_kind(12, stage="round", carries="values")
 class PushedPredictions(StepMessage):
-    """FDML, a party to the server: its predictions of a batch, shape (S, C)."""
+    """FDML, a party to the server: its predictions of one batch or more, shape (ΣS, C).
+
+    `step` is the iteration of the first of them.
+    """
 
     values: FloatArray
 
 
 @message_kind(13, stage="round", carries="values")
 class PulledSums(StepMessage):
-    """FDML, the server to a party: the newest of the others for the same batch, summed."""
+    """FDML, the server to a party: the newest of the others for the same batches, summed."""
 
     values: FloatArray
+
+
+@message_kind(95, stage="round", carries="values")
+class PushedSingles(StepMessage):
+    """`PushedPredictions` in float32."""
+
+    values: SingleArray
+
+
+@message_kind(96, stage="round", carries="values")
+class PulledSingles(StepMessage):
+    """`PulledSums` in float32."""
+
+    values: SingleArray
+
+
+Pushed = PushedPredictions | PushedSingles
+Pulled = PulledSums | PulledSingles
+LARGEST_SINGLE = 1e30
+"""Sums of any number of such predictions stay in float32."""
+
+
+def pushed(settings: FdmlSettings, step: int, predictions: FloatArray) -> Pushed:
+    """Predictions as they travel to the server.
+
+    Raises:
+        TrainingDiverged: sums of such could leave float32.
+    """
+    if settings.precision == "double":
+        return PushedPredictions(step, predictions)
+    if not np.abs(predictions).max(initial=0.0) <= LARGEST_SINGLE:
+        raise TrainingDiverged(
+            "predictions leave float32: use a smaller learning rate, or [fdml] precision = 'double'"
+        )
+    return PushedSingles(step, predictions.astype(np.float32))
+
+
+def kinds_of(settings: FdmlSettings) -> tuple[type[Pushed], type[Pulled]]:
+    """What predictions travel in, there and back."""
+    if settings.precision == "single":
+        return PushedSingles, PulledSingles
+    return PushedPredictions, PulledSums
 
 
 @dataclass(frozen=True)
@@ -42,7 +88,7 @@ class Served:
 
     Attributes:
         refused: by party, pulls that had to wait.
-        leads: by party and iteration, how many iterations it was ahead of the slowest when it was
+        leads: by party and pull, how many iterations it was ahead of the slowest when it was
             answered.
     """
 
@@ -50,60 +96,77 @@ class Served:
     leads: dict[str, list[int]] = field(repr=False)
 
 
-async def serve(channel: Channel, costs: Costs, *, plan: Plan, staleness: Staleness) -> Served:
+async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSettings) -> Served:
     """The server's program.
 
     Args:
         channel: to the parties.
         costs: its ledger.
         plan: of the job.
-        staleness: τ.
+        settings: of the algorithm.
 
     Raises:
         PeerViolation: a party runs another job, over other rows, or breaks the order.
     """
     workers, rounds, test_rows = plan.facts.names, plan.rounds, plan.facts.test_rows
     shape = (plan.facts.rows, plan.loss.outputs)
+    pushed_kind, pulled_kind = kinds_of(settings)
     hellos = await collect(channel, workers, Hello)
     async with costs.compute(SETUP):
-        newest = {name: np.zeros(shape) for name in workers}
-    for name, hello in hellos.items():
-        if (hello.job_hash, hello.rows, hello.test_rows) != (plan.hash, shape[0], test_rows):
-            raise PeerViolation(f"{name} runs another job, or over other rows, than the server")
-    pushed = dict.fromkeys(workers, 0)
-    waiting: list[str] = []
+        dtype = np.float32 if settings.precision == "single" else np.float64
+        newest = {name: np.zeros(shape, dtype) for name in workers}
+    _require_one_job(hellos, (plan.hash, shape[0], test_rows))
+    together, limit = settings.batches_a_message, settings.staleness
+
+    def may_pull(lead: int) -> bool:
+        # At the last of its batches a party's sums are so many iterations older.
+        return limit == "unbounded" or lead + together - 1 <= limit
+
+    pushed_by = dict.fromkeys(workers, 0)
+    waiting: dict[str, tuple[int, IntArray]] = {}
     served = Served(dict.fromkeys(workers, 0), {name: [] for name in workers})
     slowest = 0
     while slowest < rounds:
-        running = [name for name in workers if pushed[name] < rounds and name not in waiting]
-        sender, message = await channel.receive(running, PushedPredictions)
-        if message.step != pushed[sender]:
+        running = [name for name in workers if pushed_by[name] < rounds and name not in waiting]
+        sender, message = await channel.receive(running, pushed_kind)
+        first = pushed_by[sender]
+        if message.step != first:
             raise UnexpectedMessage(
-                f"{sender} pushed iteration {message.step} where {pushed[sender]} is due"
+                f"{sender} pushed iteration {message.step} where {first} is due"
             )
+        answers: dict[str, tuple[int, FloatArray]] = {}
         async with costs.compute("local"):
-            rows = plan.schedule.batch(message.step)
+            pushed_by[sender] = min(first + together, rounds)
+            rows = _rows(plan, first, pushed_by[sender])
             expect_shape(sender, message.values, (len(rows), shape[1]))
             newest[sender][rows] = message.values
-        pushed[sender] += 1
-        waiting.append(sender)
-        ends_round = min(pushed.values()) > slowest
-        slowest += ends_round
-        for name in waiting.copy():
-            if staleness != "unbounded" and pushed[name] - slowest > staleness:
-                served.refused[name] += name == sender
-                continue
-            waiting.remove(name)
-            served.leads[name].append(pushed[name] - slowest)
-            async with costs.compute("local"):
-                step = pushed[name] - 1
-                others = _sum_of_others(newest, name, plan.schedule.batch(step))
-            await channel.send(name, PulledSums(step, others))
-        if ends_round:
-            costs.end_round()
+            waiting[sender] = first, rows
+            ended, slowest = slowest, min(pushed_by.values())
+            for name in [each for each in waiting if may_pull(pushed_by[each] - slowest)]:
+                step, asked = waiting.pop(name)
+                served.leads[name].append(pushed_by[name] - slowest)
+                answers[name] = step, _sum_of_others(newest, name, asked)
+            served.refused[sender] += sender in waiting
+        for name, (step, others) in answers.items():
+            await channel.send(name, pulled_kind(step, others))  # type: ignore[arg-type]
+        if slowest > ended:
+            costs.end_round(slowest - ended)
     scored = plan.timetable.test_rows
     await _sum_held_out(channel, costs, workers, rounds, (scored, shape[1]))
     return served
+
+
+def _require_one_job(hellos: dict[str, Hello], ours: tuple[bytes, int, int]) -> None:
+    for name, hello in hellos.items():
+        if (hello.job_hash, hello.rows, hello.test_rows) != ours:
+            raise PeerViolation(f"{name} runs another job, or over other rows, than the server")
+
+
+def _rows(plan: Plan, first: int, end: int) -> IntArray:
+    """The rows of a message's iterations, one after another."""
+    if end == first + 1:
+        return plan.schedule.batch(first)
+    return np.concatenate([plan.schedule.batch(index) for index in range(first, end)])
 
 
 def _sum_of_others(newest: dict[str, FloatArray], name: str, rows: IntArray) -> FloatArray:
