@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transf
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import FloatArray, RingArray, SingleArray
+from securevfl.arrays import FloatArray, RealArray, RingArray
 from securevfl.errors import MalformedMessage
 
 PROTOCOL_VERSION = 1
@@ -90,7 +90,8 @@ def kinds() -> tuple[type[Message], ...]:
     return tuple(_KINDS[number] for number in sorted(_KINDS))
 
 
-_DOUBLE, _SINGLE, _RING = np.dtype("<f8"), np.dtype("<f4"), np.dtype("<u8")
+_DOUBLE, _RING = np.dtype("<f8"), np.dtype("<u8")
+_REALS: dict[int, np.dtype[Any]] = {4: np.dtype("<f4"), 8: _DOUBLE}
 _HEADER = struct.Struct("<4sBB")
 _U64 = struct.Struct("<Q")
 _SHAPES = tuple(struct.Struct(f"<{dimensions}Q") for dimensions in range(MAX_DIMENSIONS + 1))
@@ -150,17 +151,20 @@ class _Reader:
         except ValueError as error:
             raise MalformedMessage(f"no array can have the dimensions {shape}") from error
 
+    def floats(self) -> FloatArray:
+        return self.finite(_DOUBLE)
+
+    def reals(self) -> RealArray:
+        size = self.take(1)[0]
+        if size not in _REALS:
+            raise MalformedMessage(f"floats of {size} bytes, expected 4 or 8")
+        return self.finite(_REALS[size])
+
     def finite(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         values = self.array(dtype)
         if not np.isfinite(values).all():
             raise MalformedMessage("an array holds NaN or infinite values")
         return values
-
-    def floats(self) -> FloatArray:
-        return self.finite(_DOUBLE)
-
-    def singles(self) -> SingleArray:
-        return self.finite(_SINGLE)
 
     def ring(self) -> RingArray:
         return self.array(_RING)
@@ -183,10 +187,9 @@ def _array(value: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     return bytes([value.ndim]) + shape + value.astype(dtype, "C", copy=False).tobytes()
 
 
-def _singles(value: SingleArray) -> bytes:
-    if value.dtype != _SINGLE:
-        raise ValueError(f"an array of {value.dtype} where float32 travels: round it before")
-    return _array(value, _SINGLE)
+def _reals(value: RealArray) -> bytes:
+    """Their bytes a number, 4 or 8, then the array."""
+    return bytes([value.itemsize]) + _array(value, _REALS[value.itemsize])
 
 
 class _FieldCodec(NamedTuple):
@@ -201,7 +204,7 @@ _FIELD_CODECS: dict[Any, _FieldCodec] = {
     bytes: _FieldCodec(_blob, _Reader.blob),
     Blobs: _FieldCodec(_blobs, _Reader.blobs),
     FloatArray: _FieldCodec(lambda value: _array(value, _DOUBLE), _Reader.floats),
-    SingleArray: _FieldCodec(_singles, _Reader.singles),
+    RealArray: _FieldCodec(_reals, _Reader.reals),
     RingArray: _FieldCodec(lambda value: _array(value, _RING), _Reader.ring),
 }
 _LAYOUTS: dict[type[Message], tuple[tuple[str, _FieldCodec], ...]] = {}

@@ -11,16 +11,14 @@ from securevfl.data.partition import BatchSchedule
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, PeerError, TrainingDiverged
-from securevfl.job import FdmlSettings, Job
+from securevfl.job import Job
 from securevfl.models.losses import Logistic
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.vertical.fdml_server import (
     SERVER,
-    PulledSingles,
     PulledSums,
     PushedPredictions,
-    PushedSingles,
-    pushed,
+    as_it_travels,
 )
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.pace import Slower
@@ -83,8 +81,7 @@ def test_steps_are_those_of_parties_that_go_so_many_batches_together(
     # The last message is of what is left.
     messages = -(-FEW["rounds"] // together)
     kinds = Counter(type(entry.message) for entry in result.views[SERVER].received())
-    of_predictions = PushedSingles if precision is np.float32 else PushedPredictions
-    assert kinds[of_predictions] == parties * messages
+    assert kinds[PushedPredictions] == parties * messages
     assert kinds[HeldOutPredictions] == parties
     assert result.costs().messages == 2 * parties * messages
 
@@ -157,23 +154,21 @@ def test_what_a_party_pulls_in_single_is_rounded_and_what_it_scores_is_not(
     result = run(breast_cancer, fdml={"precision": "single"})
     double = run(breast_cancer)
     name = breast_cancer.parties[0].name
-    for entry in result.views[name].received(PulledSingles):
-        assert isinstance(entry.message, PulledSingles)
+    for entry in result.views[name].received(PulledSums):
+        assert isinstance(entry.message, PulledSums)
         assert entry.message.values.dtype == np.float32
-    assert not result.views[name].received(PulledSums)
     traffic = [each.costs().bytes_sent for each in (result, double)]
-    headers = 40 * 4 * (6 + 8 + 1 + 16)
+    headers = 40 * 4 * (6 + 8 + 1 + 1 + 16)
     assert traffic[0] - headers == (traffic[1] - headers) / 2
     assert result.clear_loss == pytest.approx(double.clear_loss, rel=1e-5)
     assert result.clear_loss != double.clear_loss
 
 
 def test_predictions_that_leave_float32_are_refused(breast_cancer: VerticalDataset) -> None:
-    settings = FdmlSettings(precision="single")
     for value in (1.1e30, -1e200, np.inf, np.nan):
         with pytest.raises(TrainingDiverged, match="leave float32"):
-            pushed(settings, 0, np.array([[0.0], [value]]))
-    assert pushed(settings, 0, np.array([[1e30]])).values.dtype == np.float32
+            as_it_travels(np.array([[0.0], [value]]), "single")
+    assert as_it_travels(np.array([[1e30]]), "single").dtype == np.float32
     with pytest.raises(TrainingDiverged):
         run(breast_cancer, {"learning_rate": 1e10, "l2": 10.0}, fdml={"precision": "single"})
 
@@ -192,12 +187,15 @@ def test_the_server_takes_all_batches_of_a_message_or_none(
         run(breast_cancer, fdml=SEVERAL, tamper=fewer)
 
 
-def test_doubles_are_refused_where_singles_travel(breast_cancer: VerticalDataset) -> None:
+@pytest.mark.parametrize("receiver", ["server", "party"])
+def test_doubles_are_refused_where_singles_travel(
+    breast_cancer: VerticalDataset, receiver: str
+) -> None:
     def wider(sender: str, to: str, data: bytes) -> bytes:
         message = decode(data)
-        if isinstance(message, PushedSingles):
-            message = PushedPredictions(message.step, message.values.astype(np.float64))
+        if isinstance(message, PushedPredictions if receiver == "server" else PulledSums):
+            message = replace(message, values=message.values.astype(np.float64))
         return encode(message)
 
-    with pytest.raises(PeerError, match="PushedSingles is due"):
+    with pytest.raises(PeerError, match="sent float64 where float32 is due"):
         run(breast_cancer, fdml={"precision": "single"}, tamper=wider)

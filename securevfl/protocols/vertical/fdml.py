@@ -45,7 +45,14 @@ from securevfl.protocols.session.privacy_account import Noise, Visits
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
-from securevfl.protocols.vertical.fdml_server import SERVER, kinds_of, pushed, serve
+from securevfl.protocols.vertical.fdml_server import (
+    SERVER,
+    PulledSums,
+    PushedPredictions,
+    as_it_travels,
+    expect_predictions,
+    serve,
+)
 from securevfl.protocols.vertical.keeping import keeper_of
 from securevfl.protocols.vertical.memory import require_no_session
 from securevfl.protocols.vertical.program import Trained, Training, run_party
@@ -175,7 +182,7 @@ async def work(
     """
     party, model, plan = training.party, training.model, training.plan
     costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
-    loss, (_, pulled_kind) = party.loss, kinds_of(settings)
+    loss, precision = party.loss, settings.precision
     several = settings.batches_a_message
     pull_back: PullBack | None = None
     for first in range(0, plan.rounds, several):
@@ -186,17 +193,17 @@ async def work(
             else:
                 predictions = model.predict(stretch.inputs)
         released = await _released(costs, predictions, training.noise, "predictions", "encrypt")
-        shared = pushed(settings, first, released)
-        await party.channel.send(SERVER, shared)
-        sender, pulled = await party.channel.receive([SERVER], pulled_kind, first)
-        expect_shape(sender, pulled.values, predictions.shape)
+        shared = as_it_travels(released, precision)
+        await party.channel.send(SERVER, PushedPredictions(first, shared))
+        sender, pulled = await party.channel.receive([SERVER], PulledSums, first)
+        expect_predictions(sender, pulled.values, predictions.shape, precision)
         async with costs.compute("local"):
             for index, part in enumerate(stretch.parts, first):
                 inputs, labels = stretch.of(part)
                 if several > 1 or pull_back is None:
                     # At the weights now, as a party's own predictions need not be old.
                     predictions, pull_back = model.linearize(inputs)
-                own = shared.values[part] if settings.own_prediction == "noisy" else predictions
+                own = shared[part] if settings.own_prediction == "noisy" else predictions
                 total = np.add(pulled.values[part], own, dtype=np.float64)
                 steps.begin(index, len(labels))
                 residuals = loss.residuals(total, labels)

@@ -5,13 +5,14 @@ Learns:
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray, SingleArray
+from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import PeerViolation, TrainingDiverged, UnexpectedMessage
 from securevfl.job import FdmlSettings
+from securevfl.models.local_model import Precision
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.gathering import HeldOutPredictions
@@ -21,6 +22,7 @@ from securevfl.wire.codec import StepMessage, message_kind
 
 Staleness = int | Literal["unbounded"]
 SERVER = "server"
+TYPES: dict[Precision, type[np.floating[Any]]] = {"double": np.float64, "single": np.float32}
 
 
 @message_kind(12, stage="round", carries="values")
@@ -30,56 +32,48 @@ class PushedPredictions(StepMessage):
     `step` is the iteration of the first of them.
     """
 
-    values: FloatArray
+    values: RealArray
 
 
 @message_kind(13, stage="round", carries="values")
 class PulledSums(StepMessage):
     """FDML, the server to a party: the newest of the others for the same batches, summed."""
 
-    values: FloatArray
+    values: RealArray
 
 
-@message_kind(95, stage="round", carries="values")
-class PushedSingles(StepMessage):
-    """`PushedPredictions` in float32."""
-
-    values: SingleArray
-
-
-@message_kind(96, stage="round", carries="values")
-class PulledSingles(StepMessage):
-    """`PulledSums` in float32."""
-
-    values: SingleArray
-
-
-Pushed = PushedPredictions | PushedSingles
-Pulled = PulledSums | PulledSingles
 LARGEST_SINGLE = 1e30
 """Sums of any number of such predictions stay in float32."""
 
 
-def pushed(settings: FdmlSettings, step: int, predictions: FloatArray) -> Pushed:
-    """Predictions as they travel to the server.
+def as_it_travels(predictions: FloatArray, precision: Precision) -> RealArray:
+    """Predictions in float64, or rounded to float32.
 
     Raises:
         TrainingDiverged: sums of such could leave float32.
     """
-    if settings.precision == "double":
-        return PushedPredictions(step, predictions)
+    if precision == "double":
+        return predictions
     if not np.abs(predictions).max(initial=0.0) <= LARGEST_SINGLE:
         raise TrainingDiverged(
             "predictions leave float32: use a smaller learning rate, or [fdml] precision = 'double'"
         )
-    return PushedSingles(step, predictions.astype(np.float32))
+    return predictions.astype(np.float32)
 
 
-def kinds_of(settings: FdmlSettings) -> tuple[type[Pushed], type[Pulled]]:
-    """What predictions travel in, there and back."""
-    if settings.precision == "single":
-        return PushedSingles, PulledSingles
-    return PushedPredictions, PulledSums
+def expect_predictions(
+    sender: str, values: RealArray, shape: tuple[int, int], precision: Precision
+) -> None:
+    """Check that a peer's predictions are of the shape and in the precision that the job has.
+
+    Raises:
+        UnexpectedMessage: they are not.
+    """
+    expect_shape(sender, values, shape)
+    if values.dtype != TYPES[precision]:
+        raise UnexpectedMessage(
+            f"{sender} sent {values.dtype} where {TYPES[precision].__name__} is due"
+        )
 
 
 @dataclass(frozen=True)
@@ -110,11 +104,11 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
     """
     workers, rounds, test_rows = plan.facts.names, plan.rounds, plan.facts.test_rows
     shape = (plan.facts.rows, plan.loss.outputs)
-    pushed_kind, pulled_kind = kinds_of(settings)
     hellos = await collect(channel, workers, Hello)
     async with costs.compute(SETUP):
-        dtype = np.float32 if settings.precision == "single" else np.float64
-        newest = {name: np.zeros(shape, dtype) for name in workers}
+        newest: dict[str, RealArray] = {
+            name: np.zeros(shape, TYPES[settings.precision]) for name in workers
+        }
     _require_one_job(hellos, (plan.hash, shape[0], test_rows))
     together, limit = settings.batches_a_message, settings.staleness
 
@@ -128,17 +122,18 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
     slowest = 0
     while slowest < rounds:
         running = [name for name in workers if pushed_by[name] < rounds and name not in waiting]
-        sender, message = await channel.receive(running, pushed_kind)
+        sender, message = await channel.receive(running, PushedPredictions)
         first = pushed_by[sender]
         if message.step != first:
             raise UnexpectedMessage(
                 f"{sender} pushed iteration {message.step} where {first} is due"
             )
-        answers: dict[str, tuple[int, FloatArray]] = {}
+        answers: dict[str, tuple[int, RealArray]] = {}
         async with costs.compute("local"):
             pushed_by[sender] = min(first + together, rounds)
             rows = _rows(plan, first, pushed_by[sender])
-            expect_shape(sender, message.values, (len(rows), shape[1]))
+            due = len(rows), shape[1]
+            expect_predictions(sender, message.values, due, settings.precision)
             newest[sender][rows] = message.values
             waiting[sender] = first, rows
             ended, slowest = slowest, min(pushed_by.values())
@@ -148,7 +143,7 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
                 answers[name] = step, _sum_of_others(newest, name, asked)
             served.refused[sender] += sender in waiting
         for name, (step, others) in answers.items():
-            await channel.send(name, pulled_kind(step, others))  # type: ignore[arg-type]
+            await channel.send(name, PulledSums(step, others))
         if slowest > ended:
             costs.end_round(slowest - ended)
     scored = plan.timetable.test_rows
@@ -169,7 +164,7 @@ def _rows(plan: Plan, first: int, end: int) -> IntArray:
     return np.concatenate([plan.schedule.batch(index) for index in range(first, end)])
 
 
-def _sum_of_others(newest: dict[str, FloatArray], name: str, rows: IntArray) -> FloatArray:
+def _sum_of_others(newest: dict[str, RealArray], name: str, rows: IntArray) -> RealArray:
     others = [values for other, values in newest.items() if other != name]
     total = others[0][rows]
     for values in others[1:]:
