@@ -43,16 +43,17 @@ class Links:
         self._refused: list[str] = []
         self._change = threading.Condition()
         self._path = Path(place) if kind == "unix" else None
+        host, _, port = place.rpartition(":")
+        self._listening = socket.socket(socket.AF_UNIX if self._path else socket.AF_INET)
         try:
-            if self._path is not None:
-                self._listening = socket.socket(socket.AF_UNIX)
-                self._listening.bind(place)
-            else:
-                host, _, port = place.rpartition(":")
-                self._listening = socket.create_server((host, int(port)))
-                place = f"{host}:{self._listening.getsockname()[1]}"
+            if self._path is None:
+                self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listening.bind(place if self._path else (host, int(port)))
         except OSError as error:
+            self._listening.close()
             raise ConfigError(f"{listen}: cannot listen there ({error.strerror})") from error
+        if self._path is None:
+            place = f"{host}:{self._listening.getsockname()[1]}"
         self._listening.listen()
         certificate = self._identity.certificate if self._identity else ""
         self.peer = Peer(f"{kind}:{place}", certificate)
