@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 data = typer.Typer(help="Data sets: list, find, download.", no_args_is_help=True)
 
+Force = Annotated[bool, typer.Option("--force", help="Replace shards that are there.")]
 Name = Annotated[str, typer.Argument(help="Name of a data set.")]
 
 
@@ -106,6 +107,37 @@ def get(
     if not quiet:
         for path in paths:
             sys.stdout.write(f"{path}\n")
+
+
+@data.command("make")
+def make(
+    name: Annotated[Literal["planted-sparse"], typer.Argument(help="Of the set.")],
+    *,
+    to: Annotated[Path, typer.Option(help="The folder to write.")],
+    rows: Annotated[int, typer.Option(help="In all; a tenth is held out.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    force: Force = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Make a set by a seed: shards of three parties, and a job file beside them.
+
+    planted-sparse has 8,700 columns of ones (7,000, 1,000 and 700), 50 to 100 a row, and labels of
+    a planted model; 5,000,000 rows are the size of FDML's paper.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from securevfl.data.planted_sparse import make_planted_sparse
+
+    console = Console(stderr=True)
+    hidden = quiet or not console.is_terminal
+    with Progress(console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(name, total=rows)
+        make_planted_sparse(
+            to, rows, seed, force=force, progress=lambda done: bar.update(task, completed=done)
+        )
+    if not quiet:
+        sys.stdout.write(f"{to / 'job.toml'}\n")
 
 
 def _row(found: "Listing") -> dict[str, Any]:

@@ -1,0 +1,321 @@
+"""Writing a shard as its rows come, in the memory of one block of them.
+
+It is written beside its place and moved there once it is whole, header last: whatever ends the
+writing, there is a whole shard or none. What a kill leaves is overwritten by the next attempt.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.data.growing_arrays import GrowingArray
+from securevfl.data.id_matching import IdFormat
+from securevfl.data.joining import falls_into_test
+from securevfl.data.shards import (
+    FORMAT,
+    HEADER,
+    MOST_COLUMNS,
+    NARROW,
+    Header,
+    duplicates,
+    first_not_ascending,
+    is_shard,
+)
+from securevfl.data.tables import row_digests, rows_fingerprint
+from securevfl.errors import DataError
+from securevfl.files import only_one, sync_folder
+
+
+@dataclass(frozen=True, eq=False)
+class RowIds:
+    """Who some rows are.
+
+    Attributes:
+        text: their ids, N of them.
+        digests: see `tables.row_digests`, shape (N,).
+        held_out: see `joining.falls_into_test`, shape (N,).
+    """
+
+    text: Sequence[str]
+    digests: NDArray[np.uint64]
+    held_out: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, ids: Sequence[str]) -> Self:
+        """Those of ids as they are compared.
+
+        Raises:
+            DataError: an id that is empty or has a line break in it.
+        """
+        if wrong := next((each for each in ids if not each or "\n" in each), None):
+            raise DataError(f"id {wrong!r} has a line break in it")
+        if "" in ids:
+            raise DataError("an id is empty")
+        return cls(ids, row_digests(ids), np.fromiter(map(falls_into_test, ids), bool, len(ids)))
+
+
+class ShardWriter:
+    """A shard in the making; leaving its `with` block whole puts it in its place."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        columns: int | None = None,
+        names: Sequence[str] | None = None,
+        id_format: IdFormat = "text",
+        force: bool = False,
+    ) -> None:
+        """Say what will be written where.
+
+        Args:
+            path: the folder, which must not be there.
+            columns: P; one more than the largest number written where not given.
+            names: of the columns, or None.
+            id_format: how the ids that are written were made comparable.
+            force: replace a shard that is there.
+        """
+        self._path, self._force, self._columns = path, force, columns
+        self._names = None if names is None else tuple(names)
+        self._id_format: IdFormat = id_format
+        self._part = path.with_name(f".{path.name}.part")
+        self._stack = ExitStack()
+        self._rows = self._ones = 0
+        self._largest = -1
+        self._label_codes: dict[str, int] | None = None
+        self._label_kind: Literal["numbers", "names"] | None = None
+
+    def __enter__(self) -> Self:
+        """Begin.
+
+        Raises:
+            DataError: something is in its place, or it cannot be written.
+        """
+        self._require_free()
+        try:
+            self._part.mkdir(parents=True, exist_ok=True)
+            self._stack.enter_context(only_one(self._part / "shard", "shard"))
+            for left in self._part.iterdir():
+                if left.suffix != ".lock":
+                    left.unlink()
+            wide = self._columns is not None and self._columns > NARROW
+            kind = np.dtype(np.uint32 if wide else np.uint16)
+            self._pointers = self._array("pointers", np.dtype(np.int64))
+            self._indices = self._array("indices", kind)
+            self._digests = self._array("digests", np.dtype(np.uint64))
+            self._held_out = self._array("held_out", np.dtype(np.bool_))
+            self._values: GrowingArray | None = None
+            self._labels: GrowingArray | None = None
+            self._ids = self._stack.enter_context((self._part / "ids.txt").open("wb"))
+            self._pointers.append(np.zeros(1, np.int64))
+        except OSError as error:
+            self._discard()
+            raise self._unwritable(error) from error
+        except BaseException:
+            self._discard()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Put it in its place, or remove what there is of it.
+
+        Raises:
+            DataError: no rows, an id twice, or it cannot be written.
+        """
+        try:
+            if kind is None:
+                self._finish()
+        except OSError as failed:
+            raise self._unwritable(failed) from failed
+        finally:
+            self._discard()
+        if isinstance(error, OSError):
+            raise self._unwritable(error) from error
+
+    def append(
+        self,
+        ids: RowIds,
+        lengths: NDArray[np.int64],
+        indices: NDArray[np.integer[Any]],
+        values: NDArray[np.floating[Any]] | None = None,
+        labels: NDArray[np.float64] | Sequence[str] | None = None,
+    ) -> None:
+        """Write some more rows.
+
+        Args:
+            ids: of N' rows.
+            lengths: entries of each row, shape (N',).
+            indices: columns of the entries, row by row, ascending within a row, each once.
+            values: of the entries; None where all are 1.
+            labels: N' numbers or names; in every call or in none.
+
+        Raises:
+            DataError: column numbers that do not ascend or are not there, values or labels that are
+                not finite, or labels that are missing or of another kind than before.
+            OSError: they cannot be written.
+        """
+        ends = np.cumsum(lengths)
+        pointers = np.concatenate([[0], ends])
+        self._check(pointers, indices, values)
+        if self._largest >= NARROW:
+            self._indices.become(np.dtype(np.uint32))
+        self._write_values(len(indices), values)
+        self._write_labels(labels)
+        self._indices.append(indices)
+        self._pointers.append(self._ones + ends)
+        self._digests.append(ids.digests)
+        self._held_out.append(ids.held_out)
+        self._ids.write("".join(f"{row_id}\n" for row_id in ids.text).encode())
+        self._rows += len(lengths)
+        self._ones += len(indices)
+
+    def _check(
+        self,
+        pointers: NDArray[np.int64],
+        indices: NDArray[np.integer[Any]],
+        values: NDArray[np.floating[Any]] | None,
+    ) -> None:
+        if (row := first_not_ascending(indices, pointers)) is not None:
+            raise DataError(f"row {self._rows + row}: its column numbers do not ascend")
+        if len(indices):
+            limit = MOST_COLUMNS if self._columns is None else self._columns
+            smallest, largest = int(indices.min()), int(indices.max())
+            if smallest < 0 or largest >= limit:
+                wrong = smallest if smallest < 0 else largest
+                raise DataError(f"column number {wrong}, expected 0 to {limit - 1}")
+            self._largest = max(self._largest, largest)
+        if values is not None and (unusable := int((~np.isfinite(values)).sum())):
+            raise DataError(f"{unusable} NaN or infinite values")
+
+    def _write_values(self, entries: int, values: NDArray[np.floating[Any]] | None) -> None:
+        if values is None or (values == 1).all():
+            if self._values is not None:
+                self._values.append(np.ones(entries, self._values.kind))
+            return
+        if self._values is None:
+            self._values = self._array("values", np.dtype(np.float32))
+            self._values.append_ones(self._ones)
+        with np.errstate(over="ignore", under="ignore"):
+            survives = (values.astype(np.float32) == values).all()
+        if not survives:
+            self._values.become(np.dtype(np.float64))
+        self._values.append(values)
+
+    def _write_labels(self, labels: NDArray[np.float64] | Sequence[str] | None) -> None:
+        kind: Literal["numbers", "names"] | None = None
+        if labels is not None:
+            kind = "numbers" if isinstance(labels, np.ndarray) else "names"
+        if self._rows and kind != self._label_kind:
+            said = {None: "none", "numbers": "numbers", "names": "text"}
+            raise DataError(
+                f"labels are {said[kind]} from row {self._rows} on and {said[self._label_kind]} "
+                "before"
+            )
+        self._label_kind = kind
+        if labels is None:
+            return
+        if isinstance(labels, np.ndarray):
+            if unusable := int((~np.isfinite(labels)).sum()):
+                raise DataError(f"{unusable} NaN or infinite labels")
+            codes: NDArray[Any] = labels
+        else:
+            self._label_codes = known = self._label_codes or {}
+            codes = np.array([known.setdefault(label, len(known)) for label in labels], np.int32)
+        if self._labels is None:
+            self._labels = self._array("labels", codes.dtype)
+        self._labels.append(codes)
+
+    def _finish(self) -> None:
+        if not self._rows:
+            raise DataError(f"shard {self._path}: no rows")
+        columns = self._largest + 1 if self._columns is None else self._columns
+        if columns < 1:
+            raise DataError(f"shard {self._path}: no entries, expected at least 1")
+        digests: NDArray[np.uint64] = np.asarray(self._digests.mapped())
+        if double := duplicates(digests):
+            raise DataError(f"shard {self._path}: {double} duplicate ids")
+        classes = self._sort_classes()
+        header = Header(
+            FORMAT,
+            self._rows,
+            columns,
+            self._ones,
+            "uint16" if self._indices.kind == np.uint16 else "uint32",
+            None if self._values is None else _value_type(self._values.kind),
+            self._label_kind,
+            classes,
+            self._names,
+            self.first,
+            self._id_format,
+            rows_fingerprint(digests),
+        )
+        del digests
+        self._stack.close()
+        with suppress(FileNotFoundError):
+            (self._part / "shard.lock").unlink()
+        (self._part / HEADER).write_text(json.dumps(asdict(header), indent=1) + "\n", "utf-8")
+        sync_folder(self._part)
+        self._require_free()
+        if self._path.exists():
+            shutil.rmtree(self._path)
+        self._part.rename(self._path)
+
+    first: Literal[0, 1] = 1
+    """The number of the first column, where columns have no names."""
+
+    def _sort_classes(self) -> tuple[str, ...]:
+        """Names of classes sorted, the written numbers changed to theirs."""
+        if self._label_codes is None or self._labels is None:
+            return ()
+        names = sorted(self._label_codes)
+        order = np.empty(len(names), np.int32)
+        order[[self._label_codes[name] for name in names]] = np.arange(len(names))
+        self._labels.change(lambda codes: order[codes])
+        return tuple(names)
+
+    def shift_columns(self, by: int) -> None:
+        """Move all entries that were written to columns of lower numbers.
+
+        Args:
+            by: how much; the smallest number written is not below.
+        """
+        self._indices.change(lambda indices: indices - indices.dtype.type(by))
+        self._largest -= by
+        if self._columns is not None:
+            self._columns -= by
+
+    def _require_free(self) -> None:
+        path = self._path
+        if not path.exists():
+            return
+        if not self._force:
+            raise DataError(f"{path} is there already; --force replaces a shard")
+        if not is_shard(path):
+            raise DataError(f"{path} is there already and is no shard: it is not replaced")
+
+    def _array(self, name: str, kind: np.dtype[Any]) -> GrowingArray:
+        return self._stack.enter_context(GrowingArray(self._part / f"{name}.npy", kind))
+
+    def _discard(self) -> None:
+        self._stack.close()
+        shutil.rmtree(self._part, ignore_errors=True)
+
+    def _unwritable(self, error: OSError) -> DataError:
+        return DataError(f"shard {self._path} cannot be written: {error.strerror or error}")
+
+
+def _value_type(kind: np.dtype[Any]) -> Literal["float32", "float64"]:
+    return "float32" if kind == np.float32 else "float64"

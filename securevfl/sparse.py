@@ -1,0 +1,428 @@
+"""Rows of few ones among many columns: CSR, in memory or memory-mapped, and what models ask of X.
+
+`SparseRows` stands wherever X does: `x @ weights`, `x.T @ residuals`, `x[rows]`, `len(x)` and
+`x.shape` mean what they mean for an array. Standardizing would fill every cell, so that it is never
+stored: (X − 1·sᵀ)D⁻¹θ = X(D⁻¹θ) − 1·(sᵀD⁻¹θ), a product of what is stored and one number an output.
+Nothing is ever densified but by `toarray`. Products accumulate in float64, by scipy's CSR kernels
+(docs/decisions/0038-sparse-rows.md), and go through long tables block by block, so that no copy of
+one is made.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypeVar, override
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.errors import ConfigError, DataError
+from securevfl.shown import Shown
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+BLOCK_ONES = 1 << 20
+"""Stored cells that are worked on at a time: some 12 MiB."""
+
+Indices = NDArray[np.uint16 | np.uint32]
+Values = NDArray[np.float32 | np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SparseRows(Shown):
+    """X of shape (rows, P), or (rows, P + 1) with a constant column of ones at its end.
+
+    Attributes:
+        pointers: shape (rows + 1,), int64: row i has the stored cells pointers[i]:pointers[i + 1].
+        indices: columns of the stored cells, ascending within a row, each once.
+        values: of the stored cells; None where all are 1.
+        columns: P.
+        shift: what is subtracted from every column, shape (P,); None for nothing.
+        scale: what divides every column after that, shape (P,).
+        constant: whether a column of ones follows the P stored ones.
+
+    Raises:
+        DataError: arrays of other types, or of sizes that do not fit each other.
+    """
+
+    pointers: NDArray[np.int64]
+    indices: Indices
+    values: Values | None
+    columns: int
+    shift: FloatArray | None = None
+    scale: FloatArray | None = None
+    constant: bool = False
+
+    # No operator of numpy's takes this for an array of one object.
+    __array_ufunc__ = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without reading the cells; products check these."""
+        if self.pointers.dtype != np.int64 or self.pointers.ndim != 1 or not len(self.pointers):
+            raise DataError("sparse rows: pointers are int64 numbers, one more than rows")
+        if self.indices.dtype not in (np.uint16, np.uint32):
+            raise DataError(f"sparse rows: indices are uint16 or uint32, not {self.indices.dtype}")
+        if self.values is not None and self.values.dtype not in (np.float32, np.float64):
+            raise DataError(f"sparse rows: values are float32 or 64, not {self.values.dtype}")
+        cells = len(self.indices) if self.values is None else len(self.values)
+        if not self.pointers[0] == 0 or not self.pointers[-1] == len(self.indices) == cells:
+            raise DataError(
+                f"sparse rows: pointers from {self.pointers[0]} to {self.pointers[-1]}, with "
+                f"{len(self.indices)} indices and {cells} values"
+            )
+        if (self.shift is None) != (self.scale is None):
+            raise DataError("sparse rows: a shift goes with a scale")
+
+    @classmethod
+    def of(cls, dense: FloatArray) -> Self:
+        """The cells that are not 0 of an array of shape (rows, P)."""
+        rows, indices = np.nonzero(dense)
+        values: FloatArray = dense[rows, indices]
+        pointers = np.searchsorted(rows, np.arange(len(dense) + 1)).astype(np.int64)
+        narrow = dense.shape[1] <= np.iinfo(np.uint16).max + 1
+        return cls(
+            pointers,
+            indices.astype(np.uint16) if narrow else indices.astype(np.uint32),
+            None if (values == 1).all() else values,
+            dense.shape[1],
+        )
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """Its size."""
+        return {"rows": len(self), "columns": self.columns, "stored cells": self.nnz}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, P), or (rows, P + 1)."""
+        return len(self), self.columns + self.constant
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return 2
+
+    @property
+    def nnz(self) -> int:
+        """How many cells are stored."""
+        return len(self.indices)
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is stored."""
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[NDArray[Any], ...]:
+        """What is stored."""
+        values = () if self.values is None else (self.values,)
+        return self.pointers, self.indices, *values
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.pointers) - 1
+
+    def __getitem__(self, rows: IntArray | NDArray[np.bool_] | slice) -> Self:
+        """Some rows: of a slice in steps of 1 views, of numbers or a mask copies."""
+        if isinstance(rows, slice):
+            first, end, step = rows.indices(len(self))
+            if step == 1:
+                return self._between(first, max(first, end))
+            rows = np.arange(first, end, step)
+        elif rows.dtype == np.bool_:
+            if rows.shape != (len(self),):
+                raise IndexError(f"a mask of shape {rows.shape} for {len(self)} rows")
+            rows = np.flatnonzero(rows)
+        # A map's own indexing is slower than that of the array it is.
+        ends = np.asarray(self.pointers)
+        rows = np.where(rows < 0, rows + len(self), rows)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"row {rows.max()} of {len(self)}")
+        starts = ends[rows]
+        counts = ends[rows + 1] - starts
+        pointers = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=pointers[1:])
+        cells = np.arange(pointers[-1]) + np.repeat(starts - pointers[:-1], counts)
+        return replace(
+            self,
+            pointers=pointers,
+            indices=np.asarray(self.indices)[cells],
+            values=None if self.values is None else np.asarray(self.values)[cells],
+        )
+
+    def _between(self, first: int, end: int) -> Self:
+        pointers = np.asarray(self.pointers)[first : end + 1]
+        start, stop = int(pointers[0]), int(pointers[-1])
+        return replace(
+            self,
+            pointers=pointers - start if start else pointers,
+            indices=np.asarray(self.indices)[start:stop],
+            values=None if self.values is None else np.asarray(self.values)[start:stop],
+        )
+
+    def blocks(self) -> Iterator[tuple[slice, Self]]:
+        """All rows in order, as views of `BLOCK_ONES` stored cells at most, or of one row."""
+        if self.nnz <= BLOCK_ONES:
+            yield slice(0, len(self)), self
+            return
+        pointers = np.asarray(self.pointers)
+        bounds = [0]
+        while bounds[-1] < len(self):
+            end = int(np.searchsorted(pointers, pointers[bounds[-1]] + BLOCK_ONES, "right")) - 1
+            bounds.append(max(end, bounds[-1] + 1))
+        for first, end in pairwise(bounds):
+            yield slice(first, end), self._between(first, end)
+
+    def check(self) -> None:
+        """Read all that is stored, and refuse it where a product could not be what it says.
+
+        Raises:
+            DataError: pointers that descend, indices beyond P, or not ascending within a row.
+        """
+        for rows, block in self.blocks():
+            indices = block.stored.indices
+            rises = np.diff(indices) > 0
+            # Between the last of a row and the first of the next nothing is expected.
+            ends = block.pointers[1:-1]
+            rises[ends[(ends > 0) & (ends < len(indices))] - 1] = True
+            if not rises.all():
+                row = int(np.searchsorted(block.pointers, np.argmin(rises), "right")) - 1
+                raise DataError(f"sparse rows: indices of row {rows.start + row} do not ascend")
+
+    def unusable(self) -> IntArray:
+        """Stored NaN and infinite values by column, shape (P,)."""
+        counts = np.zeros(self.columns, np.int64)
+        for _, block in self.blocks():
+            if block.values is not None:
+                at = block.indices[~np.isfinite(block.values)]
+                counts += np.bincount(at, minlength=self.columns)
+        return counts
+
+    def standardized(self, shift: FloatArray, scale: FloatArray) -> Self:
+        """These rows with `shift` subtracted from every column, which `scale` then divides.
+
+        Raises:
+            ValueError: they have been, or another number of columns.
+        """
+        if (
+            self.shift is not None
+            or self.constant
+            or not shift.shape == scale.shape == (self.columns,)
+        ):
+            raise ValueError("sparse rows are standardized once, before a constant column is added")
+        return replace(self, shift=shift, scale=scale)
+
+    def with_constant(self) -> Self:
+        """These rows with a column of ones at the end."""
+        if self.constant:
+            raise ValueError("sparse rows have their constant column")
+        return replace(self, constant=True)
+
+    def __matmul__(self, weights: FloatArray) -> FloatArray:
+        """Xθ, of shape (rows, C) for θ of shape (P', C), or (rows,) for (P',)."""
+        if len(weights) != self.shape[1]:
+            raise ValueError(f"{self.shape[1]} columns, and weights of shape {weights.shape}")
+        own = weights[: self.columns]
+        if self.scale is not None:
+            own = (own.T / self.scale).T
+        products: FloatArray = np.empty((len(self), *weights.shape[1:]))
+        for rows, block in self.blocks():
+            products[rows] = block.stored @ own
+        if self.shift is not None:
+            products -= self.shift @ own
+        if self.constant:
+            products += weights[-1]
+        return products
+
+    @property
+    def T(self) -> "Transposed":  # noqa: N802  # as of an array
+        """Xᵀ, to be multiplied."""
+        return Transposed(self)
+
+    @cached_property
+    def stored(self) -> "csr_array[Any]":
+        """What is stored, not shifted, as scipy's kernels take it; of a batch or a block.
+
+        Raises:
+            DataError: pointers that descend or indices beyond P, with which a kernel would read
+                memory that is not these rows'.
+        """
+        from scipy.sparse import csr_array  # noqa: PLC0415  # slow to import
+
+        if (np.diff(self.pointers) < 0).any():
+            raise DataError("sparse rows: pointers descend")
+        if self.nnz and int(self.indices.max()) >= self.columns:
+            raise DataError(
+                f"sparse rows: index {self.indices.max()}, expected 0 to {self.columns - 1}"
+            )
+        values = _ones(self.nnz) if self.values is None else self.values.astype(np.float64)
+        kind = np.int32 if max(self.nnz, self.columns) <= np.iinfo(np.int32).max else np.int64
+        cells = values, self.indices.astype(kind), self.pointers.astype(kind)
+        return csr_array(cells, shape=(len(self), self.columns))
+
+    def moments(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+        """Mean, deviation, and whether all values are the same, of what is stored; shapes (P,)."""
+        first = self[:1].stored.toarray()[0]
+        rows, counts, sums, others = len(self), *np.zeros((3, self.columns))
+        for _, block in self.blocks():
+            cells = block.stored
+            counts += np.bincount(cells.indices, minlength=self.columns)
+            sums += np.bincount(cells.indices, cells.data, self.columns)
+            others += np.bincount(cells.indices, cells.data != first[cells.indices], self.columns)
+        mean = sums / rows
+        # Of cells that are not stored; then of those that are.
+        squares = (rows - counts) * mean**2
+        for _, block in self.blocks():
+            cells = block.stored
+            deviations = cells.data - mean[cells.indices]
+            squares += np.bincount(cells.indices, deviations**2, self.columns)
+        return mean, np.sqrt(squares / rows), (others == 0) & ((counts == rows) | (first == 0))
+
+    def cells(self) -> Iterator[FloatArray]:
+        """The numbers in stored cells, block by block, and those in all others."""
+        filled = np.zeros(self.columns)
+        for _, block in self.blocks():
+            cells = block.stored
+            filled += np.bincount(cells.indices, minlength=self.columns)
+            if self.shift is None or self.scale is None:
+                yield cells.data
+            else:
+                yield (cells.data - self.shift[cells.indices]) / self.scale[cells.indices]
+        empty = np.zeros(self.columns) if self.shift is None else -self.shift
+        if self.scale is not None:
+            empty /= self.scale
+        yield empty[filled < len(self)]
+        yield np.ones(int(self.constant))
+
+    def lengths(self) -> FloatArray:
+        """Euclidean lengths of rows, shape (rows,); never less than they are but by rounding."""
+        squares: FloatArray = np.empty(len(self))
+        empty = np.zeros(self.columns)
+        if self.shift is not None and self.scale is not None:
+            empty = (self.shift / self.scale) ** 2
+        for rows, block in self.blocks():
+            cells = block.stored
+            values = cells.data
+            if self.shift is not None and self.scale is not None:
+                values = (values - self.shift[cells.indices]) / self.scale[cells.indices]
+            row = np.repeat(np.arange(len(block)), np.diff(block.pointers))
+            filled = np.bincount(row, values**2, len(block))
+            instead = np.bincount(row, empty[cells.indices], len(block))
+            squares[rows] = filled + np.maximum(empty.sum() - instead, 0.0)
+        return np.sqrt(squares + self.constant)
+
+    def gram(self) -> FloatArray:
+        """XᵀX, shape (P', P'): for few columns."""
+        total: FloatArray = np.zeros((self.shape[1], self.shape[1]))
+        own, sums = total[: self.columns, : self.columns], self.T @ np.ones(len(self))
+        for _, block in self.blocks():
+            own += (block.stored.T @ block.stored).toarray()
+        if self.shift is not None and self.scale is not None:
+            # What is stored sums to sums·D + N·s; (S − 1sᵀ)ᵀ(S − 1sᵀ), then the same over D twice.
+            shifted = self.scale * sums[: self.columns]
+            outer = np.multiply.outer(shifted, self.shift)
+            own -= outer + outer.T + len(self) * np.multiply.outer(self.shift, self.shift)
+            own /= np.multiply.outer(self.scale, self.scale)
+        if self.constant:
+            total[-1], total[:, -1] = sums, sums
+        return total
+
+    def toarray(self) -> FloatArray:
+        """All of X as an array: for few rows, or few columns."""
+        dense: FloatArray = np.empty(self.shape)
+        for rows, block in self.blocks():
+            dense[rows, : self.columns] = block.stored.toarray()
+        if self.shift is not None and self.scale is not None:
+            dense[:, : self.columns] -= self.shift
+            dense[:, : self.columns] /= self.scale
+        if self.constant:
+            dense[:, -1] = 1.0
+        return dense
+
+    def __array__(self, *args: object, **options: object) -> NoReturn:
+        """Refused: an array of these rows may not fit memory.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("sparse rows do not become an array by themselves")
+
+
+Matrix = FloatArray | SparseRows
+"""X, dense or sparse."""
+AnyRows = TypeVar("AnyRows", bound=Matrix, default=FloatArray, covariant=True)  # noqa: PLC0105
+"""Of what holds rows of some kind: dense ones where it does not say."""
+SameRows = TypeVar("SameRows", FloatArray, SparseRows, Matrix)
+"""Of what gives rows of the kind that it takes."""
+
+
+def values_of(x: Matrix) -> Iterator[FloatArray]:
+    """Arrays whose numbers are those of X's cells, at least one array."""
+    return x.cells() if isinstance(x, SparseRows) else iter((x,))
+
+
+def lengths_of(x: Matrix) -> FloatArray:
+    """Euclidean lengths of rows, shape (rows,)."""
+    return x.lengths() if isinstance(x, SparseRows) else np.linalg.norm(x, axis=1)
+
+
+def dense(x: Matrix) -> FloatArray:
+    """X as an array, whatever it was: of few rows, or few columns."""
+    return x.toarray() if isinstance(x, SparseRows) else x
+
+
+def require_dense(x: Matrix, what: str) -> FloatArray:
+    """X, which is an array already.
+
+    Raises:
+        ConfigError: it is sparse.
+    """
+    if isinstance(x, SparseRows):
+        raise ConfigError(f"{what} takes dense columns, and these are sparse: see the how-to")
+    return x
+
+
+@dataclass(frozen=True, eq=False)
+class Transposed:
+    """Xᵀ of sparse rows."""
+
+    rows: SparseRows
+
+    __array_ufunc__ = None
+
+    def __matmul__(self, residuals: Matrix) -> FloatArray:
+        """Xᵀd, of shape (P', C) for d of shape (rows, C), or (P',) for (rows,); or XᵀX."""
+        x = self.rows
+        if isinstance(residuals, SparseRows):
+            return x.gram()
+        if len(residuals) != len(x):
+            raise ValueError(f"{len(x)} rows, and residuals of shape {residuals.shape}")
+        total: FloatArray = np.zeros((x.shape[1], *residuals.shape[1:]))
+        own, summed = total[: x.columns], residuals.sum(axis=0)
+        for rows, block in x.blocks():
+            own += block.stored.T @ residuals[rows]
+        if x.shift is not None and x.scale is not None:
+            own -= np.multiply.outer(x.shift, summed)
+            own /= x.scale if own.ndim == 1 else x.scale[:, None]
+        if x.constant:
+            total[-1] = summed
+        return total
+
+    def __rmatmul__(self, left: FloatArray) -> FloatArray:
+        """Of shape (n, rows) for one of shape (n, P')."""
+        return (self.rows @ left.T).T
+
+
+@cache
+def _most_ones(cells: int) -> FloatArray:
+    ones: FloatArray = np.ones(cells)
+    ones.flags.writeable = False
+    return ones
+
+
+def _ones(cells: int) -> FloatArray:
+    return _most_ones(BLOCK_ONES)[:cells] if cells <= BLOCK_ONES else np.ones(cells)
