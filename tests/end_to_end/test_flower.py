@@ -1,0 +1,88 @@
+"""Flower's two engines against this project's own simulation: the same clients, batches and θ.
+
+In processes of their own: Flower and Ray warn, and leave threads behind.
+"""
+
+import importlib.metadata
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra securevfl[flower] is not installed")
+
+from securevfl.protocols.horizontal.simulation import simulate_federation
+from tests.flower_app import of, problems, start, vector_of
+
+ROOT = Path(__file__).parents[2]
+APP = """
+from tests.flower_app import client, server
+
+client_app = client({methods!r}, 2, 3)
+server_app = server({methods!r}, 2, 3, {file!r})
+"""
+PROJECT = """
+[project]
+name = "quadratics"
+version = "1.0.0"
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "tests"
+
+[tool.flwr.app.components]
+serverapp = "quadratics:server_app"
+clientapp = "quadratics:client_app"
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def require_same(file: Path, methods: tuple[str, ...], clients: int, rounds: int) -> None:
+    """θ after every round, of Flower and of our own simulation."""
+    found = np.load(file)
+    every = problems(clients)
+    ours = [every[index] for index in found["whose"]]
+    for method in methods:
+        assert found[method].shape == (rounds + 1, 12)
+        for done in range(1, rounds + 1):
+            expected = simulate_federation(ours, of(method, clients, done), vector_of(start()))
+            np.testing.assert_allclose(
+                found[method][done], expected.state.weights, rtol=0, atol=1e-6
+            )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, str]:
+    """An environment without telemetry whose home is empty, and Flower's commands in its PATH."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for entry in importlib.metadata.distribution("flwr").entry_points:
+        script = f"#!{sys.executable}\nfrom {entry.module} import {entry.attr}\n{entry.attr}()\n"
+        (commands / entry.name).write_text(script, "utf-8")
+        (commands / entry.name).chmod(0o700)
+    return {
+        **os.environ,
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "FLWR_HOME": str(tmp_path / "flower"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def test_flowers_simulation_trains_as_ours_does(place: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "found.npz"
+    command = [sys.executable, "-m", "tests.flower_app", str(file)]
+    done = subprocess.run(  # noqa: S603
+        command, env=place, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    require_same(file, ("fedavg", "fedbcgd", "fedbcgd+"), 6, 10)
