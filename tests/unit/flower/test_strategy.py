@@ -28,6 +28,7 @@ from securevfl.errors import ConfigError, MalformedMessage, PeerViolation, Unexp
 from securevfl.flower import FederationStrategy, UploadsBlock, arrays_of, client_app, vector_of
 from securevfl.protocols.horizontal.compressed import Compressed
 from securevfl.protocols.horizontal.compression import TopK
+from securevfl.protocols.horizontal.handing import Sealed
 from securevfl.protocols.horizontal.methods import METHODS
 from securevfl.protocols.horizontal.simulation import World, simulate_federation
 from securevfl.protocols.horizontal.uploads import Coding, Plain
@@ -95,7 +96,7 @@ def over(grid: Grid, method: str, coding: Coding | None = None) -> FederationStr
 
 def expected(method: str, coding: Coding | None = None) -> RealArray:
     by = of(method, CLIENTS, ROUNDS)
-    world = World(coding=coding or Plain())
+    world = World(handing=Sealed(coding or Plain()))
     ended = simulate_federation(problems(CLIENTS), by, vector_of(start()), world)
     return ended.state.weights
 
