@@ -45,7 +45,7 @@ def client_app(
         broadcast = Broadcast(orders.round_index, orders.client, orders.block, weights, control)
         kept = _kept(context, orders.counted)
         result = local_training(problem_of(context), federation, broadcast, kept)
-        upload, new = coding.seal(result.upload, broadcast, result.state)
+        upload, new = coding.seal(federation, result.upload, broadcast, result.state)
         context.state[_KEPT] = record_of_state(kept)
         context.state[_NEW] = record_of_state(new)
         context.state[_ROUND] = ConfigRecord({"index": orders.round_index})

@@ -109,7 +109,7 @@ def test_every_method_comes_to_what_our_own_simulation_comes_to(method: str) -> 
 
 
 def test_codings_travel_too_and_keep_what_they_leave_out() -> None:
-    coding = Compressed(of("fedbcgd+", CLIENTS, ROUNDS), TopK(0.4))
+    coding = Compressed(TopK(0.4))
     found = over(LocalGrid(own_client("fedbcgd+", coding)), "fedbcgd+", coding)
     np.testing.assert_allclose(found.state.weights, expected("fedbcgd+", coding), rtol=0, atol=1e-6)
 
