@@ -18,8 +18,9 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
         DataError: missing or malformed data.
     """
     from securevfl.data.csv_format import GivenFormat
-    from securevfl.data.joining import load_files
     from securevfl.data.own_files import FileSource
+    from securevfl.data.sharded import load_parties
+    from securevfl.data.shards import is_shard, read_header
     from securevfl.data.sources import load
 
     if job.job.dataset is not None:
@@ -27,8 +28,15 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
     sources = []
     for party in job.party:
         if party.data is None:
-            raise ConfigError(f"party {party.name!r}: data is missing, expected a file")
-        if (party.label_column is not None) != (party.role == "label"):
+            raise ConfigError(f"party {party.name!r}: data is missing, expected a file or a shard")
+        path = beside / party.data
+        if is_shard(path):
+            if (read_header(path).labels is not None) != (party.role == "label"):
+                raise ConfigError(
+                    f"party {party.name!r} with role {party.role!r}: the label party's shard, and "
+                    "only it, has labels"
+                )
+        elif (party.label_column is not None) != (party.role == "label"):
             raise ConfigError(
                 f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
                 "has a label_column"
@@ -36,7 +44,7 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
         sources.append(
             FileSource(
                 name=party.name,
-                path=beside / party.data,
+                path=path,
                 id_column=party.id_column,
                 label_column=party.label_column,
                 features=party.features,
@@ -47,4 +55,4 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
                 preprocess=party.preprocess or job.preprocess,
             )
         )
-    return load_files(sources, regression=job.job.loss == "squared")
+    return load_parties(sources, regression=job.job.loss == "squared")
