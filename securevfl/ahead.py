@@ -11,6 +11,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.vertical.program import MadeAhead, run_ahead
 from securevfl.runtime.costs import JobCosts, job_costs
 from securevfl.runtime.simulation import simulate
+from securevfl.sparse import Matrix
 from securevfl.training import Environment, resolved, workplace_of
 
 
@@ -42,7 +43,7 @@ def require_ahead(plan: Plan) -> None:
         )
 
 
-def make_ahead(job: Job, dataset: VerticalDataset, environment: Environment) -> Made:
+def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Made:
     """Make the pads of a job, and write them to `environment.pads`.
 
     Raises:

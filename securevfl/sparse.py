@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
+from typing_extensions import TypeVar, override
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.errors import DataError
+from securevfl.errors import ConfigError, DataError
 from securevfl.shown import Shown
 
 if TYPE_CHECKING:
@@ -114,8 +114,13 @@ class SparseRows(Shown):
     @property
     def nbytes(self) -> int:
         """Of what is stored."""
-        values = 0 if self.values is None else self.values.nbytes
-        return self.pointers.nbytes + self.indices.nbytes + values
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[NDArray[Any], ...]:
+        """What is stored."""
+        values = () if self.values is None else (self.values,)
+        return self.pointers, self.indices, *values
 
     def __len__(self) -> int:
         """How many rows."""
@@ -159,18 +164,43 @@ class SparseRows(Shown):
             values=None if self.values is None else np.asarray(self.values)[start:stop],
         )
 
-    def blocks(self, cells: int = BLOCK_ONES) -> Iterator[tuple[slice, Self]]:
-        """All rows in order, as views of so many stored cells at most, or of one row."""
-        if self.nnz <= cells:
+    def blocks(self) -> Iterator[tuple[slice, Self]]:
+        """All rows in order, as views of `BLOCK_ONES` stored cells at most, or of one row."""
+        if self.nnz <= BLOCK_ONES:
             yield slice(0, len(self)), self
             return
         pointers = np.asarray(self.pointers)
         bounds = [0]
         while bounds[-1] < len(self):
-            end = int(np.searchsorted(pointers, pointers[bounds[-1]] + cells, "right")) - 1
+            end = int(np.searchsorted(pointers, pointers[bounds[-1]] + BLOCK_ONES, "right")) - 1
             bounds.append(max(end, bounds[-1] + 1))
         for first, end in pairwise(bounds):
             yield slice(first, end), self._between(first, end)
+
+    def check(self) -> None:
+        """Read all that is stored, and refuse it where a product could not be what it says.
+
+        Raises:
+            DataError: pointers that descend, indices beyond P, or not ascending within a row.
+        """
+        for rows, block in self.blocks():
+            indices = block.stored.indices
+            rises = np.diff(indices) > 0
+            # Between the last of a row and the first of the next nothing is expected.
+            ends = block.pointers[1:-1]
+            rises[ends[(ends > 0) & (ends < len(indices))] - 1] = True
+            if not rises.all():
+                row = int(np.searchsorted(block.pointers, np.argmin(rises), "right")) - 1
+                raise DataError(f"sparse rows: indices of row {rows.start + row} do not ascend")
+
+    def unusable(self) -> IntArray:
+        """Stored NaN and infinite values by column, shape (P,)."""
+        counts = np.zeros(self.columns, np.int64)
+        for _, block in self.blocks():
+            if block.values is not None:
+                at = block.indices[~np.isfinite(block.values)]
+                counts += np.bincount(at, minlength=self.columns)
+        return counts
 
     def standardized(self, shift: FloatArray, scale: FloatArray) -> Self:
         """These rows with `shift` subtracted from every column, which `scale` then divides.
@@ -234,6 +264,73 @@ class SparseRows(Shown):
         cells = values, self.indices.astype(kind), self.pointers.astype(kind)
         return csr_array(cells, shape=(len(self), self.columns))
 
+    def moments(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+        """Mean, deviation, and whether all values are the same, of what is stored; shapes (P,)."""
+        first = self[:1].stored.toarray()[0]
+        rows, counts, sums, others = len(self), *np.zeros((3, self.columns))
+        for _, block in self.blocks():
+            cells = block.stored
+            counts += np.bincount(cells.indices, minlength=self.columns)
+            sums += np.bincount(cells.indices, cells.data, self.columns)
+            others += np.bincount(cells.indices, cells.data != first[cells.indices], self.columns)
+        mean = sums / rows
+        # Of cells that are not stored; then of those that are.
+        squares = (rows - counts) * mean**2
+        for _, block in self.blocks():
+            cells = block.stored
+            deviations = cells.data - mean[cells.indices]
+            squares += np.bincount(cells.indices, deviations**2, self.columns)
+        return mean, np.sqrt(squares / rows), (others == 0) & ((counts == rows) | (first == 0))
+
+    def cells(self) -> Iterator[FloatArray]:
+        """The numbers in stored cells, block by block, and those in all others."""
+        filled = np.zeros(self.columns)
+        for _, block in self.blocks():
+            cells = block.stored
+            filled += np.bincount(cells.indices, minlength=self.columns)
+            if self.shift is None or self.scale is None:
+                yield cells.data
+            else:
+                yield (cells.data - self.shift[cells.indices]) / self.scale[cells.indices]
+        empty = np.zeros(self.columns) if self.shift is None else -self.shift
+        if self.scale is not None:
+            empty /= self.scale
+        yield empty[filled < len(self)]
+        yield np.ones(int(self.constant))
+
+    def lengths(self) -> FloatArray:
+        """Euclidean lengths of rows, shape (rows,); never less than they are but by rounding."""
+        squares: FloatArray = np.empty(len(self))
+        empty = np.zeros(self.columns)
+        if self.shift is not None and self.scale is not None:
+            empty = (self.shift / self.scale) ** 2
+        for rows, block in self.blocks():
+            cells = block.stored
+            values = cells.data
+            if self.shift is not None and self.scale is not None:
+                values = (values - self.shift[cells.indices]) / self.scale[cells.indices]
+            row = np.repeat(np.arange(len(block)), np.diff(block.pointers))
+            filled = np.bincount(row, values**2, len(block))
+            instead = np.bincount(row, empty[cells.indices], len(block))
+            squares[rows] = filled + np.maximum(empty.sum() - instead, 0.0)
+        return np.sqrt(squares + self.constant)
+
+    def gram(self) -> FloatArray:
+        """XᵀX, shape (P', P'): for few columns."""
+        total: FloatArray = np.zeros((self.shape[1], self.shape[1]))
+        own, sums = total[: self.columns, : self.columns], self.T @ np.ones(len(self))
+        for _, block in self.blocks():
+            own += (block.stored.T @ block.stored).toarray()
+        if self.shift is not None and self.scale is not None:
+            # What is stored sums to sums·D + N·s; (S − 1sᵀ)ᵀ(S − 1sᵀ), then the same over D twice.
+            shifted = self.scale * sums[: self.columns]
+            outer = np.multiply.outer(shifted, self.shift)
+            own -= outer + outer.T + len(self) * np.multiply.outer(self.shift, self.shift)
+            own /= np.multiply.outer(self.scale, self.scale)
+        if self.constant:
+            total[-1], total[:, -1] = sums, sums
+        return total
+
     def toarray(self) -> FloatArray:
         """All of X as an array: for few rows, or few columns."""
         dense: FloatArray = np.empty(self.shape)
@@ -257,6 +354,36 @@ class SparseRows(Shown):
 
 Matrix = FloatArray | SparseRows
 """X, dense or sparse."""
+AnyRows = TypeVar("AnyRows", bound=Matrix, default=FloatArray, covariant=True)  # noqa: PLC0105
+"""Of what holds rows of some kind: dense ones where it does not say."""
+SameRows = TypeVar("SameRows", FloatArray, SparseRows, Matrix)
+"""Of what gives rows of the kind that it takes."""
+
+
+def values_of(x: Matrix) -> Iterator[FloatArray]:
+    """Arrays whose numbers are those of X's cells, at least one array."""
+    return x.cells() if isinstance(x, SparseRows) else iter((x,))
+
+
+def lengths_of(x: Matrix) -> FloatArray:
+    """Euclidean lengths of rows, shape (rows,)."""
+    return x.lengths() if isinstance(x, SparseRows) else np.linalg.norm(x, axis=1)
+
+
+def dense(x: Matrix) -> FloatArray:
+    """X as an array, whatever it was: of few rows, or few columns."""
+    return x.toarray() if isinstance(x, SparseRows) else x
+
+
+def require_dense(x: Matrix, what: str) -> FloatArray:
+    """X, which is an array already.
+
+    Raises:
+        ConfigError: it is sparse.
+    """
+    if isinstance(x, SparseRows):
+        raise ConfigError(f"{what} takes dense columns, and these are sparse: see the how-to")
+    return x
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,9 +392,13 @@ class Transposed:
 
     rows: SparseRows
 
-    def __matmul__(self, residuals: FloatArray) -> FloatArray:
-        """Xᵀd, of shape (P', C) for d of shape (rows, C), or (P',) for (rows,)."""
+    __array_ufunc__ = None
+
+    def __matmul__(self, residuals: Matrix) -> FloatArray:
+        """Xᵀd, of shape (P', C) for d of shape (rows, C), or (P',) for (rows,); or XᵀX."""
         x = self.rows
+        if isinstance(residuals, SparseRows):
+            return x.gram()
         if len(residuals) != len(x):
             raise ValueError(f"{len(x)} rows, and residuals of shape {residuals.shape}")
         total: FloatArray = np.zeros((x.shape[1], *residuals.shape[1:]))
@@ -281,13 +412,17 @@ class Transposed:
             total[-1] = summed
         return total
 
+    def __rmatmul__(self, left: FloatArray) -> FloatArray:
+        """Of shape (n, rows) for one of shape (n, P')."""
+        return (self.rows @ left.T).T
+
 
 @cache
-def _most_ones() -> FloatArray:
-    ones: FloatArray = np.ones(BLOCK_ONES)
+def _most_ones(cells: int) -> FloatArray:
+    ones: FloatArray = np.ones(cells)
     ones.flags.writeable = False
     return ones
 
 
 def _ones(cells: int) -> FloatArray:
-    return _most_ones()[:cells] if cells <= BLOCK_ONES else np.ones(cells)
+    return _most_ones(BLOCK_ONES)[:cells] if cells <= BLOCK_ONES else np.ones(cells)

@@ -37,6 +37,7 @@ from securevfl.runtime.pace import Pace
 from securevfl.runtime.simulation import Tamper, simulate
 from securevfl.runtime.views import View
 from securevfl.shown import Shown
+from securevfl.sparse import Matrix
 from securevfl.verdict import Alone, Warned, alone, status_of, warned
 
 
@@ -109,7 +110,7 @@ class TrainingResult(Shown):
     label_guard_ratio: float | None
     wall_s: float
     test_labels: Labels
-    data: VerticalDataset = field(repr=False)
+    data: VerticalDataset[Matrix] = field(repr=False)
     others: dict[str, Any] = field(default_factory=dict)
     rounds_before: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -272,7 +273,7 @@ class TrainingResult(Shown):
 
 
 def train(
-    job: Job, dataset: VerticalDataset, environment: Environment | None = None
+    job: Job, dataset: VerticalDataset[Matrix], environment: Environment | None = None
 ) -> TrainingResult:
     """Run all parties of a job in this process.
 
@@ -318,7 +319,7 @@ def train(
     )
 
 
-def plan_for(job: Job, dataset: VerticalDataset, modules: Collection[str] = ()) -> Plan:
+def plan_for(job: Job, dataset: VerticalDataset[Matrix], modules: Collection[str] = ()) -> Plan:
     """The job resolved for a data set, before any work.
 
     Args:
@@ -335,8 +336,8 @@ def plan_for(job: Job, dataset: VerticalDataset, modules: Collection[str] = ()) 
 
 
 def resolved(
-    job: Job, dataset: VerticalDataset, modules: Collection[str]
-) -> tuple[Plan, VerticalDataset]:
+    job: Job, dataset: VerticalDataset[Matrix], modules: Collection[str]
+) -> tuple[Plan, VerticalDataset[Matrix]]:
     """The plan, and the rows that take part."""
     check_dataset(dataset)
     taken = algorithm_of(job).rows(job, dataset)
@@ -364,7 +365,10 @@ def save_models(result: TrainingResult, directory: Path) -> list[Path]:
 
 
 def workplace_of(
-    plan: Plan, dataset: VerticalDataset, table: PartyTable, environment: Environment
+    plan: Plan,
+    dataset: VerticalDataset[Matrix],
+    table: PartyTable[Matrix],
+    environment: Environment,
 ) -> Workplace:
     """What a party's program is given of an environment, and of the data its own alone."""
     name, facts, wrap = table.name, plan.facts, environment.wrap_model

@@ -19,6 +19,7 @@ from securevfl.models.scores import auc_error, r2_error
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.scoring import Score
+from securevfl.sparse import Matrix
 
 MOST_ROWS = 20_000
 MOST_VALUES = 20_000_000
@@ -60,7 +61,7 @@ class Alone:
     predictions: FloatArray
 
 
-def alone(plan: Plan, dataset: VerticalDataset) -> dict[str, Alone]:
+def alone(plan: Plan, dataset: VerticalDataset[Matrix]) -> dict[str, Alone]:
     """Each party's own model by scikit-learn, standardized.
 
     Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets; none where
@@ -74,7 +75,7 @@ def alone(plan: Plan, dataset: VerticalDataset) -> dict[str, Alone]:
     return {table.name: _alone(plan, dataset, table) for table in tables}
 
 
-def _alone(plan: Plan, dataset: VerticalDataset, table: PartyTable) -> Alone:
+def _alone(plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matrix]) -> Alone:
     from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415  # slow to import
 
     train, labels = table.train, dataset.train_labels

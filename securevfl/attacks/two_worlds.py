@@ -24,6 +24,7 @@ from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.local_steps import Course, LocalSteps
 from securevfl.protocols.signals import ResidualSignal
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
+from securevfl.sparse import dense
 
 MOST_WEIGHTS = 300
 
@@ -117,7 +118,7 @@ def log_likelihood(seen: Sequence[Round], world: World, skipped: int = 0) -> flo
 
 def _tangent(model: LocalModel, inputs: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     """∂H/∂θ, shape (N, C, p)."""
-    tangent = model.tangent(inputs)()
+    tangent = dense(model.tangent(inputs)())
     if model.is_linear:
         tangent = np.einsum("sp,ck->scpk", tangent, np.eye(shape[1]))
     return tangent.reshape(*shape, -1)

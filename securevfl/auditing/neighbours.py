@@ -23,6 +23,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.local_steps import Course
+from securevfl.sparse import require_dense
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 LABEL, FEATURE = "label party", "canary's party"
@@ -196,8 +197,8 @@ def _world(
     assert plan.account is not None  # noqa: S101
     return World(
         part.model,
-        part.inputs,
-        partial(plan.steps, inputs=part.inputs, columns=columns),
+        require_dense(part.inputs, "an audit"),
+        partial(plan.steps, inputs=require_dense(part.inputs, "an audit"), columns=columns),
         plan.account.mechanism,
         plan.account.gradients,
     )

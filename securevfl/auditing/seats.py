@@ -17,6 +17,7 @@ from securevfl.protocols.local_steps import Course
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import View
+from securevfl.sparse import require_dense
 from securevfl.training import TrainingResult
 
 
@@ -60,7 +61,14 @@ class Recording:
         part = local_part(self.plan, self.dataset, party)
         labels = self.dataset.train_labels if party == self.dataset.label_party else None
         view = self.result.views[party]
-        return Seat(party, view, part.inputs, part.model, labels, part.row_offsets)
+        return Seat(
+            party,
+            view,
+            require_dense(part.inputs, "an audit"),
+            part.model,
+            labels,
+            part.row_offsets,
+        )
 
     def weights(self, party: str) -> list[FloatArray]:
         """A party's own weights as every round begins, where its model is a layer of units."""

@@ -19,6 +19,7 @@ from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
 from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.sparse import dense
 from securevfl.training import Environment, plan_for, train
 
 LOSS = Logistic()
@@ -93,8 +94,8 @@ class Objective:
         generator = np.random.default_rng()
         parts = [LocalPart(plan, table, generator) for table in dataset.parties]
         names = [table.name for table in dataset.parties]
-        held_out = {name: part.held_out for name, part in zip(names, parts, strict=True)}
-        return cls(dataset, tuple(part.inputs for part in parts), held_out)
+        held_out = {name: dense(part.held_out) for name, part in zip(names, parts, strict=True)}
+        return cls(dataset, tuple(dense(part.inputs) for part in parts), held_out)
 
     @property
     def rows(self) -> int:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from securevfl.data.id_matching import IdFormat, as_ids
 from securevfl.data.libsvm_batches import SUFFIXES, libsvm_batches
 from securevfl.data.shard_writing import RowIds, ShardWriter

@@ -7,9 +7,12 @@ import numpy as np
 
 from securevfl.data.tables import OwnRows, VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.sparse import SameRows, require_dense
 
 
-def overlapping(dataset: VerticalDataset, overlap: float, seed: int) -> VerticalDataset:
+def overlapping(
+    dataset: VerticalDataset[SameRows], overlap: float, seed: int
+) -> VerticalDataset[SameRows]:
     """Leave some training rows to all parties, and the others to the label party alone.
 
     Rows are drawn by who they are and by the seed, so that every party finds the same by itself.
@@ -35,7 +38,7 @@ def overlapping(dataset: VerticalDataset, overlap: float, seed: int) -> Vertical
     order = sorted(range(rows), key=list(draws).__getitem__)
     both, alone = np.sort(order[:kept]), np.sort(order[kept:])
     table = next(each for each in dataset.parties if each.name == dataset.label_party)
-    own = OwnRows(table.train[alone], dataset.train_labels[alone])
+    own = OwnRows(require_dense(table.train, "an overlap")[alone], dataset.train_labels[alone])
     if dataset.own_rows is not None:
         own = OwnRows(
             np.concatenate([own.features, dataset.own_rows.features]),

@@ -6,7 +6,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
+from securevfl.sparse import Matrix, SameRows, SparseRows
 
 BLOCK = 1 << 14
 
@@ -24,7 +26,7 @@ class Scaling:
     scale: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, train: NDArray[np.float64]) -> Self:
+    def fit(cls, train: Matrix) -> Self:
         """Learn mean and scale from training rows, shape (N, P).
 
         Raises:
@@ -33,18 +35,15 @@ class Scaling:
         if train.shape[0] == 0:
             raise DataError("train: 0 rows to scale by, expected at least 1")
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = train.mean(axis=0)
-            # Block by block: one array of deviations would take as much memory as the rows.
-            blocks = (train[start : start + BLOCK] for start in range(0, len(train), BLOCK))
-            scale = np.sqrt(sum(((block - mean) ** 2).sum(axis=0) for block in blocks) / len(train))
+            mean, scale, constant = _moments(train)
         if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
             column = int(np.flatnonzero(~(np.isfinite(mean) & np.isfinite(scale)))[0])
             raise DataError(f"train: column {column} has no finite mean and standard deviation")
-        # Compared by value: rounding in the mean can leave a constant column a tiny deviation.
-        constant = (train == train[0]).all(axis=0) | (scale == 0)
-        return cls(np.where(constant, train[0], mean), np.where(constant, 1.0, scale))
+        first = train[:1].toarray()[0] if isinstance(train, SparseRows) else train[0]
+        constant |= scale == 0
+        return cls(np.where(constant, first, mean), np.where(constant, 1.0, scale))
 
-    def apply(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def apply(self, x: SameRows) -> SameRows:
         """Standardize rows of shape (test rows, P).
 
         Raises:
@@ -52,9 +51,25 @@ class Scaling:
         """
         if x.shape[-1] != self.mean.size:
             raise DataError(f"x: {x.shape[-1]} columns, expected {self.mean.size} as fitted")
+        if isinstance(x, SparseRows):
+            return x.standardized(self.mean, self.scale)
         scaled = x - self.mean
         scaled /= self.scale
         return scaled
+
+
+def _moments(train: Matrix) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Mean and deviation of every column, and whether all its values are the same.
+
+    Compared by value: rounding in the mean can leave a constant column a tiny deviation.
+    """
+    if isinstance(train, SparseRows):
+        return train.moments()
+    mean = train.mean(axis=0)
+    # Block by block: one array of deviations would take as much memory as the rows.
+    blocks = (train[start : start + BLOCK] for start in range(0, len(train), BLOCK))
+    squares = sum(((block - mean) ** 2).sum(axis=0) for block in blocks)
+    return mean, np.sqrt(squares / len(train)), (train == train[0]).all(axis=0)
 
 
 def fill_and_clip(

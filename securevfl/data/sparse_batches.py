@@ -1,7 +1,6 @@
 """Rows on their way into a shard: what the readers of formats give, some thousands at a time."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +50,8 @@ def in_order(
     def refuse(wrong: NDArray[np.bool_], what: str) -> None:
         if wrong.any():
             first = int(wrong.argmax())
-            raise DataError(f"{where} {lines[row[first]]}: {what.format(at=_at(first))}")
-
-    def _at(entry: int) -> Any:
-        return indices[entry] if values is None else f"{indices[entry]}:{values[entry]:g}"
+            at = f"{indices[first]}" + ("" if values is None else f":{values[first]:g}")
+            raise DataError(f"{where} {lines[row[first]]}: {what.format(at=at)}")
 
     refuse(indices < 0, "index {at} is below 0")
     if values is not None:

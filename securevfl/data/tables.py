@@ -3,20 +3,22 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from securevfl.arrays import IntArray, Labels, is_real
+from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.notes import Note
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
 from securevfl.shown import Shown
+from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PartyTable(Shown):
+class PartyTable(Shown, Generic[AnyRows]):
     """One party's columns, the party's own rows only.
 
     Attributes:
@@ -30,13 +32,13 @@ class PartyTable(Shown):
 
     name: str
     columns: tuple[str, ...]
-    train: NDArray[np.float64]
-    test: NDArray[np.float64]
+    train: AnyRows
+    test: AnyRows
     recipe: Recipe | None = None
     raw_test: NDArray[np.float64] | None = None
 
     @property
-    def held_out_rows(self) -> NDArray[np.float64]:
+    def held_out_rows(self) -> AnyRows | FloatArray:
         """What held-out rows are known by, whatever they were trained beside."""
         return self.test if self.raw_test is None else self.raw_test
 
@@ -69,7 +71,7 @@ class OwnRows:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class VerticalDataset(Shown):
+class VerticalDataset(Shown, Generic[AnyRows]):
     """The same rows at every party, in the same order.
 
     Attributes:
@@ -89,7 +91,7 @@ class VerticalDataset(Shown):
     """
 
     name: str
-    parties: tuple[PartyTable, ...]
+    parties: tuple[PartyTable[AnyRows], ...]
     label_party: str
     train_labels: Labels
     test_labels: Labels
@@ -161,7 +163,7 @@ def fingerprint(ids: Iterable[object]) -> str:
     return digest.hexdigest()
 
 
-def some_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
+def some_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDataset[SameRows]:
     """Some training rows, spread evenly over classes or targets, in their order.
 
     Raises:
@@ -178,7 +180,7 @@ def some_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
     )
 
 
-def some_test_rows(dataset: VerticalDataset, rows: int) -> VerticalDataset:
+def some_test_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDataset[SameRows]:
     """The same training rows, and so many held-out rows, spread over classes or targets, or all.
 
     Raises:
@@ -207,7 +209,9 @@ def _spread(labels: Labels, rows: int) -> NDArray[np.int64]:
     return np.sort(by_label[np.linspace(0, len(labels) - 1, rows).astype(np.int64)])
 
 
-def without_rows(dataset: VerticalDataset, rows: NDArray[np.int64]) -> VerticalDataset:
+def without_rows(
+    dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]
+) -> VerticalDataset[SameRows]:
     """All training rows but some; the others keep their order.
 
     Args:
@@ -229,7 +233,7 @@ def without_rows(dataset: VerticalDataset, rows: NDArray[np.int64]) -> VerticalD
     )
 
 
-def check(dataset: VerticalDataset) -> None:
+def check(dataset: VerticalDataset[Matrix]) -> None:
     """Refuse a data set that no job could train on.
 
     Raises:
@@ -292,7 +296,7 @@ def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
         )
 
 
-def check_rows(party: PartyTable, split: str, values: NDArray[np.float64], labels: Labels) -> None:
+def check_rows(party: PartyTable[Matrix], split: str, values: Matrix, labels: Labels) -> None:
     """Refuse one party's rows that do not fit the labels or are not finite.
 
     Raises:
@@ -310,7 +314,11 @@ def check_rows(party: PartyTable, split: str, values: NDArray[np.float64], label
         )
     if not labels.size and split == "training":
         raise DataError(f"party {party.name!r}: no training rows")
-    unusable = (~np.isfinite(values)).sum(axis=0)
+    if isinstance(values, SparseRows):
+        values.check()
+        unusable = values.unusable()
+    else:
+        unusable = (~np.isfinite(values)).sum(axis=0)
     if unusable.any():
         column = int(np.flatnonzero(unusable)[0])
         raise DataError(

@@ -7,6 +7,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
 from securevfl.models.local_model import LocalModel
+from securevfl.sparse import Matrix, dense
 
 NULL_SPACE = 1e-9
 JACOBIAN_VALUES = 1 << 22
@@ -31,7 +32,7 @@ class Curvature:
         DataError: columns whose squares are not finite.
     """
 
-    def __init__(self, model: LocalModel, inputs: FloatArray, curvature: float, l2: float) -> None:
+    def __init__(self, model: LocalModel, inputs: Matrix, curvature: float, l2: float) -> None:
         penalty = np.full(inputs.shape[1], l2)
         if model.intercept:
             penalty[-1] = 0.0
@@ -76,7 +77,7 @@ class Curvature:
         return inverse
 
 
-def largest_curvature(model: LocalModel, inputs: FloatArray, curvature: float) -> float:
+def largest_curvature(model: LocalModel, inputs: Matrix, curvature: float) -> float:
     """The largest eigenvalue of c·JᵀJ/S at the weights now.
 
     By power iteration, over as many rows as memory is for: an estimate.
@@ -88,7 +89,7 @@ def largest_curvature(model: LocalModel, inputs: FloatArray, curvature: float) -
     """
     outputs = model.predict(inputs[:1]).size
     rows = max(1, JACOBIAN_VALUES // (model.weights.size * outputs))
-    tangent = model.tangent(inputs[:rows])()
+    tangent = dense(model.tangent(inputs[:rows])())
     direction = tangent.sum(axis=0)
     largest = 0.0
     for _ in range(POWER_ITERATIONS):

@@ -9,6 +9,7 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import Activation, PullBack
+from securevfl.sparse import Matrix, dense
 
 BOUNDED = ("tanh", "sigmoid")
 LARGEST_SLOPE = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}
@@ -28,11 +29,11 @@ class DenseLayer(LinearModel):
     activation: Activation = "tanh"
 
     @override
-    def predict(self, inputs: FloatArray) -> FloatArray:
+    def predict(self, inputs: Matrix) -> FloatArray:
         """u, shape (S, w)."""
         return self.with_slopes(inputs)[0]
 
-    def with_slopes(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def with_slopes(self, inputs: Matrix) -> tuple[FloatArray, FloatArray]:
         """The units and a′, each of shape (S, w)."""
         before = inputs @ self.weights
         if self.activation == "relu":
@@ -45,26 +46,28 @@ class DenseLayer(LinearModel):
         return units, units * (1 - units)
 
     @override
-    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
         """The units at W, and d ↦ Xᵀ(a′∘d)."""
         units, slopes = self.with_slopes(inputs)
         return units, lambda residuals: inputs.T @ (slopes * residuals)
 
     @override
-    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+    def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
         """∂u/∂W at the weights now, shape (S·w, P·w)."""
         _, slopes = self.with_slopes(inputs)
         rows, units = slopes.shape
 
+        features = dense(inputs)
+
         def jacobian() -> FloatArray:
-            blocks: FloatArray = np.einsum("sa,sf,ab->safb", slopes, inputs, np.eye(units))
+            blocks: FloatArray = np.einsum("sa,sf,ab->safb", slopes, features, np.eye(units))
             return blocks.reshape(rows * units, -1)
 
         return jacobian
 
 
 def dense_start(
-    features: FloatArray, units: int, activation: Activation, generator: np.random.Generator
+    features: Matrix, units: int, activation: Activation, generator: np.random.Generator
 ) -> DenseLayer:
     """A private random start: normal weights of deviation 1/√F, biases 0.
 

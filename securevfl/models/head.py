@@ -13,6 +13,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel, PullBack, StateDict
+from securevfl.sparse import Matrix, require_dense
 
 
 class HeadedModel:
@@ -60,17 +61,17 @@ class HeadedModel:
         """θ_k of a party, shape (w, C)."""
         return part_of(self.head, self.names, name)
 
-    def inputs(self, features: FloatArray) -> FloatArray:
+    def inputs(self, features: Matrix) -> Matrix:
         """As the local model."""
         return self.model.inputs(features)
 
-    def predict(self, inputs: FloatArray) -> FloatArray:
+    def predict(self, inputs: Matrix) -> FloatArray:
         """H, or the label party's part of it, shape (S, C)."""
-        return self._top(self.model.predict(inputs[:, : self._columns]), inputs) @ self.head
+        return self._top(self.model.predict(self._own(inputs)), inputs) @ self.head
 
-    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
         """H, and d ↦ Σ_s (∂H_s/∂θ)ᵀd_s, shape (p, 1)."""
-        own, pull_own = self.model.linearize(inputs[:, : self._columns])
+        own, pull_own = self.model.linearize(self._own(inputs))
         top, through = self._top(own, inputs), self.head[: self.width].T
 
         def pull_back(residuals: FloatArray) -> FloatArray:
@@ -79,7 +80,7 @@ class HeadedModel:
 
         return top @ self.head, pull_back
 
-    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+    def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
         """The Jacobian at the weights now, shape (S·C, p)."""
         weights = self.model.weights, self.head
 
@@ -107,12 +108,15 @@ class HeadedModel:
         own = self.model.penalty_gradient(l2)
         return np.concatenate([own.ravel(), head.ravel()])[:, None]
 
-    def _top(self, own: FloatArray, inputs: FloatArray) -> FloatArray:
+    def _own(self, inputs: Matrix) -> FloatArray:
+        return require_dense(inputs, "a head")[:, : self._columns]
+
+    def _top(self, own: FloatArray, inputs: Matrix) -> FloatArray:
         """All parties' u side by side, 0 where they are not there, and 1: shape (S, K·w + 1)."""
         top = np.zeros((len(inputs), len(self.head)))
         top[:, -1] = 1.0
         top[:, : self.width] = own
-        others = inputs[:, self._columns :]
+        others = require_dense(inputs, "a head")[:, self._columns :]
         top[:, self.width : self.width + others.shape[1]] = others
         return top
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel, PullBack
+from securevfl.sparse import Matrix, SameRows, SparseRows
 
 LEAST_SPREAD = 1e-9
 
@@ -26,17 +27,19 @@ class LinearModel:
     intercept: bool = False
     is_linear: bool = True
 
-    def inputs(self, features: FloatArray) -> FloatArray:
+    def inputs(self, features: SameRows) -> SameRows:
         """X as the weights expect it: features (S, P) plus the constant column, if any."""
         if not self.intercept:
             return features
+        if isinstance(features, SparseRows):
+            return features.with_constant()
         return np.hstack([features, np.ones((len(features), 1))])
 
-    def predict(self, inputs: FloatArray) -> FloatArray:
+    def predict(self, inputs: Matrix) -> FloatArray:
         """Local predictions H_k, shape (S, C)."""
         return inputs @ self.weights
 
-    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
         """Xθ, and d ↦ Xᵀd."""
 
         def pull_back(residuals: FloatArray) -> FloatArray:
@@ -44,7 +47,7 @@ class LinearModel:
 
         return self.predict(inputs), pull_back
 
-    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+    def tangent(self, inputs: Matrix) -> Callable[[], Matrix]:
         """X, whatever θ is."""
         return lambda: inputs
 
@@ -74,7 +77,7 @@ def soft_threshold(model: LocalModel, weights: FloatArray, amount: float) -> Flo
 
 
 def random_start(
-    features: FloatArray,
+    features: Matrix,
     outputs: int,
     intercept: bool,
     generator: np.random.Generator,

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
+from securevfl.sparse import Matrix
 
 if TYPE_CHECKING:
     import torch
@@ -82,16 +83,16 @@ class LocalModel(Protocol):
     is_linear: bool
     intercept: bool
 
-    def inputs(self, features: FloatArray) -> FloatArray:
+    def inputs(self, features: Matrix) -> Matrix:
         """Features of shape (S, F) as the model takes them."""
 
-    def predict(self, inputs: FloatArray) -> FloatArray:
+    def predict(self, inputs: Matrix) -> FloatArray:
         """Local predictions H_k, shape (S, C)."""
 
-    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
         """H at θ, and d ↦ Σ_s (∂H_s/∂θ)ᵀd_s for d of shape (S, C), in the shape of θ."""
 
-    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+    def tangent(self, inputs: Matrix) -> Callable[[], Matrix]:
         """J in H(θ) ≈ H⁰ + J(θ − θ⁰) with θ⁰ the weights now, computed when first called.
 
         X of a linear model, shape (S, P); the Jacobian of a network, shape (S·C, p).

@@ -28,6 +28,7 @@ from securevfl.models.local_model import (
     StateDict,
     pixels_left,
 )
+from securevfl.sparse import Matrix, dense
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -137,22 +138,22 @@ class NeuralModel:
         penalized = [each.dim() > 1 for each in trained.values()]
         self._penalized = np.repeat(penalized, self._sizes)[:, None]
 
-    def inputs(self, features: FloatArray) -> FloatArray:
+    def inputs(self, features: Matrix) -> Matrix:
         """The features."""
         return features
 
-    def predict(self, inputs: FloatArray) -> FloatArray:
+    def predict(self, inputs: Matrix) -> FloatArray:
         """Local predictions H_k, shape (S, C)."""
         parameters = self._parameters(self.weights)
-        pieces = torch.split(self._tensor(inputs), PREDICTED_ROWS)
+        pieces = self._pieces(inputs, PREDICTED_ROWS)
         return np.concatenate([_array(self._forward(parameters, piece)) for piece in pieces])
 
-    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
         """H at θ, and d ↦ Σ_s J_sᵀd_s, shape (p, 1), by one pass back through the network."""
         parameters = self._parameters(self.weights)
         for each in parameters.values():
             each.requires_grad_()
-        predictions = self._forward(parameters, self._tensor(inputs))
+        predictions = self._forward(parameters, self._tensor(dense(inputs)))
 
         def pull_back(residuals: FloatArray) -> FloatArray:
             gradients = torch.autograd.grad(
@@ -166,7 +167,7 @@ class NeuralModel:
 
         return _array(predictions), pull_back
 
-    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+    def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
         """The Jacobian at the weights now, shape (S·C, p): the outputs of a row stay together."""
         weights = self.weights
         return cache(lambda: self._jacobian(weights, inputs))
@@ -193,14 +194,14 @@ class NeuralModel:
         state |= self._split(self.weights[:, 0])
         return {name: each.copy() for name, each in state.items()}
 
-    def _jacobian(self, weights: FloatArray, inputs: FloatArray) -> FloatArray:
+    def _jacobian(self, weights: FloatArray, inputs: Matrix) -> FloatArray:
         def of_row(parameters: dict[str, torch.Tensor], row: torch.Tensor) -> torch.Tensor:
             return self._forward(parameters, row[None])[0]
 
         parameters = self._parameters(weights)
         of_rows = vmap(jacrev(of_row), (None, 0))
         pieces = []
-        for rows in torch.split(self._tensor(inputs), JACOBIAN_ROWS):
+        for rows in self._pieces(inputs, JACOBIAN_ROWS):
             found = of_rows(parameters, rows)
             # (rows, C, shape of the parameter) each
             flat = [found[name].flatten(2).flatten(0, 1) for name in self._shapes]
@@ -220,13 +221,17 @@ class NeuralModel:
         pieces = zip(np.split(flat, np.cumsum(self._sizes)[:-1]), self._shapes.items(), strict=True)
         return {name: piece.reshape(shape) for piece, (name, shape) in pieces}
 
+    def _pieces(self, inputs: Matrix, rows: int) -> Iterator[torch.Tensor]:
+        for first in range(0, len(inputs), rows):
+            yield self._tensor(dense(inputs[first : first + rows]))
+
     def _tensor(self, values: FloatArray) -> torch.Tensor:
         return torch.tensor(values, dtype=self._dtype, device=self._device)
 
 
 def neural_start(
     make: MakeModule,
-    inputs: FloatArray,
+    inputs: Matrix,
     outputs: int,
     generator: np.random.Generator,
     *,
@@ -250,7 +255,7 @@ def neural_start(
     """
     with _private_draws(generator):
         module = make(inputs.shape[1], outputs).to(torch.float64)
-    _require_function_of_rows(module, inputs[:_CHECKED_ROWS], outputs)
+    _require_function_of_rows(module, dense(inputs[:_CHECKED_ROWS]), outputs)
     model = NeuralModel(module, precision)
     if whatever_the_rows:
         return model
@@ -288,7 +293,7 @@ def loaded_network(
     return NeuralModel(module, precision)
 
 
-def _spread(model: NeuralModel, inputs: FloatArray) -> float:
+def _spread(model: NeuralModel, inputs: Matrix) -> float:
     return float(np.std(model.predict(inputs), axis=0).mean())
 
 

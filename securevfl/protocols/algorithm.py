@@ -14,6 +14,7 @@ from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.runtime.simulation import Program
+from securevfl.sparse import SameRows
 
 if TYPE_CHECKING:
     from securevfl.protocols.exchange import Exchange, Shown
@@ -83,7 +84,7 @@ class Algorithm(ABC):
         del plan
         return self.roles
 
-    def rows(self, job: Job, dataset: VerticalDataset) -> VerticalDataset:
+    def rows(self, job: Job, dataset: VerticalDataset[SameRows]) -> VerticalDataset[SameRows]:
         """The rows of a data set that a job takes: those that all parties hold.
 
         Raises:

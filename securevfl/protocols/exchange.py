@@ -25,6 +25,7 @@ from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
 from securevfl.protocols.signals import Signal
+from securevfl.sparse import Matrix, dense
 
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
@@ -75,14 +76,14 @@ class Batch:
     key: int
     repeats: bool
     rows: IntArray
-    inputs: FloatArray
+    inputs: Matrix
     labels: Labels | None
-    jacobian: Callable[[], FloatArray] | None = None
+    jacobian: Callable[[], Matrix] | None = None
 
     @property
     def tangent(self) -> FloatArray:
         """∂H/∂θ of the rows at θ⁰: X, shape (S, P), or the Jacobian, shape (S·C, p)."""
-        return self.inputs if self.jacobian is None else self.jacobian()
+        return dense(self.inputs if self.jacobian is None else self.jacobian())
 
     def seen_by(self, model: LocalModel) -> "Batch":
         """The batch with a model's Jacobian, which changes with θ and is never worth keeping."""

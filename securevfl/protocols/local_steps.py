@@ -24,6 +24,7 @@ from securevfl.models.curvature import Curvature, largest_curvature
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.session.course import Course
 from securevfl.protocols.signals import LocalRule, Signal
+from securevfl.sparse import Matrix
 
 __all__ = ["Course", "LocalSteps", "Pace"]
 
@@ -84,7 +85,7 @@ class LocalSteps:
         gained: by how much its exact steps have made their quadratics fall.
     """
 
-    def __init__(self, model: LocalModel, inputs: FloatArray, rule: LocalRule, pace: Pace) -> None:
+    def __init__(self, model: LocalModel, inputs: Matrix, rule: LocalRule, pace: Pace) -> None:
         self._model, self.rule, self.pace = model, rule, pace
         self._scale = pace.scale
         self._momentum, self._beta = 1.0, 0.0
@@ -126,7 +127,7 @@ class LocalSteps:
             self._model.weights = self._kept - self._inverse() @ self._kept_gradient
 
     def take(
-        self, course: Course, inputs: FloatArray, *, predictions: FloatArray, signal: Signal
+        self, course: Course, inputs: Matrix, *, predictions: FloatArray, signal: Signal
     ) -> None:
         """A whole round of an algorithm whose parties step together, once it has begun."""
         if not (course.back or course.stop):
@@ -144,11 +145,11 @@ class LocalSteps:
 
     def apply(
         self,
-        inputs: FloatArray,
+        inputs: Matrix,
         *,
         predictions: FloatArray,
         signal: Signal,
-        tangent: Callable[[], FloatArray] | None = None,
+        tangent: Callable[[], Matrix] | None = None,
     ) -> None:
         """Move the weights as the exchanged signal says.
 
@@ -186,7 +187,7 @@ class LocalSteps:
         self._before = self._iterate
         self._momentum, self._beta = self._next_momentum()
 
-    def ahead(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def ahead(self, inputs: Matrix) -> tuple[FloatArray, FloatArray]:
         """Where the next exchange takes place, as a function of this one's gradient.
 
         Args:
@@ -209,7 +210,7 @@ class LocalSteps:
             raise TrainingDiverged("training diverged: use a smaller learning rate")
         return matrix, constant
 
-    def planned(self, round_index: int, inputs: FloatArray) -> Planned:
+    def planned(self, round_index: int, inputs: Matrix) -> Planned:
         """The step of a round, where no word of the label party changes any; in order, each once.
 
         As nobody will see a loss rise, derived steps do not go beyond what majorizes their batch.
@@ -258,7 +259,7 @@ class LocalSteps:
         assert self._curvature is not None  # noqa: S101
         return self._curvature.inverse(self._scale_now, self.rule.proximal)
 
-    def step_size(self, inputs: FloatArray) -> float:
+    def step_size(self, inputs: Matrix) -> float:
         """η of this round: the job's, or in units of 1 over the largest curvature."""
         eta = self.pace.step_size(self._round)
         if not self.pace.derived:
@@ -275,7 +276,7 @@ class LocalSteps:
         steepest = self._scale_now * largest + rule.proximal
         return eta / steepest if steepest > 0 else 0.0
 
-    def _moves(self, inputs: FloatArray, *, majorize: bool = False) -> FloatArray:
+    def _moves(self, inputs: Matrix, *, majorize: bool = False) -> FloatArray:
         """A in θ − A·(G + λθ), where Q steps lead to.
 
         Args:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -25,6 +24,7 @@ from securevfl.protocols.session.scoring import Timetable
 from securevfl.protocols.signals import LocalRule
 from securevfl.runtime.line import Line
 from securevfl.shown import Shown
+from securevfl.sparse import Matrix
 
 REPRESENTATION = 64
 # docs/decisions/0022-row-offsets.md
@@ -62,7 +62,7 @@ class Facts:
         return self.classes == 0
 
     @classmethod
-    def of(cls, dataset: VerticalDataset) -> "Facts":
+    def of(cls, dataset: VerticalDataset[Matrix]) -> "Facts":
         """Those of a data set."""
         return cls(
             names=tuple(table.name for table in dataset.parties),
@@ -268,7 +268,7 @@ class Plan(Shown):
             return 1.0
         return 0.5 / sqrt(parties - 1)
 
-    def steps(self, model: LocalModel, inputs: FloatArray, columns: int) -> LocalSteps:
+    def steps(self, model: LocalModel, inputs: Matrix, columns: int) -> LocalSteps:
         """A party's steps.
 
         Parties that move together majorize with γ = K; as losses bend less than their bound, and

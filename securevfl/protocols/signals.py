@@ -28,6 +28,7 @@ from securevfl.errors import TrainingDiverged
 from securevfl.models.linear import soft_threshold
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Loss
+from securevfl.sparse import Matrix
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Block:
     """
 
     model: LocalModel
-    inputs: FloatArray
+    inputs: Matrix
     start: FloatArray
     predictions: FloatArray
-    tangent: Callable[[], FloatArray]
+    tangent: Callable[[], Matrix]
     loss: Loss
     curvature: float
     linearized: bool
@@ -180,9 +181,9 @@ class LocalRule:
     def block(
         self,
         model: LocalModel,
-        inputs: FloatArray,
+        inputs: Matrix,
         predictions: FloatArray,
-        tangent: Callable[[], FloatArray],
+        tangent: Callable[[], Matrix],
     ) -> Block:
         """One party's side of an exchange at the weights now; see `Block`."""
         return Block(
@@ -199,12 +200,12 @@ class LocalRule:
     def apply(
         self,
         model: LocalModel,
-        inputs: FloatArray,
+        inputs: Matrix,
         *,
         predictions: FloatArray,
         signal: Signal,
         step_size: float,
-        tangent: Callable[[], FloatArray] | None = None,
+        tangent: Callable[[], Matrix] | None = None,
         scale: float = 1.0,
     ) -> None:
         """Take Q gradient steps in place from the exchanged signal.

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray
+from securevfl.arrays import IntArray
 from securevfl.attacks.ciphertexts import NoiseKnowledge, matrix_from_noise
 from securevfl.auditing.judging import CORRELATION, RECOVERED, Finding
 from securevfl.auditing.scoring import shared_values
@@ -21,6 +21,7 @@ from securevfl.crypto.inspection.ring import RingOpening, c1_without_protection
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.protocols.blind.widths import FEATURE_BITS
+from securevfl.sparse import require_dense
 
 ROWS, COLUMNS, QUERIES = 32, 32, 30
 
@@ -39,7 +40,7 @@ class ProductsAhead:
     def of(cls, subject: Subject) -> "ProductsAhead":
         """The columns of the subject's feature party, those that fit."""
         inputs = local_part(subject.plan, subject.dataset, subject.feature_party).inputs
-        part: FloatArray = inputs[:ROWS, :COLUMNS]
+        part = require_dense(inputs, "an audit")[:ROWS, :COLUMNS]
         largest = float(np.max(np.abs(part), initial=0.0))
         return cls(encode(part, FEATURE_BITS, largest, "features"))
 

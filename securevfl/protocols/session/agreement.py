@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from math import frexp
 
 import numpy as np
-from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.errors import PeerViolation
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
+from securevfl.sparse import Matrix, values_of
 from securevfl.wire.codec import Message, message_kind
 
 MOST_FRACTION_BITS = 32
@@ -67,17 +68,21 @@ class Agreement:
     commitments: Mapping[str, bytes]
 
 
-def feature_bound_bits(inputs: NDArray[np.float64]) -> int:
+def feature_bound_bits(inputs: Matrix) -> int:
     """The smallest b ≥ 0 such that all features stay within ±2^b."""
-    largest = float(np.max(np.abs(inputs), initial=1.0))
+    largest = max(float(np.max(np.abs(each), initial=1.0)) for each in values_of(inputs))
     fraction, exponent = frexp(largest)
     # Exact where a logarithm would round: 0.5 is a power of two, anything above is not.
     return exponent - 1 if fraction == 0.5 else exponent  # noqa: PLR2004
 
 
-def feature_fraction_bits(inputs: NDArray[np.float64]) -> int:
+def feature_fraction_bits(inputs: Matrix) -> int:
     """The fewest fraction bits that represent all features exactly, at most 32."""
-    scaled = np.ldexp(inputs, MOST_FRACTION_BITS - 1)
+    return max(map(_fraction_bits, values_of(inputs)))
+
+
+def _fraction_bits(values: FloatArray) -> int:
+    scaled = np.ldexp(values, MOST_FRACTION_BITS - 1)
     rounded = np.rint(scaled)
     if not (np.array_equal(scaled, rounded) and np.max(np.abs(scaled), initial=0.0) < _INT64):
         return MOST_FRACTION_BITS
@@ -89,7 +94,7 @@ def feature_fraction_bits(inputs: NDArray[np.float64]) -> int:
 async def agree(
     party: Party,
     job_hash: bytes,
-    inputs: NDArray[np.float64],
+    inputs: Matrix,
     test_rows: int,
     *,
     parameters: int | None = None,

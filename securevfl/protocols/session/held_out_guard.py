@@ -25,9 +25,9 @@ from typing import TypeVar
 import numpy as np
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
-from securevfl.arrays import FloatArray
 from securevfl.errors import DataError, HeldOutLeakRefused
 from securevfl.files import only_one, replace_file
+from securevfl.sparse import Matrix, dense
 
 LIMIT = 1 / 32
 
@@ -35,13 +35,18 @@ Shown = dict[str, int]
 _SHOWN = TypeAdapter(dict[str, PositiveInt])
 _SCORED = TypeAdapter(list[str])
 RECORD = "held-out guard record"
+NAMED_ROWS = 256
 T = TypeVar("T")
 
 
-def names_of_rows(features: FloatArray) -> list[str]:
+def names_of_rows(features: Matrix) -> list[str]:
     """Names rows by their columns, unscaled, shape (rows, P); equal rows have one name."""
-    rows = np.ascontiguousarray(features + 0.0, dtype="<f8")  # one zero, not two
-    return [hashlib.sha256(row.tobytes()).hexdigest()[:24] for row in rows]
+    names = []
+    for first in range(0, len(features), NAMED_ROWS):
+        block = dense(features[first : first + NAMED_ROWS])
+        rows = np.ascontiguousarray(block + 0.0, dtype="<f8")  # one zero, not two
+        names += [hashlib.sha256(row.tobytes()).hexdigest()[:24] for row in rows]
+    return names
 
 
 def names_under_model(rows: Sequence[str], digest: str) -> list[str]:

@@ -27,6 +27,7 @@ from securevfl.models.scores import (
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.costs import SCORING
+from securevfl.sparse import Matrix
 from securevfl.wire.codec import StepMessage, message_kind
 
 DOUBLING_UNTIL, LATE_SCORINGS = 32, 20
@@ -217,7 +218,7 @@ class FeatureScoring:
     """A feature party's side."""
 
     def __init__(
-        self, party: Party, held_out: GivesHeldOut, timetable: Timetable, inputs: FloatArray
+        self, party: Party, held_out: GivesHeldOut, timetable: Timetable, inputs: Matrix
     ) -> None:
         self._party = party
         self._held_out = held_out
@@ -255,7 +256,7 @@ class LabelScoring:
         held_out: ScoresHeldOut,
         timetable: Timetable,
         *,
-        inputs: FloatArray,
+        inputs: Matrix,
         labels: Labels,
         target_auc: float | None,
     ) -> None:

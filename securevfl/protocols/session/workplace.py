@@ -14,6 +14,7 @@ from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.pad_store import PadStore
 from securevfl.protocols.session.state import SessionState
+from securevfl.sparse import Matrix, SparseRows, require_dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,18 +29,19 @@ class PartyData:
         class_names: at the label party, what each class is called.
     """
 
-    table: PartyTable
+    table: PartyTable[Matrix]
     train_labels: Labels | None
     test_labels: Labels | None
     own_rows: OwnRows | None = None
     class_names: tuple[str, ...] = ()
 
     @property
-    def whole_table(self) -> PartyTable:
+    def whole_table(self) -> PartyTable[Matrix]:
         """The party's columns with its own rows behind those that all hold."""
         if self.own_rows is None:
             return self.table
-        train = np.concatenate([self.table.train, self.own_rows.features])
+        shared = require_dense(self.table.train, "a job with rows of one party's own")
+        train = np.concatenate([shared, self.own_rows.features])
         return replace(self.table, train=train)
 
     @cached_property
@@ -51,7 +53,8 @@ class PartyData:
         for array in arrays:
             if array is not None:
                 digest.update(f"{array.shape}".encode())
-                digest.update(np.ascontiguousarray(array).data)
+                for part in array.parts if isinstance(array, SparseRows) else (array,):
+                    digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
 

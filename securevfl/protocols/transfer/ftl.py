@@ -29,6 +29,7 @@ from securevfl.protocols.transfer.settings import settings_of
 from securevfl.protocols.transfer.taking_part import take_part
 from securevfl.protocols.vertical.program import run_party
 from securevfl.runtime.simulation import Program
+from securevfl.sparse import SameRows
 
 LABEL_PARTY, FEATURE_PARTY = "label party", "feature party"
 IN_CLEAR = {
@@ -100,7 +101,7 @@ class Ftl(Algorithm):
         return Visits(1, 1, steps, every_round=1, outputs=settings_of(plan).units)
 
     @override
-    def rows(self, job: Job, dataset: VerticalDataset) -> VerticalDataset:
+    def rows(self, job: Job, dataset: VerticalDataset[SameRows]) -> VerticalDataset[SameRows]:
         """The overlap, and the label party's own rows."""
         settings = job.section(FtlSettings, self.name)
         taken = overlapping(dataset, settings.overlap, job.job.seed)

@@ -30,6 +30,9 @@ from securevfl.protocols.vertical.held_out_guarding import require_held_out_guar
 from securevfl.protocols.vertical.keeping import keeper_of
 from securevfl.protocols.vertical.memory import go_on, keep_state
 from securevfl.protocols.vertical.program import Trained, Training
+from securevfl.sparse import require_dense
+
+FTL = "algorithm 'ftl'"
 
 
 async def take_part(training: Training) -> Trained:
@@ -123,16 +126,15 @@ class OwnSide:
     def phi(self) -> FloatArray:
         """Φ at the weights now, at the label party."""
         assert self.signs is not None  # noqa: S101
-        return mean_units(self._model, self._training.part.inputs, self.signs)
+        return mean_units(self._model, require_dense(self._training.part.inputs, FTL), self.signs)
 
     def objective(self, batch: Batch) -> Objective:
         """This party's side of the objective on a batch, at whatever weights there are then."""
         gamma = settings_of(self._training.plan).alignment
         if self.signs is None:
-            return FeatureObjective(self._model, batch.inputs, gamma)
-        return LabelObjective(
-            self._model, self._training.part.inputs, self.signs, batch.rows, gamma
-        )
+            return FeatureObjective(self._model, require_dense(batch.inputs, FTL), gamma)
+        inputs = require_dense(self._training.part.inputs, FTL)
+        return LabelObjective(self._model, inputs, self.signs, batch.rows, gamma)
 
     def arrays(self) -> dict[str, FloatArray]:
         """What it takes to go on."""

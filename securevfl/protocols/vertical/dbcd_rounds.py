@@ -28,6 +28,7 @@ from securevfl.protocols.vertical.memory import require_no_session
 from securevfl.protocols.vertical.penalties import PenaltySums
 from securevfl.protocols.vertical.program import Trained, Training
 from securevfl.runtime.channel import expect_shape
+from securevfl.sparse import require_dense
 from securevfl.wire.codec import StepMessage, message_kind
 
 GREEDY_SIZE = 10
@@ -298,7 +299,7 @@ def _block(training: Training, batch: Batch) -> L1Block:
     model.weights = np.zeros_like(model.weights)
     return L1Block(
         model,
-        batch.inputs,
+        require_dense(batch.inputs, "algorithm 'dbcd'"),
         plan.loss,
         l2=plan.l2,
         proximal=plan.job.job.proximal,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray, Labels, is_real
+from securevfl.arrays import IntArray, Labels, is_real
 from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
 from securevfl.protocols.plan import Plan
@@ -28,13 +28,14 @@ from securevfl.protocols.vertical.remedies import (
     smallest_batch,
     with_batch_size,
 )
+from securevfl.sparse import Matrix, dense
 
 KEY_BYTES = 32
 # Of a value that is no label, as predictions are where both sides are hidden.
 NO_LABELS = 1.0
 
 
-def commitments(plan: Plan, party: str, inputs: FloatArray, directory: Path | None) -> bytes:
+def commitments(plan: Plan, party: str, inputs: Matrix, directory: Path | None) -> bytes:
     """Keyed hashes of a party's scaled columns of every fixed batch, 16 bytes each.
 
     They say to those who decrypt its gradients whether its columns are those of an earlier job. The
@@ -52,7 +53,7 @@ def commitments(plan: Plan, party: str, inputs: FloatArray, directory: Path | No
     key, hashes = _own_key(directory / party), []
     for batch in plan.schedule.fixed:
         people = plan.facts.row_digests[batch]
-        rows = inputs[batch[np.argsort(people)]]
+        rows = dense(inputs[batch[np.argsort(people)]])
         digest = hashlib.blake2b(np.sort(people).astype("<u8").tobytes(), key=key, digest_size=16)
         digest.update(f"{rows.shape}".encode() + rows.astype("<f8").tobytes())
         hashes.append(digest.digest())

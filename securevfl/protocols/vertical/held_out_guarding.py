@@ -18,6 +18,9 @@ from securevfl.protocols.session.held_out_guard import (
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.remedies import least
+from securevfl.sparse import Matrix, SparseRows, dense
+
+RANKED_VALUES = 1 << 22
 
 if TYPE_CHECKING:
     from securevfl.protocols.vertical.program import Training
@@ -41,7 +44,7 @@ def require_held_out_guard(training: "Training") -> Callable[[], None]:
     record = _record(party, plan, place)
     if record is None:
         return lambda: None
-    rank = int(np.linalg.matrix_rank(training.part.held_out))
+    rank = rank_of(training.part.held_out)
     rounds_show = plan.learns.predictions == "singly"
     scorings = plan.timetable.times(plan.rounds)
     count = HeldOutCount(scorings, plan.loss.outputs, rank, rounds_show)
@@ -65,6 +68,17 @@ def require_held_out_guard(training: "Training") -> Callable[[], None]:
 
     counted()
     return write_down
+
+
+def rank_of(held_out: Matrix) -> int:
+    """The rank of held-out columns; of sparse ones that of as many rows as memory is for.
+
+    More rows may have a higher one, and then more would be allowed.
+    """
+    rows = len(held_out)
+    if isinstance(held_out, SparseRows):
+        rows = max(1, RANKED_VALUES // held_out.shape[1])
+    return int(np.linalg.matrix_rank(dense(held_out[:rows])))
 
 
 def _remedy(plan: Plan, most: int) -> str:

@@ -22,6 +22,7 @@ from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.storage import SavedModel, saved_model
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.plan import Plan
+from securevfl.sparse import Matrix
 
 
 class LocalPart:
@@ -47,7 +48,7 @@ class LocalPart:
     def __init__(
         self,
         plan: Plan,
-        table: PartyTable,
+        table: PartyTable[Matrix],
         start: np.random.Generator,
         make_module: MakeModule | None = None,
         *,
@@ -92,9 +93,7 @@ class LocalPart:
         """P of a network; None for a linear model."""
         return None if self.model.is_linear else self.model.weights.size
 
-    def _start(
-        self, features: FloatArray, intercept: bool, start: np.random.Generator
-    ) -> LocalModel:
+    def _start(self, features: Matrix, intercept: bool, start: np.random.Generator) -> LocalModel:
         job, outputs = self._plan.job, self._plan.given
         # A promise end to end covers θ⁰, which predictions show.
         private = job.privacy.gradient_clip is not None

@@ -12,6 +12,7 @@ from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel, PullBack, StateDict
 from securevfl.privacy.mechanisms import GradientNoise
 from securevfl.privacy.streams import NoiseStream
+from securevfl.sparse import Matrix, dense, lengths_of
 
 # A Jacobian of more is not made: rows go back through the network one by one.
 MOST_JACOBIAN_VALUES = 1 << 26
@@ -44,15 +45,15 @@ class PrivateGradients:
     def weights(self, value: FloatArray) -> None:
         self._model.weights = value
 
-    def inputs(self, features: FloatArray) -> FloatArray:
+    def inputs(self, features: Matrix) -> Matrix:
         """As the model."""
         return self._model.inputs(features)
 
-    def predict(self, inputs: FloatArray) -> FloatArray:
+    def predict(self, inputs: Matrix) -> FloatArray:
         """As the model."""
         return self._model.predict(inputs)
 
-    def linearize(self, inputs: FloatArray) -> tuple[FloatArray, PullBack]:
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
         """H at θ, and d ↦ Σ_s clip(J_sᵀd_s) + noise."""
 
         def pull_back(residuals: FloatArray) -> FloatArray:
@@ -61,7 +62,7 @@ class PrivateGradients:
 
         return self._model.predict(inputs), pull_back
 
-    def tangent(self, inputs: FloatArray) -> Callable[[], FloatArray]:
+    def tangent(self, inputs: Matrix) -> Callable[[], Matrix]:
         """As the model."""
         return self._model.tangent(inputs)
 
@@ -75,7 +76,7 @@ class PrivateGradients:
 
 
 def clipped_sum(
-    model: LocalModel, inputs: FloatArray, residuals: FloatArray, clip: float
+    model: LocalModel, inputs: Matrix, residuals: FloatArray, clip: float
 ) -> FloatArray:
     """Σ_s J_sᵀd_s, each summand shortened to Euclidean length `clip` where it is longer.
 
@@ -89,24 +90,25 @@ def clipped_sum(
         In the shape of θ.
     """
     if model.is_linear:  # x_s d_sᵀ is as long as x_s times d_s
-        lengths = np.linalg.norm(inputs, axis=1) * np.linalg.norm(residuals, axis=1)
+        lengths = lengths_of(inputs) * np.linalg.norm(residuals, axis=1)
         return inputs.T @ (_factors(lengths, clip) * residuals)
+    each = (slice(row, row + 1) for row in range(len(inputs)))
     if residuals.size * model.weights.size > MOST_JACOBIAN_VALUES:
         return sum(
-            (_clipped(model, *row, clip) for row in zip(inputs, residuals, strict=True)),
+            (_clipped(model, inputs[row], residuals[row], clip) for row in each),
             np.zeros(model.weights.shape),
         )
-    jacobian = model.tangent(inputs)().reshape(*residuals.shape, -1)
+    jacobian = dense(model.tangent(inputs)()).reshape(*residuals.shape, -1)
     gradients: FloatArray = np.einsum("sc,scp->sp", residuals, jacobian)
     factors = _factors(np.linalg.norm(gradients, axis=1), clip)
     total: FloatArray = gradients.T @ factors
     return total
 
 
-def _clipped(model: LocalModel, row: FloatArray, residuals: FloatArray, clip: float) -> FloatArray:
+def _clipped(model: LocalModel, row: Matrix, residuals: FloatArray, clip: float) -> FloatArray:
     """One row's summand, by a pass back of its own."""
-    _, pull_back = model.linearize(row[None])
-    gradient = pull_back(residuals[None])
+    _, pull_back = model.linearize(row)
+    gradient = pull_back(residuals)
     return _factors(np.linalg.norm(gradient, axis=0), clip) * gradient
 
 

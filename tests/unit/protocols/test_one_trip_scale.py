@@ -10,6 +10,7 @@ from securevfl.protocols.exchange import Batch
 from securevfl.protocols.exchanges.one_trip import AffinePredictions, next_predictions
 from securevfl.protocols.local_steps import LocalSteps, Pace
 from securevfl.protocols.signals import LocalRule
+from securevfl.sparse import dense
 
 FloatArray = NDArray[np.float64]
 BOUND, PRODUCT_BOUND = 8.0, 100.0
@@ -76,6 +77,6 @@ def test_no_sign_of_the_features_changes_the_scale(turned: str) -> None:
         scales = set()
         for each, theta in ((inputs, weights), (other, other_weights)):
             now, then = map(batch, each)
-            ahead = next_predictions(steps(theta, now.inputs), now, then)
+            ahead = next_predictions(steps(theta, dense(now.inputs)), now, then)
             scales.add(ahead.scale_bits(BOUND, PRODUCT_BOUND))
         assert len(scales) == 1

@@ -15,6 +15,7 @@ from securevfl.protocols.signals import (
     ResidualSignal,
     Signal,
 )
+from securevfl.sparse import Matrix, dense
 
 INPUTS = np.random.default_rng(1).standard_normal((40, 5))
 START = np.random.default_rng(2).standard_normal((5, 1))
@@ -137,21 +138,19 @@ class Curved:
     def __init__(self, weights: np.ndarray) -> None:
         self.weights = weights
 
-    def inputs(self, features: np.ndarray) -> np.ndarray:
+    def inputs(self, features: Matrix) -> Matrix:
         return features
 
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
+    def predict(self, inputs: Matrix) -> np.ndarray:
         predictions: np.ndarray = np.sin(inputs @ self.weights) * [1.0, 2.0]
         return predictions
 
-    def linearize(
-        self, inputs: np.ndarray
-    ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    def linearize(self, inputs: Matrix) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
         jacobian = self.tangent(inputs)()
         return self.predict(inputs), lambda residuals: jacobian.T @ residuals.reshape(-1, 1)
 
-    def tangent(self, inputs: np.ndarray) -> Callable[[], np.ndarray]:
-        slope = np.cos(inputs @ self.weights)[:, :, None] * inputs[:, None, :]
+    def tangent(self, inputs: Matrix) -> Callable[[], np.ndarray]:
+        slope = np.cos(inputs @ self.weights)[:, :, None] * dense(inputs)[:, None, :]
         jacobian = (slope * np.array([[1.0], [2.0]])).reshape(-1, inputs.shape[1])
         return lambda: jacobian
 

@@ -1,0 +1,33 @@
+"""Data sets of sparse rows beside the same ones as arrays."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.sparse import Matrix, SparseRows
+from tests.made_data import dataset_of, labels_of
+
+
+def sparse(dataset: VerticalDataset) -> VerticalDataset[Matrix]:
+    """The same data set in sparse rows."""
+    tables: list[PartyTable[Matrix]] = [
+        PartyTable(t.name, t.columns, SparseRows.of(t.train), SparseRows.of(t.test))
+        for t in dataset.parties
+    ]
+    whole: VerticalDataset[Matrix] = dataset
+    return replace(whole, parties=tuple(tables))
+
+
+def few_ones(
+    *, rows: int = 60, columns: int = 12, parties: int = 3, classes: int = 2, binary: bool = True
+) -> VerticalDataset:
+    """Tables of few cells that are not 0, standardized; some columns have none."""
+    generator = np.random.default_rng(3)
+    blocks = []
+    for _ in range(parties):
+        full = np.ones((rows, columns)) if binary else generator.gamma(2.0, size=(rows, columns))
+        blocks.append(np.where(generator.random((rows, columns)) < 0.2, full, 0.0))
+    blocks[0][:, 4] = 0.0
+    labels = labels_of(generator, blocks, classes)
+    return dataset_of(blocks, labels, standardize=True)

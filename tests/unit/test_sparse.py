@@ -1,0 +1,181 @@
+"""Sparse rows against the arrays that they stand for."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.data.scaling import Scaling
+from securevfl.errors import DataError
+from securevfl.sparse import SparseRows, lengths_of, values_of
+
+
+def made(rows: int = 40, columns: int = 9, *, binary: bool = False, seed: int = 0) -> np.ndarray:
+    """Few cells that are not 0; a column of zeros, one of ones and a row without any."""
+    generator = np.random.default_rng(seed)
+    full = np.ones((rows, columns)) if binary else generator.standard_normal((rows, columns))
+    table: np.ndarray = np.where(generator.random((rows, columns)) < 0.2, full, 0.0)
+    table[3] = 0.0
+    table[:, 2], table[:, 5] = 0.0, 1.0
+    return table
+
+
+def twins(*, binary: bool = False) -> list[tuple[SparseRows, np.ndarray]]:
+    """Stored, standardized, and with a constant column."""
+    table = made(binary=binary)
+    rows = SparseRows.of(table)
+    assert (rows.values is None) == binary
+    scaling = Scaling.fit(table)
+    scaled = scaling.apply(table)
+    ones = np.ones((len(table), 1))
+    return [
+        (rows, table),
+        (scaling.apply(rows), scaled),
+        (rows.with_constant(), np.hstack([table, ones])),
+        (scaling.apply(rows).with_constant(), np.hstack([scaled, ones])),
+    ]
+
+
+@pytest.fixture(params=range(8))
+def twin(request: pytest.FixtureRequest) -> tuple[SparseRows, np.ndarray]:
+    number: int = request.param
+    return twins(binary=number % 2 == 0)[number // 2]
+
+
+def test_products_are_those_of_the_array(twin: tuple[SparseRows, np.ndarray]) -> None:
+    rows, table = twin
+    generator = np.random.default_rng(1)
+    for shape in ((), (1,), (3,)):
+        weights = generator.standard_normal((table.shape[1], *shape))
+        residuals = generator.standard_normal((len(table), *shape))
+        np.testing.assert_allclose(rows @ weights, table @ weights, atol=1e-12)
+        np.testing.assert_allclose(rows.T @ residuals, table.T @ residuals, atol=1e-12)
+    np.testing.assert_allclose(rows.T @ rows, table.T @ table, atol=1e-12)
+    left = generator.standard_normal((4, table.shape[1]))
+    np.testing.assert_allclose(left @ rows.T, left @ table.T, atol=1e-12)
+
+
+def test_everything_else_is_that_of_the_array(twin: tuple[SparseRows, np.ndarray]) -> None:
+    rows, table = twin
+    assert (rows.shape, rows.ndim, len(rows)) == (table.shape, 2, len(table))
+    np.testing.assert_allclose(rows.toarray(), table, atol=1e-15)
+    np.testing.assert_allclose(lengths_of(rows), lengths_of(table), atol=1e-12)
+    numbers = np.unique(np.round(np.concatenate([*values_of(rows)]), 12))
+    np.testing.assert_allclose(numbers, np.unique(np.round(table, 12)), atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        slice(5, 20),
+        slice(None, None, 3),
+        slice(7, 2),
+        np.array([4, 4, 0, -1, 39]),
+        np.array([], np.int64),
+        np.arange(40) % 3 == 0,
+    ],
+    ids=str,
+)
+def test_chosen_rows_are_those_of_the_array(
+    twin: tuple[SparseRows, np.ndarray], chosen: slice | np.ndarray
+) -> None:
+    rows, table = twin
+    np.testing.assert_allclose(rows[chosen].toarray(), table[chosen], atol=1e-15)
+
+
+def test_long_tables_go_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = twins()
+    monkeypatch.setattr("securevfl.sparse.BLOCK_ONES", 7)
+    weights = np.random.default_rng(2).standard_normal((10, 2))
+    for rows, table in whole:
+        assert len([*rows.blocks()]) > 5
+        own = weights[: table.shape[1]]
+        np.testing.assert_allclose(rows @ own, table @ own, atol=1e-12)
+        np.testing.assert_allclose(rows.T @ table, table.T @ table, atol=1e-12)
+        np.testing.assert_allclose(rows.T @ rows, table.T @ table, atol=1e-12)
+        np.testing.assert_allclose(lengths_of(rows), lengths_of(table), atol=1e-12)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_scaling_is_that_of_the_array(binary: bool) -> None:
+    table = made(binary=binary)
+    ours, theirs = Scaling.fit(SparseRows.of(table)), Scaling.fit(table)
+    np.testing.assert_allclose(ours.mean, theirs.mean, atol=1e-15)
+    np.testing.assert_allclose(ours.scale, theirs.scale, rtol=1e-12)
+    assert (ours.mean[[2, 5]] == [0, 1]).all()
+    assert (ours.scale[[2, 5]] == 1).all()
+
+
+def test_float32_values_and_wide_indices_mean_the_same() -> None:
+    table = made().astype(np.float32).astype(np.float64)
+    rows = SparseRows.of(table)
+    assert rows.values is not None
+    other = replace(
+        rows, indices=rows.indices.astype(np.uint32), values=rows.values.astype(np.float32)
+    )
+    assert np.array_equal(other @ np.eye(9), table)
+
+
+def test_rows_of_a_memory_map_are_not_copied(tmp_path: Path) -> None:
+    rows = SparseRows.of(made())
+    stored = []
+    for name, part in zip(("pointers", "indices", "values"), rows.parts, strict=True):
+        np.save(tmp_path / f"{name}.npy", part)
+        stored.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    mapped = replace(rows, pointers=stored[0], indices=stored[1], values=stored[2])
+    assert np.shares_memory(mapped[4:30].indices, stored[1])
+    assert np.array_equal(mapped[4:30].toarray(), rows[4:30].toarray())
+    assert np.array_equal(mapped[np.array([7, 1])].toarray(), rows[np.array([7, 1])].toarray())
+
+
+def test_sparse_rows_become_no_array_by_themselves() -> None:
+    rows = SparseRows.of(made())
+    with pytest.raises(TypeError, match="by themselves"):
+        np.hstack([rows, rows])
+    with pytest.raises(TypeError):
+        np.ones((40, 9)) - rows
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "told"),
+    [
+        ("pointers", np.array([0, 2, 1, 3]), "pointers descend"),
+        ("pointers", np.array([0, 1, 2, 4]), "pointers from 0 to 4, with 3 indices"),
+        ("pointers", np.array([0, 1, 2, 3], np.int32), "int64"),
+        ("indices", np.array([0, 1, 4], np.uint16), "index 4, expected 0 to 3"),
+        ("indices", np.array([0, 1, 2], np.int32), "uint16 or uint32"),
+        ("indices", np.array([0, 2, 2], np.uint16), "indices of row 2 do not ascend"),
+        ("values", np.array([1, 2, 3], np.float16), "float32 or 64"),
+        ("values", np.array([1.0, 2.0]), "3 indices and 2 values"),
+        ("scale", np.ones(4), "a shift goes with a scale"),
+    ],
+)
+def test_what_is_no_sparse_matrix_is_refused(
+    part: str,
+    value: Any,  # noqa: ANN401
+    told: str,
+) -> None:
+    pointers, indices = np.array([0, 1, 1, 3]), np.array([0, 1, 3], np.uint16)
+    rows = SparseRows(pointers, indices, np.array([1.0, 2.0, 3.0]), 4)
+    rows.check()
+    with pytest.raises(DataError, match=told):
+        replace(rows, **{part: value}).check()
+
+
+def test_a_kernel_never_reads_beyond_the_columns() -> None:
+    rows = SparseRows(np.array([0, 1]), np.array([4], np.uint16), None, 4)
+    with pytest.raises(DataError, match="index 4"):
+        rows @ np.ones(4)
+    with pytest.raises(DataError, match="index 4"):
+        rows.T @ np.ones(1)
+    with pytest.raises(DataError, match="index 4"):
+        rows.toarray()
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    rows = SparseRows.of(made())
+    for numbers in (np.array([40]), np.array([-41]), np.ones(3, bool)):
+        with pytest.raises(IndexError):
+            rows[numbers]
