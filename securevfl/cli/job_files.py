@@ -8,9 +8,10 @@ from securevfl.job import Job
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+    from securevfl.sparse import Matrix
 
 
-def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset":
+def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset[Matrix]":
     """The data of a job: a set by name, or the parties' files, relative to the job file.
 
     Raises:

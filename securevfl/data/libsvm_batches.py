@@ -76,17 +76,17 @@ def _parsed(path: Path, lines: list[str], first: int, *, labels: bool, ids: bool
     values = parts["field_1"].cast(pl.Float64, strict=False)
     wrong = indices.is_null() | values.is_null()
     if wrong.any():
-        place = wrong.arg_max()
+        place = int(wrong.arg_max() or 0)
         row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
         raise DataError(f"{where} {number[row]}: {entries[place]!r} is not index:value")
     numbers = table["label"].cast(pl.Float64, strict=False)
     unusable = numbers.is_null() | ~numbers.is_finite()
     if unusable.any():
-        row = unusable.arg_max()
+        row = int(unusable.arg_max() or 0)
         raise DataError(f"{where} {number[row]}: label {table['label'][row]!r} is no number")
     comments = table["comment"].fill_null("")
     if ids and (comments == "").any():
-        raise DataError(f"{where} {number[(comments == '').arg_max()]}: no id after a #")
+        raise DataError(f"{where} {number[int((comments == '').arg_max() or 0)]}: no id after a #")
     return SparseBatch(
         comments.to_list() if ids else None,
         *in_order(where, number, lengths, indices.to_numpy(), values.to_numpy()),

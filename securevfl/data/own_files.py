@@ -164,10 +164,16 @@ class _Opened:
             self.found = find_format(path, source.csv, known, self._where)
             self.columns = self.found.header
         elif suffix == "parquet":
-            self.columns = tuple(self._tried(lambda: pl.read_parquet_schema(path)))
+            schema = self._tried(lambda: pl.read_parquet_schema(path))
+            self.columns = tuple(schema)
+            if lists := [name for name, kind in schema.items() if isinstance(kind, pl.List)]:
+                raise ConfigError(
+                    f"{self._where}: column {lists[0]!r} holds lists; {_converted(path)}"
+                )
         else:
             raise ConfigError(
-                f"path: {path} of party {source.name!r}, expected .csv, .csv.gz or .parquet"
+                f"path: {path} of party {source.name!r}, expected .csv, .csv.gz, .parquet or a "
+                f"shard; of LIBSVM {_converted(path)}"
             )
 
     def read(
@@ -191,7 +197,13 @@ class _Opened:
             raise DataError(f"{self._where} is empty or malformed ({reason})") from error
 
 
+def _converted(path: Path) -> str:
+    return f"`securevfl data convert {path} --to FOLDER` makes a shard once, which data may name"
+
+
 def _require_readable(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, and no shard (`securevfl data convert` makes one)")
     try:
         with path.open("rb"):
             pass

@@ -55,10 +55,10 @@ class RowIds:
         Raises:
             DataError: an id that is empty or has a line break in it.
         """
-        if wrong := next((each for each in ids if not each or "\n" in each), None):
-            raise DataError(f"id {wrong!r} has a line break in it")
         if "" in ids:
             raise DataError("an id is empty")
+        if wrong := [each for each in ids if "\n" in each]:
+            raise DataError(f"id {wrong[0]!r} has a line break in it")
         return cls(ids, row_digests(ids), np.fromiter(map(falls_into_test, ids), bool, len(ids)))
 
 
@@ -315,7 +315,8 @@ class ShardWriter:
         return self._stack.enter_context(GrowingArray(self._part / f"{name}.npy", kind))
 
     def _discard(self) -> None:
-        self._stack.close()
+        with suppress(OSError):  # what could not be written cannot be now
+            self._stack.close()
         shutil.rmtree(self._part, ignore_errors=True)
 
     def _unwritable(self, error: OSError) -> DataError:

@@ -23,6 +23,7 @@ from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.suspicious import suspicious
 from securevfl.data.tables import PartyTable, VerticalDataset, check, row_digests
 from securevfl.errors import ConfigError, DataError
+from securevfl.sparse import Matrix
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 def load_parties(
     parties: Sequence[FileSource], *, name: str = "files", regression: bool = False
-) -> VerticalDataset:
+) -> VerticalDataset[Matrix]:
     """Join the parties' files and shards into one data set.
 
     As `joining.load_files`, which does it where there are no shards. Digests of ids stand for the
@@ -306,7 +307,7 @@ def _labels(
 
 def _table(
     sides: _Sides, places: _Places, labels: Labels | None
-) -> tuple[PartyTable, Sequence[Note]]:
+) -> tuple[PartyTable[Matrix], Sequence[Note]]:
     train, test = sides.train, sides.test
     if isinstance(train, _ShardSide) and isinstance(test, _ShardSide):
         rows = [
@@ -314,7 +315,7 @@ def _table(
             for side, place in zip((train, test), places, strict=True)
         ]
         columns = train.shard.header.column_names
-        return PartyTable(sides.source.name, columns, rows[0], rows[1]), ()
+        return PartyTable[Matrix](sides.source.name, columns, rows[0], rows[1]), ()
     assert isinstance(train, _FileSide)  # noqa: S101
     assert isinstance(test, _FileSide)  # noqa: S101
     all_rows = [

@@ -231,5 +231,6 @@ def _labels(
     text = frame[columns.label].cast(pl.String).str.strip_chars()
     if missing := int((text.is_null() | (text == "").fill_null(True)).sum()):
         raise DataError(f"{where}: column {columns.label!r} has {missing} missing labels")
-    values = label_values(text.to_list())
-    return values if values.dtype.kind == "f" else text.to_list()
+    names: list[str] = text.to_list()
+    values = label_values(names)
+    return values.astype(np.float64) if values.dtype.kind == "f" else names
