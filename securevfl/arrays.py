@@ -1,9 +1,13 @@
 """The arrays that everything here works on."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+RealArray = NDArray[np.floating[Any]]
+"""Of float32 or float64, whichever is given."""
 IntArray = NDArray[np.int64]
 Labels = NDArray[np.int64 | np.float64]
 """Class numbers, or real targets."""

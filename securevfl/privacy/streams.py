@@ -26,7 +26,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from securevfl.arrays import FloatArray, RingArray
 
-Purpose = Literal["predictions", "held-out predictions", "residuals", "gradients", "mean units"]
+Purpose = Literal[
+    "predictions", "held-out predictions", "residuals", "gradients", "mean units", "client sums"
+]
 KEY_BYTES = 32
 _LABEL = b"securevfl noise 1: "
 _SEED_LABEL = "securevfl noise of an experiment 1"

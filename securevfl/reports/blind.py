@@ -79,8 +79,8 @@ class AheadRow(TypedDict):
 class RoundRow(TypedDict):
     """What a round of a `BlindRow` takes.
 
-    `_before` is its part of what was made ahead: bytes of all parties, and computation on the
-    critical path.
+    `path_s` is the computation on the round's critical path. `_before` is its part of what was made
+    ahead: bytes of all parties, and computation on the critical path.
     """
 
     exchange: str
@@ -88,6 +88,7 @@ class RoundRow(TypedDict):
     loss: str
     party_bytes: float
     party_compute_s: float
+    path_s: float
     round_s: float
     bytes_before: float
     compute_before_s: float
@@ -102,6 +103,7 @@ def by_round(rows: Sequence[Row]) -> list[RoundRow]:
             "loss": row["loss"],
             "party_bytes": row["party_bytes"],
             "party_compute_s": row["party_compute_s"],
+            "path_s": (row["compute_s"] - made_ahead(row, "ahead_compute_s")) / row["rounds"],
             "round_s": row["round_s"],
             "bytes_before": made_ahead(row, "ahead_bytes") / row["rounds"],
             "compute_before_s": made_ahead(row, "ahead_compute_s") / row["rounds"],
@@ -144,13 +146,15 @@ BLIND_ROUND: tuple[Column[RoundRow], ...] = (
     ("loss", _loss),
     ("sent", lambda row: size(row["party_bytes"])),
     ("compute", lambda row: seconds(row["party_compute_s"])),
+    ("on the path", lambda row: seconds(row["path_s"])),
     ("a round", lambda row: seconds(row["round_s"])),
     ("sent ahead", lambda row: _or_dash(size, row["bytes_before"])),
     ("compute ahead", lambda row: _or_dash(seconds, row["compute_before_s"])),
 )
 
 ROUND_NOTES = (
-    "sent, compute: by the party with most of it; a round: its critical path",
+    "sent, compute: by the party with most of it; on the path: computation on a round's critical "
+    "path; a round: all of that",
     "ahead: bytes of all parties, computation on the critical path, over the rounds",
 )
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transf
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import FloatArray, RingArray
+from securevfl.arrays import FloatArray, RealArray, RingArray
 from securevfl.errors import MalformedMessage
 
 PROTOCOL_VERSION = 1
@@ -136,7 +136,7 @@ class _Reader:
             raise MalformedMessage("a flag is neither 0 nor 1")
         return value == b"\1"
 
-    def array(self, dtype: str) -> NDArray[Any]:
+    def array(self, dtype: str, size: int = 8) -> NDArray[Any]:
         dimensions = self.take(1)[0]
         if dimensions > MAX_DIMENSIONS:
             raise MalformedMessage(f"array of {dimensions} dimensions, at most {MAX_DIMENSIONS}")
@@ -144,14 +144,23 @@ class _Reader:
         count = 1
         for extent in shape:
             count *= extent
-        data = np.frombuffer(self.take(8 * count), dtype)
+        data = np.frombuffer(self.take(size * count), dtype)
         try:
             return data.reshape(shape)
         except ValueError as error:
             raise MalformedMessage(f"no array can have the dimensions {shape}") from error
 
     def floats(self) -> FloatArray:
-        values = self.array("<f8")
+        return self.finite("<f8")
+
+    def reals(self) -> RealArray:
+        size = self.take(1)[0]
+        if size not in (4, 8):
+            raise MalformedMessage(f"floats of {size} bytes, expected 4 or 8")
+        return self.finite(f"<f{size}", size)
+
+    def finite(self, dtype: str, size: int = 8) -> NDArray[Any]:
+        values = self.array(dtype, size)
         if not np.isfinite(values).all():
             raise MalformedMessage("an array holds NaN or infinite values")
         return values
@@ -177,6 +186,11 @@ def _array(value: NDArray[Any], dtype: str) -> bytes:
     return bytes([value.ndim]) + shape + np.ascontiguousarray(value, dtype).tobytes()
 
 
+def _reals(value: RealArray) -> bytes:
+    """Their bytes a number, 4 or 8, then the array."""
+    return bytes([value.itemsize]) + _array(value, f"<f{value.itemsize}")
+
+
 class _FieldCodec(NamedTuple):
     encode: Callable[[Any], bytes]
     decode: Callable[[_Reader], Any]
@@ -189,6 +203,7 @@ _FIELD_CODECS: dict[Any, _FieldCodec] = {
     bytes: _FieldCodec(_blob, _Reader.blob),
     Blobs: _FieldCodec(_blobs, _Reader.blobs),
     FloatArray: _FieldCodec(lambda value: _array(value, "<f8"), _Reader.floats),
+    RealArray: _FieldCodec(_reals, _Reader.reals),
     RingArray: _FieldCodec(lambda value: _array(value, "<u8"), _Reader.ring),
 }
 _LAYOUTS: dict[type[Message], tuple[tuple[str, _FieldCodec], ...]] = {}

@@ -1,6 +1,6 @@
 """Training in shares, beside the same steps in clear, and what it refuses."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, LabelLeakRefused, PeerViolation, RangeExceeded
 from securevfl.job import Job
 from securevfl.protocols.blind.rounds import RevealedShare
-from securevfl.protocols.blind.schedule import Scales
+from securevfl.protocols.blind.schedule import LARGEST_SCALE, Scales
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.conftest import all_weights
@@ -183,6 +183,11 @@ def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
         run(dataset, batch_size=40, **steps)
     run(dataset, batch_size=60, **steps)
     run(dataset, batch_size=40, allow_label_leak=True, **steps)
+    # Rows that come again count once.
+    steps["rounds"] = 2
+    run(dataset, batch_size=40, **steps)
+    with pytest.raises(LabelLeakRefused, match="labels of 40 rows"):
+        run(made(8, rows=40), batch_size="full", **steps)
 
 
 def test_steps_that_fixed_point_has_no_room_for_are_refused_with_a_remedy() -> None:
@@ -204,11 +209,22 @@ def test_weights_that_no_job_has_are_no_model() -> None:
         run(made(8), environment=Environment(tamper=tamper))
 
 
-def test_steps_of_fewer_bits_than_weights_are_refused() -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda own: Scales(0, own.entry_bits),  # fewer than weights have
+        lambda own: Scales(LARGEST_SCALE, own.entry_bits),
+        lambda own: Scales(own.step_bits, LARGEST_SCALE),
+        lambda own: Scales(own.step_bits, 2**64 - 1),
+    ],
+)
+def test_a_holder_refuses_steps_of_sizes_that_no_owner_has(
+    told: Callable[[Scales], Scales],
+) -> None:
     def tamper(sender: str, receiver: str, data: bytes) -> bytes:
         del sender, receiver
         message = decode(data)
-        return encode(Scales(0, message.entry_bits)) if isinstance(message, Scales) else data
+        return encode(told(message)) if isinstance(message, Scales) else data
 
     with pytest.raises(PeerViolation, match="says steps of"):
         run(made(8), environment=Environment(tamper=tamper))

@@ -36,6 +36,10 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.horizontal.compressed import CompressedUpload
+from securevfl.protocols.horizontal.programs import ModelSent
+from securevfl.protocols.horizontal.protection import Closed, MaskedUpload, Ready, Roster
+from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course
@@ -72,6 +76,10 @@ shapes = array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=4)
 floats: st.SearchStrategy[NDArray[Any]] = arrays(
     np.float64, shapes, elements=st.floats(allow_nan=False, allow_infinity=False)
 )
+singles: st.SearchStrategy[NDArray[Any]] = arrays(
+    np.float32, shapes, elements=st.floats(allow_nan=False, allow_infinity=False, width=32)
+)
+reals = floats | singles
 ring: st.SearchStrategy[NDArray[Any]] = arrays(np.uint64, shapes)
 
 BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
@@ -131,6 +139,13 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     MaskedPenalties: st.builds(MaskedPenalties, u64, ring, ring),
     StepTaken: st.builds(StepTaken, u64, floats, st.booleans()),
     NamePads: st.builds(NamePads, st.booleans(), blob),
+    ModelSent: st.builds(ModelSent, u64, u64, reals, singles, st.booleans()),
+    BlockUpload: st.builds(BlockUpload, u64, reals, reals, floats, singles),
+    Ready: st.builds(Ready, u64, blob),
+    Roster: st.builds(Roster, u64, blobs, blobs, ring),
+    MaskedUpload: st.builds(MaskedUpload, u64, ring, ring),
+    Closed: st.builds(Closed, u64, st.booleans()),
+    CompressedUpload: st.builds(CompressedUpload, u64, blob, blob),
 }
 messages = st.one_of([BY_KIND[kind] for kind in kinds() if kind.number < 128])
 

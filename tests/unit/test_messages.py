@@ -34,6 +34,10 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.horizontal.compressed import CompressedUpload
+from securevfl.protocols.horizontal.programs import ModelSent
+from securevfl.protocols.horizontal.protection import Closed, MaskedUpload, Ready, Roster
+from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course
@@ -65,6 +69,7 @@ from securevfl.wire.codec import Message, decode, encode, kinds, message_kind
 
 UNKNOWN = max(kind.number for kind in kinds() if kind.number < 128) + 1
 HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 11
+BLOCK_UPLOAD = BlockUpload.number
 FLOATS = np.array([[0.5, -0.0], [1e-300, -1e300]])
 RING = np.array([[0, 1], [2**63, 2**64 - 1]], np.uint64)
 EXAMPLES: tuple[Message, ...] = (
@@ -114,6 +119,13 @@ EXAMPLES: tuple[Message, ...] = (
     EncryptedPoints(6, (b"points",)),
     StaysInRange(within=True),
     NamePads(made=True, name=b"\2" * 16),
+    ModelSent(2, 4, FLOATS[0], FLOATS[0, :0], ended=False),
+    BlockUpload(3, FLOATS[0], np.ones(2, np.float32), FLOATS[:, 0], FLOATS[0, :0]),
+    Ready(3, b"\3" * 32),
+    Roster(4, (b"a", b"b"), (b"key", b""), RING[0]),
+    MaskedUpload(5, RING[0], RING[1]),
+    Closed(6, counts=True),
+    CompressedUpload(7, b"levels", b""),
 )
 
 
@@ -220,6 +232,13 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "EncryptedPoints": 75,
         "StaysInRange": 76,
         "NamePads": 79,
+        "ModelSent": 80,
+        "BlockUpload": 81,
+        "Ready": 90,
+        "Roster": 91,
+        "MaskedUpload": 92,
+        "Closed": 93,
+        "CompressedUpload": 94,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
@@ -296,6 +315,12 @@ REFUSED = {
     "2^64 - 1 rows, no columns": (
         wire(MASKED, u64(0), array(2**64 - 1, 0)),
         "no array can have",
+    ),
+    "floats of 2 bytes": (wire(BLOCK_UPLOAD, u64(0), b"\2", array(1, data=b"\0\0")), "4 or 8"),
+    "half a float32": (wire(BLOCK_UPLOAD, u64(0), b"\4", array(1, data=b"\0\0")), "4 bytes"),
+    "a float32 NaN": (
+        wire(BLOCK_UPLOAD, u64(0), b"\4", array(1, data=struct.pack("<f", np.nan))),
+        "NaN or infinite",
     ),
     "NaN": (wire(PREDICTIONS, u64(0), array(1, data=struct.pack("<d", np.nan))), "NaN or inf"),
     "infinity": (wire(PREDICTIONS, u64(0), array(1, data=struct.pack("<d", np.inf))), "NaN or"),

@@ -1,18 +1,19 @@
 """A party's ends of its links: their keys, and what is made ahead over them."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from securevfl.arrays import RingArray
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
-from securevfl.protocols.blind.links import Link, links_of
+from securevfl.errors import PeerViolation
+from securevfl.protocols.blind.links import holder_of, owners_held_by
 from securevfl.protocols.blind.pads import (
     Corrections,
     EncryptedPads,
     EncryptedPoints,
+    Groups,
     HolderKeys,
     HolderPads,
     Holding,
@@ -21,20 +22,24 @@ from securevfl.protocols.blind.pads import (
     OwnerKeys,
     OwnerPads,
     Owning,
+    first_of,
 )
 from securevfl.protocols.blind.schedule import LARGEST_SCALE, Matrices, Round, Scales, Schedule
 from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import AHEAD, SETUP
 from securevfl.runtime.views import Share, record
+from securevfl.wire.codec import StepMessage
 
 if TYPE_CHECKING:
     from securevfl.crypto.ring_products import RingProductEvaluator
 
+A = TypeVar("A", bound=StepMessage)
+B = TypeVar("B", bound=StepMessage)
 FOR_STEPS, FOR_PREDICTIONS = "ring, steps", "ring, predictions"
 
 
@@ -88,10 +93,6 @@ class Formats:
         )
 
 
-Group = Mapping[int, Sequence[Round]]
-"""One group of rounds, by its number."""
-
-
 @dataclass(frozen=True, eq=False)
 class Pads:
     """What a party has made ahead of a block of rounds.
@@ -112,25 +113,19 @@ class Pads:
 
 
 class Links:
-    """A party's ends of all its links.
-
-    Attributes:
-        own: its own.
-        scales: of its own.
-    """
+    """A party's ends of all its links; `establish` makes them."""
 
     def __init__(
         self,
         party: Party,
-        own: Link,
         schedule: Schedule,
         *,
         keys: OwnerKeys,
         matrices: Mapping[int, Matrices],
         holdings: Mapping[str, Holding],
     ) -> None:
-        self._party, self.own, self._schedule = party, own, schedule
-        self._owning, self._holdings = Owning(own.holder, keys, matrices), holdings
+        self._party, self._schedule, self._holder = party, schedule, holder_of(party)
+        self._owning, self._holdings = Owning(self._holder, keys, matrices), holdings
 
     @classmethod
     async def establish(
@@ -151,10 +146,8 @@ class Links:
             PeerViolation: a peer's word or key that does not fit.
             RangeExceeded: products that the ring has no room for.
         """
-        links = links_of(party)
-        own = next(each for each in links if each.owner == party.name)
-        owners = [each.owner for each in links if each.holder == party.name]
-        await party.channel.send(own.holder, scales)
+        holder, owners = holder_of(party), owners_held_by(party)
+        await party.channel.send(holder, scales)
         told = await collect(party.channel, owners, Scales)
         holdings = {}
         for name in owners:
@@ -177,10 +170,10 @@ class Links:
             columns=agreement.own_columns, feature_bound=agreement.feature_bound,
         )  # fmt: skip
         keys = OwnerKeys(
-            await take_key(party, own.holder, FOR_STEPS, formats.for_steps),
-            await take_key(party, own.holder, FOR_PREDICTIONS, formats.for_predictions),
+            await take_ring_key(party, holder, FOR_STEPS, formats.for_steps),
+            await take_ring_key(party, holder, FOR_PREDICTIONS, formats.for_predictions),
         )
-        return cls(party, own, schedule, keys=keys, matrices=matrices, holdings=holdings)
+        return cls(party, schedule, keys=keys, matrices=matrices, holdings=holdings)
 
     def go_on(self, shares: Mapping[str, RingArray]) -> None:
         """Start with the shares of an earlier run, by owner, as `Holding.go_on` takes them."""
@@ -200,53 +193,54 @@ class Links:
             PeerError: a peer broke the protocol or is gone.
         """
         groups = [{g: each} for g, each in self._schedule.members(rounds).items()]
-        async for _ in self._make_steps(groups, own):
+        owning = self._owning
+        async for _ in self._there_and_back(
+            groups,
+            (EncryptedPads, MaskedSteps),
+            ask=Holding.pads,
+            answer=lambda asked, group: owning.steps(asked, group, own),
+            take=Holding.take_steps,
+        ):
             yield
         for holding in self._holdings.values():
             holding.draw_points(rounds)
-        async for _ in self._make_shares(groups, own):
+        async for _ in self._there_and_back(
+            groups,
+            (EncryptedPoints, MaskedShares),
+            ask=Holding.points,
+            answer=lambda asked, group: owning.shares(asked, group, own),
+            take=Holding.take_shares,
+        ):
             yield
 
-    async def _make_steps(self, groups: Sequence[Group], own: OwnerPads) -> AsyncIterator[None]:
-        party, holder, owners = self._party, self.own.holder, list(self._holdings)
+    async def _there_and_back(
+        self,
+        groups: Sequence[Groups],
+        kinds: tuple[type[A], type[B]],
+        *,
+        ask: Callable[[Holding, Groups], A],
+        answer: Callable[[A, Groups], B],
+        take: Callable[[Holding, str, B, Groups], None],
+    ) -> AsyncIterator[None]:
+        """Of every link, the holder's ciphertexts there and the owner's products back."""
+        party, holder, owners = self._party, self._holder, list(self._holdings)
         for group in groups:
             for name, holding in self._holdings.items():
                 async with party.costs.compute(AHEAD):
-                    pads = holding.pads(group)
-                await party.channel.send(name, pads)
+                    message = ask(holding, group)
+                await party.channel.send(name, message)
             yield
         for group in groups:
-            _, asked = await party.channel.receive([holder], EncryptedPads, _first(group))
+            _, asked = await party.channel.receive([holder], kinds[0], first_of(group))
             async with party.costs.compute(AHEAD):
-                reply = self._owning.steps(asked, group, own)
+                reply = answer(asked, group)
             await party.channel.send(holder, reply)
             yield
         for group in groups:
-            answers = await collect(party.channel, owners, MaskedSteps, _first(group))
-            for name, answer in answers.items():
+            answers = await collect(party.channel, owners, kinds[1], first_of(group))
+            for name, found in answers.items():
                 async with party.costs.compute(AHEAD):
-                    self._holdings[name].take_steps(name, answer, group)
-            yield
-
-    async def _make_shares(self, groups: Sequence[Group], own: OwnerPads) -> AsyncIterator[None]:
-        party, holder, owners = self._party, self.own.holder, list(self._holdings)
-        for group in groups:
-            for name, holding in self._holdings.items():
-                async with party.costs.compute(AHEAD):
-                    points = holding.points(group)
-                await party.channel.send(name, points)
-            yield
-        for group in groups:
-            _, asked = await party.channel.receive([holder], EncryptedPoints, _first(group))
-            async with party.costs.compute(AHEAD):
-                reply = self._owning.shares(asked, group, own)
-            await party.channel.send(holder, reply)
-            yield
-        for group in groups:
-            answers = await collect(party.channel, owners, MaskedShares, _first(group))
-            for name, answer in answers.items():
-                async with party.costs.compute(AHEAD):
-                    self._holdings[name].take_shares(name, answer, group)
+                    take(self._holdings[name], name, found, group)
             yield
 
     async def end(self, own: OwnerPads, rounds: Sequence[Round]) -> Pads:
@@ -255,7 +249,7 @@ class Links:
         Raises:
             PeerError: a peer broke the protocol or is gone.
         """
-        party, holder = self._party, self.own.holder
+        party, holder = self._party, self._holder
         saw, held = partial(record, party.channel), {}
         for what, masks in own.masks.items():
             for index, mask in masks.items():
@@ -272,11 +266,6 @@ class Links:
         return Pads(own, held)
 
 
-def _first(group: Group) -> int:
-    (rounds,) = group.values()
-    return rounds[0].index
-
-
 def _fresh_keys(formats: Formats) -> HolderKeys:
     from securevfl.crypto.ring_products import RingProductOwner  # noqa: PLC0415
 
@@ -285,8 +274,8 @@ def _fresh_keys(formats: Formats) -> HolderKeys:
     )
 
 
-async def take_key(
-    party: Party, holder: str, what: str, fmt: RingProductFormat
+async def take_ring_key(
+    party: Party, owner: str, what: str, fmt: RingProductFormat
 ) -> "RingProductEvaluator":
     """This party's end of another's key.
 
@@ -296,13 +285,4 @@ async def take_key(
     """
     from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
 
-    _, message = await party.channel.receive([holder], PublicKey)
-    if message.scheme != what:
-        raise PeerViolation(f"{holder} sent a key of {message.scheme!r}, {what!r} is due")
-    async with party.costs.compute(SETUP):
-        try:
-            return RingProductEvaluator(message.material, fmt)
-        except KeyMismatch as error:
-            raise KeyMismatch(f"key of {holder}: {error}") from error
-        except CryptoError as error:
-            raise PeerViolation(f"key of {holder}: {error}") from error
+    return await take_key(party, owner, what, partial(RingProductEvaluator, product_format=fmt))

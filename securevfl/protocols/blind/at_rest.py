@@ -16,7 +16,7 @@ from securevfl.arrays import RingArray
 from securevfl.errors import DataError
 from securevfl.protocols.blind.ahead import Pads
 from securevfl.protocols.blind.block import Block, Whitening
-from securevfl.protocols.blind.links import owners_held_by, partner_of
+from securevfl.protocols.blind.links import computing_parties, owners_held_by
 from securevfl.protocols.blind.pads import HolderPads, OwnerPads
 from securevfl.protocols.blind.schedule import Matrices, Scales
 
@@ -47,7 +47,7 @@ def expected_bytes(block: Block) -> int:
     party, columns, phases = block.training.party, block.agreement.columns, block.phases
     held = [columns[name] for name in owners_held_by(party)]
     rows, rounds = sum(each.rows for each in block.schedule.rounds), len(block.schedule.rounds)
-    computes = phases is not None and party.name in (party.label_party, partner_of(party))
+    computes = phases is not None and party.name in computing_parties(party)
     tables = 2 + WORD * 2 * phases.terms if phases is not None and computes else 0
     of_rows = rows * (WORD * (1 + 2 * len(held)) + tables)
     of_rounds = rounds * WORD * (3 * block.agreement.own_columns + 2 * sum(held))

@@ -33,7 +33,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, RingArray, is_real
 from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import CryptoError, MalformedMessage, RangeExceeded, UnexpectedMessage
+from securevfl.errors import RangeExceeded, UnexpectedMessage
 from securevfl.protocols.blind.links import partner_of
 from securevfl.protocols.blind.relays import HeldOutShares, gather_shares
 from securevfl.protocols.exchanges.class_sums import (
@@ -201,10 +201,7 @@ class LabelSums:
         expect_shape(partner, masks.values, (count, COLUMNS if count == CLASSES else 1))
         product = only(partner, reply.products)
         async with party.costs.compute(SCORING):
-            try:
-                masked = self._owner.decrypt(product)
-            except CryptoError as error:
-                raise MalformedMessage(f"from {partner}: {error}") from error
+            masked = checked(partner, self._owner.decrypt, product)
             record(party.channel, Decrypted(partner, step, masked))
             found = combined(of_limbs(masked)) - masks.values
             ours = np.stack([by_group.sum(axis=0), (by_group * gathered[:, None]).sum(axis=0)])

@@ -23,9 +23,14 @@ def partner_of(party: Party) -> str:
     return party.feature_parties[0]
 
 
+def computing_parties(party: Party) -> tuple[str, str]:
+    """The two that compute residuals: the label party and its partner."""
+    return party.label_party, partner_of(party)
+
+
 def links_of(party: Party) -> tuple[Link, ...]:
     """One for each party: the label party holds for all others, and its partner for it."""
-    label_party, partner = party.label_party, partner_of(party)
+    label_party, partner = computing_parties(party)
     return tuple(
         Link(name, partner if name == label_party else label_party) for name in party.names
     )

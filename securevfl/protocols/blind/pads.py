@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
-from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
+from securevfl.errors import UnexpectedMessage
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales
 from securevfl.protocols.blind.widths import EXTRAPOLATION_BITS, Widths
+from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.views import Share
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
@@ -43,7 +44,7 @@ D = TypeVar("D", np.int64, np.uint64)
 
 @message_kind(60, stage="ahead", carries="ciphertexts")
 class EncryptedPads(StepMessage):
-    """Enc(u_r) of the rounds of each group in a block; `step` is the block's first."""
+    """Enc(u_r) of the rounds of some groups of a block; `step` is the first of these."""
 
     groups: Blobs
 
@@ -175,6 +176,7 @@ class OwnerKeys:
 
 
 Groups = Mapping[int, Sequence[Round]]
+"""Rounds by their group's number."""
 
 
 class Holding:
@@ -204,7 +206,7 @@ class Holding:
         self.weights, self._point = shares
 
     def pads(self, groups: Groups) -> EncryptedPads:
-        """Draw pads of a block, and encrypt what they are truncated to."""
+        """Draw pads of some groups' rounds, and encrypt what they are truncated to."""
         widths, blobs = self._widths, []
         for group in groups.values():
             columns = []
@@ -216,10 +218,10 @@ class Holding:
                     np.hstack([ring.truncated(part, bits, first=True) for part, bits in parts])
                 )
             blobs.append(_encrypted(self._keys.for_steps, np.stack(columns, axis=1)))
-        return EncryptedPads(_first(groups), tuple(blobs))
+        return EncryptedPads(first_of(groups), tuple(blobs))
 
     def take_steps(self, owner: str, message: MaskedSteps, groups: Groups) -> None:
-        """Decrypt y of a block.
+        """Decrypt their y.
 
         Raises:
             UnexpectedMessage: another number of products than are due.
@@ -235,7 +237,7 @@ class Holding:
             self._point = ring.uniform(len(self._point))
 
     def points(self, groups: Groups) -> EncryptedPoints:
-        """Encrypt them."""
+        """Encrypt those of some groups' rounds."""
         blobs = [
             _encrypted(
                 self._keys.for_predictions,
@@ -243,10 +245,10 @@ class Holding:
             )
             for group in groups.values()
         ]
-        return EncryptedPoints(_first(groups), tuple(blobs))
+        return EncryptedPoints(first_of(groups), tuple(blobs))
 
     def take_shares(self, owner: str, message: MaskedShares, groups: Groups) -> None:
-        """Decrypt h.
+        """Decrypt their h.
 
         Raises:
             UnexpectedMessage: another number of products than are due.
@@ -284,7 +286,7 @@ class Holding:
         return pads, Corrections(rounds[0].index, points, ring.reduced(np.stack(pulls)))
 
     def _correction(self, each: Round) -> RingArray:
-        """E of a round, in order; its share of θ moves on."""
+        """What takes a round to the next, e, in order; its share of θ moves on."""
         dropped = self._scales.step_bits - self._widths.weight_bits
         moved = ring.truncated(self._steps.pop(each.index), dropped, first=True)
         new = ring.reduced(self._points.pop(each.index) + moved)
@@ -346,10 +348,7 @@ class Owning:
         fmt, replies, masks = key.product_format, [], []
         for blob, (group, rounds) in zip(blobs, groups.items(), strict=True):
             filled = _filled(matrices[group], (fmt.outputs, fmt.inner))
-            try:
-                reply, mask = key.product(blob, filled)
-            except CryptoError as error:
-                raise MalformedMessage(f"from {self._holder}: {error}") from error
+            reply, mask = checked(self._holder, key.product, blob, filled)
             replies.append(reply)
             masks += [(each, ring.reduced(-mask[:, column])) for column, each in enumerate(rounds)]
         return tuple(replies), masks
@@ -367,10 +366,7 @@ def _decrypted(
     """Every round's column of a block's products."""
     _require_groups(owner, blobs, groups)
     for blob, group in zip(blobs, groups.values(), strict=True):
-        try:
-            found = key.decrypt(blob)
-        except CryptoError as error:
-            raise MalformedMessage(f"from {owner}: {error}") from error
+        found = checked(owner, key.decrypt, blob)
         for column, each in enumerate(group):
             yield each, found[:, column]
 
@@ -388,5 +384,6 @@ def _require_groups(sender: str, blobs: Blobs, groups: Groups) -> None:
         raise UnexpectedMessage(f"{sender} sent {len(blobs)} products where {len(groups)} are due")
 
 
-def _first(groups: Groups) -> int:
+def first_of(groups: Groups) -> int:
+    """The first round of some groups."""
     return min(each.index for group in groups.values() for each in group)

@@ -6,16 +6,17 @@ The *second* party, who owns a key, sends Enc(cos(mρ₂)), Enc(sin(mρ₂)) for
 Learns: nobody anything; see slot_products.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.slot_parameters import SlotParameters
-from securevfl.errors import CryptoError, KeyMismatch, MalformedMessage, PeerViolation
-from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.costs import AHEAD, SETUP
 from securevfl.runtime.views import Decrypted, record
@@ -24,8 +25,6 @@ from securevfl.wire.codec import Blobs, StepMessage, message_kind
 if TYPE_CHECKING:
     from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 
-P = ParamSpec("P")
-T = TypeVar("T")
 SCHEME = "bfv-slots"
 _IN_FLIGHT = 16
 
@@ -58,19 +57,12 @@ async def peer_slot_key(party: Party, peer: str, parameters: SlotParameters) -> 
     """The first party: take the second's key.
 
     Raises:
-        PeerViolation: a key of another scheme.
-        KeyMismatch: no key of these parameters.
+        PeerViolation: a key of another scheme, or one that is none.
+        KeyMismatch: a key of other parameters.
     """
     from securevfl.crypto.slot_products import SlotEvaluator  # noqa: PLC0415
 
-    _, message = await party.channel.receive([peer], PublicKey)
-    if message.scheme != SCHEME:
-        raise PeerViolation(f"{peer} sent a key of {message.scheme!r}, {SCHEME!r} is due")
-    async with party.costs.compute(SETUP):
-        try:
-            return SlotEvaluator(message.material, parameters)
-        except CryptoError as error:
-            raise KeyMismatch(f"key of {peer}: {error}") from error
+    return await take_key(party, peer, SCHEME, partial(SlotEvaluator, parameters=parameters))
 
 
 async def products_of_first(
@@ -91,7 +83,7 @@ async def products_of_first(
     for step, block in enumerate(_blocks(parts.shape[1])):
         _, message = await party.channel.receive([peer], EncryptedPhases, step)
         async with party.costs.compute(AHEAD):
-            replies, shares[:, block] = _checked(
+            replies, shares[:, block] = checked(
                 peer, evaluator.multiply, message.parts, parts[:, block]
             )
         party.costs.count("products", 2 * (block.stop - block.start))
@@ -122,7 +114,7 @@ async def _decrypted(
 ) -> RingArray:
     _, message = await party.channel.receive([peer], EncryptedPhaseProducts, step)
     async with party.costs.compute(AHEAD):
-        values = _checked(peer, owner.decrypt, message.parts, block.stop - block.start)
+        values = checked(peer, owner.decrypt, message.parts, block.stop - block.start)
     party.costs.count("decryptions", values.size)
     record(party.channel, Decrypted(peer, step, values))
     return values
@@ -131,15 +123,3 @@ async def _decrypted(
 def _blocks(count: int) -> Iterator[slice]:
     for at in range(0, count, DEGREE):
         yield slice(at, min(at + DEGREE, count))
-
-
-def _checked(peer: str, work: Callable[P, T], *arguments: P.args, **others: P.kwargs) -> T:
-    """What a key makes of a peer's bytes.
-
-    Raises:
-        MalformedMessage: it takes them for none.
-    """
-    try:
-        return work(*arguments, **others)
-    except CryptoError as error:
-        raise MalformedMessage(f"from {peer}: {error}") from error

@@ -34,7 +34,7 @@ from securevfl.arrays import Labels, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.protocols.blind.fourier import MaskedPhases, masked_phases
-from securevfl.protocols.blind.links import links_of, partner_of
+from securevfl.protocols.blind.links import computing_parties, owners_held_by
 from securevfl.protocols.blind.phases import PhaseFormat
 from securevfl.protocols.blind.residuals import ResidualShares
 from securevfl.protocols.session.party import Party
@@ -239,8 +239,7 @@ async def hand_back(
         PeerError: a peer broke the protocol or is gone.
         CryptoError: the step's masks were used before.
     """
-    computing = (party.label_party, partner_of(party))
-    held = [each.owner for each in links_of(party) if each.holder == party.name]
+    computing, held = computing_parties(party), owners_held_by(party)
     if share is not None:
         for owner in party.others:
             async with party.costs.compute("local"):

@@ -7,7 +7,7 @@ Learns: as `class_sums` says, or, where a job opens rows (`scores = "rows"`), as
 """
 
 from securevfl.crypto.masks import PairwiseMasks
-from securevfl.protocols.blind.ahead import take_key
+from securevfl.protocols.blind.ahead import take_ring_key
 from securevfl.protocols.blind.class_sums import (
     FeatureSums,
     LabelSums,
@@ -75,5 +75,5 @@ async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> Feat
         return LabelSums(party, masks, bits, owner)
     evaluator = None
     if party.name == partner:
-        evaluator = await take_key(party, party.label_party, FOR_SCORES, fmt)
+        evaluator = await take_ring_key(party, party.label_party, FOR_SCORES, fmt)
     return FeatureSums(party, masks, bits, evaluator)

@@ -18,7 +18,7 @@ from securevfl.protocols.blind.at_rest import (
 from securevfl.protocols.blind.block import Block, Whitening
 from securevfl.protocols.blind.coming import Coming
 from securevfl.protocols.blind.fourier import FourierResiduals
-from securevfl.protocols.blind.links import owners_held_by
+from securevfl.protocols.blind.links import computing_parties, owners_held_by
 from securevfl.protocols.blind.phase_pads import PhasePads
 from securevfl.protocols.blind.residuals import (
     AffineResiduals,
@@ -157,7 +157,7 @@ async def _residuals(
 ) -> ResidualShares | None:
     """This party's side of residuals: with what was made, or with a key to make it."""
     party, plan, widths = block.training.party, block.training.plan, block.widths
-    two = (party.label_party, party.feature_parties[0])
+    two = computing_parties(party)
     if party.name not in two:
         return None
     if isinstance(plan.loss, Squared):

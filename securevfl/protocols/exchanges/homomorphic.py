@@ -6,7 +6,7 @@ masked product, take the mask off. Every move is one timed section and counts it
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Share = Callable[[str, tuple[int, ...]], RingArray]
 
@@ -293,13 +294,13 @@ def within_bound(matrix: FloatArray, bound: float) -> tuple[FloatArray, IntArray
     return np.ldexp(matrix, exponents), exponents
 
 
-def checked(peer: str, work: Callable[..., T], data: bytes, argument: object) -> T:
+def checked(peer: str, work: Callable[P, T], *arguments: P.args, **others: P.kwargs) -> T:
     """What a scheme makes of a peer's bytes.
 
     Raises:
         MalformedMessage: it takes them for none.
     """
     try:
-        return work(data, argument)
+        return work(*arguments, **others)
     except CryptoError as error:
         raise MalformedMessage(f"from {peer}: {error}") from error

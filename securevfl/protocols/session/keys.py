@@ -1,7 +1,8 @@
 """Homomorphic keys: making them, sending the public part, and checking a peer's."""
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Protocol, TypeVar
 
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import make_evaluator, make_owner
@@ -11,6 +12,8 @@ from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
 from securevfl.wire.codec import Message, message_kind
+
+T = TypeVar("T")
 
 
 @message_kind(1, stage="setup")
@@ -93,21 +96,37 @@ async def exchange_keys(
     received = await collect(party.channel, senders, PublicKey)
     peers = {}
     for name, message in received.items():
-        if message.scheme != settings.scheme:
-            raise PeerViolation(
-                f"{name} sent a key of {message.scheme!r}, the job says {settings.scheme!r}"
-            )
-        async with party.costs.compute(SETUP):
-            peers[name] = _peer_evaluator(name, settings, message.material, fmt, keys)
+        make = partial(keys.evaluator, settings, product_format=fmt)
+        peers[name] = await _peer_end(party, name, message, settings.scheme, make)
     return own, peers
 
 
-def _peer_evaluator(
-    peer: str, settings: ExchangeSettings, material: bytes, fmt: ProductFormat, keys: KeyMaker
-) -> Evaluator:
-    try:
-        return keys.evaluator(settings, material, fmt)
-    except KeyMismatch as error:
-        raise KeyMismatch(f"key of {peer}: {error}") from error
-    except CryptoError as error:
-        raise PeerViolation(f"key of {peer}: {error}") from error
+async def take_key(party: Party, owner: str, scheme: str, make: Callable[[bytes], T]) -> T:
+    """Receive one key of a peer's.
+
+    Args:
+        party: who it is.
+        owner: whose.
+        scheme: that is due.
+        make: this party's end of it, from what the owner sent.
+
+    Raises:
+        PeerViolation: a key of another scheme, or one that is none.
+        KeyMismatch: a key of another size or format.
+    """
+    _, message = await party.channel.receive([owner], PublicKey)
+    return await _peer_end(party, owner, message, scheme, make)
+
+
+async def _peer_end(
+    party: Party, owner: str, message: PublicKey, scheme: str, make: Callable[[bytes], T]
+) -> T:
+    if message.scheme != scheme:
+        raise PeerViolation(f"{owner} sent a key of {message.scheme!r}, {scheme!r} is due")
+    async with party.costs.compute(SETUP):
+        try:
+            return make(message.material)
+        except KeyMismatch as error:
+            raise KeyMismatch(f"key of {owner}: {error}") from error
+        except CryptoError as error:
+            raise PeerViolation(f"key of {owner}: {error}") from error

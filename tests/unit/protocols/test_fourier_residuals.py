@@ -15,7 +15,6 @@ from securevfl.crypto.slot_parameters import SlotParameters, pairs_of
 from securevfl.crypto.slot_products import REPLY_BYTES
 from securevfl.errors import (
     CryptoError,
-    KeyMismatch,
     MalformedMessage,
     PeerViolation,
     RangeExceeded,
@@ -184,7 +183,7 @@ def changed(kind: type[Any], change: Callable[[Any], Any]) -> Callable[[str, str
     ("kind", "change", "error"),
     [
         (PublicKey, lambda each: PublicKey("bfv", each.material), PeerViolation),
-        (PublicKey, lambda each: PublicKey(each.scheme, each.material[:-1]), KeyMismatch),
+        (PublicKey, lambda each: PublicKey(each.scheme, each.material[:-1]), PeerViolation),
         (EncryptedPhases, lambda each: EncryptedPhases(0, each.parts[:1]), MalformedMessage),
         (
             EncryptedPhaseProducts,

@@ -1,0 +1,150 @@
+"""Any `torch.nn.Module` as one vector of parameters, and clients' rows as gradients by it.
+
+The module's parameters become views into one tensor, and so do their gradients: to go to other
+weights is one copy, and a gradient needs no walk over the module. Clients share one module.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from securevfl.arrays import IntArray, RealArray
+from securevfl.errors import ConfigError
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Mean loss of predictions (S, C) and targets (S,)."""
+SCORED_ROWS = 1024
+
+
+class FlatModule:
+    """A module that is taken over: its parameters move with the weights that are given.
+
+    Args:
+        module: a function of rows and parameters alone, all of float32 or all of float64.
+            Parameters that require no gradient stay as they are.
+        loss: what its clients minimize, by default the cross entropy of class scores.
+        device: where it computes.
+
+    Attributes:
+        module: the same, with the weights that it was last given.
+        sizes: numbers in each parameter by its name, in the order of θ, as `Blocks` takes them.
+
+    Raises:
+        ConfigError: no parameters, parameters of several dtypes, or a module that keeps something
+            else (batch normalization's running means).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss = nn.functional.cross_entropy,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.module, self.loss, self.device = module.to(device), loss, torch.device(device)
+        trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        dtypes = {each.dtype for each in trained.values()}
+        if dtypes not in ({torch.float32}, {torch.float64}):
+            raise ConfigError("the module's parameters: expected some, all float32 or all float64")
+        if any(each.is_floating_point() for each in module.buffers()):
+            raise ConfigError(
+                "the module keeps numbers that are no parameters, as batch normalization does: "
+                "clients would share them unseen; use group normalization"
+            )
+        self.sizes = {name: each.numel() for name, each in trained.items()}
+        (self.dtype,) = dtypes
+        self._flat = torch.cat([each.detach().reshape(-1) for each in trained.values()])
+        self._gradient = torch.zeros_like(self._flat)
+        self._given = self._flat.cpu()
+        start = 0
+        for each in trained.values():
+            span = slice(start, start + each.numel())
+            each.data = self._flat[span].view(each.shape)
+            each.grad = self._gradient[span].view(each.shape)
+            start = span.stop
+
+    def weights(self) -> RealArray:
+        """The weights that it has now, shape (p,)."""
+        return self._flat.cpu().numpy().copy()
+
+    def load(self, weights: RealArray) -> None:
+        """Go to weights of shape (p,)."""
+        np.copyto(self._given.numpy(), weights, casting="no")
+        if self._given is not self._flat:
+            self._flat.copy_(self._given)
+
+    def gradient(
+        self, weights: RealArray, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> RealArray:
+        """The loss's gradient, shape (p,); the next call overwrites it."""
+        self.load(weights)
+        self._gradient.zero_()
+        self.loss(self.module(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        found: RealArray = self._gradient.cpu().numpy()
+        return found
+
+    def predict(self, weights: RealArray, inputs: NDArray[Any]) -> RealArray:
+        """Predictions of rows, shape (N, C)."""
+        self.load(weights)
+        with torch.no_grad():
+            pieces = torch.split(torch.tensor(inputs), SCORED_ROWS)
+            scores = [self.module(piece.to(self.device)).cpu().numpy() for piece in pieces]
+        return np.concatenate(scores)
+
+    def accuracy(self, weights: RealArray, inputs: NDArray[Any], labels: IntArray) -> float:
+        """How often the largest score is the label's."""
+        return float(np.mean(self.predict(weights, inputs).argmax(axis=1) == labels))
+
+
+class ModuleProblem:
+    """A client's rows under a module; fills `protocols.horizontal.problem.ClientProblem`.
+
+    Args:
+        module: shared by all clients.
+        inputs: shape (N, ...), of the module's dtype.
+        targets: shape (N,).
+
+    Raises:
+        ConfigError: no rows, other lengths or another dtype, or a module that does not do the same
+            again: with dropout, say.
+    """
+
+    def __init__(self, module: FlatModule, inputs: NDArray[Any], targets: NDArray[Any]) -> None:
+        if not len(inputs) == len(targets) > 0:
+            raise ConfigError(
+                f"{len(inputs)} rows, {len(targets)} targets: expected as many of each"
+            )
+        self._module = module
+        self._inputs = torch.tensor(inputs, device=module.device)
+        self._targets = torch.tensor(targets, device=module.device)
+        if self._inputs.dtype != module.dtype:
+            raise ConfigError(f"inputs of {inputs.dtype}: the module is of {module.dtype}")
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            once, again = (module.module(self._inputs[:2]) for _ in range(2))
+        if not torch.equal(once, again):
+            raise ConfigError("the module's predictions depend on chance: leave out dropout")
+
+    @property
+    def rows(self) -> int:
+        """How many rows the client holds."""
+        return len(self._targets)
+
+    def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
+        """The mean loss's gradient over these rows, shape (p,); the next call overwrites it."""
+        chosen = torch.from_numpy(rows).to(self._module.device)
+        inputs, targets = self._inputs[chosen], self._targets[chosen]
+        return self._module.gradient(weights, inputs, targets)
+
+
+def module_problems(
+    module: FlatModule, clients: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+) -> list[ModuleProblem]:
+    """The problems of clients that hold (inputs, targets) each.
+
+    Raises:
+        ConfigError: as `ModuleProblem`.
+    """
+    return [ModuleProblem(module, inputs, targets) for inputs, targets in clients]

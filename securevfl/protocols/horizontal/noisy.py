@@ -1,0 +1,125 @@
+"""Uploads that are clipped at the client, and summed with noise at the server: client-level `dp`.
+
+The server is trusted: it sees what clients upload, clipped but without noise. What it hands on, θ
+and κ, is computed from noisy sums alone. See `privacy.clients` for what that promises and does not.
+
+Learns:
+    server: every upload singly, shortened to β.
+    clients, and everybody who gets θ: of one client no more than (ε, δ) allows, whatever its rows.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from securevfl.arrays import RealArray
+from securevfl.errors import PeerViolation
+from securevfl.privacy.clients import ClientNoise, ClientPromise, client_promise
+from securevfl.privacy.mechanisms import GRID
+from securevfl.privacy.streams import NoiseKey
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.local import Broadcast, ClientState, Upload
+from securevfl.protocols.horizontal.server import ServerState, Totals, total
+from securevfl.protocols.horizontal.told import after_telling, changes_of, controls_of, upload_of
+from securevfl.protocols.horizontal.uploads import BlockUpload, require_fitting
+from securevfl.wire.codec import StepMessage
+
+
+class Noisy:
+    """Clipped uploads, and noise on their sums.
+
+    Args:
+        federation: that uploads are of.
+        noise: how long an upload may be, and how much noise a sum gets.
+        key: of the server's noise.
+    """
+
+    kind = BlockUpload
+
+    def __init__(self, federation: Federation, noise: ClientNoise, key: NoiseKey) -> None:
+        self._federation = federation
+        self._noise = noise
+        self._stream = key.stream("client sums")
+
+    def seal(
+        self, upload: Upload, broadcast: Broadcast, state: ClientState
+    ) -> tuple[BlockUpload, ClientState]:
+        """Shortened, changes and control variates as one vector.
+
+        Raises:
+            DataError: NaN or an infinity.
+        """
+        told = self._clipped(upload, broadcast.weights)
+        parts = told.own, told.shared, told.own_control, told.shared_control
+        entries = self._federation.blocks.uploaded(upload.block)
+        state = after_telling(state, entries, upload, told)
+        return BlockUpload(broadcast.round_index, *parts), state
+
+    def open(
+        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+    ) -> Totals:
+        """The sums with noise, in the dtype of θ.
+
+        Raises:
+            UnexpectedMessage: parts of another size or dtype than are due.
+            PeerViolation: an upload that is longer than agreed.
+        """
+        due = {each.client: each.block for each in federation.assignments(state.round_index)}
+        uploads = []
+        for client, message in messages.items():
+            assert isinstance(message, BlockUpload)  # noqa: S101
+            parts = message.own, message.shared, message.own_control, message.shared_control
+            upload = Upload(client, due[client], *parts)
+            require_fitting(federation, state, upload)
+            uploads.append(self._on_grid(upload))
+        return self.noisy(total(federation.blocks, uploads), state.weights)
+
+    def noisy(self, sums: Totals, like: RealArray) -> Totals:
+        """Sums of clipped uploads with fresh noise, in the dtype of `like`."""
+        every = self._noise.noisy(np.concatenate([sums.changes, sums.controls]), self._stream)
+        changes, controls = np.split(every.astype(like.dtype), [len(sums.changes)])
+        return Totals(changes, controls, sums.uploads)
+
+    def _clipped(self, upload: Upload, like: RealArray) -> Upload:
+        changes = changes_of(upload)
+        every = self._noise.clipped(np.concatenate([changes, controls_of(upload)]))
+        parts = np.split(every.astype(like.dtype), [len(changes)])
+        return upload_of(upload.client, upload.block, len(upload.own), *parts)
+
+    def _on_grid(self, upload: Upload) -> Upload:
+        """In float64 on the grid of noise, from which float32 is less than half a unit off."""
+        unit = self._noise.clip / GRID
+        changes, controls = (
+            np.rint(part.astype(np.float64) / unit) * unit
+            for part in (changes_of(upload), controls_of(upload))
+        )
+        length = float(np.linalg.norm(np.concatenate([changes, controls])))
+        # What honest clients send is this long at most but for the last bits of the norm.
+        if not length <= self._noise.clip * (1 + 1e-9):
+            raise PeerViolation(
+                f"client {upload.client} sent an upload of length {length:g}, at most "
+                f"{self._noise.clip:g} agreed"
+            )
+        return upload_of(upload.client, upload.block, len(upload.own), changes, controls)
+
+
+def promise(federation: Federation, noise: ClientNoise, rounds: int, delta: float) -> ClientPromise:
+    """What the noise promises of a client after a federation's first rounds.
+
+    Clients know `Settings.seed` and so who takes part when: among them only `known_sample` holds.
+
+    Raises:
+        ConfigError: a δ or a number of rounds that cannot be.
+    """
+    taking_part = Counter(
+        each.client for index in range(rounds) for each in federation.assignments(index)
+    )
+    return client_promise(
+        noise.noise_multiplier,
+        clients=federation.settings.clients,
+        taking_part=federation.settings.taking_part,
+        rounds=rounds,
+        participations=max(taking_part.values(), default=0),
+        delta=delta,
+    )

@@ -1,0 +1,19 @@
+"""What a client minimizes: the mean loss of its rows, as gradients by θ."""
+
+from typing import Protocol
+
+from securevfl.arrays import IntArray, RealArray
+
+
+class ClientProblem(Protocol):
+    """A client's rows and the model's loss on them; θ is a vector of shape (p,).
+
+    What `gradient` returns has the dtype of θ and may be overwritten by the next call.
+    """
+
+    @property
+    def rows(self) -> int:
+        """How many rows the client holds, at least 1."""
+
+    def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
+        """The mean gradient of these rows at θ, shape (p,), without weight decay."""

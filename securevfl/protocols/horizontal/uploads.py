@@ -1,0 +1,111 @@
+"""How uploads travel: the place of compression, masks and noise between client and server.
+
+A coding makes a message of an `Upload` at the client, and the `Totals` of a round of the messages
+at the server. So what a coding hides in sums (masks) need never be opened one by one.
+
+Learns:
+    server: under `Plain`, every upload singly: `Method.learns`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from securevfl.arrays import RealArray
+from securevfl.errors import UnexpectedMessage
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.local import Broadcast, ClientState, Upload
+from securevfl.protocols.horizontal.server import ServerState, Totals, total
+from securevfl.runtime.channel import expect_shape
+from securevfl.wire.codec import StepMessage, message_kind
+
+
+@message_kind(81, stage="round", carries="values")
+class BlockUpload(StepMessage):
+    """A client to the server: the change of its block, of the shared block, and of κ_j in them."""
+
+    own: RealArray
+    shared: RealArray
+    own_control: RealArray
+    shared_control: RealArray
+
+
+class Coding(Protocol):
+    """One way for uploads to travel; pure functions, so that any engine can call them."""
+
+    @property
+    def kind(self) -> type[StepMessage]:
+        """The messages that it makes."""
+
+    def seal(
+        self, upload: Upload, broadcast: Broadcast, state: ClientState
+    ) -> tuple[StepMessage, ClientState]:
+        """At the client: the message of an upload, and the state with what the coding keeps."""
+
+    def open(
+        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+    ) -> Totals:
+        """At the server: the sums of a round, from each client's message.
+
+        Raises:
+            PeerError: a message that does not fit; the error names the client.
+        """
+
+
+class Plain:
+    """Every upload as it is, in the dtype of θ."""
+
+    kind = BlockUpload
+
+    def seal(
+        self, upload: Upload, broadcast: Broadcast, state: ClientState
+    ) -> tuple[BlockUpload, ClientState]:
+        """As it is."""
+        parts = upload.own, upload.shared, upload.own_control, upload.shared_control
+        return BlockUpload(broadcast.round_index, *parts), state
+
+    def open(
+        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+    ) -> Totals:
+        """The sums of uploads.
+
+        Raises:
+            UnexpectedMessage: parts of another size or dtype than are due.
+        """
+        due = {each.client: each.block for each in federation.assignments(state.round_index)}
+        uploads = []
+        for client, message in messages.items():
+            assert isinstance(message, BlockUpload)  # noqa: S101
+            parts = message.own, message.shared, message.own_control, message.shared_control
+            upload = Upload(client, due[client], *parts)
+            require_fitting(federation, state, upload)
+            uploads.append(upload)
+        return total(federation.blocks, uploads)
+
+
+def require_fitting(federation: Federation, state: ServerState, upload: Upload) -> None:
+    """Check the parts of a peer's upload.
+
+    Raises:
+        UnexpectedMessage: of another size or dtype than are due.
+    """
+    blocks = federation.blocks
+    sizes = len(blocks.own[upload.block]), len(blocks.shared)
+    controls = sizes if federation.method.corrects else (0, 0)
+    parts = upload.own, upload.shared, upload.own_control, upload.shared_control
+    for part, size in zip(parts, (*sizes, *controls), strict=True):
+        require_array(f"client {upload.client}", part, size, state.weights.dtype)
+
+
+def require_array(
+    sender: str, values: RealArray, size: int, dtype: np.dtype[np.floating[Any]]
+) -> None:
+    """Check a peer's vector.
+
+    Raises:
+        UnexpectedMessage: of another size or dtype than is due.
+    """
+    expect_shape(sender, values, (size,))
+    if values.dtype != dtype:
+        raise UnexpectedMessage(f"{sender} sent {values.dtype} where {dtype} is due")

@@ -1,0 +1,145 @@
+"""Blocks of a model, and who uploads which."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securevfl.errors import ConfigError, PeerViolation
+from securevfl.protocols.horizontal.blocks import Blocks
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.local import Upload
+from securevfl.protocols.horizontal.methods import METHODS, Adam, Method, method_named
+from securevfl.protocols.horizontal.server import total
+from securevfl.protocols.horizontal.settings import Settings
+
+SIZES = {"conv.weight": 6, "conv.bias": 2, "fc1.weight": 12, "fc1.bias": 3, "fc2.weight": 4}
+SETTINGS = Settings(clients=100, taking_part=10, rounds=7, learning_rate=0.1)
+
+
+def test_equal_blocks_cut_tensors_and_leave_the_shared_one_out() -> None:
+    blocks = Blocks.equal(SIZES, 4, ["conv"])
+    assert [len(each) for each in blocks.own] == [5, 5, 5, 4]
+    assert blocks.shared.tolist() == list(range(8))
+    assert blocks.uploaded(1).tolist() == [*range(13, 18), *range(8)]
+    assert (len(blocks), blocks.parameters) == (4, 27)
+
+
+def test_blocks_by_layers_hold_whole_tensors_as_even_as_these_allow() -> None:
+    blocks = Blocks.by_layers(SIZES, 2, ["fc2"])
+    assert [each.tolist() for each in blocks.own] == [
+        [*range(8, 20)],
+        [*range(8), *range(20, 23)],
+    ]
+    assert blocks.shared.tolist() == list(range(23, 27))
+    assert len(Blocks.by_layers(SIZES, 5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Blocks.equal(SIZES, 28), "blocks = 28: expected 1 to 27"),
+        (lambda: Blocks.equal(SIZES, 0), "expected 1 to 27"),
+        (lambda: Blocks.by_layers(SIZES, 6), "expected 1 to 5, the unshared tensors"),
+        (lambda: Blocks.by_layers(SIZES, 2, ["fc"]), "shared = 'fc': the model's tensors are conv"),
+        (lambda: Blocks.by_layers(SIZES, 1, [*SIZES]), "expected 1 to 0"),
+        (lambda: Blocks((np.arange(3),), np.arange(2, 5)), "every parameter in one block"),
+        (lambda: Blocks((np.arange(3),), np.arange(4, 5)), "every parameter in one block"),
+        (lambda: Blocks((np.arange(3), np.arange(0)), np.arange(3, 5)), "no parameters"),
+    ],
+)
+def test_blocks_that_cannot_be_are_refused(make: object, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make()  # type: ignore[operator]
+
+
+def test_groups_are_of_one_size_and_drawn_without_replacement() -> None:
+    by = Federation(METHODS["fedbcgd"], SETTINGS, Blocks.equal(SIZES, 5))
+    rounds = [by.assignments(index) for index in range(200)]
+    for assignments in rounds:
+        assert len({each.client for each in assignments}) == 10
+        assert Counter(each.block for each in assignments) == dict.fromkeys(range(5), 2)
+    assert rounds == [by.assignments(index) for index in range(200)]
+    assert {each.client for every in rounds for each in every} == set(range(100))
+    other = replace(by, settings=replace(SETTINGS, seed=1))
+    assert rounds[0] != other.assignments(0)
+    assert by.group_size == 2
+
+
+@pytest.mark.parametrize("blocks", [20, 6])
+def test_blocks_that_do_not_divide_a_round_s_clients_are_refused(blocks: int) -> None:
+    with pytest.raises(ConfigError, match=r"taking_part = 10, one of 1, 2, 5, 10$"):
+        Federation(METHODS["fedbcgd"], SETTINGS, Blocks.equal(SIZES, blocks))
+
+
+def test_methods_without_blocks_upload_everything() -> None:
+    by = Federation(METHODS["scaffold"], SETTINGS, Blocks.equal(SIZES, 20))
+    assert (len(by.blocks), len(by.blocks.shared)) == (1, 0)
+
+
+def test_the_step_size_decays_by_the_round_and_batches_are_epochs_of_all_rows() -> None:
+    assert SETTINGS.step_size(0) == pytest.approx(0.1)
+    assert SETTINGS.step_size(3) == pytest.approx(0.1 * 0.998**3)
+    batches = replace(SETTINGS, epochs=2, batch_size=4).batches(3, 10, 0)
+    assert [len(each) for each in batches] == [4, 4, 2, 4, 4, 2]
+    for epoch in (batches[:3], batches[3:]):
+        assert sorted(np.concatenate(epoch)) == list(range(10))
+    again = replace(SETTINGS, epochs=2, batch_size=4).batches(4, 10, 0)
+    assert not np.array_equal(np.concatenate(batches), np.concatenate(again))
+    assert [len(each) for each in SETTINGS.batches(0, 50, 0)] == [50] * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, 0) for name in ("clients", "taking_part", "rounds", "epochs", "batch_size")),
+        *(("taking_part", 101), ("learning_rate", 0.0), ("learning_rate", float("inf"))),
+        *(("decay", 0.0), ("decay", 1.1), ("weight_decay", -1.0), ("seed", -1)),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = "):
+        replace(SETTINGS, **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: replace(METHODS["fedbcgd"], momentum=1.0), "momentum = 1.0"),
+        (lambda: replace(METHODS["fedadam"], momentum=0.5), "adam has its own"),
+        (lambda: replace(METHODS["feddc"], blockwise=True), "no blocks"),
+        (lambda: replace(METHODS["fedavg"], pull=0.1), "pull = 0.1"),
+        (lambda: replace(METHODS["feddc"], pull=-0.1), "pull = -0.1"),
+        (lambda: Adam(floor=0.0), "above 0"),
+        (lambda: Adam(second=1.0), r"in \[0, 1\)"),
+        (lambda: method_named("fedbcg"), "expected one of fedavg, fedavgm"),
+    ],
+)
+def test_methods_that_cannot_be_are_refused(make: object, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make()  # type: ignore[operator]
+
+
+def test_who_learns_what_names_blocks_and_control_variates() -> None:
+    assert "its block's" in METHODS["fedbcgd"].learns["server"]
+    assert "control" in METHODS["fedbcgd+"].learns["server"]
+    assert "all its change" in Method("mine").learns["server"]
+
+
+def test_a_sum_does_not_depend_on_who_came_first_and_a_block_that_nobody_sent_is_an_error() -> None:
+    blocks = Blocks.equal({"a": 5}, 2)
+    rng = np.random.default_rng(3)
+    uploads = [
+        Upload(client, client % 2, rng.standard_normal(3 - client % 2), *[np.zeros(0)] * 3)
+        for client in range(6)
+    ]
+    forth, back = total(blocks, uploads), total(blocks, uploads[::-1])
+    np.testing.assert_array_equal(forth.changes, back.changes)
+    np.testing.assert_allclose(
+        forth.changes[blocks.own[1]], sum(each.own for each in uploads if each.block == 1)
+    )
+    assert forth.uploads == (3, 3)
+    for missing in (uploads[::2], []):
+        with pytest.raises(PeerViolation, match="no client uploaded it"):
+            total(blocks, missing)

@@ -1,0 +1,234 @@
+"""Server and clients over the project's channel: the same numbers, counted, and faults."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securevfl.arrays import RealArray
+from securevfl.errors import (
+    ConfigError,
+    MalformedMessage,
+    PeerTimeout,
+    TrainingDiverged,
+    UnexpectedMessage,
+)
+from securevfl.protocols.horizontal.accounting import floats_of_round
+from securevfl.protocols.horizontal.blocks import Blocks
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.methods import METHODS
+from securevfl.protocols.horizontal.programs import ModelSent, Scoring
+from securevfl.protocols.horizontal.simulation import Federated, World, simulate_federation
+from securevfl.protocols.horizontal.uploads import BlockUpload
+from securevfl.runtime.costs import FixedCosts
+from securevfl.wire.codec import decode, encode
+from tests.quadratics import PARAMETERS, Quadratic, federation, quadratics, run
+
+BLOCKS = Blocks.equal({"first": 4, "second": 5, "last": 3}, 2, ["last"])
+START = np.zeros(PARAMETERS)
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[Quadratic]:
+    return quadratics(8, 1)
+
+
+def simulated(
+    problems: list[Quadratic], by: Federation, world: World | None = None, start: RealArray = START
+) -> Federated:
+    return simulate_federation(problems, by, start, world)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_messages_change_nothing(
+    problems: list[Quadratic], name: str, dtype: type[np.float32 | np.float64]
+) -> None:
+    by = federation(METHODS[name], BLOCKS, rounds=6)
+    start: RealArray = START.astype(dtype)
+    ended = simulated(problems, by, start=start)
+    alone, _ = run(problems, by, start)
+    np.testing.assert_array_equal(ended.state.weights, alone.weights)
+    np.testing.assert_array_equal(ended.state.control, alone.control)
+    assert ended.state.weights.dtype == dtype
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_travels_is_what_was_counted_ahead(problems: list[Quadratic], name: str) -> None:
+    by = federation(METHODS[name], BLOCKS, rounds=4)
+    counted = floats_of_round(by)
+    ended = simulated(problems, by, start=START.astype(np.float32))
+    assert len(ended.rounds) == 4
+    blocks = len(by.blocks)
+    for each in ended.rounds:
+        assert (each.up_floats, each.down_floats) == (counted.up, counted.all_down)
+        assert each.paper_floats == pytest.approx(counted.paper)
+        assert each.gradients == 4 * 3 * (2 if name == "fedbcgd+" else 1)
+        sizes = [len(by.blocks.uploaded(block)) for block in range(blocks)]
+        assert sum(sizes) * 4 // blocks * (1 + by.method.corrects) == counted.up
+        # Header and step, then four arrays with a byte of precision, one of dimensions, one extent.
+        assert each.up_bytes == 4 * (6 + 8 + 4 * 10) + 4 * counted.up
+        assert each.down_bytes == 4 * (6 + 8 + 8 + 2 * 10 + 1) + 4 * counted.all_down
+
+
+def test_a_run_repeats_and_another_seed_is_another_run(problems: list[Quadratic]) -> None:
+    world = World(stopwatch=FixedCosts({"local": 0.25}))
+    by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=5)
+    first, second = (simulated(problems, by, world) for _ in range(2))
+    np.testing.assert_array_equal(first.state.weights, second.state.weights)
+    assert first.rounds == second.rounds
+    other = simulated(problems, replace(by, settings=replace(by.settings, seed=9)), world)
+    assert other.rounds[0].clients != first.rounds[0].clients
+    # Clients compute side by side: two sections a round, theirs and the server's.
+    assert first.rounds[-1].ends_s == pytest.approx(5 * 0.5, abs=0.1)
+
+
+def test_only_clients_that_take_part_hear_of_a_round(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=4)
+    heard: list[tuple[str, int, bool]] = []
+
+    def listen(sender: str, to: str, data: bytes) -> bytes:
+        message = decode(data)
+        if isinstance(message, ModelSent):
+            assert sender == "server"
+            heard.append((to, message.step, message.ended))
+        return data
+
+    simulated(problems, by, World(tamper=listen))
+    ends = [each for each in heard if each[2]]
+    assert ends == [(f"client-{client}", 4, True) for client in range(8)]
+    expected = [
+        (f"client-{each.client}", index, False)
+        for index in range(4)
+        for each in by.assignments(index)
+    ]
+    assert heard[: -len(ends)] == expected
+
+
+def test_scores_come_when_they_are_due_and_a_target_ends_training(
+    problems: list[Quadratic],
+) -> None:
+    by = federation(METHODS["fedavg"], BLOCKS, rounds=7)
+    scoring = Scoring(lambda weights: float(-np.linalg.norm(weights - 5)), every=3)
+    ended = simulated(problems, by, World(scoring=scoring))
+    assert [each.score is not None for each in ended.rounds] == [*[False, False, True] * 2, True]
+    target = ended.rounds[2].score
+    reached = simulated(problems, by, World(scoring=replace(scoring, target=target)))
+    assert len(reached.rounds) == 3
+    assert reached.state.round_index == 3
+
+
+def uploads_changed(change: Callable[[BlockUpload], BlockUpload]) -> World:
+    """The second round's uploads of one client, as they would come from a broken one."""
+
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        message = decode(data)
+        if isinstance(message, BlockUpload) and message.step == 1:
+            return encode(change(message))
+        return data
+
+    return World(tamper=tamper)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (lambda it: replace(it, own=it.own[1:]), UnexpectedMessage, r"client \d sent an array"),
+        (
+            lambda it: replace(it, shared=it.shared[None]),
+            UnexpectedMessage,
+            "where \\(3,\\) is due",
+        ),
+        (lambda it: replace(it, own_control=it.own), UnexpectedMessage, "where \\(0,\\) is due"),
+        (lambda it: replace(it, shared_control=it.own), UnexpectedMessage, "is due"),
+        (
+            lambda it: replace(it, own=it.own.astype(np.float32)),
+            UnexpectedMessage,
+            "sent float32 where float64 is due",
+        ),
+        (
+            lambda it: replace(it, own=it.own * np.nan),
+            MalformedMessage,
+            r"from client-\d: an array",
+        ),
+        (lambda it: replace(it, step=0), UnexpectedMessage, "step 0 where step 1 is due"),
+        (lambda it: replace(it, own=it.own + 1.7e308), TrainingDiverged, "diverged in round 1"),
+    ],
+)
+def test_uploads_that_do_not_fit_are_refused(
+    problems: list[Quadratic],
+    change: Callable[[BlockUpload], BlockUpload],
+    error: type[Exception],
+    says: str,
+) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3)
+    with pytest.raises(error, match=says):
+        simulated(problems, by, uploads_changed(change))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda it: replace(it, step=0), "server sent round 0 where one from 1 to 2 is due"),
+        (lambda it: replace(it, step=3), "server sent round 3"),
+        (lambda it: replace(it, block=2), "server asked for block 2 of 2"),
+        (lambda it: replace(it, weights=it.weights[1:]), r"server sent an array of \(11,\)"),
+        (lambda it: replace(it, control=it.weights), r"where \(0,\) is due"),
+        (lambda it: replace(it, weights=it.weights.astype(np.float32)), "where float64 is due"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(
+    problems: list[Quadratic], change: Callable[[ModelSent], ModelSent], says: str
+) -> None:
+    # All take part in every round, so that all have been in one before.
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3, taking_part=8)
+
+    def tamper(sender: str, to: str, data: bytes) -> bytes:
+        message = decode(data)
+        if isinstance(message, ModelSent) and message.step == 1 and to == "client-3":
+            return encode(change(message))
+        return data
+
+    with pytest.raises(UnexpectedMessage, match=says):
+        simulated(problems, by, World(tamper=tamper))
+
+
+def test_a_client_that_is_gone_ends_the_run_by_its_name(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3)
+    gone = f"client-{by.assignments(1)[0].client}"
+
+    def lose(sender: str, to: str, data: bytes) -> bytes | None:
+        message = decode(data)
+        lost = isinstance(message, BlockUpload) and sender == gone and message.step == 1
+        return None if lost else data
+
+    with pytest.raises(PeerTimeout, match=f"server for BlockUpload from {gone}"):
+        simulated(problems, by, World(tamper=lose))
+
+
+def test_what_does_not_belong_together_is_refused(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
+    with pytest.raises(ConfigError, match="7 problems: expected one of each 8"):
+        simulated(problems[:7], by)
+    with pytest.raises(ConfigError, match="blocks hold 12 parameters"):
+        simulated(problems, by, start=np.zeros(11))
+
+
+def test_federations_that_differ_in_anything_have_other_digests() -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
+    others = [
+        replace(by, settings=replace(by.settings, seed=3)),
+        replace(by, method=replace(by.method, momentum=0.5)),
+        replace(by, blocks=Blocks.equal({"first": 4, "second": 5, "last": 3}, 2)),
+        replace(by, blocks=Blocks(BLOCKS.own[::-1], BLOCKS.shared)),
+    ]
+    assert len({each.digest for each in (by, *others)}) == 5
+    assert by.digest == federation(METHODS["fedbcgd"], BLOCKS, rounds=1).digest
+
+
+def test_a_hundred_clients_of_which_ten_take_part() -> None:
+    many = quadratics(100, 4)
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=5, clients=100, taking_part=10)
+    ended = simulated(many, by)
+    assert all(len(set(each.clients)) == 10 for each in ended.rounds)

@@ -1,0 +1,291 @@
+"""Sums of uploads under masks: exact, and of a group or of nobody."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.arrays import FloatArray
+from securevfl.crypto.fixed_point import decode, from_ring
+from securevfl.errors import (
+    ConfigError,
+    PeerTimeout,
+    PeerViolation,
+    RangeExceeded,
+    UnexpectedMessage,
+)
+from securevfl.protocols.horizontal.protection import (
+    FRACTION_BITS,
+    Closed,
+    MaskedGiver,
+    MaskedTaker,
+    MaskedUpload,
+    Ready,
+    Roster,
+    Sums,
+    require_groups,
+)
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import Costs, FixedCosts
+from securevfl.runtime.line import Line
+from securevfl.runtime.simulation import Program, Simulated, Tamper, simulate
+from securevfl.wire.codec import decode as message_of
+
+LINE = Line(latency_ms=1, bandwidth_mbit=1000)
+SIZES, SHARED = [3, 5], 2
+BLOCKS = {"a": 0, "b": 0, "c": 1, "d": 1, "e": 1}
+Giving = Callable[[Channel, Costs], Coroutine[Any, Any, Any]]
+
+
+def upload(name: str) -> tuple[FloatArray, FloatArray]:
+    draws = np.random.default_rng(ord(name))
+    return draws.standard_normal(SIZES[BLOCKS[name]]), draws.standard_normal(SHARED)
+
+
+def giving(name: str, late: float = 0.0, steps: int = 1) -> Giving:
+    async def program(channel: Channel, costs: Costs) -> list[bool]:
+        await asyncio.sleep(late)
+        giver = MaskedGiver(channel, costs, "server", b"job")
+        return [await giver.give(step, BLOCKS[name], *upload(name)) for step in range(steps)]
+
+    return program
+
+
+def taking(steps: int = 1, timeout: float | None = None) -> Giving:
+    async def program(channel: Channel, _: Costs) -> list[Sums | str]:
+        taker, taken = MaskedTaker(channel, SIZES, SHARED, timeout), list[Sums | str]()
+        for step in range(steps):
+            try:
+                taken.append(await taker.take(step, BLOCKS))
+            except PeerTimeout as error:
+                taken.append(str(error))
+        return taken
+
+    return program
+
+
+def run(
+    clients: dict[str, Giving], server: Giving | None = None, tamper: Tamper | None = None
+) -> Simulated[Any]:
+    programs: dict[str, Program[Any]] = {"server": server or taking(), **clients}
+    return simulate(programs, LINE, stopwatch=FixedCosts({"encrypt": 0.0}), tamper=tamper)
+
+
+def everyone(**others: Giving) -> dict[str, Giving]:
+    return {name: giving(name) for name in BLOCKS} | others
+
+
+def expect_sums(sums: Sums, names: str) -> None:
+    for block, total in sums.own.items():
+        members = [name for name in names if BLOCKS[name] == block]
+        assert sums.uploads[block] == len(members)
+        # Each summand is rounded by 2^-41 at most.
+        expected = np.sum([upload(name)[0] for name in members], axis=0)
+        np.testing.assert_allclose(total, expected, rtol=0, atol=len(members) * 2.0**-41)
+    shared = np.sum([upload(name)[1] for name in names], axis=0)
+    np.testing.assert_allclose(sums.shared, shared, rtol=0, atol=len(names) * 2.0**-41)
+
+
+def test_the_server_has_each_groups_sum_and_everyones() -> None:
+    done = run({name: giving(name, steps=2) for name in BLOCKS}, taking(steps=2))
+    for sums in done.results["server"]:
+        assert sorted(sums.own) == [0, 1]
+        expect_sums(sums, "abcde")
+    assert all(done.results[name] == [True, True] for name in BLOCKS)
+
+
+def test_what_a_client_sends_is_fresh_and_none_of_its_numbers() -> None:
+    sent: dict[tuple[str, int], list[MaskedUpload]] = {}
+
+    def overheard(sender: str, _: str, data: bytes) -> bytes:
+        message = message_of(data)
+        if isinstance(message, MaskedUpload):
+            sent.setdefault((sender, message.step), []).append(message)
+        return data
+
+    run({name: giving(name, steps=2) for name in BLOCKS}, taking(steps=2), overheard)
+    assert len(sent) == 10
+    for (name, _), (message,) in sent.items():
+        for masked, clear in zip((message.own, message.shared), upload(name), strict=True):
+            # A uniform word is within 2^32 of the clear one with a chance of 2^-31.
+            off = np.abs(decode(from_ring(masked), FRACTION_BITS) - clear)
+            assert np.all(off > 2.0 ** (32 - FRACTION_BITS))
+    # The same upload in another round, under another key.
+    for name in BLOCKS:
+        assert not np.any(sent[name, 0][0].own == sent[name, 1][0].own)
+
+
+def test_two_of_three_masked_uploads_of_a_group_tell_no_sum() -> None:
+    seen: dict[str, MaskedUpload] = {}
+
+    def overheard(sender: str, _: str, data: bytes) -> bytes:
+        message = message_of(data)
+        if isinstance(message, MaskedUpload):
+            seen[sender] = message
+        return data
+
+    run(everyone(), tamper=overheard)
+    for names, hidden in [("abcde", False), ("abcd", True), ("de", True)]:
+        total = np.add.reduce([seen[name].shared for name in names])
+        clear = np.sum([upload(name)[1] for name in names], axis=0)
+        off = np.abs(decode(from_ring(total), FRACTION_BITS) - clear)
+        assert bool(np.all(off > 2.0 ** (32 - FRACTION_BITS))) == hidden
+
+
+def test_a_client_that_is_late_is_left_out_and_takes_part_in_the_next_round() -> None:
+    clients = {name: giving(name, steps=2) for name in BLOCKS}
+    clients["e"] = giving("e", late=10.0, steps=2)
+    done = run(clients, taking(steps=2, timeout=9.0))
+    first, second = done.results["server"]
+    expect_sums(first, "abcd")
+    # Its word that it is ready for the first round comes when the second has begun.
+    expect_sums(second, "abcde")
+    assert done.results["e"] == [False, True]
+    assert done.results["d"] == [True, True]
+
+
+def test_a_client_that_is_left_alone_in_its_group_is_not_summed() -> None:
+    done = run(everyone(a=giving("a", late=10.0)), taking(timeout=5.0))
+    (sums,) = done.results["server"]
+    assert sorted(sums.own) == [1]
+    expect_sums(sums, "cde")
+    assert (done.results["b"], done.results["c"]) == ([False], [True])
+
+
+def test_without_any_group_the_round_is_void() -> None:
+    gone = {name: giving(name, late=10.0) for name in "bde"}
+    done = run(everyone(**gone), taking(timeout=5.0))
+    assert "no group has 2 clients" in done.results["server"][0]
+    assert all(done.results[name] == [False] for name in BLOCKS)
+
+
+def test_an_upload_that_is_lost_voids_the_round_for_everyone() -> None:
+    def lost(sender: str, _: str, data: bytes) -> bytes | None:
+        is_lost = sender == "d" and isinstance(message_of(data), MaskedUpload)
+        return None if is_lost else data
+
+    done = run(everyone(), taking(timeout=5.0), lost)
+    assert "d" in done.results["server"][0]
+    assert all(done.results[name] == [False] for name in BLOCKS)
+
+
+def test_groups_of_one_are_refused() -> None:
+    require_groups(2)
+    with pytest.raises(ConfigError, match="a sum of one upload is that upload"):
+        require_groups(1)
+
+
+def ask(*rosters: Callable[[dict[str, bytes]], Roster]) -> Giving:
+    """A server that sends rosters of its own making, of the keys that it got."""
+
+    async def program(channel: Channel, costs: Costs) -> None:
+        keys = {}
+        for _ in BLOCKS:
+            sender, ready = await channel.receive(list(BLOCKS), Ready, 0)
+            keys[sender] = ready.key
+        for roster in rosters:
+            await channel.send("a", roster(keys))
+
+    return program
+
+
+async def silent(channel: Channel, costs: Costs) -> None:
+    """A client that says that it is ready and nothing more."""
+    await channel.send("server", Ready(0, bytes(32)))
+
+
+def roster(names: str, keys: dict[str, bytes], blocks: list[int] | None = None) -> Roster:
+    listed = [BLOCKS[name] for name in names] if blocks is None else blocks
+    return Roster(
+        0,
+        tuple(name.encode() for name in names),
+        tuple(keys[name] for name in names),
+        np.array(listed, np.uint64),
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "refused"),
+    [
+        (lambda keys: roster("acde", keys), "alone in its group"),
+        (lambda keys: roster("aac", keys), "a name twice"),
+        (lambda keys: roster("ab", keys, [1, 1]), "another key or block"),
+        (lambda keys: roster("ab", keys | {"a": bytes(32)}), "another key or block"),
+        (lambda keys: roster("ab", keys, [0]), "one key and one block a name"),
+        (lambda keys: Roster(0, (b"a", b"\xff"), (b"", b""), np.zeros(2, np.uint64)), "UTF-8"),
+        (lambda keys: Roster(0, (b"a",), (b"",), np.zeros((1, 1), np.uint64)), "one key and one"),
+    ],
+)
+def test_a_client_gives_nothing_to_a_roster_that_would_not_hide_it(
+    made: Callable[[dict[str, bytes]], Roster], refused: str
+) -> None:
+    clients = {name: silent for name in BLOCKS} | {"a": giving("a")}
+    with pytest.raises(PeerViolation, match=refused):
+        run(clients, ask(made))
+
+
+def test_a_client_never_masks_one_upload_twice() -> None:
+    clients = everyone(**{name: silent for name in "bcde"})
+    # Real keys, as a client looks at those of its peers.
+    clients |= {name: giving(name) for name in "bcde"}
+    with pytest.raises(UnexpectedMessage):
+        run(
+            clients,
+            ask(lambda keys: roster("abcd", keys), lambda keys: roster("abcde", keys)),
+        )
+
+
+def test_an_upload_of_another_shape_is_refused_and_voids_the_round() -> None:
+    told = list[bool]()
+
+    async def other(channel: Channel, costs: Costs) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await MaskedGiver(channel, costs, "server", b"job").give(0, 0, *[np.zeros(4)] * 2)
+        raise asyncio.CancelledError
+
+    def overheard(_: str, to: str, data: bytes) -> bytes:
+        message = message_of(data)
+        if isinstance(message, Closed):
+            told.append(message.counts)
+        return data
+
+    with pytest.raises(UnexpectedMessage, match="a sent an array of"):
+        run(everyone(a=other), tamper=overheard)
+    assert told == [False] * 5
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_client_cannot_be_ready_before_its_round(step: int) -> None:
+    async def early(channel: Channel, _: Costs) -> None:
+        await channel.send("server", Ready(step, bytes(32)))
+
+    with pytest.raises(UnexpectedMessage, match="a is ready in round"):
+        run(everyone(a=early))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 2.0**22 / 5 * 1.001])
+def test_what_could_wrap_is_refused_before_it_is_sent(bad: float) -> None:
+    async def wild(channel: Channel, costs: Costs) -> None:
+        giver = MaskedGiver(channel, costs, "server", b"job")
+        await giver.give(0, 0, np.array([0, bad, 0]), np.zeros(SHARED))
+
+    with pytest.raises(RangeExceeded, match="upload: largest"):
+        run(everyone(a=wild))
+
+
+def test_the_largest_allowed_sum_does_not_wrap() -> None:
+    most = 2.0**22 / 5
+
+    def full(name: str) -> Giving:
+        async def program(channel: Channel, costs: Costs) -> bool:
+            giver = MaskedGiver(channel, costs, "server", b"job")
+            own = np.full(SIZES[BLOCKS[name]], -most)
+            return await giver.give(0, BLOCKS[name], own, np.full(SHARED, most))
+
+        return program
+
+    (sums,) = run({name: full(name) for name in BLOCKS}).results["server"]
+    np.testing.assert_allclose(sums.shared, 5 * most)
+    np.testing.assert_allclose(sums.own[1], -3 * most)

@@ -1,0 +1,238 @@
+"""Methods on clients that disagree, against loops written from the papers and their misprints."""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from securevfl.arrays import FloatArray, RealArray
+from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.protocols.horizontal.blocks import Blocks
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.local import ClientState, local_training
+from securevfl.protocols.horizontal.methods import METHODS
+from securevfl.protocols.horizontal.server import ServerState, Totals, aggregate
+from tests.quadratics import PARAMETERS, Quadratic, federation, optimum, quadratics, run
+
+SIZES = {"first": 4, "second": 5, "last": 3}
+BLOCKS = Blocks.equal(SIZES, 2, ["last"])
+PLUS = replace(METHODS["fedbcgd+"], momentum=0.0)
+Form = Literal["right", "sign", "all blocks", "1/N"]
+
+
+def error(problems: list[Quadratic], weights: RealArray) -> float:
+    best = optimum(problems)
+    return float(np.linalg.norm(weights - best) / np.linalg.norm(best))
+
+
+def as_printed(problems: list[Quadratic], by: Federation, form: Form, group: int = 2) -> FloatArray:
+    """FedBCGD+ over full gradients, loop by loop; `form` is what the paper prints otherwise."""
+    weights, mean = np.zeros(PARAMETERS), np.zeros(PARAMETERS)
+    controls = np.zeros((len(problems), PARAMETERS))
+    for index in range(by.settings.rounds):
+        moves, shifts = [np.zeros(PARAMETERS) for _ in range(2)]
+        for each in by.assignments(index):
+            problem, own = problems[each.client], controls[each.client].copy()
+            full = problem.curvature @ (weights - problem.minima.mean(0))
+            sign = -1 if form == "sign" else 1
+            at = weights.copy()
+            for _ in range(by.settings.epochs):
+                step = problem.curvature @ (at - problem.minima.mean(0))
+                at -= by.settings.learning_rate * (step + sign * (mean - own))
+            for block, clients in (
+                (by.blocks.own[each.block], group),
+                (by.blocks.shared, 2 * group),
+            ):
+                moves[block] += (at - weights)[block] / clients
+                shifts[block] += (full - own)[block] / len(problems)
+                if form != "all blocks":
+                    controls[each.client, block] = full[block]
+            if form == "all blocks":
+                controls[each.client] = full
+        if form == "1/N":
+            shifts[by.blocks.shared] /= len(by.blocks)
+        weights, mean = weights + moves, mean + shifts
+    return weights
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[Quadratic]:
+    return quadratics(8, 1)
+
+
+@pytest.fixture(scope="module")
+def plus(problems: list[Quadratic]) -> tuple[Federation, ServerState, dict[int, ClientState]]:
+    by = federation(PLUS, BLOCKS, rounds=200)
+    return (by, *run(problems, by))
+
+
+def test_fedbcgd_plus_reaches_the_optimum_of_all_clients(
+    problems: list[Quadratic], plus: tuple[Federation, ServerState, dict[int, ClientState]]
+) -> None:
+    assert error(problems, plus[1].weights) < 1e-13
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddc"])
+def test_control_variates_reach_the_optimum_of_all_clients(
+    problems: list[Quadratic], name: str
+) -> None:
+    state, _ = run(problems, federation(METHODS[name], BLOCKS, rounds=200))
+    assert error(problems, state.weights) < 1e-13
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavgm", "fedadam", "fedbcgd"])
+def test_means_alone_do_not(problems: list[Quadratic], name: str) -> None:
+    state, _ = run(problems, federation(METHODS[name], BLOCKS, rounds=50))
+    assert error(problems, state.weights) > 1e-3
+
+
+def test_fedbcgd_plus_is_the_paper_s_but_for_what_it_misprints(
+    problems: list[Quadratic], plus: tuple[Federation, ServerState, dict[int, ClientState]]
+) -> None:
+    by, state, _ = plus
+    np.testing.assert_allclose(state.weights, as_printed(problems, by, "right"), atol=1e-12)
+    for form in ("sign", "all blocks"):
+        assert error(problems, as_printed(problems, by, form)) > 0.1
+
+
+def test_the_printed_sign_is_worse_than_no_correction_where_everyone_takes_part(
+    problems: list[Quadratic],
+) -> None:
+    by = federation(PLUS, BLOCKS, rounds=60, taking_part=8)
+    none, _ = run(problems, replace(by, method=replace(METHODS["fedbcgd"], momentum=0.0)))
+    assert error(problems, as_printed(problems, by, "sign", group=4)) > error(
+        problems, none.weights
+    )
+    assert error(problems, as_printed(problems, by, "right", group=4)) < 1e-3
+
+
+def test_the_server_s_control_variate_is_the_mean_of_the_clients(
+    problems: list[Quadratic], plus: tuple[Federation, ServerState, dict[int, ClientState]]
+) -> None:
+    """One more factor of 1/N in the shared block, as equation (6) has it, breaks this."""
+    _, state, kept = plus
+    own = [each.control for each in kept.values() if each.control is not None]
+    np.testing.assert_allclose(state.control, np.sum(own, 0) / len(problems), atol=1e-12)
+    assert np.abs(own[0][BLOCKS.shared]).max() > 1e-2
+
+
+@pytest.mark.parametrize(("name", "one_block"), [("fedavg", 0.0), ("fedavgm", 0.8)])
+def test_one_block_without_a_shared_one_is_fedavg(
+    problems: list[Quadratic], name: str, one_block: float
+) -> None:
+    method = replace(METHODS["fedbcgd"], momentum=one_block)
+    blocks = Blocks.equal(SIZES, 1)
+    ours, _ = run(problems, federation(method, blocks, rounds=20))
+    theirs, _ = run(problems, federation(METHODS[name], BLOCKS, rounds=20))
+    np.testing.assert_array_equal(ours.weights, theirs.weights)
+
+
+def test_fedavgm_is_a_mean_with_momentum_and_fedadam_an_adam_of_means(
+    problems: list[Quadratic],
+) -> None:
+    for name in ("fedavgm", "fedadam"):
+        by = federation(METHODS[name], BLOCKS, rounds=30, weight_decay=0.01, decay=0.98)
+        weights, velocity, second = (np.zeros(PARAMETERS) for _ in range(3))
+        second += 1e-6
+        for index in range(30):
+            changes = []
+            for each in by.assignments(index):
+                at, problem = weights.copy(), problems[each.client]
+                for _ in range(3):
+                    gradient = problem.curvature @ (at - problem.minima.mean(0)) + 0.01 * at
+                    at -= 0.1 * 0.98**index * gradient
+                changes.append(at - weights)
+            change = np.mean(changes, 0)
+            if name == "fedavgm":
+                velocity = 0.8 * velocity + change
+                weights = weights + velocity
+            else:
+                velocity = 0.9 * velocity + 0.1 * change
+                second = 0.99 * second + 0.01 * change**2
+                weights = weights + 0.01 * velocity / (np.sqrt(second) + 1e-3)
+        ours, _ = run(problems, by)
+        np.testing.assert_allclose(ours.weights, weights, atol=1e-12)
+
+
+def test_feddc_is_its_public_code_over_full_gradients(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["feddc"], BLOCKS, rounds=20)
+    rate, pull, count = 0.1, 0.1, len(problems)
+    weights, mean = np.zeros(PARAMETERS), np.zeros(PARAMETERS)
+    drifts, controls = np.zeros((count, PARAMETERS)), np.zeros((count, PARAMETERS))
+    for index in range(20):
+        reached, moved = [], np.zeros(PARAMETERS)
+        for each in by.assignments(index):
+            j, at, problem = each.client, weights.copy(), problems[each.client]
+            for _ in range(3):
+                gradient = problem.curvature @ (at - problem.minima.mean(0))
+                gradient += pull * (at - (weights - drifts[j])) + mean - controls[j]
+                at -= rate * gradient
+            drifts[j] += at - weights
+            control = controls[j] - mean - (at - weights) / (3 * rate)
+            moved += (control - controls[j]) / count
+            controls[j] = control
+            reached.append(at)
+        weights, mean = np.mean(reached, 0) + drifts.mean(0), mean + moved
+    ours, _ = run(problems, by)
+    np.testing.assert_allclose(ours.weights, weights, atol=1e-12)
+
+
+def test_whoever_freezes_moves_nothing_but_what_it_uploads(problems: list[Quadratic]) -> None:
+    by = federation(replace(METHODS["fedbcgd"], freezes=True), BLOCKS)
+    whole = federation(METHODS["fedbcgd"], BLOCKS)
+    state = ServerState.start(np.zeros(PARAMETERS), by.method)
+    given = state.broadcast(by.assignments(0)[0])
+    frozen, free = (
+        local_training(problems[given.client], each, given, ClientState()).upload
+        for each in (by, whole)
+    )
+    # With other blocks at rest, a block goes to another place.
+    assert np.abs(frozen.own - free.own).max() > 1e-3
+    problem, moved = problems[given.client], by.blocks.uploaded(given.block)
+    at = np.zeros(PARAMETERS)
+    for _ in range(3):
+        at[moved] -= 0.1 * (problem.curvature @ (at - problem.minima.mean(0)))[moved]
+    np.testing.assert_allclose(np.concatenate([frozen.own, frozen.shared]), at[moved], atol=1e-14)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_dtype_of_the_model_is_kept(problems: list[Quadratic], name: str) -> None:
+    by = federation(METHODS[name], BLOCKS, rounds=3)
+    single, kept = run(problems, by, np.zeros(PARAMETERS, np.float32))
+    double, _ = run(problems, by)
+    assert {each.dtype for each in vars(single).values() if isinstance(each, np.ndarray)} == {
+        np.dtype(np.float32)
+    }
+    for each in kept.values():
+        assert each.control is None or each.control.dtype == np.float32
+    np.testing.assert_allclose(single.weights, double.weights, rtol=1e-3, atol=1e-4)
+
+
+def test_variance_is_reduced_over_batches_at_two_gradients_a_step() -> None:
+    many = quadratics(8, 5, rows=7)
+    by = federation(PLUS, BLOCKS, rounds=150, batch_size=3, epochs=2)
+    state, _ = run(many, by)
+    assert error(many, state.weights) < 1e-6
+    plain = federation(replace(METHODS["fedbcgd"], momentum=0.0), BLOCKS, batch_size=3, epochs=2)
+    for each, gradients in ((by, 4 * 7), (plain, 2 * 7)):
+        start = ServerState.start(np.zeros(PARAMETERS), each.method)
+        given = start.broadcast(each.assignments(0)[0])
+        result = local_training(many[given.client], each, given, ClientState())
+        assert result.gradients == gradients
+
+
+def test_a_step_too_large_is_an_error_and_no_model(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedavg"], BLOCKS, learning_rate=1e200)
+    with pytest.raises(TrainingDiverged, match=r"client \d diverged in round 0"):
+        run(problems, by)
+    state = ServerState.start(np.full(PARAMETERS, 1e308), by.method)
+    totals = Totals(np.full(PARAMETERS, 1e308), np.zeros(0), (1,))
+    with pytest.raises(TrainingDiverged, match="fedavg diverged in round 0"):
+        aggregate(state, by, totals)
+
+
+@pytest.mark.parametrize("start", [np.zeros((3, 1)), np.zeros(3, np.float16), np.array([np.nan])])
+def test_a_start_that_is_no_finite_vector_of_floats_is_refused(start: FloatArray) -> None:
+    with pytest.raises(ConfigError, match="finite vector of float32 or float64"):
+        ServerState.start(start, METHODS["fedavg"])
