@@ -111,7 +111,7 @@ def convert(
 def _first_index(smallest: int | None) -> Literal[0, 1]:
     if smallest == 0:
         return 0
-    if smallest == 1:
+    if smallest in (1, None):
         return 1
     raise DataError(
         f"the smallest index is {smallest}: --first-index 0 or 1 says whether columns count from 0 "

@@ -164,16 +164,11 @@ class _Opened:
             self.found = find_format(path, source.csv, known, self._where)
             self.columns = self.found.header
         elif suffix == "parquet":
-            schema = self._tried(lambda: pl.read_parquet_schema(path))
-            self.columns = tuple(schema)
-            if lists := [name for name, kind in schema.items() if isinstance(kind, pl.List)]:
-                raise ConfigError(
-                    f"{self._where}: column {lists[0]!r} holds lists; {_converted(path)}"
-                )
+            self.columns = tuple(self._tried(lambda: pl.read_parquet_schema(path)))
         else:
             raise ConfigError(
-                f"path: {path} of party {source.name!r}, expected .csv, .csv.gz, .parquet or a "
-                f"shard; of LIBSVM {_converted(path)}"
+                f"path: {path} of party {source.name!r}, expected .csv, .csv.gz or .parquet, or a "
+                "shard, which `securevfl data convert` makes of LIBSVM"
             )
 
     def read(
@@ -195,10 +190,6 @@ class _Opened:
         except (pl.exceptions.PolarsError, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DataError(f"{self._where} is empty or malformed ({reason})") from error
-
-
-def _converted(path: Path) -> str:
-    return f"`securevfl data convert {path} --to FOLDER` makes a shard once, which data may name"
 
 
 def _require_readable(path: Path) -> None:

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.data import shards
 from securevfl.data.growing_arrays import GrowingArray
 from securevfl.data.joining import falls_into_test
@@ -35,10 +37,11 @@ def write(
     rows: list[dict[int, float]],
     *,
     at_once: int = 2,
-    labels: Any = None,
-    **how: Any,  # noqa: ANN401
+    labels: FloatArray | list[str] | None = None,
+    columns: int | None = None,
+    force: bool = False,
 ) -> None:
-    with ShardWriter(path, **how) as writer:
+    with ShardWriter(path, columns=columns, force=force) as writer:
         for start in range(0, len(rows), at_once):
             some = [dict(sorted(row.items())) for row in rows[start : start + at_once]]
             writer.append(
@@ -99,12 +102,14 @@ def test_labels_are_numbers_or_sorted_names(tmp_path: Path) -> None:
 
 def test_labels_are_of_one_kind(tmp_path: Path) -> None:
     one = np.array([1])
-    with (
-        pytest.raises(DataError, match="labels are text from row 1 on and numbers before"),
-        ShardWriter(tmp_path / "both") as writer,
-    ):
+
+    def both(writer: ShardWriter) -> None:
         writer.append(RowIds.of(["a"]), one, one, None, np.array([1.0]))
         writer.append(RowIds.of(["b"]), one, one, None, ["x"])
+
+    message = "labels are text from row 1 on and numbers before"
+    with pytest.raises(DataError, match=message), ShardWriter(tmp_path / "both") as writer:
+        both(writer)
 
 
 REFUSED: dict[str, tuple[Callable[[ShardWriter], None], str]] = {
@@ -175,9 +180,12 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path / "s") as writer:
+    def interrupted(writer: ShardWriter) -> None:
         writer.append(RowIds.of(["a"]), np.array([1]), np.array([0]))
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path / "s") as writer:
+        interrupted(writer)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -193,7 +201,7 @@ with ShardWriter(Path(sys.argv[1])) as writer:
 
 
 def test_after_a_kill_there_is_no_shard_and_the_next_attempt_writes_it(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "s"], check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "s"], check=False)  # noqa: S603
     assert done.returncode == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == [".s.part"]
     with pytest.raises(DataError, match=r"is no shard: it has no header\.json"):
@@ -203,7 +211,7 @@ def test_after_a_kill_there_is_no_shard_and_the_next_attempt_writes_it(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-def resaved(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+def resaved(name: str, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[Path], None]:
     def apply(path: Path) -> None:
         array = np.load(path / f"{name}.npy")
         np.save(path / f"{name}.npy", change(array))
@@ -219,7 +227,7 @@ def said(**changes: object) -> Callable[[Path], None]:
     return apply
 
 
-def put(array: Any, place: int, value: object) -> Any:
+def put(array: NDArray[Any], place: int, value: object) -> NDArray[Any]:
     array[place] = value
     return array
 
