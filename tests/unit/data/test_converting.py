@@ -34,7 +34,7 @@ def converted(tmp_path: Path, name: str, text: str | bytes, how: Conversion | No
 
 def labels_of(shard: Shard) -> list[float]:
     assert shard.labels is not None
-    return shard.labels.tolist()
+    return [float(label) for label in shard.labels]
 
 
 @given(TABLES, st.booleans(), st.data())
