@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.pad_store import PadPlaces
     from securevfl.protocols.session.state import SessionState
+    from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
 # Where peers' own parts of the model rank training rows by some 0.02 AUC better than others
@@ -143,7 +144,7 @@ def _keep(job: Job, row: TrainRow, json: Path | None, html: Path | None) -> None
         write_page(html, train_page(results(**made)))
 
 
-def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
+def _tell(dataset: "VerticalDataset[Matrix]", *, quiet: bool) -> None:
     """What was noticed in the parties' files, on standard error."""
     from securevfl.reports.training import wrapped
 
@@ -156,7 +157,7 @@ def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
 
 def _tell_first(
     plan: "Plan",
-    dataset: "VerticalDataset",
+    dataset: "VerticalDataset[Matrix]",
     session: Mapping[str, "SessionState"],
     on_pads: str | None,
 ) -> None:
@@ -179,7 +180,7 @@ def _rounds_of(session: Mapping[str, "SessionState"]) -> int:
 
 def _run(
     job: Job,
-    dataset: "VerticalDataset",
+    dataset: "VerticalDataset[Matrix]",
     plan: "Plan",
     session: Mapping[str, "SessionState"],
     places: "PadPlaces",
@@ -252,7 +253,7 @@ def _resuming() -> str:
 
 
 def _tell_rows_left_out(
-    result: "TrainingResult", dataset: "VerticalDataset", *, quiet: bool
+    result: "TrainingResult", dataset: "VerticalDataset[Matrix]", *, quiet: bool
 ) -> None:
     """On stdout, and where that says nothing on stderr: no run is silent about it."""
     from securevfl.reports.training import wrapped
@@ -268,7 +269,7 @@ def _tell_rows_left_out(
         sys.stdout.write("".join(f"{line}\n" for line in wrapped(told)))
 
 
-def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> float:
+def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> float:
     """P/(N·v) of all feature parties where they learn gradients, else 0."""
     from securevfl.protocols.session.person_record import label_variance
 
@@ -279,7 +280,7 @@ def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> flo
     return columns / (result.plan.facts.rows * label_variance(dataset.train_labels))
 
 
-def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainRow:
+def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> TrainRow:
     """What a finished job reports."""
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
