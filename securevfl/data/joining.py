@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,14 @@ from securevfl.data.tables import (
     row_digests,
 )
 from securevfl.errors import ConfigError, DataError
+from securevfl.sparse import AnyRows
 
 if TYPE_CHECKING:
     import polars as pl
 
 
 @dataclass(frozen=True, eq=False)
-class OwnData:
+class OwnData(Generic[AnyRows]):
     """What one party brings to a job.
 
     Attributes:
@@ -46,7 +47,7 @@ class OwnData:
         notes: What was noticed in making it.
     """
 
-    table: PartyTable
+    table: PartyTable[AnyRows]
     train_labels: Labels | None = None
     test_labels: Labels | None = None
     label_names: tuple[str, ...] = ()

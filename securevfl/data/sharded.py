@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import IntArray, Labels
 from securevfl.data.feature_table import make_table
 from securevfl.data.id_matching import why_few
-from securevfl.data.joining import check_sources, falls_into_test, load_files
+from securevfl.data.joining import OwnData, check_sources, falls_into_test, load_files
 from securevfl.data.label_encoding import encode_labels, label_values
 from securevfl.data.notes import Note
 from securevfl.data.own_files import FOUND_OUT, FileSource, PartyRows, read_party, require_usable
@@ -78,6 +78,63 @@ def load_parties(
     )
     check(dataset)
     return dataset
+
+
+def align_digests(parties: Sequence[FileSource]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Who the training and held-out rows are that all parties hold, of `load_parties`.
+
+    Raises:
+        ConfigError: see `load_parties`.
+        DataError: see `load_parties`.
+    """
+    check_sources(parties)
+    held = {source.name: _open(source) for source in parties}
+    holder = _label_party(held)
+    train, test = _join(held, holder).places[holder]
+    return _taken(held[holder].train.digests, train), _taken(held[holder].test.digests, test)
+
+
+def load_own(
+    source: FileSource, train: NDArray[np.uint64], test: NDArray[np.uint64], *, regression: bool
+) -> OwnData[Matrix]:
+    """One party's part of rows that the parties have agreed on, from its own file or shard.
+
+    Args:
+        source: the file, or the folder that is a shard.
+        train: digests of the training rows, in their order, as `align_digests` has them.
+        test: those of the held-out rows.
+        regression: see `load_parties`.
+
+    Raises:
+        ConfigError: see `load_parties`.
+        DataError: see `load_parties`; or it lacks some of these rows.
+    """
+    sides = _open(source)
+    require_usable([side.rows for side in (sides.train,) if isinstance(side, _FileSide)])
+    places = (
+        _places_of(source.name, sides.train.digests, train),
+        _places_of(source.name, sides.test.digests, test),
+    )
+    if not sides.train.has_labels:
+        table, notes = _table(sides, places, None)
+        return OwnData(table, notes=tuple(notes))
+    names, labels = _labels(sides, places, regression=regression)
+    table, notes = _table(sides, places, labels[0])
+    return OwnData(table, labels[0], labels[1], names, notes=tuple(notes))
+
+
+def _places_of(
+    party: str, digests: NDArray[np.uint64], wanted: NDArray[np.uint64]
+) -> IntArray | None:
+    """Numbers of some rows; None for all of them as they stand."""
+    if np.array_equal(digests, wanted):
+        return None
+    order = np.argsort(digests)
+    found = np.minimum(np.searchsorted(digests, wanted, sorter=order), len(digests) - 1)
+    places = order[found]
+    if missing := int((digests[places] != wanted).sum()):
+        raise DataError(f"party {party!r}: {missing} of {len(wanted)} rows in common are missing")
+    return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,11 +327,7 @@ def _common(
             f"no common ids among the parties ({counts} ids), expected at least 1: "
             f"{why_few(ids, 0)}"
         )
-    places: dict[str, IntArray | None] = {}
-    for name, other in digests.items():
-        order = np.argsort(other)
-        places[name] = order[np.searchsorted(other, wanted, sorter=order)]
-    return places
+    return {name: _places_of(name, other, wanted) for name, other in digests.items()}
 
 
 def _few_in_common(sides: Mapping[str, _Side], places: IntArray | None) -> tuple[Note, ...]:

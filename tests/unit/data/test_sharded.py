@@ -13,7 +13,7 @@ from securevfl.cli.job_files import job_data
 from securevfl.data.converting import Conversion, convert
 from securevfl.data.joining import load_files
 from securevfl.data.own_files import FileSource
-from securevfl.data.sharded import load_parties
+from securevfl.data.sharded import align_digests, load_own, load_parties
 from securevfl.data.shards import HEADER
 from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError, DataError
@@ -53,11 +53,12 @@ def sharded(source: FileSource) -> FileSource:
     return replace(source, path=as_shard(source), test_path=test, label_column=None)
 
 
+def dense(rows: Matrix) -> FloatArray:
+    return rows.toarray() if isinstance(rows, SparseRows) else rows
+
+
 def cells(dataset: VerticalDataset[Matrix]) -> dict[int, tuple[list[float], ...]]:
     """By row: its features at every party, and its label."""
-
-    def dense(rows: Matrix) -> FloatArray:
-        return rows.toarray() if isinstance(rows, SparseRows) else rows
 
     tables = [dense(party.train).tolist() for party in dataset.parties]
     labels = dataset.train_labels[:, None].tolist()
@@ -235,3 +236,21 @@ def test_what_a_job_is_told_to_convert(sources: list[FileSource], tmp_path: Path
     (as_shard(sources[1]) / HEADER).unlink()
     with pytest.raises(DataError, match="shop is a folder, and no shard"):
         load_parties([sources[0], replace(sources[1], path=tmp_path / "shop")])
+
+
+@pytest.mark.parametrize("which", ["both", "bank", "shop"])
+def test_a_party_alone_makes_its_part_of_agreed_rows(sources: list[FileSource], which: str) -> None:
+    some = [sharded(each) if which in ("both", each.name) else each for each in sources]
+    dataset = load_parties(some)
+    train, test = align_digests(some)
+    assert train.tolist() == dataset.row_digests.tolist()
+    for source, table in zip(some, dataset.parties, strict=True):
+        own = load_own(source, train, test, regression=False)
+        for ours, theirs in ((own.table.train, table.train), (own.table.test, table.test)):
+            assert np.array_equal(dense(ours), dense(theirs))
+        if source.name == "bank":
+            assert np.array_equal(own.train_labels, dataset.train_labels)  # type: ignore[arg-type]
+            assert own.label_names == dataset.label_names
+    others = np.concatenate([train, train[:1] + np.uint64(1)])
+    with pytest.raises(DataError, match=f"party 'bank': 1 of {len(others)} rows in common"):
+        load_own(some[0], others, test, regression=False)
