@@ -393,7 +393,7 @@ def horizontal(
     journal = work.journal("horizontal", work_of(settings), quiet=output.quiet)
     sets, methods = ", ".join(settings.images), len(settings.methods)
     todo = f"horizontal on {sets}: {methods} methods, seeds: {settings.repeats}"
-    with options.progress(output.quiet, todo) as report:
+    with options.progress(output.quiet, todo, by_piece=True) as report:
         rows, missing = finished(lambda: run(settings, data.data_dir, journal, report))
     output.missing.extend(missing)
     from securevfl.reports.horizontal_page import horizontal_page

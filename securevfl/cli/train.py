@@ -114,6 +114,7 @@ def train(
     on_pads = settle_pads(plan, places, ahead=ahead, resume=resume, force=force)
     if not quiet:
         _tell_first(plan, dataset, session, on_pads)
+    _tell_range(plan, dataset)
     if ahead:
         show_made(make(described, dataset, places), quiet=quiet)
         return
@@ -187,6 +188,14 @@ def _tell_first(
     if on_pads is not None:
         lines.append(on_pads)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
+
+
+def _tell_range(plan: "Plan", dataset: "VerticalDataset") -> None:
+    """Before the work of a blind job that its end would throw away."""
+    from securevfl.rehearsal import beyond_range
+
+    if (beyond := beyond_range(plan, dataset)) is not None:
+        sys.stderr.write(f"securevfl: warning: {beyond.told}\n")
 
 
 def _rounds_of(session: Mapping[str, "SessionState"]) -> int:
