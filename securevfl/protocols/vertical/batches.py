@@ -11,8 +11,10 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.sparse import Matrix, SparseRows
 
-KEPT_BYTES = 1 << 24
-"""Sparse rows of more are cut out anew every time: what is kept of batches is more than they."""
+KEPT_BYTES = 1 << 28
+"""Of what is made of sparse rows' batches and kept; beyond it they are cut out anew every time."""
+CONVERTED, CONVERTED_VALUE = 6, 12
+"""Bytes of a stored cell, and of its value if it has one, that a kept batch takes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +45,7 @@ class PartyBatches:
         self._schedule = plan.schedule
         self._inputs = inputs
         self._labels = data.train_labels
-        self._repeats = plan.schedule.repeats
-        self._keeps = self._repeats and (
-            not isinstance(inputs, SparseRows) or inputs.nbytes <= KEPT_BYTES
-        )
+        self._repeats = plan.schedule.repeats and _are_worth_keeping(plan, inputs)
         self._kept: dict[int, Batch] = {}
 
     def at(self, round_index: int) -> Batch:
@@ -59,7 +58,7 @@ class PartyBatches:
         # Rows are sorted, so that all of them are the table itself.
         inputs = self._inputs if len(rows) == len(self._inputs) else self._inputs[rows]
         batch = Batch(key, self._repeats, rows, inputs, labels)
-        if self._keeps:
+        if self._repeats:
             self._kept[key] = batch
         return batch
 
@@ -75,3 +74,14 @@ class PartyBatches:
         ends = pairwise(accumulate(map(len, several), initial=0))
         parts = tuple(slice(start, end) for start, end in ends)
         return Stretch(self._inputs[rows], self._labels[rows], parts)
+
+
+def _are_worth_keeping(plan: Plan, inputs: Matrix) -> bool:
+    """Whether all batches together, as products take them, are no more than is kept."""
+    if not isinstance(inputs, SparseRows):
+        return True
+    if plan.exchange.encrypts:
+        rows, columns = inputs.shape
+        return 8 * rows * columns <= KEPT_BYTES
+    cell = CONVERTED + CONVERTED_VALUE * (inputs.values is not None)
+    return cell * inputs.nnz <= KEPT_BYTES
