@@ -193,7 +193,6 @@ FDML: tuple[Column[FdmlRow], ...] = (
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("log loss", lambda row: f"{row['log_loss']:.4f}"),
     ("wall, an epoch", lambda row: seconds(row["wall_s_per_epoch"])),
-    ("to one place", lambda row: _times_or_dash(row.get("ratio_to_one_place"))),
     ("virtual, an epoch", lambda row: _seconds_or_dash(row["virtual_s_per_epoch"])),
     ("machinery", lambda row: _seconds_or_dash(row["machinery_s"])),
 )
@@ -278,10 +277,6 @@ def _count(value: float | None) -> str:
 
 def _seconds_or_dash(value: float | None) -> str:
     return "-" if value is None else seconds(value)
-
-
-def _times_or_dash(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} x"
 
 
 def _slope(value: float | None) -> str:

@@ -26,7 +26,7 @@ class ScaleSettings:
     model: Annotated[Model, typer.Option(help="lr, or nn: a network at each party.")] = "lr"
     hidden: Annotated[int, typer.Option(min=1, help="Hidden units of nn at each party.")] = 16
     rows: Annotated[
-        tuple[int, ...], typer.Option(min=1, help="Train on the first N rows, by commas; 0: all.")
+        tuple[int, ...], typer.Option(min=0, help="Train on the first N rows, by commas; 0: all.")
     ] = (0,)
     batch_size: Annotated[
         tuple[int, ...], typer.Option(min=1, help="S: rows a batch, by commas.")
