@@ -9,9 +9,10 @@ import pytest
 from pydantic import TypeAdapter, with_config
 
 from securevfl.benchmarks.scale import first_rows, forget_peak, peak_bytes, planted_shards
+from securevfl.benchmarks.side_by_side import side_by_side
 from securevfl.errors import ConfigError
 from securevfl.reports import rows
-from securevfl.sparse import SparseRows, side_by_side
+from securevfl.sparse import SparseRows
 from tests.end_to_end.commands import rows_of, run
 
 Capture = pytest.CaptureFixture[str]
