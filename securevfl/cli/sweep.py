@@ -16,11 +16,12 @@ sweep = typer.Typer(help="Sweeps: what noise costs, and what it promises.", no_a
 
 @dataclass(frozen=True)
 class Journaled:
-    """Whether to go on where an interrupted sweep was."""
+    """Whether to go on where an interrupted sweep was, and where."""
 
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what an interrupted sweep has done.")
     ] = False
+    ray: options.Ray = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: opt
         sys.stderr.write(f"going on: {earlier} pieces of work were done before\n")
     levels = f"{len(settings.noise)} levels of noise, seeds: {settings.repeats}"
     with options.progress(output.quiet, f"sweep of {dataset.name}: {levels}") as report:
-        rows, missing = finished(lambda: run(settings, dataset, journal, report))
+        rows, missing = finished(lambda: run(settings, dataset, journal, report, ray=work.ray))
     output.missing.extend(missing)
     from rich.console import Console
 
