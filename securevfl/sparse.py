@@ -331,6 +331,13 @@ class SparseRows(Shown):
             total[-1], total[:, -1] = sums, sums
         return total
 
+    def over_scale(self) -> "csr_array[Any]":
+        """What is stored over the scale, not shifted and without a constant: for few rows."""
+        cells = self.stored.copy()
+        if self.scale is not None:
+            cells.data = cells.data / self.scale[cells.indices]
+        return cells
+
     def toarray(self) -> FloatArray:
         """All of X as an array: for few rows, or few columns."""
         dense: FloatArray = np.empty(self.shape)
@@ -358,6 +365,15 @@ AnyRows = TypeVar("AnyRows", bound=Matrix, default=FloatArray, covariant=True)  
 """Of what holds rows of some kind: dense ones where it does not say."""
 SameRows = TypeVar("SameRows", FloatArray, SparseRows, Matrix)
 """Of what gives rows of the kind that it takes."""
+
+
+def standardized(x: SameRows, shift: FloatArray, scale: FloatArray) -> SameRows:
+    """(x − shift)/scale, both of shape (P,)."""
+    if isinstance(x, SparseRows):
+        return x.standardized(shift, scale)
+    scaled = x - shift
+    scaled /= scale
+    return scaled
 
 
 def values_of(x: Matrix) -> Iterator[FloatArray]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
-from securevfl.sparse import Matrix, SameRows, SparseRows
+from securevfl.sparse import Matrix, SameRows, SparseRows, standardized
 
 BLOCK = 1 << 14
 
@@ -51,11 +51,7 @@ class Scaling:
         """
         if x.shape[-1] != self.mean.size:
             raise DataError(f"x: {x.shape[-1]} columns, expected {self.mean.size} as fitted")
-        if isinstance(x, SparseRows):
-            return x.standardized(self.mean, self.scale)
-        scaled = x - self.mean
-        scaled /= self.scale
-        return scaled
+        return standardized(x, self.mean, self.scale)
 
 
 def _moments(train: Matrix) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:

@@ -36,6 +36,7 @@ from securevfl.models.local_model import (
     require_torch,
 )
 from securevfl.shown import Shown
+from securevfl.sparse import Matrix, SparseRows, standardized
 
 _HEADER = "securevfl"
 _STATE, _HEAD = "network.", "head"
@@ -98,7 +99,7 @@ class SavedModel(Shown):
         names = self.header.head
         return None if names is None or self.head is None else Head(names, self.head)
 
-    def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def predict(self, features: Matrix) -> NDArray[np.float64]:
         """Local predictions H_k of raw features, shape (S, len(columns)).
 
         Where there is a head, u_k, shape (S, w), and at its holder its own part of H.
@@ -150,21 +151,25 @@ class SavedModel(Shown):
             )
         return mean + scale * predictions
 
-    def _give(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _give(self, features: Matrix) -> NDArray[np.float64]:
         if features.ndim != 2 or features.shape[1] != len(self.header.columns):  # noqa: PLR2004
             raise DataError(
                 f"{self.header.party}: features of shape {features.shape}, expected "
                 f"{len(self.header.columns)} columns"
             )
-        inputs = (features - self.mean) / self.scale
+        inputs = standardized(features, self.mean, self.scale)
         if self.header.is_dense and self.header.network is not None:
             layer = DenseLayer(self.weights, activation=self.header.network.activation)
             return layer.predict(layer.inputs(inputs))
-        if self.header.network is not None and self.state is not None:
+        network = self.header.network
+        if isinstance(inputs, SparseRows) and network is not None and network.kind == "mlp":
+            from securevfl.models.multilayer import Multilayer  # noqa: PLC0415  # scipy is slow
+
+            return Multilayer.of_state(network, self.state or {}).predict(inputs)
+        if network is not None and self.state is not None:
             require_torch()
             from securevfl.models.neural import loaded_network, maker_of  # noqa: PLC0415
 
-            network = self.header.network
             make, sizes = maker_of(network, self.make_module), (inputs.shape[1], self.header.given)
             return loaded_network(make, *sizes, self.state, network.precision).predict(inputs)
         weights = self.weights

@@ -64,6 +64,7 @@ class Algorithm(ABC):
     only_loss: ClassVar[str | None] = None
     own_components: ClassVar[bool] = False
     keeps_state: ClassVar[bool] = True
+    takes_sparse: ClassVar[bool] = True
 
     def loss(self, job: Job) -> str:
         """The loss of a job.

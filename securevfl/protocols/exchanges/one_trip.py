@@ -140,7 +140,7 @@ class OneTripFeatureSide:
         async with party.costs.compute("evaluate"):
             bound = fmt.largest_product / fmt.summands * 2.0**-fmt.product_fraction_bits
             scale = ahead.scale_bits(fmt.matrix_bound, bound)
-            scaled = np.hstack([batch.inputs, np.ldexp(ahead.matrix.T, scale)])
+            scaled = np.hstack([batch.tangent, np.ldexp(ahead.matrix.T, scale)])
             encoded = encode(scaled, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
             prepared = evaluator.prepare(encoded)
             addends = encode(

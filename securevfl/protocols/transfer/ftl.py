@@ -58,6 +58,7 @@ class Ftl(Algorithm):
     """Transfer learning between two parties."""
 
     name = "ftl"
+    takes_sparse = False
     settings = FtlSettings
     only_loss: ClassVar[str | None] = "taylor-logistic"
     own_components = True

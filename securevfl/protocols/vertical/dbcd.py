@@ -43,6 +43,7 @@ class Dbcd(Algorithm):
     """Block coordinate descent for L1-regularized linear models."""
 
     name = "dbcd"
+    takes_sparse = False
     settings = DbcdSettings
     gradient_steps = False
     keeps_state = False

@@ -22,7 +22,8 @@ from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.storage import SavedModel, saved_model
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.plan import Plan
-from securevfl.sparse import Matrix
+from securevfl.protocols.vertical.sparse_tables import check_sparse
+from securevfl.sparse import Matrix, SparseRows
 
 
 class LocalPart:
@@ -42,7 +43,7 @@ class LocalPart:
         targets: how the label party scales real ones; its file keeps it.
 
     Raises:
-        ConfigError: a module that does not fit.
+        ConfigError: a module that does not fit, or sparse rows that do not fit the job.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class LocalPart:
     ) -> None:
         self._plan, self._table = plan, table
         self._class_names = class_names
+        self._network = plan.networks.get(table.name)
+        check_sparse(plan, table, self._network)
         self.phi: Callable[[], FloatArray] | None = None
         self.targets: TargetScaling | None = None
         standardize = plan.job.job.standardize
@@ -65,7 +68,6 @@ class LocalPart:
         columns = table.train.shape[1]
         identity = Scaling(np.zeros(columns), np.ones(columns))
         self.scaling = Scaling.fit(table.train) if standardize else identity
-        self._network = plan.networks.get(table.name)
         self._make_module = make_module
         if with_intercept is None:
             with_intercept = table.name == plan.facts.label_party
@@ -100,6 +102,15 @@ class LocalPart:
         if self._network is not None and self._network.kind == "dense":
             (units,) = self._network.hidden
             return dense_start(features, units, self._network.activation, start)
+        depends_on_none = private or self._plan.representation is not None
+        network = self._network
+        if network is not None and network.kind == "mlp" and isinstance(features, SparseRows):
+            # scipy takes its time to load, as torch does.
+            from securevfl.models.multilayer import multilayer_start  # noqa: PLC0415
+
+            return multilayer_start(
+                network, features, outputs, start, whatever_the_rows=depends_on_none
+            )
         if self._network is not None:
             # torch takes a second to load, and linear jobs need none.
             from securevfl.models.neural import maker_of, neural_start  # noqa: PLC0415
@@ -111,7 +122,7 @@ class LocalPart:
                 outputs,
                 start,
                 precision=self._network.precision,
-                whatever_the_rows=private or self._plan.representation is not None,
+                whatever_the_rows=depends_on_none,
             )
         if job.job.start == "zero":
             return zero_start(features.shape[1] + int(intercept), outputs, intercept)

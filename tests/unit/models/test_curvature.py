@@ -8,6 +8,7 @@ from securevfl.models.curvature import Curvature, largest_curvature
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import Network
 from securevfl.models.neural import maker_of, neural_start
+from securevfl.sparse import SparseRows
 
 
 def model_of(columns: int, *, intercept: bool = False) -> LinearModel:
@@ -82,3 +83,19 @@ def test_a_wide_model_is_measured_on_as_many_rows_as_memory_is_for(
     monkeypatch.setattr(curvature, "JACOBIAN_VALUES", 12)
     x = np.array([[2.0, 0, 0]] * 4 + [[100.0, 0, 0]] * 5)
     assert largest_curvature(model_of(3), x, 1.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_of_many_sparse_columns_the_largest_bend_comes_from_products(
+    monkeypatch: pytest.MonkeyPatch, generator: np.random.Generator, intercept: bool
+) -> None:
+    table = np.where(generator.random((50, 9)) < 0.3, 1.0, 0.0)
+    rows = SparseRows.of(table)
+    model = model_of(9 + intercept, intercept=intercept)
+    x = model.inputs(rows)
+    whole = Curvature(model, x.toarray(), 0.25, 0.1).largest
+    assert Curvature(model, x, 0.25, 0.1).largest == pytest.approx(whole)
+    monkeypatch.setattr(curvature, "MOST_GRAM_COLUMNS", 8)
+    by_products = Curvature(model, x, 0.25, 0.1)
+    assert not by_products.matrix.size
+    assert whole * (1 - 1e-9) <= by_products.largest <= whole * (1 + 2e-3)

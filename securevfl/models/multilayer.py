@@ -1,0 +1,237 @@
+"""Dense layers over sparse rows: an mlp whose first layer multiplies stored cells only.
+
+H = a(…a(XW₁ + b₁)…)W + b. The numbers, their names and their shapes in a model file are those of
+`models.neural`'s mlp, so that either reads what the other wrote.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from scipy.special import erf
+
+from securevfl.arrays import FloatArray
+from securevfl.models.local_model import Network, PullBack, StateDict
+from securevfl.sparse import Matrix, SparseRows, dense
+
+LEAST_SPREAD = 1e-9
+Slopes = tuple[FloatArray, FloatArray]
+
+
+def _sigmoid(x: FloatArray) -> FloatArray:
+    # By way of tanh nothing overflows.
+    values: FloatArray = 0.5 * (1 + np.tanh(0.5 * x))
+    return values
+
+
+def _relu(x: FloatArray) -> Slopes:
+    return np.maximum(x, 0.0), (x > 0).astype(np.float64)
+
+
+def _tanh(x: FloatArray) -> Slopes:
+    units = np.tanh(x)
+    return units, 1 - units**2
+
+
+def _logistic(x: FloatArray) -> Slopes:
+    units = _sigmoid(x)
+    return units, units * (1 - units)
+
+
+def _silu(x: FloatArray) -> Slopes:
+    share = _sigmoid(x)
+    return x * share, share * (1 + x * (1 - share))
+
+
+def _gelu(x: FloatArray) -> Slopes:
+    below = 0.5 * (1 + erf(x / np.sqrt(2)))
+    return x * below, below + x * np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
+
+
+ACTIVATIONS: Mapping[str, Callable[[FloatArray], Slopes]] = {
+    "relu": _relu,
+    "tanh": _tanh,
+    "sigmoid": _logistic,
+    "gelu": _gelu,
+    "silu": _silu,
+}
+"""Each gives a(x) and a′(x)."""
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a pass back needs of one forward: inputs and slopes of every layer, and H."""
+
+    inputs: list[Matrix]
+    slopes: list[FloatArray | None]
+    predictions: FloatArray
+
+
+class Multilayer:
+    """One party's mlp on sparse rows.
+
+    Args:
+        layers: weights of shape (before, after), and biases of shape (after,).
+        activation: between the layers.
+        represents: whether an activation ends it too.
+
+    Attributes:
+        weights: θ: every layer's weights and biases one after another, shape (p, 1).
+        intercept: no: biases are the network's own.
+        is_linear: no.
+    """
+
+    intercept = False
+    is_linear = False
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[FloatArray, FloatArray]],
+        activation: str,
+        *,
+        represents: bool = False,
+    ) -> None:
+        self._shapes = [weights.shape for weights, _ in layers]
+        self._activation, self._represents = ACTIVATIONS[activation], represents
+        flat = [each.ravel() for layer in layers for each in layer]
+        self.weights: FloatArray = np.concatenate(flat)[:, None]
+        are_biases = [np.full(each.size, each.ndim == 1) for layer in layers for each in layer]
+        self._are_biases = np.concatenate(are_biases)[:, None]
+
+    @classmethod
+    def of_state(cls, network: Network, state: StateDict) -> "Multilayer":
+        """A network as it was saved."""
+        places = range(0, 2 * len(network.hidden) + 1, 2)
+        layers = [(state[f"{place}.weight"].T, state[f"{place}.bias"]) for place in places]
+        return cls(layers, network.activation, represents=network.represents)
+
+    def inputs(self, features: Matrix) -> Matrix:
+        """The features."""
+        return features
+
+    def predict(self, inputs: Matrix) -> FloatArray:
+        """Local predictions H_k, shape (S, C)."""
+        if not isinstance(inputs, SparseRows):
+            return self._forward(inputs).predictions
+        blocks = [self._forward(block).predictions for _, block in inputs.blocks()]
+        return np.concatenate(blocks)
+
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
+        """H at θ, and d ↦ Σ_s J_sᵀd_s, shape (p, 1)."""
+        layers, run = self._layers(), self._forward(inputs)
+
+        def pull_back(residuals: FloatArray) -> FloatArray:
+            parts = [
+                part.ravel()
+                for given, change in self._back(layers, run, residuals)
+                for part in (given.T @ change, change.sum(axis=0))
+            ]
+            return np.concatenate(parts)[:, None]
+
+        return run.predictions, pull_back
+
+    def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
+        """The Jacobian at the weights now, shape (S·C, p): the outputs of a row stay together."""
+        layers, run = self._layers(), self._forward(inputs)
+
+        @cache
+        def jacobian() -> FloatArray:
+            rows, outputs = run.predictions.shape
+            found: FloatArray = np.empty((rows, outputs, len(self.weights)))
+            for output in range(outputs):
+                one = np.zeros((rows, outputs))
+                one[:, output] = 1.0
+                found[:, output] = np.hstack(
+                    [
+                        part.reshape(rows, -1)
+                        for given, change in self._back(layers, run, one)
+                        for part in (np.einsum("si,sj->sij", dense(given), change), change)
+                    ]
+                )
+            return found.reshape(rows * outputs, -1)
+
+        return jacobian
+
+    def state(self) -> StateDict:
+        """Weights and biases as torch's layers have them."""
+        named = {}
+        for place, (weights, biases) in enumerate(self._layers()):
+            named[f"{2 * place}.weight"] = np.ascontiguousarray(weights.T)
+            named[f"{2 * place}.bias"] = biases.copy()
+        return named
+
+    def penalty_gradient(self, l2: float) -> FloatArray:
+        """Gradient of ½·l2·‖θ‖² without the biases."""
+        gradient: FloatArray = l2 * np.where(self._are_biases, 0.0, self.weights)
+        return gradient
+
+    def scale_last_layer(self, factor: float) -> None:
+        """Multiply its weights and biases."""
+        before, after = self._shapes[-1]
+        weights = self.weights.copy()
+        weights[-(before + 1) * after :] *= factor
+        self.weights = weights
+
+    def _layers(self) -> list[tuple[FloatArray, FloatArray]]:
+        layers, rest = [], self.weights[:, 0]
+        for before, after in self._shapes:
+            weights, biases, rest = np.split(rest, [before * after, (before + 1) * after])
+            layers.append((weights.reshape(before, after), biases))
+        return layers
+
+    def _forward(self, inputs: Matrix) -> _Pass:
+        given: list[Matrix] = []
+        slopes: list[FloatArray | None] = []
+        values: Matrix = inputs
+        for weights, biases in self._layers():
+            given.append(values)
+            values = values @ weights + biases
+            slope = None
+            if len(given) < len(self._shapes) or self._represents:
+                values, slope = self._activation(values)
+            slopes.append(slope)
+        return _Pass(given, slopes, dense(values))
+
+    def _back(
+        self, layers: list[tuple[FloatArray, FloatArray]], run: _Pass, residuals: FloatArray
+    ) -> list[tuple[Matrix, FloatArray]]:
+        """Of every layer what it took, and the change of the loss with what it gave before a."""
+        changes: list[FloatArray] = []
+        change = residuals
+        for place in reversed(range(len(layers))):
+            slope = run.slopes[place]
+            change = change if slope is None else slope * change
+            changes.append(change)
+            if place:
+                change = change @ layers[place][0].T
+        return list(zip(run.inputs, reversed(changes), strict=True))
+
+
+def multilayer_start(
+    network: Network,
+    features: SparseRows,
+    outputs: int,
+    generator: np.random.Generator,
+    *,
+    whatever_the_rows: bool = False,
+) -> Multilayer:
+    """A private random θ⁰ with std(H⁰) = 1 over the rows, or that depends on no row.
+
+    Weights and biases are uniform within ±1/√(a layer's inputs), as torch's linear layers begin.
+    """
+    layers = []
+    for before, after in pairwise((features.shape[1], *network.hidden, outputs)):
+        bound = 1 / np.sqrt(before)
+        numbers = generator.uniform(-bound, bound, (before + 1, after))
+        layers.append((numbers[:-1], numbers[-1]))
+    model = Multilayer(layers, network.activation, represents=network.represents)
+    if whatever_the_rows:
+        return model
+    predictions = model.predict(features)
+    spread = float(np.std(predictions, axis=0).mean())
+    # Features without variation cannot be spread, nor can saturated units.
+    if spread > LEAST_SPREAD * np.abs(predictions).max():
+        model.scale_last_layer(1 / spread)
+    return model

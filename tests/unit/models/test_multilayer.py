@@ -1,0 +1,85 @@
+"""An mlp over sparse rows beside torch's over the same rows as arrays."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from securevfl.models.local_model import Activation, Network
+from securevfl.models.multilayer import ACTIVATIONS, Multilayer, multilayer_start
+from securevfl.models.neural import NeuralModel, mlp
+from securevfl.sparse import SparseRows
+
+GENERATOR = np.random.default_rng(4)
+TABLE = np.where(GENERATOR.random((30, 6)) < 0.4, GENERATOR.standard_normal((30, 6)), 0.0)
+ROWS = SparseRows.of(TABLE).standardized(np.full(6, 0.3), np.full(6, 0.7))
+SCALED = ROWS.toarray()
+
+
+def twins(activation: Activation, *, represents: bool = False) -> tuple[Multilayer, NeuralModel]:
+    network = Network("mlp", (5, 4), activation, represents=represents)
+    theirs = NeuralModel(mlp((5, 4), activation, represents=represents)(6, 2))
+    return Multilayer.of_state(network, theirs.state()), theirs
+
+
+def in_torch_order(ours: Multilayer, gradient: np.ndarray) -> np.ndarray:
+    weights, ours.weights = ours.weights, gradient
+    parts = [each.ravel() for each in ours.state().values()]
+    ours.weights = weights
+    return np.concatenate(parts)[:, None]
+
+
+def test_every_activation_is_there() -> None:
+    assert set(ACTIVATIONS) == set(get_args(Activation))
+
+
+@pytest.mark.parametrize("activation", get_args(Activation))
+@pytest.mark.parametrize("represents", [False, True])
+def test_predictions_and_gradients_are_those_of_torch(
+    activation: Activation, represents: bool
+) -> None:
+    ours, theirs = twins(activation, represents=represents)
+    np.testing.assert_allclose(ours.predict(ROWS), theirs.predict(SCALED), rtol=0, atol=1e-12)
+    predictions, pull_back = ours.linearize(ROWS)
+    np.testing.assert_allclose(predictions, theirs.predict(SCALED), rtol=0, atol=1e-12)
+    residuals = np.random.default_rng(0).standard_normal((30, 2))
+    _, theirs_back = theirs.linearize(SCALED)
+    gradient = in_torch_order(ours, pull_back(residuals))
+    np.testing.assert_allclose(gradient, theirs_back(residuals), rtol=0, atol=1e-12)
+    jacobian = ours.tangent(ROWS)()
+    np.testing.assert_allclose(
+        jacobian.T @ residuals.reshape(-1, 1), pull_back(residuals), rtol=0, atol=1e-12
+    )
+    penalty = in_torch_order(ours, ours.penalty_gradient(0.1))
+    np.testing.assert_allclose(penalty, theirs.penalty_gradient(0.1), rtol=0, atol=1e-12)
+
+
+def test_a_state_is_read_back_as_it_was() -> None:
+    ours, theirs = twins("tanh")
+    state = ours.state()
+    assert {name: each.shape for name, each in state.items()} == {
+        name: each.shape for name, each in theirs.state().items()
+    }
+    again = Multilayer.of_state(Network("mlp", (5, 4), "tanh"), state)
+    assert np.array_equal(again.weights, ours.weights)
+
+
+def test_a_start_spreads_predictions_by_one_or_depends_on_no_row() -> None:
+    network = Network("mlp", (5,), "relu")
+    model = multilayer_start(network, ROWS, 1, np.random.default_rng(0))
+    assert np.std(model.predict(ROWS)) == pytest.approx(1)
+    starts = [
+        multilayer_start(network, rows, 1, np.random.default_rng(0), whatever_the_rows=True)
+        for rows in (ROWS, ROWS[:4])
+    ]
+    assert np.array_equal(starts[0].weights, starts[1].weights)
+
+
+def test_weights_are_replaced_never_changed_in_place() -> None:
+    ours, _ = twins("relu")
+    before = ours.weights
+    kept = before.copy()
+    ours.scale_last_layer(3.0)
+    assert np.array_equal(before, kept)
+    last = ours.state()["4.weight"]
+    assert np.allclose(last.ravel(), 3 * kept[-10:-2].reshape(4, 2).T.ravel())

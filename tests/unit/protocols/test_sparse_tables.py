@@ -1,0 +1,105 @@
+"""What sparse rows are refused for, and what is kept of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.data.tables import PartyTable
+from securevfl.errors import ConfigError
+from securevfl.protocols.session.workplace import PartyData
+from securevfl.protocols.vertical import batches, sparse_tables
+from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.held_out_guarding import rank_of
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.sparse import Matrix, SparseRows
+from tests.plans import plan_of
+
+STEPS = {"local_steps": 2, "learning_rate": 0.1}
+ONES = np.where(np.random.default_rng(0).random((64, 12)) < 0.3, 1.0, 0.0)
+
+
+def table_of(party: str = "shop", columns: int = 12) -> PartyTable[Matrix]:
+    rows = SparseRows.of(ONES)
+    wide = SparseRows(rows.pointers, rows.indices, rows.values, columns)
+    return PartyTable(party, tuple(map(str, range(columns))), wide, wide[:8])
+
+
+def refused(told: str, party: str = "shop", columns: int = 12, **sections: Any) -> None:  # noqa: ANN401
+    plan = plan_of(**sections)
+    with pytest.raises(ConfigError, match=told):
+        LocalPart(plan, table_of(party, columns), np.random.default_rng(0))
+
+
+def test_steps_that_need_a_gram_matrix_are_for_few_columns() -> None:
+    plan = plan_of(job={"local_steps": "exact"})
+    LocalPart(plan, table_of(columns=2048), np.random.default_rng(0))
+    refused("'exact' needs a matrix of P x P", columns=2049, job={"local_steps": "exact"})
+    bfv = {"scheme": "bfv", "round_trips": 1}
+    refused(
+        "round_trips = 1 needs .* round_trips = 2",
+        columns=2049,
+        job={**STEPS, "batch_size": 16},
+        exchange=bfv,
+    )
+    blind = {"scheme": "blind"}
+    refused("exchange 'blind' needs", columns=2049, job=STEPS, exchange=blind)
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "ckks", "paillier", "blind"])
+def test_batches_under_encryption_are_arrays_or_refused(
+    monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setattr(sparse_tables, "DENSE_BYTES", 8 * 12 * 20)
+    sections: dict[str, Any] = {"exchange": {"scheme": scheme}}
+    told = "64 rows of .* 20 rows pass, and linear models in exchange 'plain'"
+    refused(told, job=STEPS, **sections)
+    fits = plan_of(job={**STEPS, "batch_size": 16}, **sections)
+    if scheme == "blind":
+        refused("takes all rows as arrays", job={**STEPS, "batch_size": 16}, **sections)
+    else:
+        LocalPart(fits, table_of(), np.random.default_rng(0))
+    LocalPart(plan_of(job=STEPS), table_of(), np.random.default_rng(0))
+
+
+def test_what_goes_through_columns_takes_dense_ones() -> None:
+    refused("'dbcd' takes dense ones", job={"algorithm": "dbcd", "l1": 0.1})
+    head = {**STEPS, "head": "logistic", "model": "mlp"}
+    refused("a head at the label party takes dense ones", party="bank", job=head)
+
+
+def test_other_networks_take_batches_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_tables, "DENSE_BYTES", 8 * 12 * 20)
+    cnn = {**STEPS, "model": "cnn", "image_line": 4, "channels": [2]}
+    refused("this network takes batches as arrays", job=cnn)
+    LocalPart(plan_of(job={**cnn, "batch_size": 16}), table_of(), np.random.default_rng(0))
+    refused("not precision = 'single'", job={**STEPS, "model": "mlp", "precision": "single"})
+
+
+@pytest.mark.parametrize("scheme", ["plain", "bfv"])
+def test_batches_are_kept_while_they_are_little(
+    monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    plan = plan_of(job={**STEPS, "batch_size": 16}, exchange={"scheme": scheme})
+    table = table_of()
+    data = PartyData(table, None, None)
+    assert isinstance(table.train, SparseRows)
+    kept = 8 * 64 * 12 if scheme == "bfv" else 6 * table.train.nnz
+    for room, keeps in ((kept, True), (kept - 1, False)):
+        monkeypatch.setattr(batches, "KEPT_BYTES", room)
+        cut = PartyBatches(plan, data, table.train)
+        key = plan.schedule.batch_key(0)
+        later = next(i for i in range(1, 20) if plan.schedule.batch_key(i) == key)
+        first, again = cut.at(0), cut.at(later)
+        assert (first is again) == keeps
+        # What an exchange makes of a batch is larger than the batch.
+        assert first.repeats == keeps
+        np.testing.assert_array_equal(first.tangent, again.tangent)
+
+
+def test_the_rank_of_many_rows_is_taken_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = SparseRows.of(ONES)
+    assert rank_of(rows) == rank_of(ONES) == 12
+    monkeypatch.setattr("securevfl.protocols.vertical.held_out_guarding.RANKED_VALUES", 12 * 5)
+    assert rank_of(rows) <= 5
+    assert rank_of(ONES) == 12
