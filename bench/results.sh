@@ -6,7 +6,7 @@
 #
 # The number before each command is about how many seconds it took on 2 cores with other work on
 # them. Run it where nothing else runs, from a checkout without changes: a result names its commit.
-# a9a, credit, icu2012, mnist, wikipedia and mfeat have to be there (`securevfl data get NAME`, or SECUREVFL_DATA),
+# a9a, cifar10, credit, icu2012, mnist, wikipedia and mfeat have to be there (`securevfl data get NAME`, or SECUREVFL_DATA),
 # and for joint-fate-* FATE's examples (examples/data/*_hetero_{guest,host}.csv) in results/fate.
 set -eu
 cd "$(dirname "$0")/.."
@@ -279,3 +279,23 @@ result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 
 # docs/results/fdml.md
 result fdml 300 bench fdml
 result staleness 300 bench staleness --label-party second
+
+# docs/results/horizontal.md
+horizontal() {
+    name=$1 seconds=$2
+    shift 2
+    result "horizontal-$name" "$seconds" bench horizontal "$@"
+}
+# An hour of two cores that do nothing else.
+methods=fedavg,fedavgm,fedadam,scaffold,feddc,top-k,fedpaq
+methods=$methods,fedbcgd,fedbcgd+,fedbcgd:qsgd,fedbcgd+:qsgd
+changes=fedbcgd:freezing,fedbcgd:unshared,fedbcgd:no-momentum
+horizontal cifar10-0.6 1400 --images cifar10 --dirichlet 0.6 \
+    --method "$methods,$changes"
+horizontal cifar10-0.1 1100 --images cifar10 --dirichlet 0.1
+for mix in 0.6 0.1; do
+    horizontal "mnist-$mix" 300 --images mnist --dirichlet "$mix" --max-rounds 60 \
+        --tuning-rounds 20
+done
+horizontal blocks 350 --images cifar10 --dirichlet 0.6 --method fedavg,fedbcgd --blocks 2,10
+horizontal layers 150 --images cifar10 --dirichlet 0.6 --method fedbcgd --cut layers

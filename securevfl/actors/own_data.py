@@ -7,18 +7,20 @@ label party's file for these.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
 from securevfl.data.aligned import read_aligned, write_aligned
 from securevfl.data.csv_format import GivenFormat
-from securevfl.data.joining import align_files, load_party
+from securevfl.data.joining import OwnData, align_files, load_party
 from securevfl.data.own_files import FileSource
+from securevfl.data.sharded import align_digests, load_own
+from securevfl.data.shards import is_shard, read_header
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import replace_file
@@ -26,8 +28,10 @@ from securevfl.job import Job
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.workplace import PartyData
+from securevfl.sparse import Matrix
 
-FACTS, ALIGNED, DIGESTS = "facts", "aligned.json", "row digests"
+FACTS, ALIGNED, SHARDED = "facts", "aligned.json", "sharded"
+DIGESTS, TEST_DIGESTS = "row digests", "test digests"
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ _FACTS = TypeAdapter(_Facts)
 
 
 def file_sources(job: Job, beside: Path) -> list[FileSource]:
-    """The parties' own files.
+    """The parties' own files, or folders that are shards.
 
     Args:
         job: with `[[party]]` sections.
@@ -54,12 +58,20 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
 
     Raises:
         ConfigError: a party without a data file, or labels where they do not belong.
+        DataError: a shard whose header cannot be read.
     """
     sources = []
     for party in job.party:
         if party.data is None:
-            raise ConfigError(f"party {party.name!r}: data is missing, expected a file")
-        if (party.label_column is not None) != (party.role == "label"):
+            raise ConfigError(f"party {party.name!r}: data is missing, expected a file or a shard")
+        path = beside / party.data
+        if is_shard(path):
+            if (read_header(path).labels is not None) != (party.role == "label"):
+                raise ConfigError(
+                    f"party {party.name!r} with role {party.role!r}: the label party's shard, and "
+                    "only it, has labels"
+                )
+        elif (party.label_column is not None) != (party.role == "label"):
             raise ConfigError(
                 f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
                 "has a label_column"
@@ -67,7 +79,7 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
         sources.append(
             FileSource(
                 name=party.name,
-                path=beside / party.data,
+                path=path,
                 id_column=party.id_column,
                 label_column=party.label_column,
                 features=party.features,
@@ -106,6 +118,11 @@ def write_facts(work: Path, plan: Plan, beside: Path) -> None:
     replace_file(work / FACTS, content, "facts")
     if job.job.dataset is None:
         sources = file_sources(job, beside)
+        if any(is_shard(source.path) for source in sources):
+            train, test = align_digests(sources)
+            content = save({DIGESTS: train, TEST_DIGESTS: test})
+            replace_file(work / SHARDED, content, "digests of the rows in common")
+            return
         write_aligned(work / ALIGNED, align_files(sources, regression=job.job.loss == "squared"))
 
 
@@ -160,15 +177,27 @@ def _own_columns(plan: Plan, name: str, data_dir: Path | None) -> PartyData:
     )
 
 
+def _loading(work: Path, *, regression: bool) -> Callable[[FileSource], OwnData[Matrix]]:
+    if not (work / SHARDED).exists():
+        aligned = read_aligned(work / ALIGNED)
+        return lambda source: load_party(source, aligned)
+    try:
+        digests = load_file(work / SHARDED)
+        train, test = digests[DIGESTS], digests[TEST_DIGESTS]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise DataError(f"digests of the rows in common, {work / SHARDED}, are damaged") from error
+    return lambda source: load_own(source, train, test, regression=regression)
+
+
 def _own_file(plan: Plan, name: str, work: Path, beside: Path) -> PartyData:
     sources: Mapping[str, FileSource] = {each.name: each for each in file_sources(plan.job, beside)}
-    aligned = read_aligned(work / ALIGNED)
-    own = load_party(sources[name], aligned)
+    load_one = _loading(work, regression=plan.facts.real_targets)
+    own = load_one(sources[name])
     label_party = plan.facts.label_party
     labels = own
     if plan.algorithm.labels_everywhere and name != label_party:
-        labels = load_party(sources[label_party], aligned)
+        labels = load_one(sources[label_party])
     names = own.label_names
     if name == label_party and not names:
-        names = tuple(map(str, range(aligned.classes)))
+        names = tuple(map(str, range(plan.facts.classes)))
     return PartyData(own.table, labels.train_labels, labels.test_labels, class_names=names)

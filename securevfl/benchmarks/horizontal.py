@@ -15,8 +15,17 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from securevfl import __version__
-from securevfl.benchmarks.horizontal_run import TUNING_SEED, Task, Variant, planned_rounds, run
+from securevfl.benchmarks.horizontal_run import (
+    TUNING_SEED,
+    Task,
+    Variant,
+    federation_of,
+    planned_rounds,
+    run,
+)
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.horizontal import TARGETS, HorizontalSettings
@@ -89,11 +98,18 @@ def work_of(settings: HorizontalSettings) -> Mapping[str, object]:
 
 
 def _check(settings: HorizontalSettings) -> None:
+    """Refuse what cannot be before any work."""
+    from securevfl.models.flat_module import FlatModule  # noqa: PLC0415
+    from securevfl.models.lenet import lenet5  # noqa: PLC0415
+
     for images in settings.images:
         if images not in TARGETS:
             raise ConfigError(f"images: unknown {images!r}; known: {', '.join(TARGETS)}")
     if not all((settings.methods, settings.images, settings.dirichlet, settings.learning_rate)):
         raise ConfigError("methods, images, dirichlet and learning_rate: expected one of each")
+    sizes = FlatModule(lenet5(3, 32, 10, np.random.default_rng(0))).sizes
+    for cell, rate in product(_cells(settings), settings.learning_rate):
+        federation_of(settings, Task(*cell, rate, settings.seed), sizes)
 
 
 def _cells(settings: HorizontalSettings) -> list[Cell]:

@@ -1,6 +1,6 @@
 """One run of a horizontal method on images, over the simulated network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -147,6 +147,31 @@ def _images(name: str, rows: int, data_dir: Path | None, tuning_seed: int | None
     return _Scored(train, images.train_labels, test, images.test_labels, images.classes)
 
 
+def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, int]) -> Federation:
+    """What server and clients of a task agree on, for tensors of such sizes.
+
+    Raises:
+        ConfigError: a method, layers, or numbers of clients and blocks that cannot be.
+    """
+    variant = Variant.of(task.method, settings)
+    cut = Blocks.equal if settings.cut == "equal" else Blocks.by_layers
+    return Federation(
+        variant.method,
+        Settings(
+            clients=settings.clients,
+            taking_part=settings.taking_part,
+            rounds=planned_rounds(settings, task),
+            learning_rate=task.learning_rate,
+            decay=settings.decay,
+            weight_decay=settings.weight_decay,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            seed=task.seed,
+        ),
+        cut(sizes, task.blocks, settings.shared_layers if variant.shared else ()),
+    )
+
+
 def run(
     settings: HorizontalSettings,
     data_dir: Path | None,
@@ -156,7 +181,7 @@ def run(
     """Train, and score every so many rounds.
 
     Raises:
-        ConfigError: a method, or numbers of clients and blocks, that cannot be.
+        ConfigError: see `federation_of`, or a split that cannot be.
         DataError: no such images here.
     """
     # torch is an extra, and takes long to import.
@@ -169,34 +194,18 @@ def run(
     split = dirichlet_split(scored.labels, settings.clients, task.dirichlet, generator)
     channels, side = scored.inputs.shape[1:3]
     module = FlatModule(lenet5(channels, side, scored.classes, generator))
-    variant, rounds = Variant.of(task.method, settings), planned_rounds(settings, task)
-    cut = Blocks.equal if settings.cut == "equal" else Blocks.by_layers
-    federation = Federation(
-        variant.method,
-        Settings(
-            clients=settings.clients,
-            taking_part=settings.taking_part,
-            rounds=rounds,
-            learning_rate=task.learning_rate,
-            decay=settings.decay,
-            weight_decay=settings.weight_decay,
-            epochs=settings.epochs,
-            batch_size=settings.batch_size,
-            seed=task.seed,
-        ),
-        cut(module.sizes, task.blocks, settings.shared_layers if variant.shared else ()),
-    )
+    federation = federation_of(settings, task, module.sizes)
     begun = perf_counter()
     accuracies: list[float] = []
 
     def score(weights: RealArray) -> float:
         accuracies.append(module.accuracy(weights, scored.test_inputs, scored.test_labels))
-        tell("training", len(accuracies) * settings.eval_every, rounds)
+        rounds = federation.settings.rounds
+        tell("training", min(len(accuracies) * settings.eval_every, rounds), rounds)
         return accuracies[-1]
 
-    coding: Coding = Plain()
-    if variant.compressor is not None:
-        coding = Compressed(federation, variant.compressor)
+    compressor = Variant.of(task.method, settings).compressor
+    coding: Coding = Plain() if compressor is None else Compressed(compressor)
     spent: Sequence[Round] = ()
     with threadpool_limits(1):
         problems = [

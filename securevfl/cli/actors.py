@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
     from securevfl.protocols.session.pad_store import PadPlaces
     from securevfl.protocols.session.state import SessionState
+    from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
 
@@ -64,7 +65,7 @@ class Actors:
     def train(
         self,
         job: Job,
-        dataset: "VerticalDataset",
+        dataset: "VerticalDataset[Matrix]",
         session: "Mapping[str, SessionState]",
         pads: "PadPlaces",
         *,

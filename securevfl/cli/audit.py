@@ -105,11 +105,13 @@ def audit(
         described = _by_options(data.name, batch_size, local_steps, learning_rate, hide)
     if seed is not None:
         described = described.with_settings(seed=seed)
-    data = options.fewer_rows(data, described.job.batch_size) if quick else data
     from securevfl.auditing.matrix import AuditSettings
     from securevfl.auditing.matrix import audit as run_audit
+    from securevfl.data.dense_tables import as_arrays
     from securevfl.reports.page import audit_page, write_page
     from securevfl.reports.results import results, write_results
+
+    data = as_arrays(options.fewer_rows(data, described.job.batch_size) if quick else data)
 
     settings = AuditSettings(
         jobs=_jobs(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.pad_store import PadPlaces
     from securevfl.protocols.session.state import SessionState
+    from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
 # Where peers' own parts of the model rank training rows by some 0.02 AUC better than others
@@ -159,7 +160,7 @@ def _keep(job: Job, row: TrainRow, json: Path | None, html: Path | None) -> None
         write_page(html, train_page(results(**made)))
 
 
-def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
+def _tell(dataset: "VerticalDataset[Matrix]", *, quiet: bool) -> None:
     """What was noticed in the parties' files, on standard error."""
     from securevfl.reports.training import wrapped
 
@@ -172,7 +173,7 @@ def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
 
 def _tell_first(
     plan: "Plan",
-    dataset: "VerticalDataset",
+    dataset: "VerticalDataset[Matrix]",
     session: Mapping[str, "SessionState"],
     on_pads: str | None,
 ) -> None:
@@ -203,7 +204,7 @@ def _rounds_of(session: Mapping[str, "SessionState"]) -> int:
 
 def _run(
     job: Job,
-    dataset: "VerticalDataset",
+    dataset: "VerticalDataset[Matrix]",
     plan: "Plan",
     session: Mapping[str, "SessionState"],
     places: "PadPlaces",
@@ -281,7 +282,7 @@ def _resuming() -> str:
 
 
 def _tell_rows_left_out(
-    result: "TrainingResult", dataset: "VerticalDataset", *, quiet: bool
+    result: "TrainingResult", dataset: "VerticalDataset[Matrix]", *, quiet: bool
 ) -> None:
     """On stdout, and where that says nothing on stderr: no run is silent about it."""
     from securevfl.reports.training import wrapped

@@ -31,6 +31,7 @@ COMMANDS = [
             "l1",
             "blind",
             "ahead",
+            "horizontal",
         )
     ),
 ]

@@ -62,7 +62,7 @@ class HorizontalSettings:
     budget: Annotated[
         float, typer.Option(help="Uploads, counted as the paper does, in models a client.")
     ] = 200.0
-    max_rounds: shared.MaxRounds = 300
+    max_rounds: shared.MaxRounds = 250
     tuning_rounds: Annotated[int, typer.Option(min=1, help="Of one rate's trial.")] = 40
     eval_every: Annotated[int, typer.Option(min=1, help="Rounds between scorings.")] = 5
     target_accuracy: Annotated[

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,6 +232,20 @@ def test_a_method_without_blocks_has_one_row_whatever_the_blocks() -> None:
     ]  # fmt: skip
 
 
-def test_blocks_that_do_not_divide_the_clients_of_a_round_are_refused() -> None:
-    with pytest.raises(ConfigError, match="divisor of taking_part"):
-        trained(replace(SMALL, rows=60), "fedbcgd", 3)
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"blocks": (3,)}, "divisor of taking_part"),
+        ({"shared_layers": ("fc4",)}, "shared = 'fc4'"),
+        ({"methods": ("fedsgd",)}, "'fedsgd'"),
+        ({"images": ("imagenet",)}, "unknown 'imagenet'"),
+        ({"learning_rate": (0.1, -1.0)}, "learning_rate = -1"),
+        ({"dirichlet": ()}, "expected one of each"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(
+    change: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "in_processes", None)  # where work begins
+    with pytest.raises(ConfigError, match=told):
+        horizontal(replace(SMALL, **change))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from securevfl.errors import ConfigError
-from securevfl.models.lenet import MaxPool, lenet5
+from securevfl.models.lenet import lenet5
 
 
 def sizes(channels: int, side: int) -> dict[str, int]:
@@ -38,20 +38,3 @@ def test_images_that_cannot_be_halved_twice_are_refused() -> None:
     for side in (8, 27, 30):
         with pytest.raises(ConfigError, match=f"not {side} x {side}"):
             lenet5(1, side, 10, np.random.default_rng(0))
-
-
-def test_pooling_is_torchs_own_with_its_gradient() -> None:
-    values = torch.randn(3, 2, 6, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    weights = torch.arange(3 * 2 * 3 * 4.0).reshape(3, 2, 3, 4)
-    found = []
-    for pool in (MaxPool(), torch.nn.MaxPool2d(2)):
-        pooled = pool(values)
-        (gradient,) = torch.autograd.grad((pooled * weights).sum(), values)
-        found.append((pooled.detach(), gradient))
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
-
-
-def test_of_equal_values_one_gets_the_gradient() -> None:
-    values = torch.ones(1, 1, 2, 2, requires_grad=True)
-    (gradient,) = torch.autograd.grad(MaxPool()(values).sum(), values)
-    assert gradient.flatten().tolist() == [1, 0, 0, 0]
