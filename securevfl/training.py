@@ -229,7 +229,8 @@ class TrainingResult(Shown):
         Computed when first asked for. The label party can do it with what it has; the others were
         lent the labels, which no real party is (`Alone.labels_lent`).
         """
-        return alone(self.plan, self.data)
+        binormal = bool(self.scores) and self.scores[-1].binormal
+        return alone(self.plan, self.data, binormal=binormal)
 
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:

@@ -17,6 +17,7 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.models.comparing import accuracy_difference, auc_difference, r2_difference
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.held_out_sums import binormal_score
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.scoring import Score
 from securevfl.sparse import Matrix, SparseRows, require_dense
@@ -64,7 +65,9 @@ class Alone:
     predictions: FloatArray
 
 
-def alone(plan: Plan, dataset: VerticalDataset[Matrix]) -> dict[str, Alone]:
+def alone(
+    plan: Plan, dataset: VerticalDataset[Matrix], *, binormal: bool = False
+) -> dict[str, Alone]:
     """Each party's own model by scikit-learn, standardized.
 
     Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets; none where
@@ -73,12 +76,15 @@ def alone(plan: Plan, dataset: VerticalDataset[Matrix]) -> dict[str, Alone]:
     Args:
         plan: of the job.
         dataset: the rows that took part.
+        binormal: score them from sums over classes, as the joint model is that they stand beside.
     """
     tables = dataset.parties if plan.facts.test_rows else ()
-    return {table.name: _alone(plan, dataset, table) for table in tables}
+    return {table.name: _alone(plan, dataset, table, binormal=binormal) for table in tables}
 
 
-def _alone(plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matrix]) -> Alone:
+def _alone(
+    plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matrix], *, binormal: bool
+) -> Alone:
     from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415  # slow to import
 
     train, labels = table.train, dataset.train_labels
@@ -107,7 +113,10 @@ def _alone(plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matri
             every[:, model.classes_] = predictions
             predictions = every
     predictions = predictions.reshape(len(table.test), -1)
-    score = Score.of(0, predictions, dataset.test_labels)
+    if binormal:
+        score = binormal_score(predictions[:, 0], dataset.test_labels, middle=0.0)
+    else:
+        score = Score.of(0, predictions, dataset.test_labels)
     return Alone(score, len(kept), not holds_labels, predictions)
 
 
