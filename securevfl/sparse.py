@@ -25,8 +25,10 @@ from securevfl.shown import Shown
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-BLOCK_ONES = 1 << 20
-"""Stored cells that are worked on at a time: some 12 MiB."""
+BATCH_ONES = 1 << 20
+"""Stored cells of a batch at most: it keeps what kernels take of it, 4 bytes each, or 12."""
+BLOCK_ONES = 1 << 18
+"""Stored cells of a longer table that are worked on at a time."""
 
 Indices = NDArray[np.uint16 | np.uint32]
 Values = NDArray[np.float32 | np.float64]
@@ -165,8 +167,8 @@ class SparseRows(Shown):
         )
 
     def blocks(self) -> Iterator[tuple[slice, Self]]:
-        """All rows in order, as views of `BLOCK_ONES` stored cells at most, or of one row."""
-        if self.nnz <= BLOCK_ONES:
+        """All rows in order, as views: all of them, or `BLOCK_ONES` stored cells or a row each."""
+        if self.nnz <= BATCH_ONES:
             yield slice(0, len(self)), self
             return
         pointers = np.asarray(self.pointers)
@@ -331,13 +333,6 @@ class SparseRows(Shown):
             total[-1], total[:, -1] = sums, sums
         return total
 
-    def over_scale(self) -> "csr_array[Any]":
-        """What is stored over the scale, not shifted and without a constant: for few rows."""
-        cells = self.stored.copy()
-        if self.scale is not None:
-            cells.data = cells.data / self.scale[cells.indices]
-        return cells
-
     def toarray(self) -> FloatArray:
         """All of X as an array: for few rows, or few columns."""
         dense: FloatArray = np.empty(self.shape)
@@ -398,7 +393,7 @@ def require_dense(x: Matrix, what: str) -> FloatArray:
         ConfigError: it is sparse.
     """
     if isinstance(x, SparseRows):
-        raise ConfigError(f"{what} takes dense columns, and these are sparse: see the how-to")
+        raise ConfigError(f"{what} takes dense columns, and these are sparse")
     return x
 
 
@@ -434,11 +429,14 @@ class Transposed:
 
 
 @cache
-def _most_ones(cells: int) -> FloatArray:
+def _kept_ones(cells: int) -> FloatArray:
     ones: FloatArray = np.ones(cells)
     ones.flags.writeable = False
     return ones
 
 
 def _ones(cells: int) -> FloatArray:
-    return _most_ones(BLOCK_ONES)[:cells] if cells <= BLOCK_ONES else np.ones(cells)
+    if cells > BATCH_ONES:
+        return np.ones(cells)
+    # scipy copies what is less than half of a longer array.
+    return _kept_ones(1 << max(cells - 1, 0).bit_length())[:cells]

@@ -87,7 +87,8 @@ def test_chosen_rows_are_those_of_the_array(
 
 def test_long_tables_go_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = twins()
-    monkeypatch.setattr("securevfl.sparse.BLOCK_ONES", 7)
+    for room in ("BATCH_ONES", "BLOCK_ONES"):
+        monkeypatch.setattr(f"securevfl.sparse.{room}", 7)
     weights = np.random.default_rng(2).standard_normal((10, 2))
     for rows, table in whole:
         assert len([*rows.blocks()]) > 5
