@@ -346,19 +346,26 @@ def resolved(
     return resolve(job, Facts.of(taken), modules), taken
 
 
-def save_models(result: TrainingResult, directory: Path) -> list[Path]:
-    """Write every party's model to `directory/<party>.safetensors`.
+def model_files(name: str, outcome: PartyOutcome, directory: Path) -> dict[Path, SavedModel]:
+    """A party's models and where they go: `directory/<party>.safetensors`.
 
     Those of an L1 path of more than one λ₁ also each to `<party>-l1-<λ₁>.safetensors`.
+    """
+    models = {directory / f"{name}.safetensors": outcome.model}
+    for point in outcome.path if len(outcome.path) > 1 else ():
+        models[directory / f"{name}-l1-{point.l1}.safetensors"] = point.model
+    return models
+
+
+def save_models(result: TrainingResult, directory: Path) -> list[Path]:
+    """Write every party's models, see `model_files`.
 
     Raises:
         DataError: a file cannot be written.
     """
     models: dict[Path, SavedModel] = {}
     for name, outcome in result.outcomes.items():
-        models[directory / f"{name}.safetensors"] = outcome.model
-        for point in outcome.path if len(outcome.path) > 1 else ():
-            models[directory / f"{name}-l1-{point.l1}.safetensors"] = point.model
+        models |= model_files(name, outcome, directory)
     for path, model in models.items():
         save_model(path, model)
     return list(models)

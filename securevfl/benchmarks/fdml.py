@@ -134,4 +134,9 @@ def _job(
         described |= {"start": "zero"}
     else:
         described |= {"model": "mlp", "hidden": [settings.hidden], "activation": "tanh"}
-    return Job.of(job=described, network=settings.network, fdml={"staleness": settings.staleness})
+    own = {
+        "staleness": settings.staleness,
+        "batches_a_message": settings.batches_a_message,
+        "precision": settings.precision,
+    }
+    return Job.of(job=described, network=settings.network, fdml=own)

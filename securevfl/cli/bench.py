@@ -11,6 +11,7 @@ from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.fdml import FdmlSettings
+from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.l1 import L1Settings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
@@ -24,12 +25,15 @@ from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSettings
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
+from securevfl.cli.finishing import finished
 from securevfl.cli.joint_data import JointData
+from securevfl.cli.journaled import Journaled
 from securevfl.cli.reporting import keep, measured, say, show
 from securevfl.reports import blind as blind_tables
 from securevfl.reports import tables
 from securevfl.reports import transfer as transfer_tables
 from securevfl.reports.defaults import DEFAULTS, NOTES
+from securevfl.reports.horizontal import HORIZONTAL, HORIZONTAL_NOTES
 from securevfl.reports.marks import marks
 
 if TYPE_CHECKING:
@@ -370,3 +374,34 @@ def label_guard(
     rows = measured(output, lambda report: run(settings, dataset, report))
     keep(output, "bench label-guard", settings, rows, dataset=dataset.name)
     show(output, tables.LABEL_GUARD, rows, f"{dataset.name}, labels at {dataset.label_party}")
+
+
+@command(bench)
+def horizontal(
+    settings: HorizontalSettings, data: options.Place, work: Journaled, output: options.Page
+) -> None:
+    """FedBCGD beside FedAvg and others: floats to an accuracy.
+
+    An interrupted benchmark goes on where it was when the same command is given again.
+    """
+    from securevfl.models.local_model import require_torch
+
+    require_torch("the network of bench horizontal")
+    from securevfl.benchmarks.horizontal import horizontal as run
+    from securevfl.benchmarks.horizontal import work_of
+
+    journal = work.journal("horizontal", work_of(settings), quiet=output.quiet)
+    sets, methods = ", ".join(settings.images), len(settings.methods)
+    todo = f"horizontal on {sets}: {methods} methods, seeds: {settings.repeats}"
+    with options.progress(output.quiet, todo) as report:
+        rows, missing = finished(lambda: run(settings, data.data_dir, journal, report))
+    output.missing.extend(missing)
+    from securevfl.reports.horizontal_page import horizontal_page
+
+    keep(output, "bench horizontal", settings, rows, page=horizontal_page)
+    for name, mix in dict.fromkeys((row["dataset"], row["dirichlet"]) for row in rows):
+        own = [row for row in rows if (row["dataset"], row["dirichlet"]) == (name, mix)]
+        target = 100 * own[0]["target_accuracy"]
+        title = f"{name}, D = {mix:g}, to {target:g} %; medians of {settings.repeats}"
+        show(output, HORIZONTAL, own, title)
+    say(output, *marks((), quick=settings.quick), *HORIZONTAL_NOTES)

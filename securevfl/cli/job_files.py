@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from securevfl.errors import ConfigError
 from securevfl.job import Job
 
 if TYPE_CHECKING:
@@ -17,34 +16,10 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset"
         ConfigError: a party without a data file.
         DataError: missing or malformed data.
     """
-    from securevfl.data.csv_format import GivenFormat
+    from securevfl.actors.own_data import file_sources
     from securevfl.data.joining import load_files
-    from securevfl.data.own_files import FileSource
     from securevfl.data.sources import load
 
     if job.job.dataset is not None:
         return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
-    sources = []
-    for party in job.party:
-        if party.data is None:
-            raise ConfigError(f"party {party.name!r}: data is missing, expected a file")
-        if (party.label_column is not None) != (party.role == "label"):
-            raise ConfigError(
-                f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
-                "has a label_column"
-            )
-        sources.append(
-            FileSource(
-                name=party.name,
-                path=beside / party.data,
-                id_column=party.id_column,
-                label_column=party.label_column,
-                features=party.features,
-                test_path=beside / party.test_data if party.test_data else None,
-                drop=party.drop,
-                csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
-                id_format=party.id_format,
-                preprocess=party.preprocess or job.preprocess,
-            )
-        )
-    return load_files(sources, regression=job.job.loss == "squared")
+    return load_files(file_sources(job, beside), regression=job.job.loss == "squared")

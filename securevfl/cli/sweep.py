@@ -1,8 +1,7 @@
 """`securevfl sweep`: what differential-privacy noise costs, and what it promises."""
 
-import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -10,17 +9,9 @@ from securevfl.benchmarks.settings.noise import NoiseSettings
 from securevfl.cli import options
 from securevfl.cli.command import command
 from securevfl.cli.finishing import finished
+from securevfl.cli.journaled import Journaled
 
 sweep = typer.Typer(help="Sweeps: what noise costs, and what it promises.", no_args_is_help=True)
-
-
-@dataclass(frozen=True)
-class Journaled:
-    """Whether to go on where an interrupted sweep was."""
-
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget what an interrupted sweep has done.")
-    ] = False
 
 
 @dataclass(frozen=True)
@@ -41,20 +32,10 @@ def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: opt
     if settings.quick:
         job = settings.base
         dataset = options.fewer_rows(dataset, job.job.batch_size if job else settings.batch_size)
-    import platformdirs
-
-    from securevfl.benchmarks.journal import Journal
     from securevfl.benchmarks.noise import sweep as run
     from securevfl.benchmarks.noise import work_of
 
-    journal = Journal(
-        platformdirs.user_cache_path("securevfl") / "sweeps", work_of(settings, dataset)
-    )
-    if work.fresh:
-        journal.forget()
-    earlier = len(journal.done())
-    if earlier and not output.quiet:
-        sys.stderr.write(f"going on: {earlier} pieces of work were done before\n")
+    journal = work.journal("sweeps", work_of(settings, dataset), quiet=output.quiet)
     levels = f"{len(settings.noise)} levels of noise, seeds: {settings.repeats}"
     with options.progress(output.quiet, f"sweep of {dataset.name}: {levels}") as report:
         rows, missing = finished(lambda: run(settings, dataset, journal, report))

@@ -1,24 +1,24 @@
-"""`securevfl train`: all parties of a job in this process, over the simulated network."""
+"""`securevfl train`: all parties of a job, in this process or as actors."""
 
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from securevfl.cli import options
+from securevfl.cli.actors import Actors
 from securevfl.cli.example import EXAMPLE
+from securevfl.cli.training_row import columns_a_label, training_row
 from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
 from securevfl.job import Job, JobSettings, read_job
 from securevfl.protocols import names
 from securevfl.reports import tables
 from securevfl.reports.privacy import privacy_notes, spent_text
-from securevfl.reports.rows import DERIVED, cost_figures
 from securevfl.reports.train_rows import TrainRow
 
 if TYPE_CHECKING:
@@ -55,13 +55,26 @@ def train(
         bool,
         typer.Option("--ahead", help="Make a blind job's pads now, for the run that follows."),
     ] = False,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="Each party as a process of its own.")
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Parties' processes over TCP and TLS here, each at the next port (0: free ones).",
+        ),
+    ] = None,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="How often all start again where a process dies.")
+    ] = 3,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
     json: options.Json = None,
     html: options.Html = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train all parties of a job here, over the simulated network.
+    """Train all parties of a job here: over the simulated network, or each as a process.
 
     Exit status 3 if the model has learned nothing, 4 if a party alone is better, and 5 if training
     went wrong on the way and an earlier state is kept.
@@ -73,6 +86,8 @@ def train(
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
     names.check_names(described)
+    actors = Actors(job.parent, data_dir, listen, restarts, processes=processes)
+    actors.require_fit(ahead=ahead)
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = options.job_dataset(described, job, data_dir)
@@ -102,8 +117,8 @@ def train(
         show_made(make(described, dataset, places), quiet=quiet)
         return
     with _interruptible(plan, folder):
-        result = _run(described, dataset, plan, session, places, quiet=quiet)
-        paths = save_models(result, folder)
+        result = _run(described, dataset, plan, session, places, actors=actors, quiet=quiet)
+        paths = actors.models(result) if actors.wanted else save_models(result, folder)
         forget_session(folder, plan.facts.names)
         forget_states(plan, places)
     row = training_row(result, dataset)
@@ -184,6 +199,7 @@ def _run(
     session: Mapping[str, "SessionState"],
     places: "PadPlaces",
     *,
+    actors: Actors,
     quiet: bool,
 ) -> "TrainingResult":
     """Train, and say after a round or two how long it will take."""
@@ -205,11 +221,15 @@ def _run(
     with options.progress(quiet) as report:
 
         def on_round(done: int) -> None:
-            told = forecast.after(done - before, time.perf_counter())
+            told = None
+            if not actors.wanted:  # what set-up takes there is not seen here
+                told = forecast.after(done - before, time.perf_counter())
             if told and not quiet:
                 sys.stderr.write("".join(f"{line}\n" for line in wrapped(told)))
             report(spending(done), done, plan.rounds)
 
+        if actors.wanted:
+            return actors.train(job, dataset, session, places, progress=on_round, quiet=quiet)
         return run_training(
             job,
             dataset,
@@ -266,91 +286,6 @@ def _tell_rows_left_out(
         sys.stderr.write(f"securevfl: {told}\n")
     elif left:
         sys.stdout.write("".join(f"{line}\n" for line in wrapped(told)))
-
-
-def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> float:
-    """P/(N·v) of all feature parties where they learn gradients, else 0."""
-    from securevfl.protocols.session.person_record import label_variance
-
-    if not result.plan.learns.gradients:
-        return 0.0
-    feature_parties = (each for each in dataset.parties if each.name != dataset.label_party)
-    columns = sum(len(each.columns) for each in feature_parties)
-    return columns / (result.plan.facts.rows * label_variance(dataset.train_labels))
-
-
-def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainRow:
-    """What a finished job reports."""
-    job, exchange = result.job.job, result.job.exchange
-    score = result.scores[-1] if result.scores else None
-    calibration = result.calibration
-    exact = result.exact_score if result.privacy and score else None
-    target = job.target_auc
-    rate = None if job.learning_rate == "auto" else job.learning_rate
-    return {
-        "dataset": dataset.name,
-        "exchange": exchange.scheme,
-        "hide": exchange.hide if result.key_fingerprints else None,
-        "algorithm": job.algorithm,
-        "local_steps": result.plan.local_steps,
-        "he_per_step": exchange.he_per_step,
-        "parties": len(dataset.parties),
-        "batch_size": result.plan.batch_size,
-        "rounds": result.rounds,
-        "rounds_before": result.rounds_before,
-        "learned": result.learned,
-        "ended": result.ended,
-        "reached_target": target is None or (score is not None and score.auc >= target),
-        "auc": score.class_auc if score else None,
-        "auc_exact": exact.class_auc if exact else None,
-        "accuracy": score.class_accuracy if score else None,
-        "brier": calibration.brier if calibration else None,
-        "log_loss": calibration.log_loss if calibration else None,
-        "calibration_error": calibration.expected_error if calibration else None,
-        "reliability": [asdict(each) for each in calibration.curve] if calibration else None,
-        "r2": score.r2 if score else None,
-        "r2_exact": exact.r2 if exact else None,
-        "rmse": score.rmse if score else None,
-        "mae": score.mae if score else None,
-        "binormal": score is not None and score.binormal,
-        **cost_figures(result.costs()),
-        "label_guard_ratio": result.label_guard_ratio,
-        "learning_rate": rate,
-        "learning_rate_chosen": "given" if rate else DERIVED,
-        "key_bits": result.key_bits,
-        "key_fingerprints": result.key_fingerprints,
-        "job_hash": result.job.hash().hex(),
-        "privacy": result.privacy.row() if result.privacy else None,
-        "curve": [
-            {
-                "rounds": each.rounds,
-                "total_s": result.costs(each.rounds).total_s,
-                "auc": each.class_auc,
-                "accuracy": each.class_accuracy,
-                "r2": each.r2,
-                "rmse": each.rmse,
-            }
-            for _, each in sorted({each.rounds: each for each in result.scores}.items())
-        ],
-        "losses": list(result.outcomes[dataset.label_party].losses),
-        "dropped_rows": dict(result.dropped),
-        "notes": [note.line for note in dataset.notes],
-        "kept_rounds": result.kept_rounds,
-        "status": result.status,
-        "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],
-        "alone": {
-            name: {
-                "auc": each.score.class_auc,
-                "accuracy": each.score.class_accuracy,
-                "r2": each.score.r2,
-                "rmse": each.score.rmse,
-                "rows": each.rows,
-                "labels_lent": each.labels_lent,
-            }
-            for name, each in result.alone.items()
-        },
-        "wall_s": result.wall_s,
-    }
 
 
 def _named(row: TrainRow) -> str:

@@ -263,6 +263,24 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     )
 }
+CIFAR10 = CatalogEntry(
+    "cifar10",
+    (15000, 3000),
+    3072,
+    10,
+    (),
+    "none stated by the publisher",
+    "Krizhevsky (2009): every third of its images, from JPEG copies",
+    (
+        (
+            SourceFile(
+                "cifar10/cifar10_15k3k.npz",
+                "2728d4b5df315dc4d727e03713346f181ba41929a22f5c25994dcba2369822ad",
+            ),
+        ),
+    ),
+)
+"""Images for horizontal jobs alone: no party holds columns of them."""
 # By digit, for the rows of a pair.
 _MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 _MNIST_TEST = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)

@@ -78,13 +78,22 @@ def open_files(name: str, *, data_dir: Path | None = None) -> dict[str, Content]
 
     Raises:
         ConfigError: Unknown name.
+        DataError: See `open_entry`.
+    """
+    return open_entry(entry_of(name), data_dir=data_dir)
+
+
+def open_entry(entry: CatalogEntry, *, data_dir: Path | None = None) -> dict[str, Content]:
+    """The same of an entry of the catalog.
+
+    Raises:
         DataError: Missing (places, command and by-hand steps are named), damaged or changed.
     """
-    entry, looked_in = entry_of(name), places(data_dir)
+    looked_in = places(data_dir)
     found = _first_complete(entry, looked_in)
     if not found:
         raise DataError(
-            f"data set {name!r} not found in {', '.join(map(str, looked_in))}: {_ways(entry)}"
+            f"data set {entry.name!r} not found in {', '.join(map(str, looked_in))}: {_ways(entry)}"
         )
     contents = (read_verified(path, file.sha256) for file, path in found)
     return {

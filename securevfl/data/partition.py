@@ -84,7 +84,7 @@ class BatchSchedule:
             raise ConfigError(f"sampling: {self.sampling!r}, expected 'partition' or 'shuffle'")
         self._batches = fixed_partition(self.row_digests, self.batch_size)
 
-    @property
+    @cached_property
     def batches(self) -> int:
         """How many batches there are, about floor(N / S)."""
         if self.sampling == "shuffle":
@@ -108,7 +108,7 @@ class BatchSchedule:
             return -(-self.rows // self.batches)
         return max(map(len, self._batches))
 
-    @property
+    @cached_property
     def repeats(self) -> bool:
         """Whether batches come again: those of a fixed partition, and the full batch."""
         return self.sampling == "partition" or self.batches == 1
@@ -119,9 +119,8 @@ class BatchSchedule:
         Raises:
             ConfigError: A negative round.
         """
-        key = self.batch_key(round_number)
-        if self.repeats:
-            return self._batches[key]
+        if self.repeats or round_number < 0:
+            return self._batches[self.batch_key(round_number)]
         epoch, index = divmod(round_number, self.batches)
         if epoch not in self._epochs:
             if len(self._epochs) == KEPT_EPOCHS:  # parties need not be in the same one

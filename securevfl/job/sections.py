@@ -334,10 +334,16 @@ class FdmlSettings(Section):
         own_prediction: what a party adds to the sum of the others' that it pulls: its exact
             prediction, or the noisy one that it pushed, as the paper has it; without noise they
             are the same.
+        batches_a_message: n iterations share one push and one pull, their predictions at the
+            weights before the first of them; others' are then n - 1 iterations old at the last,
+            which is part of staleness.
+        precision: predictions travel in float64, or in float32 at half the bytes.
     """
 
     staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
     own_prediction: OwnPrediction = "exact"
+    batches_a_message: PositiveInt = 1
+    precision: Precision = "double"
 
 
 class DbcdSettings(Section):

@@ -76,6 +76,12 @@ class FlatModule:
         if self._given is not self._flat:
             self._flat.copy_(self._given)
 
+    def chance(self) -> torch.Tensor:
+        """The state of the generator that the module would draw from."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_rng_state(self.device)
+        return torch.get_rng_state()
+
     def gradient(
         self, weights: RealArray, inputs: torch.Tensor, targets: torch.Tensor
     ) -> RealArray:
@@ -108,8 +114,8 @@ class ModuleProblem:
         targets: shape (N,).
 
     Raises:
-        ConfigError: no rows, other lengths or another dtype, or a module that does not do the same
-            again: with dropout, say.
+        ConfigError: no rows, other lengths or another dtype, or a module that draws numbers, as
+            dropout does.
     """
 
     def __init__(self, module: FlatModule, inputs: NDArray[Any], targets: NDArray[Any]) -> None:
@@ -122,10 +128,12 @@ class ModuleProblem:
         self._targets = torch.tensor(targets, device=module.device)
         if self._inputs.dtype != module.dtype:
             raise ConfigError(f"inputs of {inputs.dtype}: the module is of {module.dtype}")
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            once, again = (module.module(self._inputs[:2]) for _ in range(2))
-        if not torch.equal(once, again):
-            raise ConfigError("the module's predictions depend on chance: leave out dropout")
+        devices = [module.device] if module.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.no_grad():
+            before = module.chance()
+            module.module(self._inputs[:1])
+            if not torch.equal(before, module.chance()):
+                raise ConfigError("the module's predictions depend on chance: leave out dropout")
 
     @property
     def rows(self) -> int:

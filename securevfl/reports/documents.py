@@ -24,6 +24,7 @@ from securevfl.reports.ahead_tables import with_ahead
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
+from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.sweep import NOISE
@@ -204,6 +205,8 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "transfer-rounds": by_columns(*_TRANSFER_ROUNDS),
     "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
     "defaults": by_columns(*DEFAULTS),
+    "horizontal": by_columns(*WITH_PAPERS),
+    "horizontal-costs": by_columns(*COSTS),
     "blind": by_columns(("network", _network), ("to AUC", _target), *BLIND),
     "blind-joint": by_columns(*BLIND, ("joint", lambda row: f"{row['joint_auc']:.4f}")),
     "blind-wall": by_columns(*BLIND, ("wall", lambda row: seconds(row["wall_s"]))),

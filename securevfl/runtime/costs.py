@@ -97,7 +97,7 @@ class FixedCosts(Stopwatch):
         return self._seconds.get(phase, 0.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Messages that left, their bytes, and the bytes of those that carry ciphertexts."""
 
@@ -113,7 +113,7 @@ class Traffic:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A ledger at the end of one round; `ahead` of its traffic was sent ahead."""
 
@@ -188,9 +188,10 @@ class Costs:
         kind = type(message).__name__
         self.messages[kind] += 1
         self.bytes_sent[kind] += size
+        if message.stage not in ("round", "ahead"):
+            return
         one = Traffic(1, size, size if message.carries == "ciphertexts" else 0)
-        if message.stage in {"round", "ahead"}:
-            self._traffic += one
+        self._traffic += one
         if message.stage == "ahead":
             self._traffic_ahead += one
 
@@ -222,19 +223,19 @@ class Costs:
         self._traffic += traffic
         self._traffic_ahead += traffic
 
-    def end_round(self) -> None:
-        """Keep the ledger as it stands at the end of a round."""
-        self.snapshots.append(
-            Snapshot(
-                dict(self.path),
-                self._traffic.messages,
-                self._traffic.bytes_sent,
-                self._traffic.ciphertext_bytes,
-                self.hops,
-                self.hidden_s,
-                self._traffic_ahead,
-            )
+    def end_round(self, rounds: int = 1) -> None:
+        """Keep the ledger as it stands at the end of a round, or of several that end together."""
+        traffic = self._traffic
+        snapshot = Snapshot(
+            dict(self.path),
+            traffic.messages,
+            traffic.bytes_sent,
+            traffic.ciphertext_bytes,
+            self.hops,
+            self.hidden_s,
+            self._traffic_ahead,
         )
+        self.snapshots += [snapshot] * rounds
 
 
 class ComputeSection:

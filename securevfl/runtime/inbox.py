@@ -36,7 +36,11 @@ class Inbox(Generic[A]):
     def put(self, sender: str, arrived: A) -> None:
         """Keep an envelope."""
         # A loop runs what is due at one moment in any order; a line keeps the order of sending.
-        insort(self._queues.setdefault(sender, []), arrived, key=lambda each: each.order)
+        queue = self._queues.setdefault(sender, [])
+        if not queue or queue[-1].order < arrived.order:
+            queue.append(arrived)
+        else:
+            insort(queue, arrived, key=lambda each: each.order)
         self._wake()
 
     def lose(self, sender: str, at: float, error: PeerError) -> None:
@@ -55,12 +59,14 @@ class Inbox(Generic[A]):
 
         Raises:
             PeerError: there is none, and one of the senders is lost.
-            TimeoutError: the loop's clock passed the deadline.
+            TimeoutError: the loop's clock passed the deadline, or what is under way comes after it.
         """
         while True:
             heads = [(self._queues[s][0].at, s) for s in senders if self._queues.get(s)]
             if heads:
-                _, sender = min(heads)
+                at, sender = min(heads)
+                if deadline is not None and at > deadline:
+                    raise TimeoutError
                 return sender, self._queues[sender].pop(0)
             for name in senders:
                 if name in self._lost:

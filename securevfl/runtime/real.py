@@ -101,7 +101,8 @@ class RealChannel:
     """One party's end of a real network; fills the Channel protocol.
 
     Communication is the time that the party spends in here: waiting, and turning messages into
-    bytes and back. All but `deliver` and `lose` belong to the program's thread.
+    bytes and back. All but `deliver` and `lose` belong to the program's thread; where a network's
+    own threads are not wanted, `poll` and `take_in` read what has come on that thread too.
 
     Args:
         name: the party.
@@ -113,10 +114,12 @@ class RealChannel:
             ever.
         max_message_bytes: longer messages are refused.
         stopwatch: how computation is timed.
+        poll: called before messages are waited for, with that moment: takes in what has come.
 
     Attributes:
         name: the party.
         costs: its ledger.
+        loop: of the program's thread.
     """
 
     def __init__(
@@ -130,11 +133,13 @@ class RealChannel:
         timeout_seconds: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         stopwatch: Stopwatch | None = None,
+        poll: Callable[[float], None] = lambda at: None,
     ) -> None:
         self.name = name
         self._peers = frozenset(peers)
         self._job = job_hash
-        self._loop = loop
+        self.loop = loop
+        self._poll = poll
         self._carry = carry
         self._timeout = timeout_seconds
         self._max_bytes = max_message_bytes
@@ -150,12 +155,16 @@ class RealChannel:
     def deliver(self, peer: str, data: bytes) -> None:
         """Take what came from a peer, in the order it was sent; from any thread."""
         order, at = next(self._arrivals), time.monotonic()
-        self._loop.call_soon_threadsafe(self._sort, peer, order, at, data)
+        self.loop.call_soon_threadsafe(self._sort, peer, order, at, data)
+
+    def take_in(self, peer: str, data: bytes, at: float) -> None:
+        """Take what came from a peer by a moment, in order; on the loop's own thread."""
+        self._sort(peer, next(self._arrivals), at, data)
 
     def lose(self, peer: str, error: PeerError) -> None:
         """Nothing more will come from a peer; from any thread."""
         for inbox in (self._inbox, self._inbox_ahead):
-            self._loop.call_soon_threadsafe(inbox.lose, peer, time.monotonic(), error)
+            self.loop.call_soon_threadsafe(inbox.lose, peer, time.monotonic(), error)
 
     async def send(self, to: str, message: Message) -> None:
         """Hand a message over to the network.
@@ -187,8 +196,9 @@ class RealChannel:
         timeout = self._timeout if timeout_seconds is None else timeout_seconds
         deadline = None if timeout is None else began + timeout
         inbox, overrun = self._inbox_of(kind.stage), 0.0
+        self._poll(began)
         if kind.stage != "evaluation":
-            overrun = await self._ahead.until(lambda: _over_for(inbox, senders, deadline))
+            overrun = await self._ahead.until(lambda: self._over_for(inbox, senders, deadline))
         try:
             # The loop's clock is time.monotonic as well.
             sender, arrived = await inbox.take(senders, deadline)
@@ -251,11 +261,12 @@ class RealChannel:
         self.costs.passed(component_of(stage), seconds)
         self._clock.reach(self._clock.now() + seconds)
 
-
-def _over_for(
-    inbox: Inbox[_Opened], senders: Collection[str], deadline: float | None
-) -> float | None:
-    now, since = time.monotonic(), inbox.since(senders)
-    if since is None and deadline is not None and now >= deadline:
-        since = deadline
-    return None if since is None else now - since
+    def _over_for(
+        self, inbox: Inbox[_Opened], senders: Collection[str], deadline: float | None
+    ) -> float | None:
+        now = time.monotonic()
+        self._poll(now)
+        since = inbox.since(senders)
+        if since is None and deadline is not None and now >= deadline:
+            since = deadline
+        return None if since is None else now - since

@@ -82,23 +82,23 @@ class _Endpoint:
             self.waits_for = None
         envelope = unsealed(carried.data, sender, self._wire.job, self._wire.max_bytes)
         if kind.stage == "evaluation":
-            await self.clock.resume()
+            self.clock.resume()
         else:
-            await self._pass_time(kind.stage, before, carried, envelope)
+            self._pass_time(kind.stage, before, carried, envelope)
         return sender, expect(envelope.message, sender, kind, step, self._wire.max_bytes)
 
     async def _pass_in_vain(self, stage: Stage, seconds: float) -> None:
         if stage == "evaluation":
-            await self.clock.resume()
+            self.clock.resume()
             return
         self.costs.passed(component_of(stage), seconds)
         await self.clock.spend(seconds)
 
-    async def _pass_time(
+    def _pass_time(
         self, stage: Stage, before: float, carried: _Carried, envelope: Envelope
     ) -> None:
         overrun = self._ahead.during(carried.at - before)
-        await self.clock.reach(max(before, carried.at) + overrun)
+        self.clock.reach(max(before, carried.at) + overrun)
         self.costs.received(stage, envelope.hops)
         if carried.at > before:
             self.costs.take_over(envelope.path, component_of(stage), carried.sent, carried.at)
@@ -140,12 +140,10 @@ class _Wire:
 
         def deliver(arrival: float) -> None:
             if sealed is not None:
-                loop.call_at(
-                    arrival, inbox.put, sender.name, _Carried(number, arrival, sealed, sent)
-                )
+                inbox.put(sender.name, _Carried(number, arrival, sealed, sent))
 
         if stage == "evaluation":
-            deliver(sent)
+            loop.call_at(sent, deliver, sent)
             return
         transfer = self.network.transfer_seconds(len(data))
         departure = max(sent, self._outgoing_free[sender.name])
@@ -156,6 +154,7 @@ class _Wire:
             # Not before the first bit is there: until then another message may come first.
             arrival = max(first_bit, self._incoming_free[to]) + transfer
             self._incoming_free[to] = arrival
+            # When it will be there is settled, and its receiver's clock can go there at once.
             deliver(arrival)
 
         loop.call_at(first_bit, occupy_receiver)

@@ -14,6 +14,7 @@ little-endian data; floats must be finite.
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import numpy as np
@@ -89,8 +90,11 @@ def kinds() -> tuple[type[Message], ...]:
     return tuple(_KINDS[number] for number in sorted(_KINDS))
 
 
+_DOUBLE, _RING = np.dtype("<f8"), np.dtype("<u8")
+_REALS: dict[int, np.dtype[Any]] = {4: np.dtype("<f4"), 8: _DOUBLE}
 _HEADER = struct.Struct("<4sBB")
 _U64 = struct.Struct("<Q")
+_SHAPES = tuple(struct.Struct(f"<{dimensions}Q") for dimensions in range(MAX_DIMENSIONS + 1))
 
 
 class _Reader:
@@ -136,37 +140,34 @@ class _Reader:
             raise MalformedMessage("a flag is neither 0 nor 1")
         return value == b"\1"
 
-    def array(self, dtype: str, size: int = 8) -> NDArray[Any]:
+    def array(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         dimensions = self.take(1)[0]
         if dimensions > MAX_DIMENSIONS:
             raise MalformedMessage(f"array of {dimensions} dimensions, at most {MAX_DIMENSIONS}")
-        shape = tuple(self.integer() for _ in range(dimensions))
-        count = 1
-        for extent in shape:
-            count *= extent
-        data = np.frombuffer(self.take(size * count), dtype)
+        shape = _SHAPES[dimensions].unpack(self.take(8 * dimensions))
+        data = np.frombuffer(self.take(dtype.itemsize * prod(shape)), dtype)
         try:
             return data.reshape(shape)
         except ValueError as error:
             raise MalformedMessage(f"no array can have the dimensions {shape}") from error
 
     def floats(self) -> FloatArray:
-        return self.finite("<f8")
+        return self.finite(_DOUBLE)
 
     def reals(self) -> RealArray:
         size = self.take(1)[0]
-        if size not in (4, 8):
+        if size not in _REALS:
             raise MalformedMessage(f"floats of {size} bytes, expected 4 or 8")
-        return self.finite(f"<f{size}", size)
+        return self.finite(_REALS[size])
 
-    def finite(self, dtype: str, size: int = 8) -> NDArray[Any]:
-        values = self.array(dtype, size)
+    def finite(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        values = self.array(dtype)
         if not np.isfinite(values).all():
             raise MalformedMessage("an array holds NaN or infinite values")
         return values
 
     def ring(self) -> RingArray:
-        return self.array("<u8")
+        return self.array(_RING)
 
 
 def _integer(value: int) -> bytes:
@@ -181,14 +182,14 @@ def _blobs(value: Blobs) -> bytes:
     return _U64.pack(len(value)) + b"".join(map(_blob, value))
 
 
-def _array(value: NDArray[Any], dtype: str) -> bytes:
-    shape = b"".join(map(_U64.pack, value.shape))
-    return bytes([value.ndim]) + shape + np.ascontiguousarray(value, dtype).tobytes()
+def _array(value: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+    shape = _SHAPES[value.ndim].pack(*value.shape)
+    return bytes([value.ndim]) + shape + value.astype(dtype, "C", copy=False).tobytes()
 
 
 def _reals(value: RealArray) -> bytes:
     """Their bytes a number, 4 or 8, then the array."""
-    return bytes([value.itemsize]) + _array(value, f"<f{value.itemsize}")
+    return bytes([value.itemsize]) + _array(value, _REALS[value.itemsize])
 
 
 class _FieldCodec(NamedTuple):
@@ -202,9 +203,9 @@ _FIELD_CODECS: dict[Any, _FieldCodec] = {
     str: _FieldCodec(lambda value: _blob(value.encode()), _Reader.text),
     bytes: _FieldCodec(_blob, _Reader.blob),
     Blobs: _FieldCodec(_blobs, _Reader.blobs),
-    FloatArray: _FieldCodec(lambda value: _array(value, "<f8"), _Reader.floats),
+    FloatArray: _FieldCodec(lambda value: _array(value, _DOUBLE), _Reader.floats),
     RealArray: _FieldCodec(_reals, _Reader.reals),
-    RingArray: _FieldCodec(lambda value: _array(value, "<u8"), _Reader.ring),
+    RingArray: _FieldCodec(lambda value: _array(value, _RING), _Reader.ring),
 }
 _LAYOUTS: dict[type[Message], tuple[tuple[str, _FieldCodec], ...]] = {}
 

@@ -12,6 +12,7 @@ peer are hostile: `open_envelope` accepts exactly what `seal` writes.
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 
 from securevfl.errors import MalformedMessage
@@ -19,6 +20,7 @@ from securevfl.wire.codec import MAX_MESSAGE_BYTES
 
 ENVELOPE_VERSION = 1
 JOB_HASH_BYTES = 32
+KEPT_NAMES = 64
 
 # Names have 16 bits for their length: an envelope is short however long its message is.
 _HEADER = struct.Struct(f"<4sB{JOB_HASH_BYTES}sQQHH")
@@ -53,10 +55,8 @@ def seal(envelope: Envelope) -> bytes:
     """
     if len(envelope.job) != JOB_HASH_BYTES:
         raise ValueError(f"job hash of {len(envelope.job)} bytes, expected {JOB_HASH_BYTES}")
-    if "" in envelope.path:
-        raise ValueError("a phase without a name")
     sender, path = envelope.sender.encode(), envelope.path
-    names = "\0".join(path).encode()
+    names = _names(tuple(path))
     header = _HEADER.pack(
         b"SVFE",
         ENVELOPE_VERSION,
@@ -88,10 +88,9 @@ def open_envelope(data: bytes, max_message_bytes: int = MAX_MESSAGE_BYTES) -> En
     path_at = names_at + names_bytes
     try:
         sender = data[_HEADER.size : names_at].decode()
-        names = data[names_at:path_at].decode()
+        phases = _phases(data[names_at:path_at])
     except UnicodeDecodeError as error:
         raise MalformedMessage("a name in an envelope is not UTF-8") from error
-    phases = names.split("\0") if names else []
     message_at = path_at + 8 * len(phases)
     if message_at > len(data):
         raise MalformedMessage(f"envelope of {len(data)} bytes is shorter than it says")
@@ -99,14 +98,24 @@ def open_envelope(data: bytes, max_message_bytes: int = MAX_MESSAGE_BYTES) -> En
         raise MalformedMessage(
             f"message of {len(data) - message_at} bytes, at most {max_message_bytes} accepted"
         )
-    path = _path(phases, struct.unpack_from(f"<{len(phases)}d", data, path_at))
+    seconds = struct.unpack_from(f"<{len(phases)}d", data, path_at)
+    if min(seconds, default=0.0) < 0 or not isfinite(sum(seconds)):
+        raise MalformedMessage("a path whose seconds are negative, or have no finite sum")
+    path = dict(zip(phases, seconds, strict=True))
     return Envelope(job, sender, number, hops, path, data[message_at:])
 
 
-def _path(phases: list[str], seconds: tuple[float, ...]) -> dict[str, float]:
-    path = dict(zip(phases, seconds, strict=True))
-    if len(path) < len(phases) or "" in path:
+# A party's phases hardly ever change from one message to the next.
+@lru_cache(maxsize=KEPT_NAMES)
+def _names(phases: tuple[str, ...]) -> bytes:
+    if "" in phases:
+        raise ValueError("a phase without a name")
+    return "\0".join(phases).encode()
+
+
+@lru_cache(maxsize=KEPT_NAMES)
+def _phases(names: bytes) -> tuple[str, ...]:
+    phases = tuple(names.decode().split("\0")) if names else ()
+    if len(set(phases)) < len(phases) or "" in phases:
         raise MalformedMessage("a path with a phase twice, or without a name")
-    if min(seconds, default=0.0) < 0 or not isfinite(sum(seconds)):
-        raise MalformedMessage("a path whose seconds are negative, or have no finite sum")
-    return path
+    return phases

@@ -19,8 +19,10 @@ from tests.end_to_end.conftest import SmallKeys, relative_difference
 
 ROUNDS = 4
 CLOSE = 1e-4
-# Fixed point, a grid at the end, and a series in place of the sigmoid.
-IN_SHARES = 0.05
+# A series in place of σ, and weights that are rounded up or down at random at the end: of 500 runs
+# each with fresh pads 0.0305 (K = 2) and 0.0197 (K = 3) at most, of 10^6 draws of these roundings
+# 0.0307. So a false alarm has a chance of less than 10^-5.
+IN_SHARES = 0.034
 Arrays = list[NDArray[Any]]
 
 

@@ -23,7 +23,7 @@ AUDIT_KEYS = {
 
 def test_an_audit_shows_a_matrix_and_writes_json_and_a_page(capsys: Capture) -> None:
     chosen = ("--exchange", "plain,bfv", "--attack", "labels_from_residuals,gram")
-    arguments = (*chosen, "--repeats", "2", "--workers", "2")
+    arguments = (*chosen, "--repeats", "2", "--workers", "1")
     written = ("--json", "a.json", "--html", "a.html")
     assert run("audit", two_organizations(), *arguments, *written) == 0
     rows = rows_of("a.json", "audit")

@@ -13,6 +13,7 @@ from securevfl.cli.bench import bench
 from securevfl.reports import (
     blind,
     defaults,
+    horizontal,
     network_rows,
     rounds_rows,
     rows,
@@ -88,6 +89,12 @@ SMALL: dict[str, tuple[type, int, str]] = {
         rows.L1Row, 6,
         "--l1 0.1,0.05 --method dbcd,fedbcd-p --parties 2 --max-rounds 40 --fedbcd-rounds 5",
     ),
+    "horizontal": (
+        horizontal.HorizontalRow, 4,
+        "--images digits --rows 60 --dirichlet 0.6 --clients 4 --taking-part 2 --blocks 2 "
+        "--method fedavg,top-k,fedbcgd+,fedbcgd:qsgd --learning-rate 0.03,0.1 --tuning-rounds 1 "
+        "--max-rounds 1 --repeats 1 --workers 1",
+    ),
     "label-guard": (rows.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
 }  # fmt: skip
 
@@ -111,6 +118,14 @@ def test_a_command_shows_a_table_and_writes_its_rows(name: str, capsys: Capture)
     for each in found:
         adapter.validate_json(json.dumps(each), strict=True)
     assert json.loads(Path("out.json").read_text(encoding="utf-8"))["seed"] == 3
+
+
+def test_horizontal_has_a_page_with_accuracy_over_uploads_and_rounds() -> None:
+    words = SMALL["horizontal"][2].replace("--learning-rate 0.03,0.1", "--learning-rate 0.1")
+    assert run("bench", "horizontal", *words.split(), "--html", "out.html", "--quiet") == 0
+    page = Path("out.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+    assert "models uploaded a client" in page
 
 
 def test_quiet_says_nothing(capsys: Capture) -> None:

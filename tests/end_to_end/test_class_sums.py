@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from securevfl.cli.train import training_row
+from securevfl.cli.training_row import training_row
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import decode, unmask
 from securevfl.data.sources import load

@@ -32,7 +32,9 @@ def test_hiding_residuals_changes_nothing(
 
 @pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
 @pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
-@pytest.mark.parametrize("loss", ["taylor-logistic", "squared"])
+@pytest.mark.parametrize(
+    "loss", ["taylor-logistic", pytest.param("squared", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("parties", [2, 3])
 def test_hiding_both_sides_is_the_quadratic_loss_in_clear(
     run_job: RunJob, scheme: str, algorithm: str, loss: str, parties: int

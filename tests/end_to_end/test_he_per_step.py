@@ -41,7 +41,8 @@ def operations(result: TrainingResult) -> Counter[str]:
 @pytest.mark.parametrize("scheme", ["paillier", "bfv"])
 @pytest.mark.parametrize("rule", ["curvature", "frozen"])
 @pytest.mark.parametrize(
-    ("algorithm", "parties"), [("fedbcd-p", 2), ("fedbcd-p", 3), ("fedbcd-s", 3)]
+    ("algorithm", "parties"),
+    [("fedbcd-p", 2), pytest.param("fedbcd-p", 3, marks=pytest.mark.slow), ("fedbcd-s", 3)],
 )
 def test_linear_models_are_those_of_one_product_a_round(
     run_job: RunJob, scheme: str, rule: str, algorithm: str, parties: int

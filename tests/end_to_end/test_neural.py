@@ -157,7 +157,9 @@ def test_for_linear_models_gauss_newton_is_curvature_to_the_bit(run_job: RunJob)
     assert all_weights(one).tobytes() == all_weights(other).tobytes()
 
 
-@pytest.mark.parametrize("local_rule", ["curvature", "gauss-newton", "frozen"])
+@pytest.mark.parametrize(
+    "local_rule", ["curvature", pytest.param("gauss-newton", marks=pytest.mark.slow), "frozen"]
+)
 def test_networks_learn_ten_classes_in_clear(run_job: RunJob, local_rule: str) -> None:
     dataset = load("digits", parties=4)
     settings = {**NETWORK, "hidden": [16], "local_rule": local_rule, "seed": 1}

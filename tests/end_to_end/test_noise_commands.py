@@ -44,7 +44,7 @@ def test_processes_give_the_same_rows() -> None:
 
 
 def test_a_killed_sweep_goes_on_and_fresh_forgets(capsys: Capture) -> None:
-    arguments = [*SWEEP, "--learning-rate", "0.3", "--repeats", "60", "--workers", "1"]
+    arguments = [*SWEEP, "--learning-rate", "0.3", "--repeats", "30", "--workers", "1"]
     command = [sys.executable, "-m", "securevfl", *arguments]
     process = subprocess.Popen(command)  # noqa: S603
     folder = Path(os.environ["XDG_CACHE_HOME"]) / "securevfl" / "sweeps"
@@ -57,7 +57,7 @@ def test_a_killed_sweep_goes_on_and_fresh_forgets(capsys: Capture) -> None:
     assert run(*arguments, "--json", "out.json") == 0
     assert "going on: " in capsys.readouterr().err
     assert list(folder.iterdir()) == []
-    assert len(rows_of("out.json", "sweep noise")[0]["aucs"]) == 60
+    assert len(rows_of("out.json", "sweep noise")[0]["aucs"]) == 30
     (folder / "journal").touch()
     assert run(*SWEEP, "--learning-rate", "0.3", "--fresh", "--workers", "1") == 0
     assert "going on" not in capsys.readouterr().err

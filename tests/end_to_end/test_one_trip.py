@@ -30,7 +30,7 @@ TWO = {"scheme": "bfv", "round_trips": 2}
     "more",
     [
         {"algorithm": "fedsgd"},
-        {"local_steps": 7},
+        pytest.param({"local_steps": 7}, marks=pytest.mark.slow),
         {"local_steps": 4, "l2": 0.1, "proximal": 0.3},
         {"local_rule": "frozen", "schedule": "inverse-sqrt"},
         {"sampling": "shuffle"},

@@ -75,7 +75,7 @@ def test_derived_step_sizes_are_those_of_the_twin() -> None:
         assert np.abs(ours - outcome.model.weights).max() <= PARAMETERS
 
 
-@pytest.mark.parametrize("in_turns", [False, True])
+@pytest.mark.parametrize("in_turns", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_homomorphic_work_is_the_same_whatever_q(in_turns: bool) -> None:
     results = [encrypted(ftl={"in_turns": in_turns}, local_steps=q) for q in (1, 10)]
     counted = [

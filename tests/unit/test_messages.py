@@ -71,6 +71,7 @@ UNKNOWN = max(kind.number for kind in kinds() if kind.number < 128) + 1
 HELLO, PUBLIC_KEY, PREDICTIONS, MASKED, ENCRYPTED, VERDICT = 0, 1, 2, 3, 5, 11
 BLOCK_UPLOAD = BlockUpload.number
 FLOATS = np.array([[0.5, -0.0], [1e-300, -1e300]])
+SINGLES = np.array([[0.5, -2.0], [3e38, 1e-45]], np.float32)
 RING = np.array([[0, 1], [2**63, 2**64 - 1]], np.uint64)
 EXAMPLES: tuple[Message, ...] = (
     Hello(b"\0" * 32, 7, 3, 5, 2, 14, b"\xff" * 32, b"\x01" * 16),
@@ -86,7 +87,7 @@ EXAMPLES: tuple[Message, ...] = (
     MaskedHeldOutPredictions(7, RING),
     Verdict(8, stop=True),
     PushedPredictions(9, FLOATS),
-    PulledSums(10, FLOATS),
+    PulledSums(10, SINGLES),
     Course(6, keep=True, back=False, stop=True),
     EncryptedHeldOut(2, (b"classes", b"")),
     EncryptedHeldOutProducts(3, (b"products",)),
@@ -301,7 +302,7 @@ REFUSED = {
         "array of 3 dimensions, at most 2",
     ),
     "255 dimensions": (wire(PREDICTIONS, u64(0), b"\xff"), "array of 255 dimensions"),
-    "a missing extent": (wire(PREDICTIONS, u64(0), b"\2", u64(1)), "8 bytes expected"),
+    "a missing extent": (wire(PREDICTIONS, u64(0), b"\2", u64(1)), "16 bytes expected"),
     "an array beyond the end": (
         wire(PREDICTIONS, u64(0), array(2, 2, data=bytes(31))),
         "32 bytes expected",

@@ -36,6 +36,12 @@ class FdmlSettings:
     staleness: Annotated[
         int | Literal["unbounded"], typer.Option(min=0, help="Tau: iterations, or `unbounded`.")
     ] = 0
+    batches_a_message: Annotated[
+        int, typer.Option(min=1, help="Iterations that share a message; at most tau + 1.")
+    ] = 1
+    precision: Annotated[
+        Literal["double", "single"], typer.Option(help="What predictions travel in.")
+    ] = "double"
     network: shared.Network = shared.LAN
     repeats: shared.Repeats = 3
     seed: shared.Seed = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from securevfl.protocols.horizontal.federation import Federation
-from securevfl.wire.codec import StepMessage
+from securevfl.wire.codec import Message
 
 FLOAT_BYTES = 4
 
@@ -64,11 +64,18 @@ def floats_of_round(federation: Federation) -> RoundFloats:
     )
 
 
-def floats_in(message: StepMessage) -> float:
+def floats_in(message: Message) -> float:
     """Numbers in a message: entries of its arrays, and its bytes in numbers of 32 bits."""
-    values = [getattr(message, field.name) for field in fields(message)]
-    floats = sum(value.size for value in values if isinstance(value, np.ndarray))
-    return floats + sum(len(value) for value in values if isinstance(value, bytes)) / FLOAT_BYTES
+    floats = 0.0
+    for each in fields(message):
+        value = getattr(message, each.name)
+        if isinstance(value, np.ndarray):
+            floats += value.size
+        elif isinstance(value, bytes):
+            floats += len(value) / FLOAT_BYTES
+        elif isinstance(value, tuple):
+            floats += sum(map(len, value)) / FLOAT_BYTES
+    return floats
 
 
 @dataclass(frozen=True)

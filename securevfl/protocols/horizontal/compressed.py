@@ -17,6 +17,7 @@ from securevfl.errors import MalformedMessage
 from securevfl.protocols.horizontal.compression import Compressor, compress
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, Upload
+from securevfl.protocols.horizontal.methods import Method
 from securevfl.protocols.horizontal.server import ServerState, Totals, total
 from securevfl.protocols.horizontal.told import after_telling, changes_of, controls_of, upload_of
 from securevfl.wire.codec import StepMessage, message_kind
@@ -46,6 +47,10 @@ class Compressed:
     def __init__(self, federation: Federation, compressor: Compressor) -> None:
         self._federation = federation
         self._compressor = compressor
+
+    def learns(self, method: Method) -> Mapping[str, str]:
+        """As the method says, but coarsely."""
+        return {**method.learns, "server": f"coarsely, {method.learns['server']}"}
 
     def seal(
         self, upload: Upload, broadcast: Broadcast, state: ClientState

@@ -39,7 +39,7 @@ class ClientState:
 
     Attributes:
         control: κ_j, shape (p,).
-        drift: FedDC's h_j, shape (p,).
+        drift: FedDC's sum of own changes, shape (p,).
         memory: what the coding of uploads keeps (see `uploads`), by its own names.
     """
 
@@ -57,8 +57,8 @@ class Upload:
         block: of its group.
         own: θ − θ⁰ in the entries of the block.
         shared: θ − θ⁰ in the shared entries.
-        own_control: κ_j⁺ − κ_j in the entries of the block; empty without control variates.
-        shared_control: κ_j⁺ − κ_j in the shared entries; empty without control variates.
+        own_control: change of κ_j in the entries of the block; empty without control variates.
+        shared_control: change of κ_j in the shared entries; empty without control variates.
     """
 
     client: int
@@ -94,20 +94,22 @@ class LocalResult:
 def local_training(
     problem: ClientProblem, federation: Federation, broadcast: Broadcast, state: ClientState
 ) -> LocalResult:
-    """Take E epochs of steps θ ← θ − η·(∇f(θ; ζ) + correction) on all weights.
+    """Take E epochs of steps θ ← θ − η·(G(θ) + correction) on all weights.
 
-    The correction of a step on the rows ζ:
+    G is the mean gradient of a step's rows, with weight decay. The correction:
 
     - "none": 0 (FedAvg; FedBCGD, algorithm 1);
     - "scaffold": κ − κ_j (Karimireddy et al. 2020, equation (3));
-    - "drift": κ − κ_j + α(h_j + θ − θ⁰) (Gao et al. 2022, FedDC, equation (4));
-    - "variance-reduced": −∇f(θ⁰; ζ) + ∇f_j(θ⁰) − κ_j + κ (FedBCGD+, algorithm 2). Departure: the
-      paper's equation (4) prints the drift term as κ_j − κ, which leads away from the optimum.
+    - "drift": κ − κ_j + pull·(drift_j + θ − θ⁰) (Gao et al. 2022, FedDC, equation (4), where the
+      pull is α and the drift h);
+    - "variance-reduced": −G(θ⁰) + ∇L_j(θ⁰) + κ − κ_j, L_j over all rows of client j (FedBCGD+,
+      algorithm 2). Departure: the paper's equation (4) prints the drift term as κ_j − κ, which
+      leads away from the optimum.
 
-    Then κ_j⁺ is ∇f_j(θ⁰) under variance reduction, else the mean step less its correction,
-    κ_j − κ + (θ⁰ − θ)/(ηT) after T steps (SCAFFOLD's option II, and FedDC), and it replaces κ_j in
-    the uploaded entries alone. Departure: FedBCGD+ as printed replaces all blocks of κ_j, of which
-    the server is told one: its κ is then no longer the mean of the κ_j.
+    Then κ_j becomes ∇L_j(θ⁰) under variance reduction, else the mean of G over the steps, which is
+    κ_j − κ + (θ⁰ − θ) over η and their number (SCAFFOLD's option II, and FedDC's public code with
+    the pull in it), in the uploaded entries alone. Departure: FedBCGD+ as printed replaces all
+    blocks of κ_j, of which the server is told one: its κ is then no longer the mean of the κ_j.
 
     Args:
         problem: the client's.

@@ -21,9 +21,9 @@ class Adam:
 
     Attributes:
         step_size: of the server.
-        first: β₁, of the mean change.
-        second: β₂, of its square.
-        floor: τ, added to the root of the second moment, which starts at τ².
+        first: decay of the mean change's mean (β₁ there).
+        second: decay of its square's (β₂).
+        floor: added to the root of the second moment, which starts at its square (τ).
     """
 
     step_size: float = 0.01
@@ -45,10 +45,10 @@ class Method:
     Attributes:
         name: as it is chosen by.
         blockwise: whether clients upload a block each; else there is one block of everything.
-        momentum: χ of the server: velocity ← χ·velocity + mean change (FedBCGD's λ).
+        momentum: χ of the server: velocity ← χ·velocity + mean change.
         adam: the server's step in place of momentum.
         correction: of a client's steps, see `local.local_training`.
-        pull: FedDC's α, of ½α‖h + θ − θ⁰‖² under correction "drift".
+        pull: weight of ½‖drift + θ − θ⁰‖² under correction "drift" (FedDC's α).
         freezes: whether a client leaves what it does not upload as it is (an ablation).
     """
 

@@ -20,6 +20,7 @@ from securevfl.privacy.mechanisms import GRID
 from securevfl.privacy.streams import NoiseKey
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, Upload
+from securevfl.protocols.horizontal.methods import Method
 from securevfl.protocols.horizontal.server import ServerState, Totals, total
 from securevfl.protocols.horizontal.told import after_telling, changes_of, controls_of, upload_of
 from securevfl.protocols.horizontal.uploads import BlockUpload, require_fitting
@@ -41,6 +42,11 @@ class Noisy:
         self._federation = federation
         self._noise = noise
         self._stream = key.stream("client sums")
+
+    def learns(self, method: Method) -> Mapping[str, str]:
+        """As the method says at the server; clients get θ from noisy sums."""
+        client = f"{method.learns['client']}: of another client no more than (ε, δ) allows"
+        return {"server": f"clipped, {method.learns['server']}", "client": client}
 
     def seal(
         self, upload: Upload, broadcast: Broadcast, state: ClientState

@@ -3,28 +3,28 @@
 Only clients that take part in a round hear of it; all hear of the end.
 
 Learns:
-    server: what `Method.learns` says, or less under another coding of uploads.
+    server: what `Handing.learns` says of uploads.
     client: θ, with κ, in the rounds that it takes part in, and its place in the groups.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from securevfl.arrays import RealArray
-from securevfl.errors import UnexpectedMessage
+from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.protocols.horizontal.accounting import floats_in
 from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.handing import SERVER, End, Handing
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, local_training
 from securevfl.protocols.horizontal.problem import ClientProblem
 from securevfl.protocols.horizontal.server import ServerState, aggregate
-from securevfl.protocols.horizontal.uploads import Coding, require_array
-from securevfl.runtime.channel import Channel, collect
+from securevfl.protocols.horizontal.uploads import require_array
+from securevfl.runtime.channel import Channel, M
 from securevfl.runtime.costs import SCORING, Costs
-from securevfl.wire.codec import StepMessage, message_kind
+from securevfl.wire.codec import Message, StepMessage, message_kind
 
-SERVER = "server"
 Score = Callable[[RealArray], float]
 """Of weights; the higher the better."""
 
@@ -52,11 +52,20 @@ class Scoring:
         score: how; None never does.
         every: rounds between scorings; the last round is always scored.
         target: training ends after the first score of at least this.
+
+    Raises:
+        ConfigError: a target or an interval that cannot be.
     """
 
     score: Score | None = None
     every: int = 1
     target: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"score_every = {self.every}: expected at least 1")
+        if self.target is not None and self.score is None:
+            raise ConfigError(f"target = {self.target}: nothing is scored")
 
     def is_due(self, done: int, rounds: int) -> bool:
         """Whether θ is scored after so many rounds."""
@@ -86,12 +95,41 @@ class Ledger:
     ends_s: list[float] = field(default_factory=list)
 
     def note(self, costs: Costs, index: int, floats: float, gradients: int = 0) -> None:
-        """Add a round, given the costs at its end."""
+        """Add a round, given costs and numbers sent until its end."""
         self.rounds.append(index)
-        self.floats.append(floats)
+        self.floats.append(floats - sum(self.floats))
         self.bytes_sent.append(sum(costs.bytes_sent.values()) - sum(self.bytes_sent))
         self.gradients.append(gradients)
         self.ends_s.append(costs.clock.now())
+
+
+@dataclass
+class Counted:
+    """A channel that counts the numbers in what is sent; fills the Channel protocol."""
+
+    _channel: Channel
+    floats: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The party at this end."""
+        return self._channel.name
+
+    async def send(self, to: str, message: Message) -> None:
+        """As the channel does."""
+        self.floats += floats_in(message)
+        await self._channel.send(to, message)
+
+    async def receive(
+        self,
+        senders: Collection[str],
+        kind: type[M],
+        step: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> tuple[str, M]:
+        """As the channel does."""
+        return await self._channel.receive(senders, kind, step, timeout_seconds=timeout_seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +153,7 @@ async def serve(
     *,
     federation: Federation,
     start: RealArray,
-    coding: Coding,
+    handing: Handing,
     scoring: Scoring,
 ) -> Served:
     """The server's program.
@@ -125,7 +163,7 @@ async def serve(
         costs: its ledger.
         federation: its clients and their method.
         start: θ before the first round.
-        coding: of uploads.
+        handing: of uploads.
         scoring: when and how θ is scored.
 
     Raises:
@@ -134,20 +172,19 @@ async def serve(
     """
     served = Served(ServerState.start(start, federation.method), [], Ledger())
     state, rounds = served.state, federation.settings.rounds
+    counted = Counted(channel)
+    end = End(federation, counted, costs)
     while state.round_index < rounds:
         index, assignments = state.round_index, federation.assignments(state.round_index)
-        floats = 0.0
         for each in assignments:
             sent = ModelSent(index, each.block, state.weights, state.control, ended=False)
-            floats += floats_in(sent)
-            await channel.send(client_name(each.client), sent)
+            await counted.send(client_name(each.client), sent)
         names = {client_name(each.client): each.client for each in assignments}
-        messages = await collect(channel, names, coding.kind, index)
+        totals = await handing.take(end, state, names)
         async with costs.compute("local"):
-            uploads = {names[name]: message for name, message in messages.items()}
-            state = aggregate(state, federation, coding.open(federation, state, uploads))
+            state = aggregate(state, federation, totals)
         costs.end_round()
-        served.ledger.note(costs, index, floats)
+        served.ledger.note(costs, index, counted.floats)
         score = None
         if scoring.score is not None and scoring.is_due(state.round_index, rounds):
             async with costs.compute(SCORING):
@@ -169,7 +206,7 @@ async def take_part(
     client: int,
     problem: ClientProblem,
     federation: Federation,
-    coding: Coding,
+    handing: Handing,
     dtype: np.dtype[np.floating],
 ) -> Ledger:
     """A client's program: train when the server says so, until it says that it is over.
@@ -180,14 +217,15 @@ async def take_part(
         client: its number.
         problem: its rows.
         federation: that it is in.
-        coding: of uploads.
+        handing: of uploads.
         dtype: of θ.
 
     Raises:
         PeerError: the server is gone or sent what does not fit.
         TrainingDiverged: its weights are no longer finite.
     """
-    state, ledger = ClientState(), Ledger()
+    state, ledger, counted = ClientState(), Ledger(), Counted(channel)
+    end = End(federation, counted, costs)
     while True:
         _, sent = await channel.receive([SERVER], ModelSent)
         if sent.ended:
@@ -196,10 +234,9 @@ async def take_part(
         broadcast = Broadcast(sent.step, client, sent.block, sent.weights, sent.control)
         async with costs.compute("local"):
             result = local_training(problem, federation, broadcast, state)
-            message, state = coding.seal(result.upload, broadcast, result.state)
-        await channel.send(SERVER, message)
+        state = await handing.give(end, broadcast, result) or state
         costs.end_round()
-        ledger.note(costs, sent.step, floats_in(message), result.gradients)
+        ledger.note(costs, sent.step, counted.floats, result.gradients)
 
 
 def _require_fitting(

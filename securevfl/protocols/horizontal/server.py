@@ -23,7 +23,7 @@ class ServerState:
         velocity: of momentum, or Adam's first moment.
         second_moment: Adam's; empty without it.
         control: κ, the mean over all M clients of their κ_j; empty without control variates.
-        drift: FedDC's mean of all h_j; empty without it.
+        drift: FedDC's mean of all clients' drifts; empty without it.
     """
 
     round_index: int
@@ -69,8 +69,8 @@ class Totals:
     """Sums of a round's uploads: all that the server needs of them.
 
     Attributes:
-        changes: Σ(θ − θ⁰) over the clients that uploaded an entry, shape (p,).
-        controls: Σ(κ_j⁺ − κ_j) of the same, shape (p,); empty without control variates.
+        changes: of θ − θ⁰ over the clients that uploaded an entry, shape (p,).
+        controls: of the changes of κ_j of the same, shape (p,); empty without control variates.
         uploads: by block, how many clients uploaded it.
     """
 
@@ -105,15 +105,15 @@ def total(blocks: Blocks, uploads: Iterable[Upload]) -> Totals:
 def aggregate(state: ServerState, federation: Federation, totals: Totals) -> ServerState:
     """θ, velocity and κ after a round.
 
-    Δ is the mean change, by entry over the clients that uploaded it: K of a block's group, all m of
-    the shared block. Then, block by block,
+    The mean change is by entry over the clients that uploaded it: a block's group, or all of the
+    shared block. Then, block by block,
 
-    - velocity ← χ·velocity + Δ, θ ← θ + velocity (FedBCGD, algorithm 1, lines 20 to 24; FedAvg at
-      χ = 0, FedAvgM with one block). Departure: line 24 as printed adds the velocity to the mean of
-      uploaded weights, which holds Δ already;
-    - under Adam see `Adam`; FedDC adds the mean of all drifts: θ ← θ + Δ + mean h_j (Gao et al.
+    - velocity ← χ·velocity + mean change, θ ← θ + velocity (FedBCGD, algorithm 1; FedAvg at χ = 0,
+      FedAvgM with one block). Departure: line 24 as printed adds the velocity to the mean of
+      uploaded weights, which holds the mean change already;
+    - under Adam see `Adam`; FedDC adds the mean of all M drifts to the mean change (Gao et al.
       2022, algorithm 1, as their public code sums it);
-    - κ ← κ + (1/M)·Σ(κ_j⁺ − κ_j) (FedBCGD+, algorithm 2; SCAFFOLD, algorithm 1, line 17).
+    - κ ← κ + (sum of the changes of κ_j)/M (FedBCGD+, algorithm 2; SCAFFOLD, algorithm 1).
       Departure: equation (6) as printed divides by b once more for the shared block, which would
       leave κ there b times too small.
 
@@ -148,7 +148,7 @@ def aggregate(state: ServerState, federation: Federation, totals: Totals) -> Ser
 
 
 def _adaptive(state: ServerState, adam: Adam, change: RealArray) -> ServerState:
-    """θ ← θ + step·first/(√second + τ), without correction of the moments' start."""
+    """θ ← θ + step·first/(√second + floor), without correction of the moments' start."""
     one = change.dtype.type
     first = one(adam.first) * state.velocity + one(1 - adam.first) * change
     second = one(adam.second) * state.second_moment + one(1 - adam.second) * change * change

@@ -13,9 +13,9 @@ from securevfl.arrays import RealArray
 from securevfl.errors import ConfigError
 from securevfl.protocols.horizontal.accounting import Round, floats_of_round
 from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.handing import SERVER, Handing, Sealed
 from securevfl.protocols.horizontal.problem import ClientProblem
 from securevfl.protocols.horizontal.programs import (
-    SERVER,
     Ledger,
     Scoring,
     Served,
@@ -24,7 +24,6 @@ from securevfl.protocols.horizontal.programs import (
     take_part,
 )
 from securevfl.protocols.horizontal.server import ServerState
-from securevfl.protocols.horizontal.uploads import Coding, Plain
 from securevfl.runtime.costs import Stopwatch
 from securevfl.runtime.line import PRESETS, Line
 from securevfl.runtime.simulation import Program, Tamper, simulate
@@ -36,14 +35,14 @@ class World:
 
     Attributes:
         network: the line of every party.
-        coding: of uploads.
+        handing: of uploads.
         scoring: when and how θ is scored.
         stopwatch: how computation is timed.
         tamper: fault injection into the network.
     """
 
     network: Line = PRESETS["lan"]
-    coding: Coding = field(default_factory=Plain)
+    handing: Handing = field(default_factory=Sealed)
     scoring: Scoring = field(default_factory=Scoring)
     stopwatch: Stopwatch | None = None
     tamper: Tamper | None = None
@@ -77,7 +76,8 @@ def simulate_federation(
         world: what it runs in.
 
     Raises:
-        ConfigError: another number of problems than clients, or of weights than blocks hold.
+        ConfigError: another number of problems than clients, or of weights than blocks hold, or
+            uploads that cannot go as the world says.
         PeerError: a party is gone or sent what does not fit.
         TrainingDiverged: weights are no longer finite.
     """
@@ -88,8 +88,9 @@ def simulate_federation(
         raise ConfigError(
             f"weights of {start.shape}: blocks hold {federation.blocks.parameters} parameters"
         )
-    client = partial(take_part, federation=federation, coding=world.coding, dtype=start.dtype)
-    server = partial(serve, federation=federation, coding=world.coding, start=start)
+    world.handing.check(federation)
+    client = partial(take_part, federation=federation, handing=world.handing, dtype=start.dtype)
+    server = partial(serve, federation=federation, handing=world.handing, start=start)
     programs: dict[str, Program[Any]] = {
         client_name(number): partial(client, client=number, problem=problem)
         for number, problem in enumerate(problems)

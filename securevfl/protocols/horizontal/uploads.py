@@ -16,6 +16,7 @@ from securevfl.arrays import RealArray
 from securevfl.errors import UnexpectedMessage
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, Upload
+from securevfl.protocols.horizontal.methods import Method
 from securevfl.protocols.horizontal.server import ServerState, Totals, total
 from securevfl.runtime.channel import expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
@@ -38,6 +39,9 @@ class Coding(Protocol):
     def kind(self) -> type[StepMessage]:
         """The messages that it makes."""
 
+    def learns(self, method: Method) -> Mapping[str, str]:
+        """Who learns what of a method's uploads, by role."""
+
     def seal(
         self, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[StepMessage, ClientState]:
@@ -57,6 +61,10 @@ class Plain:
     """Every upload as it is, in the dtype of θ."""
 
     kind = BlockUpload
+
+    def learns(self, method: Method) -> Mapping[str, str]:
+        """As the method says."""
+        return method.learns
 
     def seal(
         self, upload: Upload, broadcast: Broadcast, state: ClientState

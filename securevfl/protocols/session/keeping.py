@@ -38,7 +38,7 @@ CLEAR_RISE = 0.05
 CLEAR_FALL = 0.02
 ERRORS = 3.0
 LARGEST_WEIGHT = 1e100
-"""Predictions by larger ones could leave float64, and could not be sent."""
+"""Predictions by weights of a larger norm could leave float64, and could not be sent."""
 
 
 @message_kind(50, stage="evaluation")
@@ -241,7 +241,8 @@ class Keeper:
             yield
         except TrainingDiverged as error:
             model.weights, told = np.full_like(start, inf), error
-        if not np.all(np.abs(model.weights) < LARGEST_WEIGHT):
+        weights = model.weights.ravel()
+        if not weights @ weights < LARGEST_WEIGHT**2:
             model.weights, self.lost = start, rounds
             if not self.snapshots:
                 raise told

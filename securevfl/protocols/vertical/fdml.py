@@ -30,6 +30,7 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.job import FdmlSettings, Job
+from securevfl.models.local_model import PullBack
 from securevfl.privacy.streams import Purpose
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Shown
@@ -44,7 +45,14 @@ from securevfl.protocols.session.privacy_account import Noise, Visits
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
-from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions, serve
+from securevfl.protocols.vertical.fdml_server import (
+    SERVER,
+    PulledSums,
+    PushedPredictions,
+    as_it_travels,
+    expect_predictions,
+    serve,
+)
 from securevfl.protocols.vertical.keeping import keeper_of
 from securevfl.protocols.vertical.memory import require_no_session
 from securevfl.protocols.vertical.program import Trained, Training, run_party
@@ -76,6 +84,7 @@ class Fdml(Algorithm):
     def check(self, plan: Plan) -> None:
         """Refuse what it does not have."""
         settings = plan.job.job
+        _check_messages(plan.job.section(FdmlSettings, self.name))
         if plan.exchange.encrypts or plan.learns.predictions != "singly":
             raise ConfigError(
                 "algorithm = 'fdml' gives single predictions to its server, clear or noisy: "
@@ -114,7 +123,16 @@ class Fdml(Algorithm):
             name: partial(run_party, plan=plan, workplace=place, train=take_part)
             for name, place in places.items()
         }
-        return {**parties, SERVER: partial(serve, plan=plan, staleness=settings.staleness)}
+        return {**parties, SERVER: partial(serve, plan=plan, settings=settings)}
+
+
+def _check_messages(settings: FdmlSettings) -> None:
+    several, limit = settings.batches_a_message, settings.staleness
+    if limit != "unbounded" and several > limit + 1:
+        raise ConfigError(
+            f"batches_a_message = {several}: the last of them steps with predictions that are "
+            f"{several - 1} iterations old, and staleness allows {limit}"
+        )
 
 
 async def take_part(training: Training) -> Trained:
@@ -164,29 +182,40 @@ async def work(
     """
     party, model, plan = training.party, training.model, training.plan
     costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
-    for index in range(plan.rounds):
-        batch = batches.at(index)
-        steps.begin(index, len(batch.rows))
-        assert batch.labels is not None  # noqa: S101
+    loss, precision = party.loss, settings.precision
+    several = settings.batches_a_message
+    pull_back: PullBack | None = None
+    for first in range(0, plan.rounds, several):
         async with costs.compute("local"):
-            predictions, pull_back = model.linearize(batch.inputs)
-        shared = await _released(costs, predictions, training.noise, "predictions", "encrypt")
-        await party.channel.send(SERVER, PushedPredictions(index, shared))
-        sender, pulled = await party.channel.receive([SERVER], PulledSums, index)
-        expect_shape(sender, pulled.values, predictions.shape)
+            stretch = batches.stretch(first, min(several, plan.rounds - first))
+            if several == 1:
+                predictions, pull_back = model.linearize(stretch.inputs)
+            else:
+                predictions = model.predict(stretch.inputs)
+        released = await _released(costs, predictions, training.noise, "predictions", "encrypt")
+        shared = as_it_travels(released, precision)
+        await party.channel.send(SERVER, PushedPredictions(first, shared))
+        sender, pulled = await party.channel.receive([SERVER], PulledSums, first)
+        expect_predictions(sender, pulled.values, predictions.shape, precision)
         async with costs.compute("local"):
-            own = shared if settings.own_prediction == "noisy" else predictions
-            total = pulled.values + own
-            residuals = party.loss.residuals(total, batch.labels)
-            gradient = pull_back(residuals) / len(batch.inputs) + model.penalty_gradient(
-                plan.rule.l2
-            )
-            if keeper.lost is None:
-                with keeper.watches(index), np.errstate(over="ignore", invalid="ignore"):
-                    model.weights = model.weights - steps.step_size(batch.inputs) * gradient
-        costs.end_round()
-        training.after_round(index + 1)
-        keeper.after(index + 1, (), loss=party.loss.value(total, batch.labels))
+            for index, part in enumerate(stretch.parts, first):
+                inputs, labels = stretch.of(part)
+                if several > 1 or pull_back is None:
+                    # At the weights now, as a party's own predictions need not be old.
+                    predictions, pull_back = model.linearize(inputs)
+                own = shared[part] if settings.own_prediction == "noisy" else predictions
+                total = np.add(pulled.values[part], own, dtype=np.float64)
+                steps.begin(index, len(labels))
+                residuals = loss.residuals(total, labels)
+                gradient = pull_back(residuals) / len(labels) + model.penalty_gradient(plan.l2)
+                if keeper.lost is None:
+                    with keeper.watches(index), np.errstate(over="ignore", invalid="ignore"):
+                        model.weights = model.weights - steps.step_size(inputs) * gradient
+                seen = loss.value(total, labels) if keeper.hindsight is not None else None
+                keeper.after(index + 1, (), loss=seen)
+        costs.end_round(len(stretch.parts))
+        for index in range(len(stretch.parts)):
+            training.after_round(first + index + 1)
 
 
 async def score(

@@ -261,20 +261,17 @@ def few_runs(patch: pytest.MonkeyPatch, least: int) -> None:
     patch.setattr("securevfl.auditing.measures.epsilon.LEAST_RUNS", least)
 
 
-@pytest.fixture(scope="module")
-def rows() -> list[dict[str, Any]]:
+@pytest.mark.slow
+def test_an_audit_measures_epsilon_where_there_is_one() -> None:
     noisy = Job.of(
         job={"batch_size": 115, "rounds": 40, "learning_rate": 0.1},
         exchange={"scheme": "dp"},
         privacy={"noise_multiplier": 4},
     )
-    jobs = {"dp": noisy, "plain": noisy.without_protection}
     with known_noise() as patch:
         few_runs(patch, 50)
-        return audit(load("breast_cancer"), AuditSettings(jobs, ("epsilon",), repeats=1))
-
-
-def test_an_audit_measures_epsilon_where_there_is_one(rows: list[dict[str, Any]]) -> None:
+        settings = AuditSettings({"dp": noisy}, ("epsilon",), repeats=1)
+        rows = audit(load("breast_cancer"), settings)
     by_case = {row["detail"]["case"]: row for row in rows}
     own, half = by_case["own releases"], by_case["control: half the noise"]
     assert own["verdict"] == "resists"
@@ -290,9 +287,11 @@ def test_an_audit_measures_epsilon_where_there_is_one(rows: list[dict[str, Any]]
     assert violations(rows, ["epsilon"], ["dp"]) == []
 
 
-def test_without_noise_no_epsilon_is_shown(rows: list[dict[str, Any]]) -> None:
+def test_without_noise_no_epsilon_is_shown() -> None:
     """Who asks for an epsilon wants a claim: a job that lost its noise keeps no such policy."""
-    assert [row["verdict"] for row in rows if row["exchange"] == "plain"] == ["not_shown"]
+    settings = AuditSettings({"plain": Job.of(job={"batch_size": 115})}, ("epsilon",), repeats=1)
+    rows = audit(load("breast_cancer"), settings)
+    assert [row["verdict"] for row in rows] == ["not_shown"]
     (broken,) = violations(rows, ["epsilon"], ["plain"])
     assert "no noise" in broken.says
 

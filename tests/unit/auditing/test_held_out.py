@@ -15,6 +15,12 @@ from securevfl.job import Job
 OWN, EVERY = "this job's scorings", "scored every round"
 
 
+@pytest.fixture
+def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test is about the job's own scorings, what-ifs need no precision."""
+    monkeypatch.setattr("securevfl.auditing.measures.held_out.WHAT_IF_ROUNDS", 10)
+
+
 def measured(
     exchange: Mapping[str, object], parties: int = 2, **settings: object
 ) -> dict[str, Measurement]:
@@ -39,7 +45,7 @@ def finding(measurement: Measurement) -> Finding:
         pytest.param(
             {"scheme": "bfv", "predictions": "masked"}, 3, 1e-3, 20, marks=pytest.mark.slow
         ),
-        ({"scheme": "bfv", "hide": "both"}, 3, 1e-3, 20),
+        pytest.param({"scheme": "bfv", "hide": "both"}, 3, 1e-3, 20, marks=pytest.mark.slow),
     ],
 )
 def test_a_scoring_every_round_gives_the_features_of_everyone(
@@ -57,6 +63,7 @@ def test_a_scoring_every_round_gives_the_features_of_everyone(
     assert found.bar > 0.5
 
 
+@pytest.mark.usefixtures("_few_rounds")
 def test_the_jobs_own_settings_say_how_often_it_scores() -> None:
     assert finding(measured({"scheme": "bfv"})[OWN]).detail["scorings"] == 1
     assert finding(measured({"scheme": "bfv"}, eval_every=1)[OWN]).detail["scorings"] == 3
@@ -65,6 +72,7 @@ def test_the_jobs_own_settings_say_how_often_it_scores() -> None:
     assert finding(ended).detail["scorings"] < 20
 
 
+@pytest.mark.usefixtures("_few_rounds")
 def test_one_scoring_is_what_the_trained_model_gives_and_more_are_more() -> None:
     exact: dict[str, Any] = {"learning_rate": "auto", "local_steps": None, "rounds": 8}
     once = finding(measured({"scheme": "bfv"}, **exact)[OWN])

@@ -32,7 +32,8 @@ def test_residuals_tell_labels() -> None:
     assert found.outcome.value == 1
 
 
-def test_twins_of_noisy_jobs_are_compared() -> None:
+def test_twins_of_noisy_jobs_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("securevfl.auditing.measures.rotation.ROUNDS", 100)
     noisy = subject(
         job={"algorithm": "dbcd"},
         exchange={"scheme": "dp"},

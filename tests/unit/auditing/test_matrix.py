@@ -58,12 +58,7 @@ def with_columns(columns: int) -> VerticalDataset:
 @pytest.fixture(scope="module")
 def labels() -> list[dict[str, Any]]:
     names = ("labels_from_residuals", "labels_from_gradients", "gram", "anchors")
-    return rows_of(with_columns(5), "plain", "bfv", attacks=names)
-
-
-@pytest.fixture(scope="module")
-def twins() -> list[dict[str, Any]]:
-    return rows_of(load("breast_cancer"), "plain", attacks=("rotation_twin",), repeats=1)
+    return rows_of(with_columns(5), "plain", "bfv", attacks=names, repeats=1)
 
 
 def verdicts(rows: list[dict[str, Any]], attack: str, case: str = "") -> dict[str, str]:
@@ -135,7 +130,12 @@ def test_an_exchange_that_does_not_fit_says_why_in_every_row() -> None:
     assert {row["verdict"] for row in rows} == {"not_shown"}
 
 
-def test_rotation_twins_and_their_controls_are_told_apart(twins: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("rounds", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_rotation_twins_and_their_controls_are_told_apart(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.auditing.measures.rotation.ROUNDS", rounds)
+    twins = rows_of(load("breast_cancer"), "plain", attacks=("rotation_twin",), repeats=1)
     by_case = {row["detail"]["case"]: row for row in twins}
     assert len(by_case) == 5
     for case, row in by_case.items():
@@ -146,7 +146,7 @@ def test_rotation_twins_and_their_controls_are_told_apart(twins: list[dict[str, 
         else:
             assert row["value"] <= 1e-11
             assert row["detail"]["relative_distance"] >= 0.1
-            assert row["detail"]["rounds"] == 1000
+            assert row["detail"]["rounds"] == rounds
 
 
 def test_equality_solving_takes_as_many_classes_as_features() -> None:

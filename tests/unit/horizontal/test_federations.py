@@ -17,8 +17,12 @@ from securevfl.errors import (
 from securevfl.protocols.horizontal.accounting import floats_of_round
 from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.handing import Masked, Sealed
+from securevfl.protocols.horizontal.local import ClientState, local_training
 from securevfl.protocols.horizontal.methods import METHODS
 from securevfl.protocols.horizontal.programs import ModelSent, Scoring
+from securevfl.protocols.horizontal.protection import MaskedUpload, Ready
+from securevfl.protocols.horizontal.server import ServerState, aggregate, total
 from securevfl.protocols.horizontal.simulation import Federated, World, simulate_federation
 from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.runtime.costs import FixedCosts
@@ -80,8 +84,8 @@ def test_a_run_repeats_and_another_seed_is_another_run(problems: list[Quadratic]
     assert first.rounds == second.rounds
     other = simulated(problems, replace(by, settings=replace(by.settings, seed=9)), world)
     assert other.rounds[0].clients != first.rounds[0].clients
-    # Clients compute side by side: two sections a round, theirs and the server's.
-    assert first.rounds[-1].ends_s == pytest.approx(5 * 0.5, abs=0.1)
+    # Clients compute side by side: training and sealing, opening and averaging, a section each.
+    assert first.rounds[-1].ends_s == pytest.approx(5 * 4 * 0.25, abs=0.1)
 
 
 def test_only_clients_that_take_part_hear_of_a_round(problems: list[Quadratic]) -> None:
@@ -232,3 +236,77 @@ def test_a_hundred_clients_of_which_ten_take_part() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=5, clients=100, taking_part=10)
     ended = simulated(many, by)
     assert all(len(set(each.clients)) == 10 for each in ended.rounds)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbcgd", "fedbcgd+", "feddc"])
+def test_masked_sums_are_the_sums(problems: list[Quadratic], name: str) -> None:
+    by = federation(METHODS[name], BLOCKS, rounds=4)
+    plain = simulated(problems, by)
+    masked = simulated(problems, by, World(handing=Masked()))
+    # Sums to 40 bits after the point, a few rounds of them.
+    np.testing.assert_allclose(masked.state.weights, plain.state.weights, atol=1e-9)
+    np.testing.assert_allclose(masked.state.control, plain.state.control, atol=1e-9)
+    keys = 4 * 32 / 4
+    assert masked.rounds[0].up_floats == plain.rounds[0].up_floats + keys
+    assert masked.rounds[0].up_bytes > 2 * 4 * plain.rounds[0].up_floats
+
+
+def test_a_group_of_one_cannot_be_masked(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1, taking_part=2)
+    with pytest.raises(ConfigError, match="groups of at least 2"):
+        simulated(problems, by, World(handing=Masked()))
+
+
+def lost(client: int, kind: type, rounds: range) -> Callable[[str, str, bytes], bytes | None]:
+    def tamper(sender: str, to: str, data: bytes) -> bytes | None:
+        message = decode(data)
+        is_it = isinstance(message, kind) and sender == f"client-{client}"
+        return None if is_it and getattr(message, "step", -1) in rounds else data
+
+    return tamper
+
+
+def test_a_client_that_is_late_is_in_no_masked_sum_and_keeps_its_state(
+    problems: list[Quadratic],
+) -> None:
+    by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=3, taking_part=8)
+    late = by.assignments(1)[0].client
+    world = World(handing=Masked(timeout_seconds=60.0), tamper=lost(late, Ready, range(1, 2)))
+    ended = simulated(problems, by, world)
+    state, kept = ServerState.start(START, by.method), dict.fromkeys(range(8), ClientState())
+    for index in range(3):
+        results = {
+            each.client: local_training(
+                problems[each.client], by, state.broadcast(each), kept[each.client]
+            )
+            for each in by.assignments(index)
+            if (each.client, index) != (late, 1)
+        }
+        kept |= {client: each.state for client, each in results.items()}
+        state = aggregate(state, by, total(by.blocks, [r.upload for r in results.values()]))
+    np.testing.assert_allclose(ended.state.weights, state.weights, atol=1e-9)
+    np.testing.assert_allclose(ended.state.control, state.control, atol=1e-9)
+
+
+def test_a_masked_client_that_is_gone_after_the_roster_ends_the_run(
+    problems: list[Quadratic],
+) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2)
+    gone = by.assignments(0)[0].client
+    world = World(handing=Masked(60.0), tamper=lost(gone, MaskedUpload, range(2)))
+    with pytest.raises(PeerTimeout, match=f"MaskedUpload from client-{gone}"):
+        simulated(problems, by, world)
+
+
+def test_a_group_with_one_client_left_ends_a_masked_run(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2)
+    first = by.assignments(0)[0]
+    world = World(handing=Masked(60.0), tamper=lost(first.client, Ready, range(2)))
+    with pytest.raises(PeerTimeout, match=f"block {first.block}: fewer than 2"):
+        simulated(problems, by, world)
+
+
+def test_who_learns_what_depends_on_how_uploads_travel() -> None:
+    method = METHODS["fedbcgd+"]
+    assert Sealed().learns(method) == method.learns
+    assert "no single upload" in Masked().learns(method)["server"]

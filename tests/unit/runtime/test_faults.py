@@ -88,6 +88,20 @@ def test_what_comes_before_a_deadline_is_in_time() -> None:
     assert sum(done.costs["b"].path.values()) == pytest.approx(1e-3)
 
 
+def test_what_has_begun_to_come_before_a_deadline_and_ends_after_it_is_late() -> None:
+    async def program(channel: Channel, costs: Costs) -> list[float]:
+        with pytest.raises(PeerTimeout, match="in vain"):
+            await channel.receive(["a"], Predictions, timeout_seconds=1.5)
+        moments = [costs.clock.now()]
+        await channel.receive(["a"], Predictions, timeout_seconds=10)
+        return [*moments, costs.clock.now()]
+
+    size = len(encode(predictions()))
+    line = Line(latency_ms=1000, bandwidth_mbit=size * 8 / 1e6)
+    programs: dict[str, Program[list[float] | None]] = {"a": sends(predictions()), "b": program}
+    assert simulate(programs, line).results["b"] == pytest.approx([1.5, 2.0])
+
+
 def test_another_kind_than_due_is_refused() -> None:
     programs: dict[str, Program[Message | None]] = {
         "a": sends(predictions()),

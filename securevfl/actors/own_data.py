@@ -1,0 +1,174 @@
+"""What an actor knows of the data, and how it opens its own.
+
+The supervisor writes what all parties know before they start: how many rows, who they are, and for
+the parties' own files the aligned ids. An actor opens its own party's data itself; of a data set by
+name it keeps its own columns alone. Where an algorithm gives all parties the labels, each reads the
+label party's file for these.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from securevfl.data.aligned import read_aligned, write_aligned
+from securevfl.data.csv_format import GivenFormat
+from securevfl.data.joining import align_files, load_party
+from securevfl.data.own_files import FileSource
+from securevfl.data.sources import load
+from securevfl.errors import ConfigError, DataError
+from securevfl.files import replace_file
+from securevfl.job import Job
+from securevfl.protocols.catalogue import algorithm_of
+from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.session.workplace import PartyData
+
+FACTS, ALIGNED, DIGESTS = "facts", "aligned.json", "row digests"
+
+
+@dataclass(frozen=True)
+class _Facts:
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    names: tuple[str, ...]
+    label_party: str
+    rows: int
+    test_rows: int
+    classes: int
+    standardize: bool
+
+
+_FACTS = TypeAdapter(_Facts)
+
+
+def file_sources(job: Job, beside: Path) -> list[FileSource]:
+    """The parties' own files.
+
+    Args:
+        job: with `[[party]]` sections.
+        beside: the folder that their paths are relative to.
+
+    Raises:
+        ConfigError: a party without a data file, or labels where they do not belong.
+    """
+    sources = []
+    for party in job.party:
+        if party.data is None:
+            raise ConfigError(f"party {party.name!r}: data is missing, expected a file")
+        if (party.label_column is not None) != (party.role == "label"):
+            raise ConfigError(
+                f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
+                "has a label_column"
+            )
+        sources.append(
+            FileSource(
+                name=party.name,
+                path=beside / party.data,
+                id_column=party.id_column,
+                label_column=party.label_column,
+                features=party.features,
+                test_path=beside / party.test_data if party.test_data else None,
+                drop=party.drop,
+                csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+                id_format=party.id_format,
+                preprocess=party.preprocess or job.preprocess,
+            )
+        )
+    return sources
+
+
+def require_own_data(job: Job) -> None:
+    """Check that every party can make its part of the data alone.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if job.job.dataset is None and job.job.algorithm == "ftl":
+        raise ConfigError(
+            "algorithm = 'ftl' on own files: the rows of its overlap are settled where all files "
+            "are read; train without --processes and --ray"
+        )
+
+
+def write_facts(work: Path, plan: Plan, beside: Path) -> None:
+    """Leave in a folder what all actors of a job may know of the data before they start.
+
+    Raises:
+        DataError: a file cannot be read, or the folder not written.
+    """
+    facts, job = plan.facts, plan.job
+    told = {each.name: getattr(facts, each.name) for each in fields(_Facts)}
+    content = save({DIGESTS: facts.row_digests}, {FACTS: json.dumps(told)})
+    replace_file(work / FACTS, content, "facts")
+    if job.job.dataset is None:
+        sources = file_sources(job, beside)
+        write_aligned(work / ALIGNED, align_files(sources, regression=job.job.loss == "squared"))
+
+
+def read_facts(work: Path) -> Facts:
+    """What `write_facts` left.
+
+    Raises:
+        DataError: it cannot be read, or is damaged.
+    """
+    path = work / FACTS
+    try:
+        with safe_open(path, "numpy") as file:
+            told = _FACTS.validate_json((file.metadata() or {})[FACTS])
+            digests = file.get_tensor(DIGESTS)
+    except OSError as error:
+        raise DataError(f"facts {path} cannot be read: {error.strerror}") from error
+    except (SafetensorError, ValidationError, KeyError) as error:
+        raise DataError(f"facts {path} are damaged") from error
+    return Facts(**asdict(told), row_digests=digests)
+
+
+def own_data(plan: Plan, name: str, work: Path, beside: Path, data_dir: Path | None) -> PartyData:
+    """A party's own data, opened where they are.
+
+    Raises:
+        ConfigError: see `load` and `load_party`.
+        DataError: they are missing, malformed, or not those that the facts are of.
+    """
+    data = _own_columns(plan, name, data_dir) if plan.job.job.dataset else None
+    if data is None:
+        data = _own_file(plan, name, work, beside)
+    if (len(data.table.train), len(data.table.test)) != (plan.facts.rows, plan.facts.test_rows):
+        raise DataError(f"party {name!r}: its data are not those that the job was planned for")
+    return data
+
+
+def _own_columns(plan: Plan, name: str, data_dir: Path | None) -> PartyData:
+    job, facts = plan.job, plan.facts
+    assert job.job.dataset is not None  # noqa: S101
+    dataset = load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
+    dataset = algorithm_of(job).rows(job, dataset)
+    table = next(each for each in dataset.parties if each.name == name)
+    with_labels = plan.algorithm.labels_everywhere or name == facts.label_party
+    # A copy: a view would keep all columns alive.
+    table = replace(table, train=table.train.copy(), test=table.test.copy())
+    return PartyData(
+        table,
+        dataset.train_labels if with_labels else None,
+        dataset.test_labels if with_labels else None,
+        dataset.own_rows if name == facts.label_party else None,
+        dataset.class_names if name == facts.label_party else (),
+    )
+
+
+def _own_file(plan: Plan, name: str, work: Path, beside: Path) -> PartyData:
+    sources: Mapping[str, FileSource] = {each.name: each for each in file_sources(plan.job, beside)}
+    aligned = read_aligned(work / ALIGNED)
+    own = load_party(sources[name], aligned)
+    label_party = plan.facts.label_party
+    labels = own
+    if plan.algorithm.labels_everywhere and name != label_party:
+        labels = load_party(sources[label_party], aligned)
+    names = own.label_names
+    if name == label_party and not names:
+        names = tuple(map(str, range(aligned.classes)))
+    return PartyData(own.table, labels.train_labels, labels.test_labels, class_names=names)

@@ -1,0 +1,53 @@
+"""`python -m securevfl.actors.process`: an actor as a process, over its standard input and output.
+
+It reads its task and then its peers, a line of JSON each, and tells a line of JSON for everything.
+When its input ends, it ends at once, with all processes that it has started: nobody is left behind
+a supervisor that was killed.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from securevfl.actors.party import PartyActor
+from securevfl.actors.task import EVENT, PEERS, TASK, ActorTask, Event
+
+
+def main() -> None:
+    """Run an actor until its input ends."""
+    # What libraries print is nobody's event.
+    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    lock = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with lock, contextlib.suppress(BrokenPipeError):
+            told.write(EVENT.dump_json(event).decode() + "\n")
+            told.flush()
+
+    task = TASK.validate_json(sys.stdin.readline())
+    actor = PartyActor(task, tell)
+    actor.open()
+    peers = sys.stdin.readline()
+    if peers:
+        taking_part = threading.Thread(
+            target=actor.take_part, args=(PEERS.validate_json(peers),), daemon=True
+        )
+        taking_part.start()
+        sys.stdin.read()
+    _end(task)
+
+
+def _end(task: ActorTask) -> None:
+    kind, _, place = task.listen.partition(":")
+    if kind == "unix":
+        Path(place).unlink(missing_ok=True)
+    # Its own group: whoever it started, too.
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""A job by actors: as `securevfl.training.train`, with every party where it lives."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from securevfl.actors.leftover import ledger_at, outcome_at
+from securevfl.actors.own_data import require_own_data, write_facts
+from securevfl.actors.supervisor import supervise
+from securevfl.actors.task import ActorTask, Host
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, DataError
+from securevfl.job import Job
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.checkpoints import Checkpoints, last_session
+from securevfl.protocols.session.pad_store import PadPlaces
+from securevfl.protocols.session.state import SessionState
+from securevfl.training import TrainingResult, resolved
+
+WORK = ".actors"
+RESTARTS = 3
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where actors find things.
+
+    Attributes:
+        output: folder of models and states, the same for all of them.
+        beside: folder that the parties' files are relative to.
+        guard_directory: where key owners remember what jobs revealed.
+        data_dir: where data sets by name are looked for first.
+        pads: pads made ahead.
+        listen: HOST:PORT to listen at over TCP and TLS, each actor at the next port, 0 for free
+            ones; None for Unix sockets in a folder of their own.
+    """
+
+    output: Path
+    beside: Path
+    guard_directory: Path
+    data_dir: Path | None = None
+    pads: PadPlaces | None = None
+    listen: str | None = None
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """How a job is watched over.
+
+    Attributes:
+        restarts: how often at most all actors are started again.
+        progress: called with rounds done.
+        say: called with what whoever waits should know.
+        threads: of linear algebra in each actor.
+    """
+
+    restarts: int = RESTARTS
+    progress: Callable[[int], None] = lambda rounds: None
+    say: Callable[[str], None] = lambda line: None
+    threads: int = 1
+
+
+def train_by_actors(
+    job: Job,
+    dataset: VerticalDataset,
+    host: Host,
+    places: Places,
+    *,
+    resume: Mapping[str, SessionState] | None = None,
+    supervision: Supervision | None = None,
+) -> TrainingResult:
+    """Run all parties of a job as actors.
+
+    Models are in the output folder when this returns. Times are measured: the job's `[network]`
+    plays no part.
+
+    Args:
+        job: the settings.
+        dataset: the data, as whoever plans the job knows them; no actor gets any of it.
+        host: where actors live.
+        places: where they find their own.
+        resume: by party, where to go on from; all from the same round.
+        supervision: how the job is watched over.
+
+    Raises:
+        ConfigError: a job that does not fit the data or cannot be run by actors.
+        SecureVFLError: an actor failed, or died more often than it is started again.
+    """
+    watched, resume = supervision or Supervision(), resume or {}
+    require_own_data(job)
+    plan, taken = resolved(job, dataset, ())
+    rounds_before = max((each.rounds for each in resume.values()), default=0)
+    sockets = Path(tempfile.mkdtemp(prefix="securevfl-"))
+    work = places.output / WORK
+    started = time.perf_counter()
+    try:
+        _make_private(work)
+        if not resume:
+            for name in plan.facts.names:
+                Checkpoints(places.output, name).clear()
+        write_facts(work, plan, places.beside.resolve())
+        supervise(
+            host,
+            partial(_tasks, plan, places, sockets, watched.threads),
+            resume_rounds=rounds_before if resume else None,
+            restarts=watched.restarts,
+            restart_from=partial(_restart_from, plan, places.output),
+            progress=watched.progress,
+            say=watched.say,
+        )
+        names = plan.facts.names
+        outcomes = {name: outcome_at(work, places.output, name, plan) for name in names}
+        ledgers = {name: ledger_at(work / f"{name}.ledger") for name in _names(plan)}
+    finally:
+        shutil.rmtree(sockets, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
+    label = outcomes[plan.facts.label_party]
+    ratios = [outcome.leakage.ratio for outcome in outcomes.values()]
+    return TrainingResult(
+        plan=plan,
+        outcomes=outcomes,
+        scores=label.scores,
+        rounds=label.rounds,
+        ledgers=ledgers,
+        views={},
+        label_guard_ratio=max(ratios) if plan.learns.gradients else None,
+        wall_s=time.perf_counter() - started,
+        test_labels=taken.test_labels,
+        data=taken,
+        rounds_before=label.rounds - len(ledgers[plan.facts.label_party].snapshots),
+        dropped=taken.dropped,
+    )
+
+
+def _names(plan: Plan) -> tuple[str, ...]:
+    """Of all actors: the parties, and whoever takes part without data."""
+    return tuple(dict.fromkeys((*plan.facts.names, *plan.algorithm.programs(plan, {}))))
+
+
+def _make_private(work: Path) -> None:
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise DataError(f"output folder {work}: {error.strerror}") from error
+
+
+def _tasks(
+    plan: Plan, places: Places, sockets: Path, threads: int, resume_rounds: int | None
+) -> dict[str, ActorTask]:
+    names = _names(plan)
+    pads = () if places.pads is None else _pad_folders(places.pads)
+    return {
+        name: ActorTask(
+            name=name,
+            job=plan.job.model_dump(mode="json", exclude_unset=True),
+            job_hash=plan.hash.hex(),
+            names=names,
+            beside=str(places.beside.resolve()),
+            data_dir="" if places.data_dir is None else str(places.data_dir.resolve()),
+            work=str((places.output / WORK).resolve()),
+            output=str(places.output.resolve()),
+            # A server keeps no state.
+            resume_rounds=resume_rounds if name in plan.facts.names else None,
+            listen=_address(places.listen, sockets, number),
+            guard_directory=str(places.guard_directory.resolve()),
+            pads=pads,
+            threads=threads,
+        )
+        for number, name in enumerate(names)
+    }
+
+
+def _pad_folders(pads: PadPlaces) -> tuple[str, ...]:
+    return str(pads.folder.resolve()), str(pads.keys.resolve())
+
+
+def _address(listen: str | None, sockets: Path, number: int) -> str:
+    if listen is None:
+        return f"unix:{sockets / str(number)}"
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"{listen!r}: expected HOST:PORT, port 0 for free ones")
+    return f"tcp:{host}:{int(port) + number if int(port) else 0}"
+
+
+def _restart_from(plan: Plan, output: Path) -> int | None:
+    """After how many rounds all actors can go on; None where they start from the beginning.
+
+    Raises:
+        ConfigError: what has been released would be released again.
+    """
+    if plan.account is not None:
+        raise ConfigError(f"it is not started again: {plan.never_resumes}")
+    states = last_session(output, plan.facts.names)
+    here = [each for each in states.values() if each.job_hash == plan.hash.hex()]
+    return here[0].rounds if here and plan.never_resumes is None else None

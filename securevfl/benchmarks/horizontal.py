@@ -1,0 +1,266 @@
+"""Tables 2, 3, 4 and 6 and figures 4 and 5 of FedBCGD (ACM MM 2024) in small.
+
+Floats to a target accuracy and the final accuracy of every method, learning rates chosen for each
+method with the same effort: on a fifth of the training images, other clients and another start. The
+test images decide nothing.
+"""
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from math import isfinite
+from pathlib import Path
+from typing import Literal
+
+from securevfl import __version__
+from securevfl.benchmarks.horizontal_run import TUNING_SEED, Task, Variant, planned_rounds, run
+from securevfl.benchmarks.journal import Journal
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.benchmarks.settings.horizontal import TARGETS, HorizontalSettings
+from securevfl.errors import ConfigError
+from securevfl.interrupts import Interrupted
+from securevfl.processes import in_processes
+from securevfl.reports.horizontal import HorizontalRow, HorizontalRun
+
+BASELINE = "fedavg"
+LAST_SCORINGS = 5
+PAPER_CELL = "cifar10", 0.6
+PAPER_FLOATS: Mapping[str, tuple[int | None, int | None]] = {
+    "fedavg": (133, 498),
+    "top-k": (92, None),
+    "fedpaq": (121, None),
+    "fedbcgd": (65, 249),
+    "fedbcgd+": (57, 182),
+    "fedbcgd:qsgd": (32, None),
+    "fedbcgd+:qsgd": (29, None),
+    "fedavgm": (None, 360),
+    "fedadam": (None, 860),
+    "scaffold": (None, 540),
+    "feddc": (None, 280),
+}
+"""Models to 70 % with a budget of 200, and to 78 %: CIFAR-10, LeNet-5, D = 0.6."""
+Cell = tuple[str, float, str, int]
+"""A set of images, D, a method and b."""
+
+
+def horizontal(
+    settings: HorizontalSettings,
+    data_dir: Path | None = None,
+    journal: Journal | None = None,
+    report: Report = silent,
+) -> list[HorizontalRow]:
+    """Run what the journal does not hold yet; one row for each set, D, method and b.
+
+    Raises:
+        ConfigError: a method, a set or numbers that cannot be.
+        DataError: no such images here.
+        Interrupted: with rows of the seeds that were run.
+    """
+    _check(settings)
+    done: dict[str, HorizontalRun] = {} if journal is None else journal.done()
+    cells, work = _cells(settings), _Work(settings, data_dir, journal, report)
+    rates: dict[Cell, float] = {}
+    tasks: list[Task] = []
+    try:
+        trials = [each for cell in cells for each in _trials(settings, cell)]
+        work.do(trials, done)
+        rates = {cell: _chosen(settings, cell, done) for cell in cells}
+        tasks = [
+            Task(*cell, rates[cell], seed)
+            for seed in range(settings.seed, settings.seed + settings.repeats)
+            for cell in cells
+        ]
+        work.do(tasks, done)
+    except KeyboardInterrupt:
+        missing = sum(task.key not in done for task in tasks)
+        what = f"{missing} of {len(tasks)} runs" if tasks else "learning rates, and all runs"
+        raise Interrupted(_rows(settings, rates, tasks, done), [what]) from None
+    if journal is not None:
+        journal.forget()
+    return _rows(settings, rates, tasks, done)
+
+
+def work_of(settings: HorizontalSettings) -> Mapping[str, object]:
+    """What a journal is about: everything but how many processes do it."""
+    return {"version": __version__, **asdict(replace(settings, workers=None))}
+
+
+def _check(settings: HorizontalSettings) -> None:
+    for images in settings.images:
+        if images not in TARGETS:
+            raise ConfigError(f"images: unknown {images!r}; known: {', '.join(TARGETS)}")
+    if not all((settings.methods, settings.images, settings.dirichlet, settings.learning_rate)):
+        raise ConfigError("methods, images, dirichlet and learning_rate: expected one of each")
+
+
+def _cells(settings: HorizontalSettings) -> list[Cell]:
+    """In the order of rows; a method without blocks has one, whatever b."""
+    found = [
+        (images, mix, text, blocks if Variant.of(text, settings).method.blockwise else 1)
+        for images, mix, text, blocks in product(
+            settings.images, settings.dirichlet, settings.methods, settings.blocks
+        )
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _trials(settings: HorizontalSettings, cell: Cell) -> list[Task]:
+    """None where there is no choice."""
+    if len(settings.learning_rate) == 1:
+        return []
+    seed = settings.seed + TUNING_SEED
+    return [Task(*cell, each, seed, tuning=True) for each in settings.learning_rate]
+
+
+def _chosen(settings: HorizontalSettings, cell: Cell, done: Mapping[str, HorizontalRun]) -> float:
+    """The rate whose trial ended best; one that diverged is worst."""
+    trials = _trials(settings, cell)
+    if not trials:
+        return settings.learning_rate[0]
+    return max(trials, key=lambda trial: _final(done[trial.key])).learning_rate
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What does tasks, and notes what they gave."""
+
+    settings: HorizontalSettings
+    data_dir: Path | None
+    journal: Journal | None
+    report: Report
+
+    def do(self, tasks: Sequence[Task], done: dict[str, HorizontalRun]) -> None:
+        """Those that are not done yet."""
+        left = [task for task in tasks if task.key not in done]
+        before = len(tasks) - len(left)
+
+        def told(place: int, what: str, part: float) -> None:
+            self.report(left[place].says, before + part * len(left), len(tasks))
+
+        workers = min(self.settings.workers or os.cpu_count() or 1, max(len(left), 1))
+        costs = [float(planned_rounds(self.settings, task)) for task in left]
+        work = partial(run, self.settings, self.data_dir)
+        with in_processes(work, left, workers, "bench", told=told, costs=costs) as results:
+            for place, result in results:
+                done[left[place].key] = result
+                if self.journal is not None:
+                    self.journal.add(left[place].key, result)
+
+
+def _final(result: HorizontalRun) -> float:
+    """The mean of the last scorings; 0 of what diverged."""
+    if result["diverged"]:
+        return 0.0
+    return statistics.fmean(result["accuracies"][-LAST_SCORINGS:])
+
+
+def _rows(
+    settings: HorizontalSettings,
+    rates: Mapping[Cell, float],
+    tasks: Sequence[Task],
+    done: Mapping[str, HorizontalRun],
+) -> list[HorizontalRow]:
+    """One a cell of which a seed was run."""
+    found: list[HorizontalRow] = []
+    for cell in _cells(settings):
+        runs = [
+            done[task.key]
+            for task in tasks
+            if (task.images, task.dirichlet, task.method, task.blocks) == cell and task.key in done
+        ]
+        if runs:
+            found.append(_row(settings, cell, rates[cell], runs, found))
+    return found
+
+
+def _row(
+    settings: HorizontalSettings,
+    cell: Cell,
+    learning_rate: float,
+    runs: list[HorizontalRun],
+    before: Sequence[HorizontalRow],
+) -> HorizontalRow:
+    images, mix, text, blocks = cell
+    target = settings.target(images, mix)
+    finals = [_final(each) for each in runs]
+    at = [_place(each, target) for each in runs]
+    row: HorizontalRow = {
+        "dataset": images,
+        "dirichlet": mix,
+        "method": text,
+        "blocks": blocks,
+        "cut": settings.cut,
+        "parameters": runs[0]["parameters"],
+        "shared_share": runs[0]["shared_parameters"] / runs[0]["parameters"],
+        "learning_rate": learning_rate,
+        "learning_rate_chosen": _how(settings),
+        "target_accuracy": target,
+        "reached": sum(each is not None for each in at),
+        "rounds_to_target": _median_at(runs, at, "rounds"),
+        "counted_to_target": _median_at(runs, at, "counted"),
+        "uploaded_to_target": _median_at(runs, at, "uploaded"),
+        "downloaded_to_target": _median_at(runs, at, "downloaded"),
+        "gradients_to_target": _median_at(runs, at, "gradients"),
+        "fewer_counted": None,
+        "fewer_uploaded": None,
+        "paper_fewer": _paper_fewer(text) if (images, mix) == PAPER_CELL else None,
+        "final_accuracy": statistics.median(finals),
+        "final_spread": (max(finals) - min(finals)) / 2,
+        "rounds": max(max(each["rounds"], default=0) for each in runs),
+        "counted": max(max(each["counted"], default=0.0) for each in runs),
+        "uploaded": max(max(each["uploaded"], default=0.0) for each in runs),
+        "wall_s_per_round": statistics.median(
+            each["wall_s"] / max(each["rounds"], default=1) for each in runs
+        ),
+        "repeats": len(runs),
+        "runs": runs,
+    }
+    others = [row, *before]
+    for other in others:
+        if (other["method"], other["dataset"], other["dirichlet"]) == (BASELINE, images, mix):
+            row["fewer_counted"] = _ratio(other["counted_to_target"], row["counted_to_target"])
+            row["fewer_uploaded"] = _ratio(other["uploaded_to_target"], row["uploaded_to_target"])
+    return row
+
+
+def _how(settings: HorizontalSettings) -> str:
+    if len(settings.learning_rate) == 1:
+        return "given"
+    rates = ", ".join(f"{each:g}" for each in settings.learning_rate)
+    return f"of {rates}: best after {settings.tuning_rounds} rounds on validation images"
+
+
+def _place(result: HorizontalRun, target: float) -> int | None:
+    """Of the first scoring at the target."""
+    reached = (at for at, accuracy in enumerate(result["accuracies"]) if accuracy >= target)
+    return next(reached, None)
+
+
+def _median_at(
+    runs: Sequence[HorizontalRun],
+    at: Sequence[int | None],
+    name: Literal["rounds", "counted", "uploaded", "downloaded", "gradients"],
+) -> float | None:
+    """The median over runs, those that did not reach the target having taken longest."""
+    values = sorted(
+        float("inf") if place is None else float(each[name][place])
+        for each, place in zip(runs, at, strict=True)
+    )
+    median = statistics.median(values)
+    return median if isfinite(median) else None
+
+
+def _ratio(base: float | None, value: float | None) -> float | None:
+    return None if base is None or value is None else base / value
+
+
+def _paper_fewer(text: str) -> float | None:
+    """How many times fewer floats than FedAvg a method takes in the paper."""
+    for column in range(2):
+        base, own = PAPER_FLOATS[BASELINE][column], PAPER_FLOATS.get(text, (None, None))[column]
+        if base is not None and own is not None:
+            return base / own
+    return None

@@ -1,0 +1,236 @@
+"""One run of a horizontal method on images, over the simulated network."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from securevfl.arrays import FloatArray, RealArray
+from securevfl.benchmarks.settings.horizontal import HorizontalSettings
+from securevfl.data.clients import dirichlet_split
+from securevfl.data.images import load_images
+from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.protocols.horizontal.accounting import FLOAT_BYTES, Round
+from securevfl.protocols.horizontal.blocks import Blocks
+from securevfl.protocols.horizontal.compressed import Compressed
+from securevfl.protocols.horizontal.compression import Compressor, Quantizer, TopK
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.handing import Sealed
+from securevfl.protocols.horizontal.methods import Method, method_named
+from securevfl.protocols.horizontal.programs import Scoring
+from securevfl.protocols.horizontal.settings import Settings
+from securevfl.protocols.horizontal.simulation import World, simulate_federation
+from securevfl.protocols.horizontal.uploads import Coding, Plain
+from securevfl.reports.horizontal import HorizontalRun
+
+FLOAT_BITS = 32
+DIGITS = 4
+BUCKET = 512  # entries that share a norm, as in QSGD's experiments
+TUNING_SEED = 1000
+"""Added to the seed where a learning rate is chosen: other clients, another start."""
+CODED = {"top-k": "fedavg", "fedpaq": "fedavg"}
+CHANGES = ("qsgd", "freezing", "unshared", "no-momentum")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    Attributes:
+        images: name of the set.
+        dirichlet: D.
+        method: as `Variant.of` takes it.
+        blocks: b.
+        learning_rate: η0.
+        seed: of the split, the start, who takes part and batches.
+        tuning: on training images alone, for so many rounds as a trial has.
+    """
+
+    images: str
+    dirichlet: float
+    method: str
+    blocks: int
+    learning_rate: float
+    seed: int
+    tuning: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in a journal."""
+        return "|".join(map(str, asdict(self).values()))
+
+    @property
+    def says(self) -> str:
+        """Which run it is, in a few words."""
+        what = "tuning " if self.tuning else ""
+        return f"{what}{self.images}, D = {self.dirichlet:g}, {self.method}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method as a task names it, with how its uploads travel.
+
+    Attributes:
+        method: of everyone.
+        compressor: of uploads; None where they travel as they are.
+        bits_share: what a number of an upload takes, over a float32, as the papers count.
+        shared: whether there is a shared block.
+    """
+
+    method: Method
+    compressor: Compressor | None
+    bits_share: float
+    shared: bool
+
+    @classmethod
+    def of(cls, text: str, settings: HorizontalSettings) -> "Variant":
+        """The variant of a name such as `fedbcgd`, `top-k`, `fedbcgd+:qsgd`, `fedbcgd:freezing`.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        name, *changes = text.split(":")
+        for change in changes:
+            if change not in CHANGES:
+                raise ConfigError(f"method = {text!r}: expected {', '.join(CHANGES)} after a colon")
+        method = method_named(CODED.get(name, name))
+        if method.momentum:
+            kept = 0.0 if "no-momentum" in changes else settings.momentum
+            method = replace(method, momentum=kept)
+        method = replace(method, freezes="freezing" in changes)
+        compressor: Compressor | None = None
+        bits_share = 1.0
+        if name == "top-k":
+            compressor, bits_share = TopK(settings.kept), settings.kept
+        elif name == "fedpaq" or "qsgd" in changes:
+            compressor = Quantizer(2 ** (settings.bits - 1) - 1, BUCKET)
+            bits_share = settings.bits / FLOAT_BITS
+        return cls(method, compressor, bits_share, "unshared" not in changes)
+
+    def counted(self, blocks: int) -> float:
+        """What the paper counts of an upload, in models."""
+        whole = 2.0 if self.method.corrects else 1.0
+        return whole * self.bits_share / (blocks if self.method.blockwise else 1)
+
+
+def planned_rounds(settings: HorizontalSettings, task: Task) -> int:
+    """Rounds of a task: what the budget allows, and no more than the settings do."""
+    if task.tuning:
+        return settings.tuning_rounds
+    counted = Variant.of(task.method, settings).counted(task.blocks)
+    return max(1, min(settings.max_rounds, int(settings.budget / counted)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """Images as clients train on them, and as the model is scored."""
+
+    inputs: FloatArray
+    labels: NDArray[np.int64]
+    test_inputs: FloatArray
+    test_labels: NDArray[np.int64]
+    classes: int
+
+
+@lru_cache(maxsize=2)
+def _images(name: str, rows: int, data_dir: Path | None, tuning_seed: int | None) -> _Scored:
+    images = load_images(name, data_dir=data_dir).first(rows)
+    if tuning_seed is not None:
+        images = images.for_tuning(np.random.default_rng(tuning_seed))
+    train, test = images.scaled()
+    return _Scored(train, images.train_labels, test, images.test_labels, images.classes)
+
+
+def run(
+    settings: HorizontalSettings,
+    data_dir: Path | None,
+    task: Task,
+    tell: Callable[[str, float, float], None],
+) -> HorizontalRun:
+    """Train, and score every so many rounds.
+
+    Raises:
+        ConfigError: a method, or numbers of clients and blocks, that cannot be.
+        DataError: no such images here.
+    """
+    # torch is an extra, and takes long to import.
+    from securevfl.models.flat_module import FlatModule, ModuleProblem  # noqa: PLC0415
+    from securevfl.models.lenet import lenet5  # noqa: PLC0415
+
+    tuning_seed = settings.seed + TUNING_SEED if task.tuning else None
+    scored = _images(task.images, settings.rows, data_dir, tuning_seed)
+    generator = np.random.default_rng(task.seed)
+    split = dirichlet_split(scored.labels, settings.clients, task.dirichlet, generator)
+    channels, side = scored.inputs.shape[1:3]
+    module = FlatModule(lenet5(channels, side, scored.classes, generator))
+    variant, rounds = Variant.of(task.method, settings), planned_rounds(settings, task)
+    cut = Blocks.equal if settings.cut == "equal" else Blocks.by_layers
+    federation = Federation(
+        variant.method,
+        Settings(
+            clients=settings.clients,
+            taking_part=settings.taking_part,
+            rounds=rounds,
+            learning_rate=task.learning_rate,
+            decay=settings.decay,
+            weight_decay=settings.weight_decay,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            seed=task.seed,
+        ),
+        cut(module.sizes, task.blocks, settings.shared_layers if variant.shared else ()),
+    )
+    begun = perf_counter()
+    accuracies: list[float] = []
+
+    def score(weights: RealArray) -> float:
+        accuracies.append(module.accuracy(weights, scored.test_inputs, scored.test_labels))
+        tell("training", len(accuracies) * settings.eval_every, rounds)
+        return accuracies[-1]
+
+    coding: Coding = Plain()
+    if variant.compressor is not None:
+        coding = Compressed(federation, variant.compressor)
+    spent: Sequence[Round] = ()
+    with threadpool_limits(1):
+        problems = [
+            ModuleProblem(module, scored.inputs[rows], scored.labels[rows]) for rows in split
+        ]
+        world = World(handing=Sealed(coding), scoring=Scoring(score, settings.eval_every))
+        with suppress(TrainingDiverged):
+            spent = simulate_federation(problems, federation, module.weights(), world).rounds
+    seconds = perf_counter() - begun
+    return _told(federation, task.seed, spent, len(scored.labels) / settings.clients, seconds)
+
+
+def _told(
+    federation: Federation, seed: int, spent: Sequence[Round], rows: float, seconds: float
+) -> HorizontalRun:
+    """What a run cost until each of its scorings; no scorings of one that diverged."""
+    blocks, clients = federation.blocks, federation.settings.taking_part
+    at = [index for index, each in enumerate(spent) if each.score is not None]
+
+    def until(costs: Sequence[float], unit: float) -> list[float]:
+        sums = np.cumsum(costs) / unit
+        return [round(float(sums[index]), DIGITS) for index in at]
+
+    model = blocks.parameters
+    return {
+        "seed": seed,
+        "rounds": [index + 1 for index in at],
+        "accuracies": [float(spent[index].score or 0.0) for index in at],
+        "counted": until([each.paper_floats for each in spent], model),
+        "uploaded": until([each.up_bytes for each in spent], FLOAT_BYTES * clients * model),
+        "downloaded": until([each.down_bytes for each in spent], FLOAT_BYTES * clients * model),
+        "gradients": until([each.gradients for each in spent], clients * rows),
+        "diverged": not spent,
+        "wall_s": seconds,
+        "parameters": model,
+        "shared_parameters": len(blocks.shared),
+    }

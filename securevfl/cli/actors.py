@@ -1,0 +1,100 @@
+"""`securevfl train --processes`: where the parties of a job live, beside this process."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from securevfl.cli import options
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+
+if TYPE_CHECKING:
+    from securevfl.data.tables import VerticalDataset
+    from securevfl.protocols.session.pad_store import PadPlaces
+    from securevfl.protocols.session.state import SessionState
+    from securevfl.training import TrainingResult
+
+
+@dataclass(frozen=True)
+class Actors:
+    """What the command line says of them.
+
+    Attributes:
+        beside: folder that the parties' files are relative to.
+        data_dir: where data sets by name are looked for first.
+        listen: HOST:PORT for TCP with TLS; None for Unix sockets.
+        restarts: how often at most all are started again.
+        processes: whether each party is a process.
+    """
+
+    beside: Path
+    data_dir: Path | None
+    listen: str | None
+    restarts: int
+    processes: bool
+
+    @property
+    def wanted(self) -> bool:
+        """Whether parties live outside of this process."""
+        return self.processes
+
+    def require_fit(self, *, ahead: bool) -> None:
+        """Check what they are asked for with.
+
+        Raises:
+            ConfigError: an option that has no meaning then.
+        """
+        if self.listen is not None and not self.processes:
+            raise ConfigError("--listen is for parties that are --processes")
+        if ahead and self.wanted:
+            raise ConfigError(
+                "--ahead makes pads in this process; the run that uses them may be --processes"
+            )
+
+    def models(self, result: "TrainingResult") -> list[Path]:
+        """Where actors have written their models."""
+        from securevfl.training import model_files
+
+        folder = result.job.output.directory
+        files = (model_files(name, each, folder) for name, each in result.outcomes.items())
+        return [path for paths in files for path in paths]
+
+    def train(
+        self,
+        job: Job,
+        dataset: "VerticalDataset",
+        session: "Mapping[str, SessionState]",
+        pads: "PadPlaces",
+        *,
+        progress: Callable[[int], None],
+        quiet: bool,
+    ) -> "TrainingResult":
+        """Train a job by actors, see `train_by_actors`."""
+        import platformdirs
+
+        from securevfl.actors.processes import ProcessHost
+        from securevfl.actors.training import Places, Supervision, train_by_actors
+
+        actors = max(len(dataset.parties), 1)
+        return train_by_actors(
+            job,
+            dataset,
+            ProcessHost(),
+            Places(
+                output=job.output.directory,
+                beside=self.beside,
+                guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
+                data_dir=self.data_dir,
+                pads=pads,
+                listen=self.listen,
+            ),
+            resume=session,
+            supervision=Supervision(
+                restarts=self.restarts,
+                progress=progress,
+                say=lambda line: None if quiet else options.say(f"securevfl: {line}"),
+                threads=max(len(os.sched_getaffinity(0)) // actors, 1),
+            ),
+        )

@@ -1,0 +1,156 @@
+"""One model of clients that each hold rows: FedBCGD, FedBCGD+ and what they are held against.
+
+    network = FlatModule(module)  # securevfl.models.flat_module, with torch
+    trained = train_horizontal(
+        module_problems(network, clients),
+        network.weights(),
+        Blocks.equal(network.sizes, 5, shared=["fc2", "fc3"]),
+        rounds=200,
+        score=lambda weights: network.accuracy(weights, test_inputs, test_labels),
+    )
+
+Server and clients run in this process, over the project's own channel and in virtual time. Who
+learns what: `HorizontalResult.learns`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from securevfl.arrays import RealArray
+from securevfl.errors import ConfigError
+from securevfl.protocols.horizontal.accounting import Round, Spent, spent, spent_to
+from securevfl.protocols.horizontal.blocks import Blocks
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.handing import Masked, Sealed
+from securevfl.protocols.horizontal.methods import Method, method_named
+from securevfl.protocols.horizontal.problem import ClientProblem
+from securevfl.protocols.horizontal.programs import Score, Scoring
+from securevfl.protocols.horizontal.settings import Settings
+from securevfl.protocols.horizontal.simulation import World, simulate_federation
+from securevfl.protocols.horizontal.uploads import Coding, Plain
+from securevfl.runtime.line import PRESETS, Line
+from securevfl.shown import Shown
+
+__all__ = [
+    "Blocks",
+    "ClientProblem",
+    "HorizontalResult",
+    "Masked",
+    "Method",
+    "method_named",
+    "train_horizontal",
+]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HorizontalResult(Shown):
+    """A federation at its end.
+
+    Attributes:
+        weights: θ, shape (p,).
+        rounds: what each round cost and came to.
+        federation: method, settings and blocks.
+        learns: who learns what, by role.
+    """
+
+    weights: RealArray
+    rounds: tuple[Round, ...]
+    federation: Federation
+    learns: Mapping[str, str]
+
+    @property
+    def spent(self) -> Spent:
+        """What all rounds cost together."""
+        return spent(self.rounds)
+
+    def spent_to(self, target: float) -> Spent | None:
+        """What it cost to the first score of at least `target`; None where none reached it."""
+        return spent_to(self.rounds, target)
+
+    @override
+    def shown(self) -> dict[str, object]:
+        """The last score, and costs in numbers of a model."""
+        all_spent, parameters = self.spent, len(self.weights)
+        scores = [each.score for each in self.rounds if each.score is not None]
+        return {
+            "method": self.federation.method.name,
+            "rounds": all_spent.rounds,
+            **({"score": f"{scores[-1]:.4g}"} if scores else {}),
+            "parameters": f"{parameters:,}",
+            "uploads as papers count": f"{all_spent.paper_floats / parameters:.4g} models a client",
+            "up": f"{all_spent.up_floats / parameters:.4g} models, {all_spent.up_bytes:,} bytes",
+            "down": f"{all_spent.down_floats / parameters:.4g} models, "
+            f"{all_spent.down_bytes:,} bytes",
+            "gradients": f"{all_spent.gradients:,}",
+        }
+
+
+def train_horizontal(
+    problems: Sequence[ClientProblem],
+    weights: RealArray,
+    blocks: Blocks | None = None,
+    method: str | Method = "fedbcgd",
+    *,
+    rounds: int,
+    taking_part: int = 10,
+    learning_rate: float = 0.1,
+    decay: float = 0.998,
+    weight_decay: float = 1e-3,
+    epochs: int = 5,
+    batch_size: int = 50,
+    seed: int = 0,
+    score: Score | None = None,
+    score_every: int = 1,
+    target: float | None = None,
+    uploads: Coding | Masked | None = None,
+    network: Line = PRESETS["lan"],
+) -> HorizontalResult:
+    """Train with a method of the family, in simulated time.
+
+    Args:
+        problems: of each of the M clients.
+        weights: θ before the first round, shape (p,), float32 or float64, which is kept.
+        blocks: that clients upload under FedBCGD; methods without blocks upload all of θ.
+        method: its name, or a description, as `dataclasses.replace(method_named("fedbcgd"),
+            momentum=0.0)` gives it.
+        rounds: R.
+        taking_part: m, clients a round.
+        learning_rate: η0 of clients.
+        decay: η of round i is η0·decay^i.
+        weight_decay: times θ, added to gradients.
+        epochs: E.
+        batch_size: rows of a client's step.
+        seed: of who takes part when, and of the order of rows.
+        score: of weights, at the server; the higher the better.
+        score_every: rounds between scorings.
+        target: training ends after the first score of at least this.
+        uploads: their coding, `Plain` by default, or `Masked` sums.
+        network: the line of every party.
+
+    Raises:
+        ConfigError: settings that cannot be, a blockwise method without blocks, a target without a
+            score.
+        PeerError: a client is gone or sent what does not fit.
+        TrainingDiverged: weights are no longer finite.
+    """
+    method = method_named(method) if isinstance(method, str) else method
+    if blocks is None and method.blockwise:
+        raise ConfigError(f"method {method.name!r} needs blocks")
+    settings = Settings(
+        clients=len(problems),
+        taking_part=taking_part,
+        rounds=rounds,
+        learning_rate=learning_rate,
+        decay=decay,
+        weight_decay=weight_decay,
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    federation = Federation(method, settings, blocks or Blocks.whole(len(weights)))
+    handing = uploads if isinstance(uploads, Masked) else Sealed(uploads or Plain())
+    world = World(network, handing, Scoring(score, score_every, target))
+    ended = simulate_federation(problems, federation, weights, world)
+    return HorizontalResult(ended.state.weights, ended.rounds, federation, handing.learns(method))

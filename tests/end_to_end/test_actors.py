@@ -1,0 +1,337 @@
+"""Parties as processes learn what the simulation learns, also where one of them is killed."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from securevfl.actors.processes import ProcessHandle, ProcessHost
+from securevfl.actors.task import ActorTask, Tell
+from securevfl.actors.training import Places, Supervision, train_by_actors
+from securevfl.cli.job_files import job_data
+from securevfl.data.sources import load
+from securevfl.errors import ConfigError, DataError, SecureVFLError
+from securevfl.job import Job, read_job
+from securevfl.protocols.session.state import SessionState
+from securevfl.training import Environment, TrainingResult, save_models, train
+from tests.end_to_end.commands import run, two_organizations
+
+Capture = pytest.CaptureFixture[str]
+LONG = 60.0  # seconds after which a test that waits has failed
+SETTINGS: dict[str, object] = {"rounds": 300, "batch_size": 64, "learning_rate": 0.1, "seed": 3}
+
+
+@dataclass
+class KillingHost(ProcessHost):
+    """Kills an actor, so many times, as soon as there is a file.
+
+    Attributes:
+        victim: which.
+        when: the file; of a state, that of a round.
+        times: how often.
+        rounds: of the state.
+    """
+
+    victim: str
+    when: Path
+    times: int = 1
+    rounds: int = 3
+    watching: list[threading.Thread] = field(default_factory=list)
+
+    @override
+    def start(self, task: ActorTask, tell: Tell) -> ProcessHandle:
+        handle = super().start(task, tell)
+        if task.name == self.victim and len(self.watching) < self.times:
+            self.watching.append(threading.Thread(target=self._kill, args=(handle,)))
+            self.watching[-1].start()
+        return handle
+
+    def _kill(self, handle: ProcessHandle) -> None:
+        deadline = time.monotonic() + LONG
+        while not self._is_time() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        handle.process.kill()
+
+    def _is_time(self) -> bool:
+        if not self.when.name.endswith(".state"):
+            return self.when.exists()
+        with contextlib.suppress(DataError):
+            return SessionState.load(self.when).rounds >= self.rounds
+        return False
+
+
+def job_of(**sections: dict[str, object]) -> Job:
+    settings = {"dataset": "breast_cancer", **SETTINGS, **sections.pop("job", {})}
+    output: dict[str, object] = {"checkpoint_every": 1, **sections.pop("output", {})}
+    return Job.of(job=settings, output=output, **sections)
+
+
+def places_of(folder: Path, listen: str | None = None) -> Places:
+    return Places(folder / "models", folder, folder / "guard", listen=listen)
+
+
+def in_one_process(job: Job, folder: Path) -> TrainingResult:
+    dataset = job_data(job, folder, None)
+    result = train(job, dataset, Environment(guard_directory=folder / "another guard"))
+    save_models(result, folder / "expected")
+    return result
+
+
+def require_same(result: TrainingResult, expected: TrainingResult, folder: Path) -> None:
+    """Model files byte for byte, and scores; the mean loss is of the rounds since a restart."""
+    for name in expected.outcomes:
+        model, twin = (folder / each / f"{name}.safetensors" for each in ("models", "expected"))
+        assert model.read_bytes() == twin.read_bytes()
+    score, twin_score = (
+        replace(each.scores[-1], training_loss=None) for each in (result, expected)
+    )
+    assert score == twin_score
+    assert result.rounds == expected.rounds
+    assert result.status == expected.status
+    left = {path.name for path in (folder / "models").iterdir()}
+    assert left <= {
+        f"{name}.{end}"
+        for name in expected.outcomes
+        for end in ("safetensors", "state", "state.before")
+    }
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_a_killed_party_changes_nothing(tmp_path: Path) -> None:
+    """Own files, TLS, and a feature party that dies on the way."""
+    text = Path(two_organizations()).read_text(encoding="utf-8")
+    settings = "rounds = 300\nbatch_size = 64\nlearning_rate = 0.1\n[output]\ncheckpoint_every = 1"
+    text = text.replace("ckks", "plain").replace("rounds = 30", settings)
+    Path("job.toml").write_text(text, encoding="utf-8")
+    job, said = read_job(Path("job.toml")), list[str]()
+    result = train_by_actors(
+        job,
+        job_data(job, tmp_path, None),
+        KillingHost("shop", tmp_path / "models" / "shop.state"),
+        places_of(tmp_path, listen="127.0.0.1:0"),
+        supervision=Supervision(say=said.append),
+    )
+    require_same(result, in_one_process(job, tmp_path), tmp_path)
+    (line,) = said
+    assert line.startswith("shop is gone (killed by signal 9): all go on after ")
+    assert line.endswith(" rounds, restart 1 of 3")
+    assert 0 < result.rounds_before < 300
+    assert result.costs().total_s > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
+@pytest.mark.parametrize(
+    ("sections", "victim"),
+    [
+        ({"exchange": {"scheme": "plain"}}, "party1"),
+        ({"exchange": {"scheme": "plain"}}, "party2"),
+        ({"exchange": {"scheme": "masked"}, "job": {"parties": 3}}, "party3"),
+        (
+            {"exchange": {"scheme": "bfv"}, "job": {"rounds": 20, "allow_label_leak": True}},
+            "party1",
+        ),
+        ({"job": {"algorithm": "ftl", "rounds": 60}}, "party2"),
+    ],
+)
+def test_any_party_of_any_exchange_may_die(
+    sections: dict[str, dict[str, object]], victim: str, tmp_path: Path
+) -> None:
+    job, said = job_of(**sections), list[str]()
+    host = KillingHost(victim, tmp_path / "models" / f"{victim}.state")
+    result = train_by_actors(
+        job,
+        load("breast_cancer", parties=job.job.parties),
+        host,
+        places_of(tmp_path),
+        supervision=Supervision(say=said.append),
+    )
+    require_same(result, in_one_process(job, tmp_path), tmp_path)
+    assert len(said) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
+@pytest.mark.parametrize("victim", ["server", "party1"])
+def test_a_job_that_keeps_no_state_starts_again(victim: str, tmp_path: Path) -> None:
+    settings: dict[str, object] = {"algorithm": "fdml", "rounds": 60}
+    job, said = job_of(job=settings, fdml={"staleness": 0}), list[str]()
+    host = KillingHost(victim, tmp_path / "models" / "party1.safetensors")
+    result = train_by_actors(
+        job,
+        load("breast_cancer"),
+        host,
+        places_of(tmp_path),
+        supervision=Supervision(say=said.append),
+    )
+    require_same(result, in_one_process(job, tmp_path), tmp_path)
+    assert said == [f"{victim} is gone (killed by signal 9): all start again, restart 1 of 3"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
+def test_what_is_counted_once_is_not_released_again(tmp_path: Path) -> None:
+    job = job_of(exchange={"scheme": "dp"}, privacy={"noise_multiplier": 4.0})
+    host = KillingHost("party2", tmp_path / "models" / "party2.safetensors")
+    with pytest.raises(ConfigError, match=r"party2 is gone .*: it is not started again: exchange"):
+        train_by_actors(job, load("breast_cancer"), host, places_of(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
+def test_one_that_always_dies_ends_the_job(tmp_path: Path) -> None:
+    job = job_of(job={"rounds": 100_000})
+    host = KillingHost("party1", tmp_path / "models" / "party2.state", times=2)
+    with pytest.raises(SecureVFLError, match=r"party1 is gone .*, after 1 restarts"):
+        train_by_actors(
+            job,
+            load("breast_cancer"),
+            host,
+            places_of(tmp_path),
+            supervision=Supervision(restarts=1),
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
+def test_labels_that_all_have_come_from_the_label_partys_file(tmp_path: Path) -> None:
+    text = Path(two_organizations()).read_text(encoding="utf-8").replace("ckks", "plain")
+    Path("job.toml").write_text(
+        text.replace("[job]", "[job]\nalgorithm = 'fdml'\nbatch_size = 32")
+        + "\n[fdml]\nstaleness = 0\n",
+        encoding="utf-8",
+    )
+    job = read_job(Path("job.toml"))
+    result = train_by_actors(job, job_data(job, tmp_path, None), ProcessHost(), places_of(tmp_path))
+    expected = in_one_process(job, tmp_path)
+    for name in expected.outcomes:
+        model, twin = (tmp_path / each / f"{name}.safetensors" for each in ("models", "expected"))
+        assert model.read_bytes() == twin.read_bytes()
+    assert result.rounds == expected.rounds
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_a_party_that_cannot_open_its_data_is_named(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = two_organizations()
+
+    def start(host: ProcessHost, task: ActorTask, tell: Tell) -> ProcessHandle:
+        Path("shop.csv").unlink(missing_ok=True)
+        return ProcessHandle(task, tell)
+
+    monkeypatch.setattr(ProcessHost, "start", start)
+    assert run("train", job, "--processes", "--quiet") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("securevfl: error: shop: ")
+    assert error.endswith("shop.csv: cannot be read (No such file or directory)")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
+def test_a_port_that_is_taken(capsys: Capture) -> None:
+    job = two_organizations()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run("train", job, "--processes", "--listen", f"127.0.0.1:{port}", "--quiet") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == (
+        f"securevfl: error: bank: tcp:127.0.0.1:{port}: cannot listen there "
+        "(Address already in use)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--listen", "127.0.0.1:0"), "--listen is for parties that are --processes"),
+        (("--processes", "--listen", "here"), "'here': expected HOST:PORT"),
+        (("--processes", "--ahead"), "--ahead makes pads in this process"),
+    ],
+)
+@pytest.mark.usefixtures("clean_place")
+def test_options_that_have_no_meaning(
+    arguments: tuple[str, ...], told: str, capsys: Capture
+) -> None:
+    assert run("train", two_organizations(), *arguments) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
+    """No process and no socket is left, and the command line says how it goes on."""
+    Path("job.toml").write_text(
+        "[job]\ndataset = 'breast_cancer'\nrounds = 1000000\n[output]\ncheckpoint_every = 1\n",
+        encoding="utf-8",
+    )
+    ended, _ = _ends_when(
+        lambda process: process.send_signal(signal.SIGINT), tmp_path, expected=130
+    )
+    assert ended[-1] == "securevfl: interrupted"
+    assert any("rounds it goes on with: securevfl train job.toml" in line for line in ended)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
+def test_actors_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    Path("job.toml").write_text(
+        "[job]\ndataset = 'breast_cancer'\nrounds = 1000000\n[output]\ncheckpoint_every = 1\n",
+        encoding="utf-8",
+    )
+    _ends_when(subprocess.Popen.kill, tmp_path, expected=-signal.SIGKILL)
+
+
+def _ends_when(
+    end: Callable[["subprocess.Popen[str]"], None], folder: Path, expected: int
+) -> tuple[list[str], Mapping[int, str]]:
+    """What a job of processes says that is ended in its midst, and that nobody is left of it."""
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+    (folder / "tmp").mkdir()
+    command = [sys.executable, "-m", "securevfl", "train", "job.toml", "--processes"]
+    process = subprocess.Popen(  # noqa: S603
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
+    )
+    deadline = time.monotonic() + LONG
+    while not (folder / "models" / "party2.state.before").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    children = _children(process.pid)
+    assert len(children) == 2
+    end(process)
+    _, told = process.communicate(timeout=LONG)
+    assert process.returncode == expected
+    while left := [pid for pid in children if _lives(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+    if expected > 0:
+        assert not list((folder / "tmp").iterdir())
+        assert not (folder / "models" / ".actors").exists()
+    return told.splitlines(), children
+
+
+def _children(parent: int) -> dict[int, str]:
+    found = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            text = status.read_text(encoding="utf-8")
+            if f"\nPPid:\t{parent}\n" in text:
+                found[int(status.parent.name)] = text
+    return found
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False

@@ -1,0 +1,236 @@
+"""`bench horizontal` on scikit-learn's digits: few clients, few rounds."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from securevfl.benchmarks import horizontal as table
+from securevfl.benchmarks import horizontal_run as one_run
+from securevfl.benchmarks.horizontal import horizontal, work_of
+from securevfl.benchmarks.horizontal_run import Task, Variant, planned_rounds, run
+from securevfl.benchmarks.journal import Journal
+from securevfl.benchmarks.settings.horizontal import HorizontalSettings
+from securevfl.data.images import load_images
+from securevfl.errors import ConfigError
+from securevfl.interrupts import Interrupted
+from securevfl.reports.horizontal import HorizontalRow, HorizontalRun
+
+SMALL = HorizontalSettings(
+    methods=("fedavg", "fedbcgd"),
+    images=("digits",),
+    rows=300,
+    dirichlet=(0.6,),
+    clients=6,
+    taking_part=2,
+    blocks=(2,),
+    learning_rate=(0.1,),
+    max_rounds=2,
+    tuning_rounds=1,
+    eval_every=1,
+    repeats=1,
+    workers=1,
+)
+
+
+def quiet(what: str, done: float, total: float) -> None:
+    del what, done, total
+
+
+def trained(settings: HorizontalSettings, method: str, blocks: int = 1) -> HorizontalRun:
+    task = Task("digits", 0.6, method, blocks, settings.learning_rate[0], 0)
+    return run(settings, None, task, quiet)
+
+
+def test_training_learns_and_repeats_to_what_rounding_allows() -> None:
+    settings = replace(
+        SMALL, rows=400, taking_part=3, max_rounds=10, eval_every=5, batch_size=10, momentum=0.5
+    )
+    learned = trained(settings, "fedbcgd", 3)
+    assert learned["rounds"] == [5, 10]
+    assert learned["accuracies"][-1] > 0.3  # a guess: 0.1
+    assert learned["gradients"] == pytest.approx([5, 10], rel=0.01)
+    again = trained(replace(settings, max_rounds=5), "fedbcgd", 3)
+    assert again["accuracies"] == pytest.approx(learned["accuracies"][:1], abs=0.02)
+    assert again["uploaded"] == pytest.approx(learned["uploaded"][:1])
+
+
+@pytest.mark.parametrize(
+    ("method", "counted", "share"),
+    [
+        ("fedavg", 1, 1),
+        ("scaffold", 2, 2),
+        ("fedbcgd", 0.5, 0.5 + 0.5 * 850 / 62006),
+        ("fedbcgd+", 1, 1 + 850 / 62006),
+        ("fedbcgd:unshared", 0.5, 0.5),
+        ("fedpaq", 0.25 * (1 + 4 / 512), 0.25 * (1 + 4 / 512)),
+        ("fedbcgd:qsgd", 0.125 * (1 + 4 / 512), 0.125 * (1 + 4 / 512 + 850 / 62006)),
+        ("top-k", 0.1 * 1.5, 0.1 * 1.5),
+    ],
+)
+def test_uploads_are_counted_as_the_paper_does_and_truly(
+    method: str, counted: float, share: float
+) -> None:
+    settings = replace(SMALL, rows=60, max_rounds=1)
+    found = trained(settings, method, 2)
+    # One channel in place of three.
+    assert found["parameters"] == 62006 - 300
+    assert found["counted"] == [pytest.approx(counted, rel=0.01)]
+    # Messages have headers.
+    assert found["uploaded"] == [pytest.approx(share, rel=0.01)]
+    assert found["downloaded"] == [
+        pytest.approx(2 if method in {"scaffold", "fedbcgd+"} else 1, rel=0.01)
+    ]
+
+
+def test_variance_reduction_takes_twice_the_gradients() -> None:
+    settings = replace(SMALL, rows=60, max_rounds=1)
+    assert trained(settings, "fedbcgd+", 2)["gradients"] == [pytest.approx(2)]
+
+
+def test_changes_of_a_method_are_those_of_figure_5() -> None:
+    whole = Variant.of("fedbcgd", SMALL)
+    assert Variant.of("fedbcgd:freezing", SMALL).method == replace(whole.method, freezes=True)
+    assert Variant.of("fedbcgd:no-momentum", SMALL).method == replace(whole.method, momentum=0.0)
+    assert whole.method.momentum == SMALL.momentum == 0.8
+    assert (whole.shared, Variant.of("fedbcgd:unshared", SMALL).shared) == (True, False)
+    with pytest.raises(ConfigError, match="'fedbcgd:slow': expected qsgd, freezing"):
+        Variant.of("fedbcgd:slow", SMALL)
+    with pytest.raises(ConfigError, match="'fedsgd'"):
+        Variant.of("fedsgd", SMALL)
+
+
+def test_a_run_ends_where_its_budget_does() -> None:
+    settings = replace(SMALL, budget=20.0, max_rounds=50)
+    rounds = {
+        method: planned_rounds(settings, Task("digits", 0.6, method, 5, 0.1, 0))
+        for method in ("fedavg", "scaffold", "fedbcgd", "fedbcgd+")
+    }
+    assert rounds == {"fedavg": 20, "scaffold": 10, "fedbcgd": 50, "fedbcgd+": 50}
+    trial = Task("digits", 0.6, "fedavg", 1, 0.1, 0, tuning=True)
+    assert planned_rounds(settings, trial) == 1
+
+
+def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = replace(SMALL, learning_rate=(0.03, 0.1, 0.3), repeats=2)
+    images = load_images("digits").first(300)
+    told: list[tuple[Task, int]] = []
+
+    def made_up(_settings: object, _place: object, task: Task, _tell: object) -> HorizontalRun:
+        tuning_seed = settings.seed + one_run.TUNING_SEED if task.tuning else None
+        scored = one_run._images("digits", 300, None, tuning_seed)
+        told.append((task, len(scored.test_labels)))
+        return a_run(task.seed, [1.0 - abs(task.learning_rate - 0.1)] if task.tuning else [0.5])
+
+    monkeypatch.setattr(table, "run", made_up)
+    rows = horizontal(settings)
+    assert [row["learning_rate"] for row in rows] == [0.1, 0.1]
+    trials = [(task, scored) for task, scored in told if task.tuning]
+    runs = [(task, scored) for task, scored in told if not task.tuning]
+    assert len(trials) == 2 * 3
+    assert {scored for _, scored in trials} == {len(images.train) // 5}
+    assert {scored for _, scored in runs} == {len(images.test)}
+    assert not {task.seed for task, _ in trials} & {task.seed for task, _ in runs}
+
+
+def a_run(
+    seed: int, accuracies: Sequence[float], counted: float = 1.0, diverged: bool = False
+) -> HorizontalRun:
+    places = range(1, len(accuracies) + 1)
+    return {
+        "seed": seed,
+        "rounds": [5 * place for place in places],
+        "accuracies": list(accuracies),
+        "counted": [counted * place for place in places],
+        "uploaded": [2 * counted * place for place in places],
+        "downloaded": [5.0 * place for place in places],
+        "gradients": [5.0 * place for place in places],
+        "diverged": diverged,
+        "wall_s": 1.0,
+        "parameters": 100,
+        "shared_parameters": 10,
+    }
+
+
+def test_medians_take_runs_without_the_target_as_the_longest() -> None:
+    short, long, never = [0.1, 0.8], [0.1, 0.2, 0.3, 0.9], [0.1, 0.2]
+    settings = replace(SMALL, target_accuracy=0.8)
+    cell = ("digits", 0.6, "fedavg", 1)
+
+    def row_of(*runs: Sequence[float]) -> HorizontalRow:
+        made = [a_run(seed, accuracies) for seed, accuracies in enumerate(runs)]
+        return table._row(settings, cell, 0.1, made, ())
+
+    of_all = row_of(short, long, never)
+    assert (of_all["reached"], of_all["rounds_to_target"], of_all["repeats"]) == (2, 20, 3)
+    assert row_of(short, never, never)["rounds_to_target"] is None
+    assert row_of(short)["uploaded_to_target"] == 4
+    half = a_run(0, short, counted=0.25)
+    beside = table._row(settings, ("digits", 0.6, "fedbcgd", 5), 0.1, [half], [of_all])
+    assert (beside["fewer_counted"], beside["fewer_uploaded"]) == (8, 8)
+    other_split = table._row(settings, ("digits", 0.1, "fedbcgd", 5), 0.1, [half], [of_all])
+    assert other_split["fewer_counted"] is None
+
+
+def test_what_diverged_is_never_the_best_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(SMALL, methods=("fedavg",), learning_rate=(0.1, 5.0))
+
+    def made_up(_settings: object, _place: object, task: Task, _tell: object) -> HorizontalRun:
+        fast = task.learning_rate > 1
+        return a_run(task.seed, [0.9 if fast else 0.2], diverged=fast)
+
+    monkeypatch.setattr(table, "run", made_up)
+    assert [row["learning_rate"] for row in horizontal(settings)] == [0.1]
+
+
+def test_divergence_ends_a_run_and_is_told() -> None:
+    settings = replace(SMALL, learning_rate=(1e6,), max_rounds=30)
+    found = trained(settings, "fedavg")
+    assert found["diverged"]
+    row = table._row(settings, ("digits", 0.6, "fedavg", 1), 1e6, [found], ())
+    assert (row["final_accuracy"], row["rounds"], row["rounds_to_target"]) == (0, 0, None)
+
+
+def test_an_interrupt_keeps_rows_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SMALL, repeats=2)
+    calls: list[Task] = []
+
+    def made_up(_settings: object, _place: object, task: Task, _tell: object) -> HorizontalRun:
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(task)
+        return a_run(task.seed, [0.5])
+
+    monkeypatch.setattr(table, "run", made_up)
+    journal = Journal(tmp_path, work_of(settings))
+    with pytest.raises(Interrupted) as cut:
+        horizontal(settings, journal=journal)
+    assert [row["repeats"] for row in cut.value.rows] == [2, 1]
+    assert cut.value.missing == ("1 of 4 runs",)
+    before = list(calls)
+    calls.clear()
+    rows = horizontal(settings, journal=journal)
+    assert [row["repeats"] for row in rows] == [2, 2]
+    assert len(calls) == 1
+    assert calls[0] not in before
+    assert journal.done() == {}
+    json.dumps(rows, allow_nan=False)
+
+
+def test_a_method_without_blocks_has_one_row_whatever_the_blocks() -> None:
+    settings = replace(SMALL, methods=("fedavg", "fedbcgd"), blocks=(1, 2))
+    cells = table._cells(settings)
+    assert [(method, blocks) for _, _, method, blocks in cells] == [
+        ("fedavg", 1), ("fedbcgd", 1), ("fedbcgd", 2),
+    ]  # fmt: skip
+
+
+def test_blocks_that_do_not_divide_the_clients_of_a_round_are_refused() -> None:
+    with pytest.raises(ConfigError, match="divisor of taking_part"):
+        trained(replace(SMALL, rows=60), "fedbcgd", 3)

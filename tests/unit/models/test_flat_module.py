@@ -1,0 +1,128 @@
+"""A torch module as one vector, and clients' rows under it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from securevfl.arrays import RealArray
+from securevfl.errors import ConfigError
+from securevfl.models.flat_module import FlatModule, ModuleProblem, module_problems
+
+ROWS = 6
+
+
+def small(dtype: torch.dtype = torch.float64) -> nn.Module:
+    """Two layers for rows of three, of which one parameter is not trained."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    generator = torch.Generator().manual_seed(5)
+    for each in network.parameters():
+        each.data = torch.randn(each.shape, generator=generator)
+    network[0].bias.requires_grad_(False)
+    return network.to(dtype)
+
+
+def data(dtype: type = np.float64) -> tuple[RealArray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    return rng.standard_normal((ROWS, 3)).astype(dtype), rng.integers(0, 2, ROWS)
+
+
+def test_gradients_are_the_mean_loss_s_in_the_order_of_parameters() -> None:
+    inputs, labels = data()
+    flat = FlatModule(small())
+    problem = ModuleProblem(flat, inputs, labels)
+    assert flat.sizes == {"0.weight": 12, "2.weight": 8, "2.bias": 2}
+    weights = np.random.default_rng(3).standard_normal(22)
+    rows = np.array([0, 3, 4])
+    found = problem.gradient(weights, rows).copy()
+    for place in range(22):
+        moved = np.eye(22)[place] * 1e-6
+        losses = []
+        for at in (weights + moved, weights - moved):
+            scores = torch.tensor(flat.predict(at, inputs[rows]))
+            losses.append(nn.functional.cross_entropy(scores, torch.tensor(labels[rows])).item())
+        assert found[place] == pytest.approx((losses[0] - losses[1]) / 2e-6, abs=1e-7)
+    # Nothing of the call before is left in the next.
+    np.testing.assert_array_equal(problem.gradient(weights, rows), found)
+    assert problem.rows == ROWS
+
+
+def test_the_module_moves_with_weights_and_the_dtype_stays() -> None:
+    module = small(torch.float32)
+    flat = FlatModule(module)
+    start = flat.weights()
+    assert start.dtype == np.float32
+    goal = np.arange(22, dtype=np.float32)
+    flat.load(goal)
+    np.testing.assert_array_equal(module.state_dict()["2.bias"].numpy(), [20, 21])
+    np.testing.assert_array_equal(flat.weights(), goal)
+    assert start[0] != 0  # a copy
+    goal.flags.writeable = False
+    problem = ModuleProblem(flat, *data(np.float32))
+    assert problem.gradient(goal, np.arange(2)).dtype == np.float32
+
+
+def test_accuracy_is_how_often_the_largest_score_is_the_label_s() -> None:
+    inputs, _ = data()
+    flat = FlatModule(small())
+    best = flat.predict(flat.weights(), inputs).argmax(axis=1)
+    assert flat.accuracy(flat.weights(), inputs, best) == 1
+    best[0] = 1 - best[0]
+    assert flat.accuracy(flat.weights(), inputs, best) == pytest.approx(5 / 6)
+
+
+def test_clients_share_one_module_and_a_loss_of_one_s_own_is_taken() -> None:
+    inputs, _ = data()
+    targets = np.random.default_rng(4).standard_normal((ROWS, 2))
+    flat = FlatModule(small(), nn.functional.mse_loss)
+    first, second = module_problems(flat, [(inputs[:2], targets[:2]), (inputs[2:], targets[2:])])
+    whole = ModuleProblem(flat, inputs, targets)
+    weights = flat.weights()
+    mean = 2 / 6 * first.gradient(weights, np.arange(2)).copy()
+    mean += 4 / 6 * second.gradient(weights, np.arange(4)).copy()
+    np.testing.assert_allclose(whole.gradient(weights, np.arange(6)), mean, atol=1e-12)
+
+
+class Mixed(nn.Module):
+    """Of two precisions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(2, 2)
+        self.other = nn.Linear(2, 2).to(torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FlatModule(nn.ReLU()), "expected some"),
+        (lambda: FlatModule(Mixed()), "all float32 or all float64"),
+        (lambda: FlatModule(small().to(torch.float16)), "all float32 or all float64"),
+        (lambda: FlatModule(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))), "batch norm"),
+        (lambda: ModuleProblem(FlatModule(small()), *data(np.float32)), "inputs of float32"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1][1:]), "6 rows, 5 targets"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0][:0], data()[1][:0]), "0 rows"),
+        (
+            lambda: ModuleProblem(
+                FlatModule(nn.Sequential(small(), nn.Dropout(0.9), nn.Linear(2, 64).double())),
+                *data(),
+            ),
+            "leave out dropout",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_by_clients_is_refused(
+    make: Callable[[], object], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+def test_weights_of_another_precision_or_length_are_not_rounded_in_silence() -> None:
+    flat = FlatModule(small(torch.float32))
+    with pytest.raises(TypeError):
+        flat.load(np.zeros(22))
+    with pytest.raises(ValueError, match="broadcast"):
+        flat.load(np.zeros(21, np.float32))

@@ -1,0 +1,240 @@
+"""Connections between actors: exactly the peers that were introduced, whole frames, and an end."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.actors.certificates import Encrypted, Identity
+from securevfl.actors.link import Link
+from securevfl.actors.links import Links
+from securevfl.actors.task import Peer
+from securevfl.errors import (
+    ConfigError,
+    PeerError,
+    PeerNotTrusted,
+    PeerUnreachable,
+    PeerViolation,
+)
+from securevfl.protocols.vertical.fdml_server import PushedPredictions
+from securevfl.runtime.real import RealChannel
+
+NAMES = ("bank", "shop", "telco")
+ANY_PORT = "tcp:127.0.0.1:0"
+
+
+def address_of(kind: str, folder: Path, name: str) -> str:
+    return f"unix:{folder / name}" if kind == "unix" else ANY_PORT
+
+
+@contextmanager
+def listening(
+    kind: str, folder: Path, names: tuple[str, ...] = NAMES
+) -> Iterator[dict[str, Links]]:
+    links = {name: Links(name, address_of(kind, folder, name)) for name in names}
+    try:
+        yield links
+    finally:
+        for each in links.values():
+            each.close()
+
+
+def connect_all(links: Mapping[str, Links]) -> dict[str, PeerError]:
+    """Connect all with all, each on its own thread; their errors."""
+    found: dict[str, PeerError] = {}
+
+    def connect(name: str) -> None:
+        others = {other: each.peer for other, each in links.items() if other != name}
+        try:
+            links[name].connect(others, seconds=2.0)
+        except PeerError as error:
+            found[name] = error
+
+    threads = [threading.Thread(target=connect, args=(name,)) for name in links]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return found
+
+
+async def talk(links: Mapping[str, Links], rows: int) -> None:
+    """Everybody sends everybody three messages, and takes what comes."""
+    loop = asyncio.get_running_loop()
+
+    async def one(name: str) -> None:
+        others = sorted(set(links) - {name})
+        channel = RealChannel(
+            name,
+            others,
+            job_hash=bytes(32),
+            loop=loop,
+            carry=links[name].carry,
+            poll=links[name].poll,
+        )
+        links[name].begin(channel)
+        for step in range(3):
+            for other in others:
+                await channel.send(other, PushedPredictions(step, np.full((rows, 1), step)))
+            for other in others:
+                _, message = await channel.receive([other], PushedPredictions, step)
+                assert np.array_equal(message.values, np.full((rows, 1), step))
+        links[name].end()
+
+    await asyncio.gather(*map(one, links))
+
+
+@pytest.mark.parametrize("rows", [1, 300_000])
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_everybody_hears_everybody(kind: str, rows: int, tmp_path: Path) -> None:
+    """Also of messages that are far longer than what a socket takes at once."""
+    with listening(kind, tmp_path) as links:
+        assert not connect_all(links)
+        asyncio.run(talk(links, rows))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_nobody_else_gets_in(kind: str, tmp_path: Path) -> None:
+    """Neither a stranger beforehand, nor anybody once all are there; the peers do."""
+    with listening(kind, tmp_path, ("bank", "shop")) as links, ExitStack() as stack:
+        stranger = stack.enter_context(_connected(links["shop"].peer))
+        stranger.sendall(b"\x06\x00\x00\x00mallory")
+        assert not connect_all(links)
+        assert _is_closed(stranger)
+        with pytest.raises(OSError, match=r"refused|No such file"):
+            stack.enter_context(_connected(links["shop"].peer))
+
+
+@contextmanager
+def _connected(peer: Peer) -> Iterator[socket.socket]:
+    kind, _, place = peer.address.partition(":")
+    host, _, port = place.rpartition(":")
+    with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as end:
+        end.connect(place if kind == "unix" else (host, int(port)))
+        end.settimeout(20)
+        yield end
+
+
+def _is_closed(end: socket.socket) -> bool:
+    """Whether the other end says nothing but perhaps an alert, and closes."""
+    try:
+        while end.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_a_peer_with_another_certificate_is_refused(tmp_path: Path) -> None:
+    """It says the right name and knows whom to call: its certificate is not the introduced one."""
+    with listening("tcp", tmp_path, ("bank", "shop")) as links:
+        introduced = replace(links["bank"].peer, certificate=Identity("bank").certificate)
+        found: list[PeerError] = []
+
+        def shop() -> None:
+            try:
+                links["shop"].connect({"bank": introduced}, seconds=1.0)
+            except PeerError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=shop)
+        thread.start()
+        with pytest.raises(PeerNotTrusted, match="shop at tcp:"):
+            links["bank"].connect({"shop": links["shop"].peer})
+        thread.join()
+    (error,) = found
+    assert isinstance(error, PeerNotTrusted)
+    assert "bank did not connect in 1 s; refused: " in str(error)
+
+
+def test_whoever_answers_with_another_certificate_is_refused(tmp_path: Path) -> None:
+    with listening("tcp", tmp_path, ("bank", "shop")) as links:
+        bank, shop = (links[name].peer for name in ("bank", "shop"))
+        waiting = threading.Thread(target=lambda: _in_vain(links["shop"], bank))
+        waiting.start()
+        introduced = replace(shop, certificate=Identity("shop").certificate)
+        with pytest.raises(PeerNotTrusted, match="shop at tcp:"):
+            links["bank"].connect({"shop": introduced})
+        waiting.join()
+
+
+def _in_vain(links: Links, bank: Peer) -> None:
+    with pytest.raises(PeerError, match="bank did not connect"):
+        links.connect({"bank": bank}, seconds=0.5)
+
+
+def test_a_peer_is_not_taken_for_another_peer() -> None:
+    """Both certificates are trusted; that of one does not pass for the other's."""
+    bank, shop, telco = (Identity(name) for name in NAMES)
+    ours = Encrypted(bank.context([shop.certificate, telco.certificate], server=True), server=True)
+    theirs = Encrypted(shop.context([bank.certificate], server=False), server=False)
+    data, over = b"", False
+    while not over:
+        data, _ = theirs.shake_hands(data)
+        data, over = ours.shake_hands(data)
+    ours.require(shop.certificate, "shop")
+    with pytest.raises(PeerNotTrusted, match="telco"):
+        ours.require(telco.certificate, "telco")
+
+
+def test_without_a_certificate_nobody_gets_in() -> None:
+    bank, shop = Identity("bank"), Identity("shop")
+    context = shop.context([bank.certificate], server=False)
+    bare = type(context)(context.protocol)
+    bare.check_hostname = False
+    bare.load_verify_locations(cadata=bank.certificate)
+    ours = Encrypted(bank.context([shop.certificate], server=True), server=True)
+    theirs = Encrypted(bare, server=False)
+    data, _ = theirs.shake_hands(b"")
+    data, _ = ours.shake_hands(data)
+    data, _ = theirs.shake_hands(data)
+    with pytest.raises(PeerNotTrusted, match="no TLS connection"):
+        ours.shake_hands(data)
+
+
+def test_a_frame_that_is_too_long_is_not_waited_for() -> None:
+    one, other = socket.socketpair()
+    link = Link(other, max_frame_bytes=100)
+    link.begin()
+    one.sendall(b"\x65\x00\x00\x00")
+    with pytest.raises(PeerViolation, match="a frame of 101 bytes, at most 100 accepted"):
+        list(link.arrived())
+    one.close()
+    link.close()
+
+
+def test_whoever_is_gone_is_noticed() -> None:
+    one, other = socket.socketpair()
+    link = Link(other)
+    link.begin()
+    one.sendall(b"\x03\x00\x00\x00abc\x02\x00")
+    assert list(link.arrived()) == [b"abc"]
+    one.close()
+    with pytest.raises(PeerUnreachable, match="closed the connection"):
+        list(link.arrived())
+    with pytest.raises(PeerUnreachable, match="closed the connection"):
+        link.send(b"hello")
+    link.close()
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_an_address_that_is_taken(kind: str, tmp_path: Path) -> None:
+    with listening(kind, tmp_path, ("bank",)) as links:
+        taken = links["bank"].peer.address
+        with pytest.raises(ConfigError, match="cannot listen there"):
+            Links("shop", taken)
+
+
+def test_a_peer_that_never_comes(tmp_path: Path) -> None:
+    with (
+        listening("unix", tmp_path, ("bank", "shop")) as links,
+        pytest.raises(PeerUnreachable, match=r"bank did not connect in 0.05 s"),
+    ):
+        links["shop"].connect({"bank": links["bank"].peer}, seconds=0.05)
