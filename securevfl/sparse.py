@@ -59,9 +59,6 @@ class SparseRows(Shown):
     scale: FloatArray | None = None
     constant: bool = False
 
-    # No operator of numpy's takes this for an array of one object.
-    __array_ufunc__ = None
-
     def __post_init__(self) -> None:
         """Check what can be checked without reading the cells; products check these."""
         if self.pointers.dtype != np.int64 or self.pointers.ndim != 1 or not len(self.pointers):
@@ -301,11 +298,13 @@ class SparseRows(Shown):
         yield np.ones(int(self.constant))
 
     def lengths(self) -> FloatArray:
-        """Euclidean lengths of rows, shape (rows,); never less than they are but by rounding."""
+        """Euclidean lengths of rows, shape (rows,), rounded up: noise is sized by them."""
         squares: FloatArray = np.empty(len(self))
         empty = np.zeros(self.columns)
         if self.shift is not None and self.scale is not None:
             empty = (self.shift / self.scale) ** 2
+        # A difference of this and what stored cells take from it is off by no more.
+        whole = empty.sum() * (1 + len(empty) * np.finfo(np.float64).eps)
         for rows, block in self.blocks():
             cells = block.stored
             values = cells.data
@@ -314,7 +313,7 @@ class SparseRows(Shown):
             row = np.repeat(np.arange(len(block)), np.diff(block.pointers))
             filled = np.bincount(row, values**2, len(block))
             instead = np.bincount(row, empty[cells.indices], len(block))
-            squares[rows] = filled + np.maximum(empty.sum() - instead, 0.0)
+            squares[rows] = filled + np.maximum(whole - instead, 0.0)
         return np.sqrt(squares + self.constant)
 
     def gram(self) -> FloatArray:

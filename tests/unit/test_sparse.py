@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable, check_rows
 from securevfl.errors import DataError
 from securevfl.sparse import SparseRows, lengths_of, values_of
 
@@ -180,3 +181,46 @@ def test_rows_that_are_not_there_are_refused() -> None:
     for numbers in (np.array([40]), np.array([-41]), np.ones(3, bool)):
         with pytest.raises(IndexError):
             rows[numbers]
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    rows = SparseRows.of(made())
+    with pytest.raises(ValueError, match="9 columns, and weights"):
+        rows @ np.ones((10, 1))
+    with pytest.raises(ValueError, match="40 rows, and residuals"):
+        rows.T @ np.ones((41, 1))
+    one = np.ones(9)
+    scaled = rows.standardized(one, one)
+    for odd in (scaled, rows.with_constant(), SparseRows.of(made(columns=8))):
+        with pytest.raises(ValueError, match="standardized once"):
+            odd.standardized(one, one)
+    with pytest.raises(ValueError, match="have their constant"):
+        rows.with_constant().with_constant()
+
+
+def test_lengths_are_never_less_than_those_of_the_array() -> None:
+    """Noise covers a sample whose gradient is clipped by its length."""
+    table = made()
+    table[:, 5] = 1e7
+    scaling = Scaling.fit(table)
+    whole = lengths_of(scaling.apply(table))
+    ours = lengths_of(scaling.apply(SparseRows.of(table)))
+    assert (ours >= whole * (1 - 1e-12)).all()
+
+
+def test_tables_with_cells_that_cannot_be_are_refused() -> None:
+    rows = SparseRows.of(made())
+    assert rows.values is not None
+    values, labels = rows.values.copy(), np.zeros(40, np.int64)
+    values[[3, 8]] = np.nan, np.inf
+    names = tuple(f"c{place}" for place in range(9))
+    bad = replace(rows, values=values)
+    first = names[int(rows.indices[[3, 8]].min())]
+    with pytest.raises(DataError, match=f"'{first}' has [12] NaN or infinite training values"):
+        check_rows(PartyTable("shop", names, bad, bad), "training", bad, labels)
+    turned = rows.indices.copy()
+    turned[:2] = turned[1::-1]
+    other = replace(rows, indices=turned)
+    with pytest.raises(DataError, match="do not ascend"):
+        check_rows(PartyTable("shop", names, other, other), "training", other, labels)
+    check_rows(PartyTable("shop", names, rows, rows), "training", rows, labels)
