@@ -176,31 +176,6 @@ class SparseRows(Shown):
         for first, end in pairwise(bounds):
             yield slice(first, end), self._between(first, end)
 
-    def check(self) -> None:
-        """Read all that is stored, and refuse it where a product could not be what it says.
-
-        Raises:
-            DataError: pointers that descend, indices beyond P, or not ascending within a row.
-        """
-        for rows, block in self.blocks():
-            indices = block.stored.indices
-            rises = np.diff(indices) > 0
-            # Between the last of a row and the first of the next nothing is expected.
-            ends = block.pointers[1:-1]
-            rises[ends[(ends > 0) & (ends < len(indices))] - 1] = True
-            if not rises.all():
-                row = int(np.searchsorted(block.pointers, np.argmin(rises), "right")) - 1
-                raise DataError(f"sparse rows: indices of row {rows.start + row} do not ascend")
-
-    def unusable(self) -> IntArray:
-        """Stored NaN and infinite values by column, shape (P,)."""
-        counts = np.zeros(self.columns, np.int64)
-        for _, block in self.blocks():
-            if block.values is not None:
-                at = block.indices[~np.isfinite(block.values)]
-                counts += np.bincount(at, minlength=self.columns)
-        return counts
-
     def standardized(self, shift: FloatArray, scale: FloatArray) -> Self:
         """These rows with `shift` subtracted from every column, which `scale` then divides.
 
@@ -263,59 +238,6 @@ class SparseRows(Shown):
         cells = values, self.indices.astype(kind), self.pointers.astype(kind)
         return csr_array(cells, shape=(len(self), self.columns))
 
-    def moments(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """Mean, deviation, and whether all values are the same, of what is stored; shapes (P,)."""
-        first = self[:1].stored.toarray()[0]
-        rows, counts, sums, others = len(self), *np.zeros((3, self.columns))
-        for _, block in self.blocks():
-            cells = block.stored
-            counts += np.bincount(cells.indices, minlength=self.columns)
-            sums += np.bincount(cells.indices, cells.data, self.columns)
-            others += np.bincount(cells.indices, cells.data != first[cells.indices], self.columns)
-        mean = sums / rows
-        # Of cells that are not stored; then of those that are.
-        squares = (rows - counts) * mean**2
-        for _, block in self.blocks():
-            cells = block.stored
-            deviations = cells.data - mean[cells.indices]
-            squares += np.bincount(cells.indices, deviations**2, self.columns)
-        return mean, np.sqrt(squares / rows), (others == 0) & ((counts == rows) | (first == 0))
-
-    def cells(self) -> Iterator[FloatArray]:
-        """The numbers in stored cells, block by block, and those in all others."""
-        filled = np.zeros(self.columns)
-        for _, block in self.blocks():
-            cells = block.stored
-            filled += np.bincount(cells.indices, minlength=self.columns)
-            if self.shift is None or self.scale is None:
-                yield cells.data
-            else:
-                yield (cells.data - self.shift[cells.indices]) / self.scale[cells.indices]
-        empty = np.zeros(self.columns) if self.shift is None else -self.shift
-        if self.scale is not None:
-            empty /= self.scale
-        yield empty[filled < len(self)]
-        yield np.ones(int(self.constant))
-
-    def lengths(self) -> FloatArray:
-        """Euclidean lengths of rows, shape (rows,), rounded up: noise is sized by them."""
-        squares: FloatArray = np.empty(len(self))
-        empty = np.zeros(self.columns)
-        if self.shift is not None and self.scale is not None:
-            empty = (self.shift / self.scale) ** 2
-        # A difference of this and what stored cells take from it is off by no more.
-        whole = empty.sum() * (1 + len(empty) * np.finfo(np.float64).eps)
-        for rows, block in self.blocks():
-            cells = block.stored
-            values = cells.data
-            if self.shift is not None and self.scale is not None:
-                values = (values - self.shift[cells.indices]) / self.scale[cells.indices]
-            row = np.repeat(np.arange(len(block)), np.diff(block.pointers))
-            filled = np.bincount(row, values**2, len(block))
-            instead = np.bincount(row, empty[cells.indices], len(block))
-            squares[rows] = filled + np.maximum(whole - instead, 0.0)
-        return np.sqrt(squares + self.constant)
-
     def gram(self) -> FloatArray:
         """XᵀX, shape (P', P'): for few columns."""
         total: FloatArray = np.zeros((self.shape[1], self.shape[1]))
@@ -368,16 +290,6 @@ def standardized(x: SameRows, shift: FloatArray, scale: FloatArray) -> SameRows:
     scaled = x - shift
     scaled /= scale
     return scaled
-
-
-def values_of(x: Matrix) -> Iterator[FloatArray]:
-    """Arrays whose numbers are those of X's cells, at least one array."""
-    return x.cells() if isinstance(x, SparseRows) else iter((x,))
-
-
-def lengths_of(x: Matrix) -> FloatArray:
-    """Euclidean lengths of rows, shape (rows,)."""
-    return x.lengths() if isinstance(x, SparseRows) else np.linalg.norm(x, axis=1)
 
 
 def dense(x: Matrix) -> FloatArray:

@@ -196,7 +196,7 @@ def run(
 
     coding: Coding = Plain()
     if variant.compressor is not None:
-        coding = Compressed(federation, variant.compressor)
+        coding = Compressed(variant.compressor)
     spent: Sequence[Round] = ()
     with threadpool_limits(1):
         problems = [

@@ -10,7 +10,8 @@ import pytest
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, check_rows
 from securevfl.errors import DataError
-from securevfl.sparse import SparseRows, lengths_of, values_of
+from securevfl.sparse import SparseRows
+from securevfl.sparse_tables import check_cells, lengths_of, values_of
 
 
 def made(rows: int = 40, columns: int = 9, *, binary: bool = False, seed: int = 0) -> np.ndarray:
@@ -161,9 +162,9 @@ def test_what_is_no_sparse_matrix_is_refused(
 ) -> None:
     pointers, indices = np.array([0, 1, 1, 3]), np.array([0, 1, 3], np.uint16)
     rows = SparseRows(pointers, indices, np.array([1.0, 2.0, 3.0]), 4)
-    rows.check()
+    check_cells(rows)
     with pytest.raises(DataError, match=told):
-        replace(rows, **{part: value}).check()
+        check_cells(replace(rows, **{part: value}))
 
 
 def test_a_kernel_never_reads_beyond_the_columns() -> None:
