@@ -190,7 +190,7 @@ def _tell_first(
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
-def _tell_range(plan: "Plan", dataset: "VerticalDataset") -> None:
+def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
     """Before the work of a blind job that its end would throw away."""
     from securevfl.rehearsal import beyond_range
 
