@@ -193,12 +193,9 @@ def _tell_first(
 
 def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
     """Before the work of a blind job that its end would throw away."""
-    if not plan.exchange.shares_parameters:
-        return
-    from securevfl.data.dense_tables import as_arrays
     from securevfl.rehearsal import beyond_range
 
-    if (beyond := beyond_range(plan, as_arrays(dataset))) is not None:
+    if (beyond := beyond_range(plan, dataset)) is not None:
         sys.stderr.write(f"securevfl: warning: {beyond.told}\n")
 
 
