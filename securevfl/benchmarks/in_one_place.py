@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.benchmarks.side_by_side import side_by_side
 from securevfl.benchmarks.tuning import GRID, validation_split
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import Job, PartySettings
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.sparse_tables import side_by_side
 from securevfl.training import plan_for, train
 
 
