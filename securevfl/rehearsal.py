@@ -16,11 +16,12 @@ from securevfl.models.sigmoid_series import LARGEST_PERIOD
 from securevfl.protocols.blind.block import sigmoid_series
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.sparse import Matrix
 
 SPARE = 1.2
 
 
-def rounds_in_float(plan: Plan, dataset: VerticalDataset) -> Iterator[list[LocalPart]]:
+def rounds_in_float(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[list[LocalPart]]:
     """Take the steps that a blind job plans ahead; yields all parties' parts after every round."""
     parts = [
         LocalPart(
@@ -80,7 +81,7 @@ class Beyond:
         )
 
 
-def beyond_range(plan: Plan, dataset: VerticalDataset) -> Beyond | None:
+def beyond_range(plan: Plan, dataset: VerticalDataset[Matrix]) -> Beyond | None:
     """Whether some party's part of training rows' predictions would leave half the period.
 
     Returns:

@@ -7,10 +7,12 @@ label party's file for these.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
@@ -114,16 +116,19 @@ def write_facts(work: Path, plan: Plan, beside: Path) -> None:
     """
     facts, job = plan.facts, plan.job
     told = {each.name: getattr(facts, each.name) for each in fields(_Facts)}
-    content = save({DIGESTS: facts.row_digests}, {FACTS: json.dumps(told)})
-    replace_file(work / FACTS, content, "facts")
+    digests = {DIGESTS: facts.row_digests}
     if job.job.dataset is None:
         sources = file_sources(job, beside)
-        if any(is_shard(source.path) for source in sources):
-            train, test = align_digests(sources)
-            content = save({DIGESTS: train, TEST_DIGESTS: test})
-            replace_file(work / SHARDED, content, "digests of the rows in common")
-            return
-        write_aligned(work / ALIGNED, align_files(sources, regression=job.job.loss == "squared"))
+        if _has_shards(sources):
+            digests[TEST_DIGESTS] = align_digests(sources)[1]
+        else:
+            aligned = align_files(sources, regression=job.job.loss == "squared")
+            write_aligned(work / ALIGNED, aligned)
+    replace_file(work / FACTS, save(digests, {FACTS: json.dumps(told)}), "facts")
+
+
+def _has_shards(sources: Sequence[FileSource]) -> bool:
+    return any(is_shard(source.path) for source in sources)
 
 
 def read_facts(work: Path) -> Facts:
@@ -132,16 +137,20 @@ def read_facts(work: Path) -> Facts:
     Raises:
         DataError: it cannot be read, or is damaged.
     """
+    told, digests = _read(work)
+    return Facts(**asdict(told), row_digests=digests[DIGESTS])
+
+
+def _read(work: Path) -> tuple[_Facts, dict[str, NDArray[np.uint64]]]:
     path = work / FACTS
     try:
         with safe_open(path, "numpy") as file:
             told = _FACTS.validate_json((file.metadata() or {})[FACTS])
-            digests = file.get_tensor(DIGESTS)
+            return told, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise DataError(f"facts {path} cannot be read: {error.strerror}") from error
     except (SafetensorError, ValidationError, KeyError) as error:
         raise DataError(f"facts {path} are damaged") from error
-    return Facts(**asdict(told), row_digests=digests)
 
 
 def own_data(plan: Plan, name: str, work: Path, beside: Path, data_dir: Path | None) -> PartyData:
@@ -190,14 +199,22 @@ def _loading(work: Path, *, regression: bool) -> Callable[[FileSource], OwnData[
 
 
 def _own_file(plan: Plan, name: str, work: Path, beside: Path) -> PartyData:
-    sources: Mapping[str, FileSource] = {each.name: each for each in file_sources(plan.job, beside)}
-    load_one = _loading(work, regression=plan.facts.real_targets)
-    own = load_one(sources[name])
+    sources = {each.name: each for each in file_sources(plan.job, beside)}
     label_party = plan.facts.label_party
+    own = _loaded(plan, list(sources.values()), sources[name], work)
     labels = own
     if plan.algorithm.labels_everywhere and name != label_party:
-        labels = load_one(sources[label_party])
+        labels = _loaded(plan, list(sources.values()), sources[label_party], work)
     names = own.label_names
     if name == label_party and not names:
         names = tuple(map(str, range(plan.facts.classes)))
     return PartyData(own.table, labels.train_labels, labels.test_labels, class_names=names)
+
+
+def _loaded(
+    plan: Plan, sources: Sequence[FileSource], source: FileSource, work: Path
+) -> OwnData[Matrix]:
+    if not _has_shards(sources):
+        return load_party(source, read_aligned(work / ALIGNED))
+    regression, test = plan.job.job.loss == "squared", _read(work)[1][TEST_DIGESTS]
+    return load_own(source, plan.facts.row_digests, test, regression=regression)

@@ -73,6 +73,7 @@ def audit(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; one a core if absent.")
     ] = None,
+    ray: options.Ray = None,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="First seed; the job's, or 0.")] = None,
     json: options.Json = None,
@@ -121,6 +122,7 @@ def audit(
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
         curves=not quick,
+        ray=ray,
     )
     todo = f"attacks: {len(attacks)}, seeds: {repeats}, exchanges: {', '.join(settings.jobs)}"
     with options.progress(quiet, f"audit of {data.name}: {todo}") as report:

@@ -14,6 +14,7 @@ from securevfl.benchmarks.progress import Report, TimeLeft, silent
 from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.ray_cluster import require_ray
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -28,6 +29,22 @@ Parties = Annotated[int | None, typer.Option(help="Split the columns among K par
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result rows to this file.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page for people to this file.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no table.")]
+
+
+def _require_ray(address: str | None) -> str | None:
+    if address is not None:
+        require_ray()
+    return address
+
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        callback=_require_ray,
+        help="On a Ray cluster there, or `local` for one here.",
+    ),
+]
 LabelParty = Annotated[
     str | None, typer.Option(help="Give the labels to this party in place of the usual one.")
 ]

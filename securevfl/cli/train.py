@@ -69,6 +69,7 @@ def train(
     restarts: Annotated[
         int, typer.Option(min=0, help="How often all start again where a process dies.")
     ] = 3,
+    ray: options.Ray = None,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
     json: options.Json = None,
@@ -87,7 +88,7 @@ def train(
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
     names.check_names(described)
-    actors = Actors(job.parent, data_dir, listen, restarts, processes=processes)
+    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray)
     actors.require_fit(ahead=ahead)
     if seed is not None:
         described = described.with_settings(seed=seed)
@@ -190,7 +191,7 @@ def _tell_first(
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
-def _tell_range(plan: "Plan", dataset: "VerticalDataset") -> None:
+def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
     """Before the work of a blind job that its end would throw away."""
     from securevfl.rehearsal import beyond_range
 

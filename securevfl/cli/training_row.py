@@ -88,6 +88,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
                 "accuracy": each.score.class_accuracy,
                 "r2": each.score.r2,
                 "rmse": each.score.rmse,
+                "binormal": each.score.binormal,
                 "rows": each.rows,
                 "labels_lent": each.labels_lent,
             }
