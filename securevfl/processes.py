@@ -38,6 +38,7 @@ def in_processes(
     *,
     told: Callable[[int, str, float], None] = lambda task, what, done: None,
     costs: Sequence[float] | None = None,
+    ray: str | None = None,
 ) -> Iterator[Iterator[tuple[int, R]]]:
     """What every task gives, with the task's place, as it is there.
 
@@ -50,8 +51,12 @@ def in_processes(
         told: called, while results are waited for, with a task's place, what it says, and how much
             of all work is done, from 0 to 1.
         costs: of each task beside the others; the same where not given.
+        ray: address of a Ray cluster whose cores are taken in place of processes here. Its
+            machines see this one's folder of temporary files; they tell nothing before a task is
+            done.
 
     Raises:
+        ConfigError: there is no such cluster.
         SecureVFLError: a process was killed.
         DataError: no room for what they work on.
     """
@@ -62,6 +67,10 @@ def in_processes(
         done_of[place] = costs[place] * done / total
         told(place, what, sum(done_of) / sum(costs))
 
+    if ray is not None:
+        with _on_ray(work, tasks, ray) as results:
+            yield _ended(results, tell)
+        return
     if workers == 1:
         one_by_one = ((place, work(task, partial(tell, place))) for place, task in enumerate(tasks))
         yield _ended(one_by_one, tell)
@@ -69,13 +78,7 @@ def in_processes(
     # A fresh interpreter each: a fork would share the threads' state of the libraries.
     spawn = get_context("spawn")
     others = set(active_children())
-    with tempfile.TemporaryDirectory() as directory:
-        # By way of a file: a pipe full of data blocks for ever when its reader is killed.
-        path = Path(directory) / "work"
-        try:
-            path.write_bytes(ForkingPickler.dumps(work))
-        except OSError as error:
-            raise DataError(f"work for processes: {path}: {error}") from error
+    with _in_a_file(work) as path:
         ours, theirs = spawn.Pipe(duplex=False)
         pool = ProcessPoolExecutor(
             workers, mp_context=spawn, initializer=_begin, initargs=(path, theirs)
@@ -97,6 +100,43 @@ def in_processes(
             pool.shutdown(cancel_futures=True)
             ours.close()
             theirs.close()
+
+
+@contextmanager
+def _in_a_file(work: Callable[[T, Tell], R]) -> Iterator[Path]:
+    """Work with its data: a pipe full of data blocks for ever when its reader is killed."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "work"
+        try:
+            path.write_bytes(ForkingPickler.dumps(work))
+        except OSError as error:
+            raise DataError(f"work for processes: {path}: {error}") from error
+        yield path
+
+
+@contextmanager
+def _on_ray(
+    work: Callable[[T, Tell], R], tasks: Sequence[T], address: str
+) -> Iterator[Iterator[tuple[int, R]]]:
+    """The same in a Ray cluster; through it pass tasks and results, and never the work's data."""
+    from securevfl.ray_cluster import Gone, as_they_end, cluster  # noqa: PLC0415  # an extra
+
+    with _in_a_file(work) as path, cluster(address):
+        try:
+            yield as_they_end(_do_one, [(str(path), each) for each in tasks])
+        except Gone as gone:
+            raise SecureVFLError(f"a process in the cluster was killed: {gone}") from gone
+
+
+def _do_one(given: tuple[str, Any]) -> Any:  # noqa: ANN401
+    path, task = given
+    if not _work_of_file or _work_of_file[0][0] != path:
+        threadpool_limits(1)
+        _work_of_file[:] = [(path, ForkingPickler.loads(Path(path).read_bytes()))]
+    return _work_of_file[0][1](task, lambda what, done, total: None)
+
+
+_work_of_file: list[tuple[str, Callable[[Any, Tell], Any]]] = []
 
 
 def _ended(results: Iterator[tuple[int, R]], told: TellOf) -> Iterator[tuple[int, R]]:

@@ -25,8 +25,10 @@ from securevfl.shown import Shown
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-BLOCK_ONES = 1 << 20
-"""Stored cells that are worked on at a time: some 12 MiB."""
+BATCH_ONES = 1 << 20
+"""Stored cells of a batch at most: it keeps what kernels take of it, 4 bytes each, or 12."""
+BLOCK_ONES = 1 << 18
+"""Stored cells of a longer table that are worked on at a time."""
 
 Indices = NDArray[np.uint16 | np.uint32]
 Values = NDArray[np.float32 | np.float64]
@@ -56,9 +58,6 @@ class SparseRows(Shown):
     shift: FloatArray | None = None
     scale: FloatArray | None = None
     constant: bool = False
-
-    # No operator of numpy's takes this for an array of one object.
-    __array_ufunc__ = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading the cells; products check these."""
@@ -165,8 +164,8 @@ class SparseRows(Shown):
         )
 
     def blocks(self) -> Iterator[tuple[slice, Self]]:
-        """All rows in order, as views of `BLOCK_ONES` stored cells at most, or of one row."""
-        if self.nnz <= BLOCK_ONES:
+        """All rows in order, as views: all of them, or `BLOCK_ONES` stored cells or a row each."""
+        if self.nnz <= BATCH_ONES:
             yield slice(0, len(self)), self
             return
         pointers = np.asarray(self.pointers)
@@ -176,31 +175,6 @@ class SparseRows(Shown):
             bounds.append(max(end, bounds[-1] + 1))
         for first, end in pairwise(bounds):
             yield slice(first, end), self._between(first, end)
-
-    def check(self) -> None:
-        """Read all that is stored, and refuse it where a product could not be what it says.
-
-        Raises:
-            DataError: pointers that descend, indices beyond P, or not ascending within a row.
-        """
-        for rows, block in self.blocks():
-            indices = block.stored.indices
-            rises = np.diff(indices) > 0
-            # Between the last of a row and the first of the next nothing is expected.
-            ends = block.pointers[1:-1]
-            rises[ends[(ends > 0) & (ends < len(indices))] - 1] = True
-            if not rises.all():
-                row = int(np.searchsorted(block.pointers, np.argmin(rises), "right")) - 1
-                raise DataError(f"sparse rows: indices of row {rows.start + row} do not ascend")
-
-    def unusable(self) -> IntArray:
-        """Stored NaN and infinite values by column, shape (P,)."""
-        counts = np.zeros(self.columns, np.int64)
-        for _, block in self.blocks():
-            if block.values is not None:
-                at = block.indices[~np.isfinite(block.values)]
-                counts += np.bincount(at, minlength=self.columns)
-        return counts
 
     def standardized(self, shift: FloatArray, scale: FloatArray) -> Self:
         """These rows with `shift` subtracted from every column, which `scale` then divides.
@@ -264,57 +238,6 @@ class SparseRows(Shown):
         cells = values, self.indices.astype(kind), self.pointers.astype(kind)
         return csr_array(cells, shape=(len(self), self.columns))
 
-    def moments(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """Mean, deviation, and whether all values are the same, of what is stored; shapes (P,)."""
-        first = self[:1].stored.toarray()[0]
-        rows, counts, sums, others = len(self), *np.zeros((3, self.columns))
-        for _, block in self.blocks():
-            cells = block.stored
-            counts += np.bincount(cells.indices, minlength=self.columns)
-            sums += np.bincount(cells.indices, cells.data, self.columns)
-            others += np.bincount(cells.indices, cells.data != first[cells.indices], self.columns)
-        mean = sums / rows
-        # Of cells that are not stored; then of those that are.
-        squares = (rows - counts) * mean**2
-        for _, block in self.blocks():
-            cells = block.stored
-            deviations = cells.data - mean[cells.indices]
-            squares += np.bincount(cells.indices, deviations**2, self.columns)
-        return mean, np.sqrt(squares / rows), (others == 0) & ((counts == rows) | (first == 0))
-
-    def cells(self) -> Iterator[FloatArray]:
-        """The numbers in stored cells, block by block, and those in all others."""
-        filled = np.zeros(self.columns)
-        for _, block in self.blocks():
-            cells = block.stored
-            filled += np.bincount(cells.indices, minlength=self.columns)
-            if self.shift is None or self.scale is None:
-                yield cells.data
-            else:
-                yield (cells.data - self.shift[cells.indices]) / self.scale[cells.indices]
-        empty = np.zeros(self.columns) if self.shift is None else -self.shift
-        if self.scale is not None:
-            empty /= self.scale
-        yield empty[filled < len(self)]
-        yield np.ones(int(self.constant))
-
-    def lengths(self) -> FloatArray:
-        """Euclidean lengths of rows, shape (rows,); never less than they are but by rounding."""
-        squares: FloatArray = np.empty(len(self))
-        empty = np.zeros(self.columns)
-        if self.shift is not None and self.scale is not None:
-            empty = (self.shift / self.scale) ** 2
-        for rows, block in self.blocks():
-            cells = block.stored
-            values = cells.data
-            if self.shift is not None and self.scale is not None:
-                values = (values - self.shift[cells.indices]) / self.scale[cells.indices]
-            row = np.repeat(np.arange(len(block)), np.diff(block.pointers))
-            filled = np.bincount(row, values**2, len(block))
-            instead = np.bincount(row, empty[cells.indices], len(block))
-            squares[rows] = filled + np.maximum(empty.sum() - instead, 0.0)
-        return np.sqrt(squares + self.constant)
-
     def gram(self) -> FloatArray:
         """XᵀX, shape (P', P'): for few columns."""
         total: FloatArray = np.zeros((self.shape[1], self.shape[1]))
@@ -330,13 +253,6 @@ class SparseRows(Shown):
         if self.constant:
             total[-1], total[:, -1] = sums, sums
         return total
-
-    def over_scale(self) -> "csr_array[Any]":
-        """What is stored over the scale, not shifted and without a constant: for few rows."""
-        cells = self.stored.copy()
-        if self.scale is not None:
-            cells.data = cells.data / self.scale[cells.indices]
-        return cells
 
     def toarray(self) -> FloatArray:
         """All of X as an array: for few rows, or few columns."""
@@ -376,16 +292,6 @@ def standardized(x: SameRows, shift: FloatArray, scale: FloatArray) -> SameRows:
     return scaled
 
 
-def values_of(x: Matrix) -> Iterator[FloatArray]:
-    """Arrays whose numbers are those of X's cells, at least one array."""
-    return x.cells() if isinstance(x, SparseRows) else iter((x,))
-
-
-def lengths_of(x: Matrix) -> FloatArray:
-    """Euclidean lengths of rows, shape (rows,)."""
-    return x.lengths() if isinstance(x, SparseRows) else np.linalg.norm(x, axis=1)
-
-
 def dense(x: Matrix) -> FloatArray:
     """X as an array, whatever it was: of few rows, or few columns."""
     return x.toarray() if isinstance(x, SparseRows) else x
@@ -398,7 +304,7 @@ def require_dense(x: Matrix, what: str) -> FloatArray:
         ConfigError: it is sparse.
     """
     if isinstance(x, SparseRows):
-        raise ConfigError(f"{what} takes dense columns, and these are sparse: see the how-to")
+        raise ConfigError(f"{what} takes dense columns, and these are sparse")
     return x
 
 
@@ -434,11 +340,14 @@ class Transposed:
 
 
 @cache
-def _most_ones(cells: int) -> FloatArray:
+def _kept_ones(cells: int) -> FloatArray:
     ones: FloatArray = np.ones(cells)
     ones.flags.writeable = False
     return ones
 
 
 def _ones(cells: int) -> FloatArray:
-    return _most_ones(BLOCK_ONES)[:cells] if cells <= BLOCK_ONES else np.ones(cells)
+    if cells > BATCH_ONES:
+        return np.ones(cells)
+    # scipy copies what is less than half of a longer array.
+    return _kept_ones(1 << max(cells - 1, 0).bit_length())[:cells]

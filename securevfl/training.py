@@ -229,7 +229,8 @@ class TrainingResult(Shown):
         Computed when first asked for. The label party can do it with what it has; the others were
         lent the labels, which no real party is (`Alone.labels_lent`).
         """
-        return alone(self.plan, self.data)
+        binormal = bool(self.scores) and self.scores[-1].binormal
+        return alone(self.plan, self.data, binormal=binormal)
 
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:
@@ -347,10 +348,7 @@ def resolved(
 
 
 def model_files(name: str, outcome: PartyOutcome, directory: Path) -> dict[Path, SavedModel]:
-    """A party's models and where they go: `directory/<party>.safetensors`.
-
-    Those of an L1 path of more than one λ₁ also each to `<party>-l1-<λ₁>.safetensors`.
-    """
+    """A party's model, `<party>.safetensors`, and those of an L1 path, `<party>-l1-<λ₁>…`."""
     models = {directory / f"{name}.safetensors": outcome.model}
     for point in outcome.path if len(outcome.path) > 1 else ():
         models[directory / f"{name}-l1-{point.l1}.safetensors"] = point.model
@@ -364,8 +362,8 @@ def save_models(result: TrainingResult, directory: Path) -> list[Path]:
         DataError: a file cannot be written.
     """
     models: dict[Path, SavedModel] = {}
-    for name, outcome in result.outcomes.items():
-        models |= model_files(name, outcome, directory)
+    for name in result.outcomes:
+        models |= model_files(name, result.outcomes[name], directory)
     for path, model in models.items():
         save_model(path, model)
     return list(models)

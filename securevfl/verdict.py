@@ -7,7 +7,7 @@ for a model of its own. No real party can do that: it shows what joining is wort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import hypot
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,10 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.models.comparing import accuracy_difference, auc_difference, r2_difference
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.held_out_sums import binormal_score
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.scoring import Score
-from securevfl.sparse import Matrix, SparseRows, require_dense
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from securevfl.sparse import Matrix, SparseRows
 
 MOST_ROWS = 20_000
 MOST_VALUES = 20_000_000
@@ -64,7 +62,9 @@ class Alone:
     predictions: FloatArray
 
 
-def alone(plan: Plan, dataset: VerticalDataset[Matrix]) -> dict[str, Alone]:
+def alone(
+    plan: Plan, dataset: VerticalDataset[Matrix], *, binormal: bool = False
+) -> dict[str, Alone]:
     """Each party's own model by scikit-learn, standardized.
 
     Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets; none where
@@ -73,51 +73,47 @@ def alone(plan: Plan, dataset: VerticalDataset[Matrix]) -> dict[str, Alone]:
     Args:
         plan: of the job.
         dataset: the rows that took part.
+        binormal: score them from sums over classes, as the joint model is that they stand beside.
     """
     tables = dataset.parties if plan.facts.test_rows else ()
-    return {table.name: _alone(plan, dataset, table) for table in tables}
+    return {table.name: _alone(plan, dataset, table, binormal=binormal) for table in tables}
 
 
-def _alone(plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matrix]) -> Alone:
+def _alone(
+    plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matrix], *, binormal: bool
+) -> Alone:
     from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415  # slow to import
 
     train, labels = table.train, dataset.train_labels
     own, holds_labels = dataset.own_rows, table.name == dataset.label_party
     if own is not None and holds_labels:
-        train = np.vstack(
-            [require_dense(train, "a job with rows of one party's own"), own.features]
-        )
-        labels = np.concatenate([labels, own.labels])
-    kept = _some_rows(labels, _values_a_row(train))
+        train, labels = np.vstack([train, own.features]), np.concatenate([labels, own.labels])
+    stored = -(-train.nnz // len(train)) if isinstance(train, SparseRows) else train.shape[1]
+    kept = _some_rows(labels, max(1, stored))
     standardize = plan.job.job.standardize
     scaling = Scaling.fit(train[kept])
     if not (dataset.standardize if standardize is None else standardize):
         scaling = Scaling(np.zeros(train.shape[1]), np.ones(train.shape[1]))
-    features, held_out = (_to_fit(scaling.apply(x)) for x in (train[kept], table.test))
-    if plan.facts.real_targets:
-        predictions = Ridge().fit(features, labels[kept]).predict(held_out)
+    if isinstance(train, SparseRows):  # an intercept without penalty makes up for the mean
+        scaling = Scaling(np.zeros(train.shape[1]), scaling.scale)
+    features, held_out = scaling.apply(train[kept]), scaling.apply(table.test)
+    if isinstance(features, SparseRows):
+        features = features.stored.multiply(1 / scaling.scale).tocsr()
+    method = Ridge() if plan.facts.real_targets else LogisticRegression(max_iter=1000)
+    model = method.fit(features, labels[kept])
+    predictions = held_out @ np.atleast_2d(model.coef_).T + model.intercept_
+    if dataset.classes > 2:  # noqa: PLR2004
+        if predictions.shape[1] == 1:
+            predictions = np.column_stack([np.zeros(len(predictions)), predictions])
+        # A class that no training row has comes last everywhere.
+        every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
+        every[:, model.classes_] = predictions
+        predictions = every
+    if binormal:
+        score = binormal_score(predictions[:, 0], dataset.test_labels, middle=0.0)
     else:
-        model = LogisticRegression(max_iter=1000).fit(features, labels[kept])
-        predictions = np.asarray(model.decision_function(held_out))
-        if dataset.classes > 2:  # noqa: PLR2004
-            if predictions.ndim == 1:
-                predictions = np.column_stack([np.zeros(len(predictions)), predictions])
-            # A class that no training row has comes last everywhere.
-            every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
-            every[:, model.classes_] = predictions
-            predictions = every
-    predictions = predictions.reshape(len(table.test), -1)
-    score = Score.of(0, predictions, dataset.test_labels)
+        score = Score.of(0, predictions, dataset.test_labels)
     return Alone(score, len(kept), not holds_labels, predictions)
-
-
-def _to_fit(x: Matrix) -> "FloatArray | csr_array[Any]":
-    """X as scikit-learn takes it: an intercept makes up for the shift that sparse rows lack."""
-    return x.over_scale() if isinstance(x, SparseRows) else x
-
-
-def _values_a_row(x: Matrix) -> int:
-    return max(1, x.nnz // len(x)) if isinstance(x, SparseRows) else x.shape[1]
 
 
 def _some_rows(labels: Labels, columns: int) -> IntArray:

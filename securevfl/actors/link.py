@@ -45,7 +45,7 @@ class Link:
         self._lock = threading.Lock()
         self._left: deque[bytes] = deque()
         self._more = threading.Condition(self._lock)
-        self._closed = False
+        self._closed, self._early = False, True
         self._writing: threading.Thread | None = None
         if end.family != socket.AF_UNIX:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -115,17 +115,21 @@ class Link:
         Raises:
             PeerError: nothing more will come.
         """
-        yield from self._frames(self._wire.incoming(b""), self._max)
-        try:
-            while data := self._end.recv(_CHUNK, socket.MSG_DONTWAIT):
-                yield from self._frames(self._wire.incoming(data), self._max)
-                if len(data) < _CHUNK:
-                    return
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise PeerUnreachable(f"closed the connection ({error.strerror})") from error
-        raise PeerUnreachable("closed the connection")
+        if self._early:  # what came along with the greeting
+            self._early = False
+            yield from self._frames(self._wire.incoming(b""), self._max)
+        while True:
+            try:
+                data = self._end.recv(_CHUNK, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise PeerUnreachable(f"closed the connection ({error.strerror})") from error
+            if not data:
+                raise PeerUnreachable("closed the connection")
+            yield from self._frames(self._wire.incoming(data), self._max)
+            if len(data) < _CHUNK:
+                return
 
     def send(self, frame: bytes) -> None:
         """Send a frame; returns at once.

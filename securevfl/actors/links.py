@@ -100,6 +100,7 @@ class Links:
         for name, link in self._links.items():
             link.begin()
             channel.loop.add_reader(link.fileno(), self._take_in, name, link)
+            self._take_in(name, link)
 
     def poll(self, at: float) -> None:
         """Give what has come, up to a moment of the channel's, see `RealChannel`."""

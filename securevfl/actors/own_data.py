@@ -7,18 +7,22 @@ label party's file for these.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
 from securevfl.data.aligned import read_aligned, write_aligned
 from securevfl.data.csv_format import GivenFormat
-from securevfl.data.joining import align_files, load_party
+from securevfl.data.joining import OwnData, align_files, load_party
 from securevfl.data.own_files import FileSource
+from securevfl.data.sharded import align_digests, load_own
+from securevfl.data.shards import is_shard, read_header
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import replace_file
@@ -26,8 +30,10 @@ from securevfl.job import Job
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.workplace import PartyData
+from securevfl.sparse import Matrix
 
-FACTS, ALIGNED, DIGESTS = "facts", "aligned.json", "row digests"
+FACTS, ALIGNED, SHARDED = "facts", "aligned.json", "sharded"
+DIGESTS, TEST_DIGESTS = "row digests", "test digests"
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ _FACTS = TypeAdapter(_Facts)
 
 
 def file_sources(job: Job, beside: Path) -> list[FileSource]:
-    """The parties' own files.
+    """The parties' own files, or folders that are shards.
 
     Args:
         job: with `[[party]]` sections.
@@ -54,12 +60,20 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
 
     Raises:
         ConfigError: a party without a data file, or labels where they do not belong.
+        DataError: a shard whose header cannot be read.
     """
     sources = []
     for party in job.party:
         if party.data is None:
-            raise ConfigError(f"party {party.name!r}: data is missing, expected a file")
-        if (party.label_column is not None) != (party.role == "label"):
+            raise ConfigError(f"party {party.name!r}: data is missing, expected a file or a shard")
+        path = beside / party.data
+        if is_shard(path):
+            if (read_header(path).labels is not None) != (party.role == "label"):
+                raise ConfigError(
+                    f"party {party.name!r} with role {party.role!r}: the label party's shard, and "
+                    "only it, has labels"
+                )
+        elif (party.label_column is not None) != (party.role == "label"):
             raise ConfigError(
                 f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
                 "has a label_column"
@@ -67,7 +81,7 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
         sources.append(
             FileSource(
                 name=party.name,
-                path=beside / party.data,
+                path=path,
                 id_column=party.id_column,
                 label_column=party.label_column,
                 features=party.features,
@@ -102,11 +116,19 @@ def write_facts(work: Path, plan: Plan, beside: Path) -> None:
     """
     facts, job = plan.facts, plan.job
     told = {each.name: getattr(facts, each.name) for each in fields(_Facts)}
-    content = save({DIGESTS: facts.row_digests}, {FACTS: json.dumps(told)})
-    replace_file(work / FACTS, content, "facts")
+    digests = {DIGESTS: facts.row_digests}
     if job.job.dataset is None:
         sources = file_sources(job, beside)
-        write_aligned(work / ALIGNED, align_files(sources, regression=job.job.loss == "squared"))
+        if _has_shards(sources):
+            digests[TEST_DIGESTS] = align_digests(sources)[1]
+        else:
+            aligned = align_files(sources, regression=job.job.loss == "squared")
+            write_aligned(work / ALIGNED, aligned)
+    replace_file(work / FACTS, save(digests, {FACTS: json.dumps(told)}), "facts")
+
+
+def _has_shards(sources: Sequence[FileSource]) -> bool:
+    return any(is_shard(source.path) for source in sources)
 
 
 def read_facts(work: Path) -> Facts:
@@ -115,16 +137,20 @@ def read_facts(work: Path) -> Facts:
     Raises:
         DataError: it cannot be read, or is damaged.
     """
+    told, digests = _read(work)
+    return Facts(**asdict(told), row_digests=digests[DIGESTS])
+
+
+def _read(work: Path) -> tuple[_Facts, dict[str, NDArray[np.uint64]]]:
     path = work / FACTS
     try:
         with safe_open(path, "numpy") as file:
             told = _FACTS.validate_json((file.metadata() or {})[FACTS])
-            digests = file.get_tensor(DIGESTS)
+            return told, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise DataError(f"facts {path} cannot be read: {error.strerror}") from error
     except (SafetensorError, ValidationError, KeyError) as error:
         raise DataError(f"facts {path} are damaged") from error
-    return Facts(**asdict(told), row_digests=digests)
 
 
 def own_data(plan: Plan, name: str, work: Path, beside: Path, data_dir: Path | None) -> PartyData:
@@ -160,15 +186,35 @@ def _own_columns(plan: Plan, name: str, data_dir: Path | None) -> PartyData:
     )
 
 
+def _loading(work: Path, *, regression: bool) -> Callable[[FileSource], OwnData[Matrix]]:
+    if not (work / SHARDED).exists():
+        aligned = read_aligned(work / ALIGNED)
+        return lambda source: load_party(source, aligned)
+    try:
+        digests = load_file(work / SHARDED)
+        train, test = digests[DIGESTS], digests[TEST_DIGESTS]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise DataError(f"digests of the rows in common, {work / SHARDED}, are damaged") from error
+    return lambda source: load_own(source, train, test, regression=regression)
+
+
 def _own_file(plan: Plan, name: str, work: Path, beside: Path) -> PartyData:
-    sources: Mapping[str, FileSource] = {each.name: each for each in file_sources(plan.job, beside)}
-    aligned = read_aligned(work / ALIGNED)
-    own = load_party(sources[name], aligned)
+    sources = {each.name: each for each in file_sources(plan.job, beside)}
     label_party = plan.facts.label_party
+    own = _loaded(plan, list(sources.values()), sources[name], work)
     labels = own
     if plan.algorithm.labels_everywhere and name != label_party:
-        labels = load_party(sources[label_party], aligned)
+        labels = _loaded(plan, list(sources.values()), sources[label_party], work)
     names = own.label_names
     if name == label_party and not names:
-        names = tuple(map(str, range(aligned.classes)))
+        names = tuple(map(str, range(plan.facts.classes)))
     return PartyData(own.table, labels.train_labels, labels.test_labels, class_names=names)
+
+
+def _loaded(
+    plan: Plan, sources: Sequence[FileSource], source: FileSource, work: Path
+) -> OwnData[Matrix]:
+    if not _has_shards(sources):
+        return load_party(source, read_aligned(work / ALIGNED))
+    regression, test = plan.job.job.loss == "squared", _read(work)[1][TEST_DIGESTS]
+    return load_own(source, plan.facts.row_digests, test, regression=regression)

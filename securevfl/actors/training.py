@@ -19,6 +19,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.state import SessionState
+from securevfl.sparse import Matrix
 from securevfl.training import TrainingResult, resolved
 
 WORK = ".actors"
@@ -66,7 +67,7 @@ class Supervision:
 
 def train_by_actors(
     job: Job,
-    dataset: VerticalDataset,
+    dataset: VerticalDataset[Matrix],
     host: Host,
     places: Places,
     *,

@@ -99,6 +99,7 @@ class AuditSettings:
         repeats: seeds, from the job's on.
         workers: processes, each with exchanges and seeds of its own.
         curves: whether the first seed measures what only curves show.
+        ray: address of a Ray cluster whose cores are taken in place of processes here.
     """
 
     jobs: Mapping[str, Job]
@@ -106,6 +107,7 @@ class AuditSettings:
     repeats: int = 5
     workers: int = 1
     curves: bool = True
+    ray: str | None = None
 
 
 def audit(
@@ -143,7 +145,7 @@ def audit(
     costs = [_cost(settings.jobs[name], index) for name, index in tasks]
     try:
         with in_processes(
-            attack, tasks, settings.workers, "audit", told=told, costs=costs
+            attack, tasks, settings.workers, "audit", told=told, costs=costs, ray=settings.ray
         ) as results:
             for place, measured in results:
                 found[tasks[place]] = measured

@@ -205,7 +205,7 @@ def run(
         return accuracies[-1]
 
     compressor = Variant.of(task.method, settings).compressor
-    coding: Coding = Plain() if compressor is None else Compressed(federation, compressor)
+    coding: Coding = Plain() if compressor is None else Compressed(compressor)
     spent: Sequence[Round] = ()
     with threadpool_limits(1):
         problems = [

@@ -10,6 +10,7 @@ see all parties' columns. A benchmark may put the parties' columns side by side;
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import Job, PartySettings
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.sparse_tables import side_by_side
 from securevfl.training import plan_for, train
 
 
@@ -29,20 +31,22 @@ class InOnePlace:
         auc: of the held-out rows.
         loss: the mean over them.
         training_s: seconds of all steps on this machine's clock.
+        cpu_s: those of this process.
     """
 
     auc: float
     loss: float
     training_s: float
+    cpu_s: float
 
 
-def one_table(dataset: VerticalDataset) -> PartyTable:
+def one_table(dataset: VerticalDataset[Any]) -> PartyTable[Any]:
     """The columns of all parties side by side, under the label party's name."""
     return PartyTable(
         dataset.label_party,
         tuple(f"{table.name} {column}" for table in dataset.parties for column in table.columns),
-        np.hstack([table.train for table in dataset.parties]),
-        np.hstack([table.test for table in dataset.parties]),
+        side_by_side([table.train for table in dataset.parties]),
+        side_by_side([table.test for table in dataset.parties]),
     )
 
 
@@ -59,10 +63,10 @@ def tuned_in_one_place(job: Job, dataset: VerticalDataset) -> float:
 
 def train_in_one_place(
     job: Job,
-    dataset: VerticalDataset,
+    dataset: VerticalDataset[Any],
     parties: Collection[str] | None = None,
     *,
-    one_model: bool = False,
+    one_model: bool | PartyTable[Any] = False,
 ) -> InOnePlace:
     """Train by minibatch SGD.
 
@@ -71,8 +75,9 @@ def train_in_one_place(
         dataset: the data.
         parties: whose columns; all by default. The constant column is the label party's, and of
             whoever trains alone.
-        one_model: train one model over all columns in place of the sum of the parties' own; a
-            network with as many hidden units a layer as theirs have together.
+        one_model: train one model over all columns, `one_table` if it is there already, in place of
+            the sum of the parties' own; a network with as many hidden units a layer as theirs have
+            together.
     """
     if one_model and job.job.model == "mlp":
         units = job.model_of(dataset.label_party).hidden
@@ -81,7 +86,7 @@ def train_in_one_place(
     loss, schedule = plan.loss, plan.schedule
     tables = dataset.parties
     if one_model:
-        tables = (one_table(dataset),)
+        tables = (one_table(dataset) if one_model is True else one_model,)
     parts = [
         LocalPart(
             plan,
@@ -92,7 +97,7 @@ def train_in_one_place(
         for number, table in enumerate(tables)
         if parties is None or table.name in parties
     ]
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     for index in range(settings.rounds):
         batch = schedule.batch(index)
         linearized = [part.model.linearize(part.inputs[batch]) for part in parts]
@@ -101,10 +106,10 @@ def train_in_one_place(
         for part, (_, pull_back) in zip(parts, linearized, strict=True):
             gradient = pull_back(residuals) / len(batch) + part.model.penalty_gradient(plan.l2)
             part.model.weights = part.model.weights - plan.step_size.at(index) * gradient
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     held_out = np.sum([part.model.predict(part.held_out) for part in parts], axis=0)
     labels = dataset.test_labels
-    return InOnePlace(auc(held_out, labels), loss.value(held_out, labels), seconds)
+    return InOnePlace(auc(held_out, labels), loss.value(held_out, labels), seconds, cpu)
 
 
 def trained_alone(job: Job, dataset: VerticalDataset, party: str) -> float:

@@ -69,8 +69,17 @@ def sweep(
     dataset: VerticalDataset,
     journal: Journal | None = None,
     report: Report = silent,
+    *,
+    ray: str | None = None,
 ) -> list[NoiseRow]:
     """Run what the journal does not hold yet, and give one row for each model and level.
+
+    Args:
+        settings: what to run.
+        dataset: the data.
+        journal: of what was run before.
+        report: told of progress.
+        ray: address of a Ray cluster whose cores are taken in place of processes here.
 
     Raises:
         ConfigError: a model, level or algorithm that cannot be, or a job that does not fit.
@@ -94,7 +103,7 @@ def sweep(
     report("runs", before, len(tasks))
     workers = settings.workers or os.cpu_count() or 1
     try:
-        with in_processes(run, left, workers, "sweep", told=told) as results:
+        with in_processes(run, left, workers, "sweep", told=told, ray=ray) as results:
             for place, result in results:
                 done[left[place].key] = result
                 if journal is not None:

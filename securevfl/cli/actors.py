@@ -1,7 +1,8 @@
-"""`securevfl train --processes`: where the parties of a job live, beside this process."""
+"""`securevfl train --processes` and `--ray`: where the parties of a job live."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,11 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 
 if TYPE_CHECKING:
+    from securevfl.actors.task import Host
     from securevfl.data.tables import VerticalDataset
     from securevfl.protocols.session.pad_store import PadPlaces
     from securevfl.protocols.session.state import SessionState
+    from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
 
@@ -27,6 +30,7 @@ class Actors:
         listen: HOST:PORT for TCP with TLS; None for Unix sockets.
         restarts: how often at most all are started again.
         processes: whether each party is a process.
+        ray: address of a Ray cluster, or local.
     """
 
     beside: Path
@@ -34,11 +38,12 @@ class Actors:
     listen: str | None
     restarts: int
     processes: bool
+    ray: str | None = None
 
     @property
     def wanted(self) -> bool:
         """Whether parties live outside of this process."""
-        return self.processes
+        return self.processes or self.ray is not None
 
     def require_fit(self, *, ahead: bool) -> None:
         """Check what they are asked for with.
@@ -46,6 +51,8 @@ class Actors:
         Raises:
             ConfigError: an option that has no meaning then.
         """
+        if self.ray is not None and self.processes:
+            raise ConfigError("--processes are of this machine, --ray places them: give one")
         if self.listen is not None and not self.processes:
             raise ConfigError("--listen is for parties that are --processes")
         if ahead and self.wanted:
@@ -64,7 +71,7 @@ class Actors:
     def train(
         self,
         job: Job,
-        dataset: "VerticalDataset",
+        dataset: "VerticalDataset[Matrix]",
         session: "Mapping[str, SessionState]",
         pads: "PadPlaces",
         *,
@@ -74,27 +81,40 @@ class Actors:
         """Train a job by actors, see `train_by_actors`."""
         import platformdirs
 
-        from securevfl.actors.processes import ProcessHost
         from securevfl.actors.training import Places, Supervision, train_by_actors
 
         actors = max(len(dataset.parties), 1)
-        return train_by_actors(
-            job,
-            dataset,
-            ProcessHost(),
-            Places(
-                output=job.output.directory,
-                beside=self.beside,
-                guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
-                data_dir=self.data_dir,
-                pads=pads,
-                listen=self.listen,
-            ),
-            resume=session,
-            supervision=Supervision(
-                restarts=self.restarts,
-                progress=progress,
-                say=lambda line: None if quiet else options.say(f"securevfl: {line}"),
-                threads=max(len(os.sched_getaffinity(0)) // actors, 1),
-            ),
-        )
+        with self._host() as host:
+            return train_by_actors(
+                job,
+                dataset,
+                host,
+                Places(
+                    output=job.output.directory,
+                    beside=self.beside,
+                    guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
+                    data_dir=self.data_dir,
+                    pads=pads,
+                    listen=self.listen,
+                ),
+                resume=session,
+                supervision=Supervision(
+                    restarts=self.restarts,
+                    progress=progress,
+                    say=lambda line: None if quiet else options.say(f"securevfl: {line}"),
+                    threads=max(len(os.sched_getaffinity(0)) // actors, 1),
+                ),
+            )
+
+    @contextmanager
+    def _host(self) -> "Iterator[Host]":
+        if self.ray is None:
+            from securevfl.actors.processes import ProcessHost
+
+            yield ProcessHost()
+            return
+        from securevfl.actors.ray_host import RayHost
+        from securevfl.ray_cluster import cluster
+
+        with cluster(self.ray):
+            yield RayHost(self.ray)

@@ -14,6 +14,7 @@ from securevfl.training import Environment
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+    from securevfl.sparse import Matrix
 
 
 def pad_places(folder: Path) -> PadPlaces:
@@ -93,7 +94,7 @@ def show_made(made: Made, *, quiet: bool) -> None:
     sys.stdout.write("".join(f"{line}\n" for text in told for line in wrapped(text)))
 
 
-def make(job: Job, dataset: "VerticalDataset", places: PadPlaces) -> Made:
+def make(job: Job, dataset: "VerticalDataset[Matrix]", places: PadPlaces) -> Made:
     """Make and write the pads of a job.
 
     Raises:

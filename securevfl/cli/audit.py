@@ -73,6 +73,7 @@ def audit(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; one a core if absent.")
     ] = None,
+    ray: options.Ray = None,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="First seed; the job's, or 0.")] = None,
     json: options.Json = None,
@@ -105,11 +106,13 @@ def audit(
         described = _by_options(data.name, batch_size, local_steps, learning_rate, hide)
     if seed is not None:
         described = described.with_settings(seed=seed)
-    data = options.fewer_rows(data, described.job.batch_size) if quick else data
     from securevfl.auditing.matrix import AuditSettings
     from securevfl.auditing.matrix import audit as run_audit
+    from securevfl.data.dense_tables import as_arrays
     from securevfl.reports.page import audit_page, write_page
     from securevfl.reports.results import results, write_results
+
+    data = as_arrays(options.fewer_rows(data, described.job.batch_size) if quick else data)
 
     settings = AuditSettings(
         jobs=_jobs(
@@ -119,6 +122,7 @@ def audit(
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
         curves=not quick,
+        ray=ray,
     )
     todo = f"attacks: {len(attacks)}, seeds: {repeats}, exchanges: {', '.join(settings.jobs)}"
     with options.progress(quiet, f"audit of {data.name}: {todo}") as report:

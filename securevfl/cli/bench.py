@@ -18,6 +18,7 @@ from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.networks import NetworksSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.benchmarks.settings.rounds import RoundsSettings
+from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.staleness import StalenessSettings
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
@@ -35,6 +36,7 @@ from securevfl.reports import transfer as transfer_tables
 from securevfl.reports.defaults import DEFAULTS, NOTES
 from securevfl.reports.horizontal import HORIZONTAL, HORIZONTAL_NOTES
 from securevfl.reports.marks import marks
+from securevfl.reports.scale import SCALE, SCALE_NOTES, of_fdml
 
 if TYPE_CHECKING:
     pass
@@ -246,6 +248,25 @@ def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None
         f"{typed(settings.network)}; medians of {settings.repeats}"
     )
     show(output, tables.FDML, rows, title)
+    for row in of_fdml(rows):
+        say(
+            output,
+            f"{row['model']}, fdml: {row['ratio_to_one_place']:.1f} x one place on the wall clock",
+        )
+
+
+@command(bench, "fdml-scale")
+def fdml_scale(settings: ScaleSettings, output: options.Output) -> None:
+    """FDML beside one place on shards of many sparse rows: seconds, AUC and memory."""
+    from securevfl.benchmarks.scale import fdml_scale as run
+    from securevfl.benchmarks.scale import planted_shards
+
+    dataset = planted_shards(settings.shards)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench fdml-scale", settings, rows, dataset=dataset.name)
+    title = f"{dataset.name}, {settings.model}, {settings.epochs} epochs, {typed(settings.network)}"
+    show(output, SCALE, rows, title)
+    say(output, *SCALE_NOTES)
 
 
 @command(bench, "cost-law")

@@ -109,6 +109,71 @@ def get(
             sys.stdout.write(f"{path}\n")
 
 
+@data.command("convert")
+def convert(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="LIBSVM, Parquet or CSV; several are one after another."),
+    ],
+    *,
+    to: Annotated[Path, typer.Option(help="The folder to write.")],
+    id_column: Annotated[
+        str | None, typer.Option(help="Joins the parties' rows; of LIBSVM '#', its comment.")
+    ] = None,
+    row_numbers: Annotated[
+        bool, typer.Option("--row-numbers", help="Know rows by their numbers, as of LIBSVM.")
+    ] = False,
+    id_format: Annotated[
+        Literal["text", "number", "folded"], typer.Option(help="How ids are compared.")
+    ] = "text",
+    label_column: Annotated[
+        str | None, typer.Option(help="What is learned, at the label party.")
+    ] = None,
+    labels: Annotated[
+        bool, typer.Option(help="Keep LIBSVM's labels, or leave them out at a feature party.")
+    ] = True,
+    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out.")] = None,
+    columns: Annotated[int | None, typer.Option(help="P, where indices may end before.")] = None,
+    first_index: Annotated[
+        int | None, typer.Option(min=0, max=1, help="Whether indices count from 0 or 1.")
+    ] = None,
+    force: Force = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Convert sparse data once into a shard, which `[[party]] data` of a job file may name.
+
+    LIBSVM (.libsvm, .svm, .svmlight, .txt, .t), Parquet (a column of lists of indices, or numbers)
+    or CSV of numbers, in the memory of a part of it. A shard is a folder of arrays that training
+    maps and does not read as a whole.
+    """
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    from securevfl.data.converting import Conversion
+    from securevfl.data.converting import convert as converted
+
+    how = Conversion(
+        id_column,
+        row_numbers,
+        label_column,
+        labels,
+        tuple(drop or ()),
+        columns,
+        None if first_index is None else 1 if first_index else 0,
+        id_format,
+        force,
+    )
+    console = Console(stderr=True)
+    hidden = quiet or not console.is_terminal
+    with Progress(
+        TextColumn("{task.completed} rows"), console=console, transient=True, disable=hidden
+    ) as bar:
+        task = bar.add_task("", total=None)
+        header = converted(files, to, how, lambda rows: bar.update(task, completed=rows))
+    if not quiet:
+        sys.stdout.write(f"{to}: {header.line}\n")
+
+
 @data.command("make")
 def make(
     name: Annotated[Literal["planted-sparse"], typer.Argument(help="Of the set.")],

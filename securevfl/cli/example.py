@@ -8,7 +8,7 @@ EXAMPLE = f"""\
 name = "example"
 dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
 algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
-rounds = 100                   # at most: training ends once the loss has settled
+rounds = 100                   # at most: training ends once the loss has settled; 20 for blind
 model = "linear"               # or mlp, with hidden = [64]
 # target_auc = 0.99            # ends it sooner, by scorings that a guard counts
 # batch_size = 128             # "full" if absent; smaller ones tell labels

@@ -1,4 +1,4 @@
-"""The data of a job: a set by name, or the files that its parties name."""
+"""The data of a job: a set by name, or the files and shards that its parties name."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,19 +7,20 @@ from securevfl.job import Job
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+    from securevfl.sparse import Matrix
 
 
-def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset":
-    """The data of a job: a set by name, or the parties' files, relative to the job file.
+def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset[Matrix]":
+    """The data of a job: a set by name, or the parties' files and shards, relative to the job file.
 
     Raises:
         ConfigError: a party without a data file.
         DataError: missing or malformed data.
     """
     from securevfl.actors.own_data import file_sources
-    from securevfl.data.joining import load_files
+    from securevfl.data.sharded import load_parties
     from securevfl.data.sources import load
 
     if job.job.dataset is not None:
         return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
-    return load_files(file_sources(job, beside), regression=job.job.loss == "squared")
+    return load_parties(file_sources(job, beside), regression=job.job.loss == "squared")

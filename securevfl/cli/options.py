@@ -14,9 +14,11 @@ from securevfl.benchmarks.progress import Report, TimeLeft, silent
 from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.ray_cluster import require_ray
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+    from securevfl.sparse import Matrix, SameRows
 
 QUICK_ROWS = 1000
 
@@ -27,6 +29,22 @@ Parties = Annotated[int | None, typer.Option(help="Split the columns among K par
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result rows to this file.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page for people to this file.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no table.")]
+
+
+def _require_ray(address: str | None) -> str | None:
+    if address is not None:
+        require_ray()
+    return address
+
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        callback=_require_ray,
+        help="On a Ray cluster there, or `local` for one here.",
+    ),
+]
 LabelParty = Annotated[
     str | None, typer.Option(help="Give the labels to this party in place of the usual one.")
 ]
@@ -106,7 +124,9 @@ class JobData(Data, SaidByJob):
     def load(self, parties: int | None = None) -> "VerticalDataset":
         if self.base is None or self.job is None:
             return super().load(parties)
-        data = job_dataset(self.base, self.job, self.data_dir)
+        from securevfl.data.dense_tables import as_arrays
+
+        data = as_arrays(job_dataset(self.base, self.job, self.data_dir))
         if data.classes == 0:
             raise ConfigError(f"{self.job}: targets are real, and this is about the AUC of classes")
         return data
@@ -174,7 +194,7 @@ def dataset(name: str, parties: int | None, data_dir: Path | None) -> "VerticalD
     return load(name, parties=parties, data_dir=data_dir)
 
 
-def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset":
+def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset[Matrix]":
     """The data of a job file, by the job's name where they are its parties' own.
 
     Raises:
@@ -187,11 +207,19 @@ def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset
     return replace(data, name=job.job.dataset or job.job.name)
 
 
-def fewer_rows(data: "VerticalDataset", size: int | str | None) -> "VerticalDataset":
-    """The rows for a first look: so many, or a batch of this size, spread over the classes."""
-    from securevfl.data.tables import some_rows
+def fewer_rows(
+    data: "VerticalDataset[SameRows]", size: int | str | None
+) -> "VerticalDataset[SameRows]":
+    """The rows for a first look: so many, or a batch of this size, spread over the classes.
+
+    Held-out rows are as many at most where they are sparse, as they may be millions.
+    """
+    from securevfl.data.tables import some_rows, some_test_rows
+    from securevfl.sparse import SparseRows
 
     rows = max(QUICK_ROWS, size if isinstance(size, int) else 0)
+    if any(isinstance(p.test, SparseRows) for p in data.parties) and len(data.test_labels) > rows:
+        data = some_test_rows(data, rows)
     return data if len(data.train_labels) <= rows else some_rows(data, rows)
 
 

@@ -16,6 +16,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.protocols.session.keeping import MOST_SNAPSHOTS
 from securevfl.protocols.session.state import SessionState
+from securevfl.sparse import Matrix
 
 HEADER_BYTES = 10_000
 # Weights as they are, before the last step, of the best point and its gradient, and snapshots; two
@@ -80,7 +81,7 @@ def forget_session(folder: Path, parties: Iterable[str]) -> None:
 
 
 def require_room_for(
-    plan: Plan, dataset: VerticalDataset, folder: Path, results: Iterable[Path | None]
+    plan: Plan, dataset: VerticalDataset[Matrix], folder: Path, results: Iterable[Path | None]
 ) -> None:
     """Find out before training whether its files can be written.
 

@@ -15,6 +15,13 @@ sweep = typer.Typer(help="Sweeps: what noise costs, and what it promises.", no_a
 
 
 @dataclass(frozen=True)
+class Cores:
+    """Whose cores the work takes."""
+
+    ray: options.Ray = None
+
+
+@dataclass(frozen=True)
 class SweepData(options.SplitJobData):
     """A data set by name, a9a if nothing is said, or a job's."""
 
@@ -22,7 +29,9 @@ class SweepData(options.SplitJobData):
 
 
 @command(sweep)
-def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: options.Page) -> None:
+def noise(
+    settings: NoiseSettings, data: SweepData, work: Journaled, cores: Cores, output: options.Page
+) -> None:
     """AUC against noise on shared predictions, beside one party alone and one place.
 
     Of a job file everything but the noise multipliers; its exchange is `dp` here.
@@ -38,7 +47,7 @@ def noise(settings: NoiseSettings, data: SweepData, work: Journaled, output: opt
     journal = work.journal("sweeps", work_of(settings, dataset), quiet=output.quiet)
     levels = f"{len(settings.noise)} levels of noise, seeds: {settings.repeats}"
     with options.progress(output.quiet, f"sweep of {dataset.name}: {levels}") as report:
-        rows, missing = finished(lambda: run(settings, dataset, journal, report))
+        rows, missing = finished(lambda: run(settings, dataset, journal, report, ray=cores.ray))
     output.missing.extend(missing)
     from rich.console import Console
 

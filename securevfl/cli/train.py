@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.pad_store import PadPlaces
     from securevfl.protocols.session.state import SessionState
+    from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
 # Where peers' own parts of the model rank training rows by some 0.02 AUC better than others
@@ -68,6 +69,7 @@ def train(
     restarts: Annotated[
         int, typer.Option(min=0, help="How often all start again where a process dies.")
     ] = 3,
+    ray: options.Ray = None,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
     json: options.Json = None,
@@ -86,7 +88,7 @@ def train(
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
     names.check_names(described)
-    actors = Actors(job.parent, data_dir, listen, restarts, processes=processes)
+    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray)
     actors.require_fit(ahead=ahead)
     if seed is not None:
         described = described.with_settings(seed=seed)
@@ -113,6 +115,7 @@ def train(
     on_pads = settle_pads(plan, places, ahead=ahead, resume=resume, force=force)
     if not quiet:
         _tell_first(plan, dataset, session, on_pads)
+    _tell_range(plan, dataset)
     if ahead:
         show_made(make(described, dataset, places), quiet=quiet)
         return
@@ -158,7 +161,7 @@ def _keep(job: Job, row: TrainRow, json: Path | None, html: Path | None) -> None
         write_page(html, train_page(results(**made)))
 
 
-def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
+def _tell(dataset: "VerticalDataset[Matrix]", *, quiet: bool) -> None:
     """What was noticed in the parties' files, on standard error."""
     from securevfl.reports.training import wrapped
 
@@ -171,7 +174,7 @@ def _tell(dataset: "VerticalDataset", *, quiet: bool) -> None:
 
 def _tell_first(
     plan: "Plan",
-    dataset: "VerticalDataset",
+    dataset: "VerticalDataset[Matrix]",
     session: Mapping[str, "SessionState"],
     on_pads: str | None,
 ) -> None:
@@ -188,13 +191,21 @@ def _tell_first(
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
+def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
+    """Before the work of a blind job that its end would throw away."""
+    from securevfl.rehearsal import beyond_range
+
+    if (beyond := beyond_range(plan, dataset)) is not None:
+        sys.stderr.write(f"securevfl: warning: {beyond.told}\n")
+
+
 def _rounds_of(session: Mapping[str, "SessionState"]) -> int:
     return next((state.rounds for state in session.values()), 0)
 
 
 def _run(
     job: Job,
-    dataset: "VerticalDataset",
+    dataset: "VerticalDataset[Matrix]",
     plan: "Plan",
     session: Mapping[str, "SessionState"],
     places: "PadPlaces",
@@ -272,7 +283,7 @@ def _resuming() -> str:
 
 
 def _tell_rows_left_out(
-    result: "TrainingResult", dataset: "VerticalDataset", *, quiet: bool
+    result: "TrainingResult", dataset: "VerticalDataset[Matrix]", *, quiet: bool
 ) -> None:
     """On stdout, and where that says nothing on stderr: no run is silent about it."""
     from securevfl.reports.training import wrapped

@@ -8,10 +8,11 @@ from securevfl.reports.train_rows import TrainRow
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+    from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
 
-def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> float:
+def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> float:
     """P/(N·v) of all feature parties where they learn gradients, else 0."""
     from securevfl.protocols.session.person_record import label_variance
 
@@ -22,7 +23,7 @@ def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset") -> flo
     return columns / (result.plan.facts.rows * label_variance(dataset.train_labels))
 
 
-def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainRow:
+def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> TrainRow:
     """What a finished job reports."""
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
@@ -87,6 +88,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset") -> TrainR
                 "accuracy": each.score.class_accuracy,
                 "r2": each.score.r2,
                 "rmse": each.score.rmse,
+                "binormal": each.score.binormal,
                 "rows": each.rows,
                 "labels_lent": each.labels_lent,
             }

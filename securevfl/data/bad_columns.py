@@ -86,6 +86,9 @@ def _problem(
     import polars as pl  # noqa: PLC0415
 
     name, kind = values.name, values.dtype
+    if isinstance(kind, pl.List) and kind.inner.is_integer():
+        remedy = "`securevfl data convert` makes lists of indices a shard, which data may name"
+        return BadColumn(party, name, f"is {kind}, expected numbers or text", remedy=remedy)
     if kind.is_nested() or kind in (pl.Binary, pl.Object, pl.Time, pl.Duration):
         return BadColumn(party, name, f"is {kind}, expected numbers or text")
     if settings is not None and (name in settings.categories or kind.is_temporal()):

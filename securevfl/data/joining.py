@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from securevfl.arrays import Labels
 from securevfl.data.aligned import AlignedIds
 from securevfl.data.feature_table import make_table
 from securevfl.data.id_matching import why_few
+from securevfl.data.label_encoding import encode_labels, label_values
 from securevfl.data.notes import Note
 from securevfl.data.own_files import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.suspicious import suspicious
@@ -25,15 +26,14 @@ from securevfl.data.tables import (
     row_digests,
 )
 from securevfl.errors import ConfigError, DataError
+from securevfl.sparse import AnyRows
 
 if TYPE_CHECKING:
     import polars as pl
 
-MOST_CLASSES, FEWEST_A_CLASS = 20, 5
-
 
 @dataclass(frozen=True, eq=False)
-class OwnData:
+class OwnData(Generic[AnyRows]):
     """What one party brings to a job.
 
     Attributes:
@@ -47,7 +47,7 @@ class OwnData:
         notes: What was noticed in making it.
     """
 
-    table: PartyTable
+    table: PartyTable[AnyRows]
     train_labels: Labels | None = None
     test_labels: Labels | None = None
     label_names: tuple[str, ...] = ()
@@ -135,15 +135,17 @@ def load_party(source: FileSource, aligned: AlignedIds) -> OwnData:
     return own
 
 
-def _check_sources(parties: Sequence[FileSource]) -> None:
+def check_sources(parties: Sequence[FileSource]) -> None:
+    """Refuse parties that cannot be joined, before a file is read.
+
+    Raises:
+        ConfigError: fewer than two, two of one name, or test files at some only.
+    """
     names = [source.name for source in parties]
     if len(names) < 2:  # noqa: PLR2004
         raise ConfigError(f"parties: {len(names)}, expected at least 2")
     if len(set(names)) < len(names):
         raise ConfigError(f"parties: names {names} are not all different")
-    holders = [source.name for source in parties if source.label_column is not None]
-    if len(holders) != 1:
-        raise ConfigError(f"label_column: given at {holders or 'no party'}, expected exactly one")
     without = [source.name for source in parties if source.test_path is None]
     if without and len(without) < len(names):
         raise ConfigError(f"test_path: missing at {without}, expected at every party or at none")
@@ -167,7 +169,10 @@ def _read_own(source: FileSource) -> _Held:
 
 
 def _read_all(parties: Sequence[FileSource]) -> dict[str, _Held]:
-    _check_sources(parties)
+    check_sources(parties)
+    holders = [source.name for source in parties if source.label_column is not None]
+    if len(holders) != 1:
+        raise ConfigError(f"label_column: given at {holders or 'no party'}, expected exactly one")
     held = {source.name: _read_own(source) for source in parties}
     files = ((rows.train, rows.test) for rows in held.values())
     require_usable([each for pair in files for each in dict.fromkeys(pair)])
@@ -325,44 +330,7 @@ def _encode_labels(
     holder: FileSource, splits: list[list[str]], *, regression: bool
 ) -> tuple[tuple[str, ...], list[Labels]]:
     """Names of classes and the labels of both splits; no names where they are real targets."""
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
-
-    text = pl.Series([label for labels in splits for label in labels], dtype=pl.String)
-    numbers = text.cast(pl.Float64, strict=False)
-    numeric = not numbers.null_count()
-    if numeric and (unusable := int((~numbers.is_finite()).sum())):
-        raise DataError(
-            f"party {holder.name!r}: column {holder.label_column!r} has {unusable} NaN or "
-            f"infinite labels"
-        )
-    values = numbers.to_numpy() if numeric else np.array(text.to_list(), dtype=np.str_)
-    classes, codes = np.unique(values, return_inverse=True)
-    if numeric and len(classes) > 2:  # noqa: PLR2004
-        if regression:
-            targets = numbers.to_numpy()
-            return (), [targets[: len(splits[0])], targets[len(splits[0]) :]]
-        _require_classes(holder, classes, len(values))
-    codes = codes.astype(np.int64)
-    train, test = codes[: len(splits[0])], codes[len(splits[0]) :]
-    if unseen := np.setdiff1d(test, train).size:
-        raise DataError(
-            f"party {holder.name!r}: {unseen} classes of {holder.label_column!r} occur among the "
-            f"test rows only"
-        )
-    names = [f"{label:.0f}" if numeric and label == int(label) else str(label) for label in classes]
-    return tuple(names), [train, test]
-
-
-def _require_classes(holder: FileSource, values: NDArray[np.float64], rows: int) -> None:
-    """Refuse numbers that nobody would call classes.
-
-    Raises:
-        DataError: more than two, and fractions among them or too many for so few rows.
-    """
-    fractions = bool((values != np.rint(values)).any())
-    if fractions or len(values) > MOST_CLASSES or rows < FEWEST_A_CLASS * len(values):
-        raise DataError(
-            f"party {holder.name!r}: column {holder.label_column!r} has {len(values)} different "
-            f"numbers among {rows} rows{', fractions among them' if fractions else ''}: for "
-            "regression say loss = 'squared' under [job]; classes need names that are no numbers"
-        )
+    values = label_values([label for labels in splits for label in labels])
+    return encode_labels(
+        values, len(splits[0]), holder.name, holder.label_column, regression=regression
+    )

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 from securevfl.data.bad_columns import BadColumn, bad_columns, require_none
 from securevfl.data.csv_files import as_point, read_csv
 from securevfl.data.csv_format import CsvFormat, GivenFormat, find_format
+from securevfl.data.dense_tables import as_array
 from securevfl.data.id_matching import IdFormat, as_ids
+from securevfl.data.label_encoding import class_names
 from securevfl.data.notes import Note
+from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Preprocessing
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FOUND_OUT = GivenFormat()
+SHARD_LABELS = "(labels)"
+"""What the labels of a shard are called, where it is read as a file."""
 NO_LABEL = ("", "NA", "N/A", "n/a", "NULL", "null", "?")
 
 
@@ -27,7 +32,8 @@ class FileSource:
 
     Attributes:
         name: The party.
-        path: .csv, .csv.gz or .parquet; CSV has a header.
+        path: .csv, .csv.gz or .parquet; CSV has a header. Or a shard of few enough rows to be
+            read as an array; `sharded.load_parties` takes any.
         id_column: Joins the parties' rows.
         id_format: How ids are compared: as text, so that "07" is not "7"; as whole numbers; or
             folded, without case and outer blanks.
@@ -152,12 +158,20 @@ class _Opened:
     """A file of which the columns' names are known."""
 
     def __init__(self, source: FileSource, path: Path) -> None:
-        _require_readable(path)
+        self._path, self._where = path, f"party {source.name!r}: {path}"
+        self._id_column = source.id_column
+        self._shard = open_shard(path) if is_shard(path) else None
+        if self._shard is None:
+            _require_readable(path)
         import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
 
-        self._path, self._where = path, f"party {source.name!r}: {path}"
         self.taken = [each for each in (source.id_column, source.label_column) if each is not None]
         self.found: CsvFormat | None = None
+        if self._shard is not None:
+            self.columns = (source.id_column, *self._shard.header.column_names)
+            if self._shard.labels is not None:
+                self.columns += (SHARD_LABELS,)
+            return
         suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
         if suffix == "csv":
             known = (source.id_column, *(source.features or ()))
@@ -167,7 +181,8 @@ class _Opened:
             self.columns = tuple(self._tried(lambda: pl.read_parquet_schema(path)))
         else:
             raise ConfigError(
-                f"path: {path} of party {source.name!r}, expected .csv, .csv.gz or .parquet"
+                f"path: {path} of party {source.name!r}, expected .csv, .csv.gz or .parquet, or a "
+                "shard, which `securevfl data convert` makes of LIBSVM"
             )
 
     def read(
@@ -177,6 +192,8 @@ class _Opened:
         import polars as pl  # noqa: PLC0415
 
         found, used = self.found, [*self.taken, *columns]
+        if self._shard is not None:
+            return _as_frame(self._shard, self._id_column).select(used)
         if found is None:
             return self._tried(lambda: pl.read_parquet(self._path, columns=used, glob=False))
         return self._tried(lambda: read_csv(found, used, {*self.taken, *text}, markers))
@@ -191,7 +208,23 @@ class _Opened:
             raise DataError(f"{self._where} is empty or malformed ({reason})") from error
 
 
+def _as_frame(shard: Shard, id_column: str) -> "pl.DataFrame":
+    """A shard of a few rows as if it were a file."""
+    import polars as pl  # noqa: PLC0415
+
+    dense = as_array(shard.rows, f"{shard.path}")
+    frame = pl.DataFrame(dense, list(shard.header.column_names))
+    frame = frame.with_columns(pl.Series(id_column, shard.ids, pl.String))
+    if shard.labels is not None:
+        names = shard.header.classes
+        labels = [names[code] for code in shard.labels] if names else shard.labels.tolist()
+        frame = frame.with_columns(pl.Series(SHARD_LABELS, class_names(labels), pl.String))
+    return frame
+
+
 def _require_readable(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, and no shard (`securevfl data convert` makes one)")
     try:
         with path.open("rb"):
             pass

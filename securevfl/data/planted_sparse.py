@@ -192,6 +192,9 @@ _JOB = "\n".join(
         'name = "planted-sparse"',
         'algorithm = "fdml"',
         "standardize = false",
+        "batch_size = 1000",
+        "learning_rate = 1.0",
+        'start = "zero"',
         *(
             f'\n[[party]]\nname = "{party.name}"\n'
             f'role = "{"label" if party is PARTIES[0] else "feature"}"\n'

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
 from securevfl.sparse import Matrix, SameRows, SparseRows, standardized
+from securevfl.sparse_tables import moments_of
 
 BLOCK = 1 << 14
 
@@ -60,7 +61,7 @@ def _moments(train: Matrix) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
     Compared by value: rounding in the mean can leave a constant column a tiny deviation.
     """
     if isinstance(train, SparseRows):
-        return train.moments()
+        return moments_of(train)
     mean = train.mean(axis=0)
     # Block by block: one array of deviations would take as much memory as the rows.
     blocks = (train[start : start + BLOCK] for start in range(0, len(train), BLOCK))

@@ -55,10 +55,10 @@ class RowIds:
         Raises:
             DataError: an id that is empty or has a line break in it.
         """
-        if wrong := next((each for each in ids if not each or "\n" in each), None):
-            raise DataError(f"id {wrong!r} has a line break in it")
         if "" in ids:
             raise DataError("an id is empty")
+        if wrong := [each for each in ids if "\n" in each]:
+            raise DataError(f"id {wrong[0]!r} has a line break in it")
         return cls(ids, row_digests(ids), np.fromiter(map(falls_into_test, ids), bool, len(ids)))
 
 
@@ -71,6 +71,7 @@ class ShardWriter:
         *,
         columns: int | None = None,
         names: Sequence[str] | None = None,
+        first: Literal[0, 1] = 1,
         id_format: IdFormat = "text",
         force: bool = False,
     ) -> None:
@@ -80,11 +81,13 @@ class ShardWriter:
             path: the folder, which must not be there.
             columns: P; one more than the largest number written where not given.
             names: of the columns, or None.
+            first: what number the first column has in names that are made for it.
             id_format: how the ids that are written were made comparable.
             force: replace a shard that is there.
         """
         self._path, self._force, self._columns = path, force, columns
         self._names = None if names is None else tuple(names)
+        self._first: Literal[0, 1] = first
         self._id_format: IdFormat = id_format
         self._part = path.with_name(f".{path.name}.part")
         self._stack = ExitStack()
@@ -106,10 +109,8 @@ class ShardWriter:
             for left in self._part.iterdir():
                 if left.suffix != ".lock":
                     left.unlink()
-            wide = self._columns is not None and self._columns > NARROW
-            kind = np.dtype(np.uint32 if wide else np.uint16)
             self._pointers = self._array("pointers", np.dtype(np.int64))
-            self._indices = self._array("indices", kind)
+            self._indices = self._array("indices", np.dtype(np.uint16))
             self._digests = self._array("digests", np.dtype(np.uint64))
             self._held_out = self._array("held_out", np.dtype(np.bool_))
             self._values: GrowingArray | None = None
@@ -244,6 +245,7 @@ class ShardWriter:
         columns = self._largest + 1 if self._columns is None else self._columns
         if columns < 1:
             raise DataError(f"shard {self._path}: no entries, expected at least 1")
+        self._indices.become(np.dtype(np.uint16 if columns <= NARROW else np.uint32))
         digests: NDArray[np.uint64] = np.asarray(self._digests.mapped())
         if double := duplicates(digests):
             raise DataError(f"shard {self._path}: {double} duplicate ids")
@@ -258,7 +260,7 @@ class ShardWriter:
             self._label_kind,
             classes,
             self._names,
-            self.first,
+            self._first,
             self._id_format,
             rows_fingerprint(digests),
         )
@@ -273,9 +275,6 @@ class ShardWriter:
             shutil.rmtree(self._path)
         self._part.rename(self._path)
 
-    first: Literal[0, 1] = 1
-    """The number of the first column, where columns have no names."""
-
     def _sort_classes(self) -> tuple[str, ...]:
         """Names of classes sorted, the written numbers changed to theirs."""
         if self._label_codes is None or self._labels is None:
@@ -286,16 +285,22 @@ class ShardWriter:
         self._labels.change(lambda codes: order[codes])
         return tuple(names)
 
-    def shift_columns(self, by: int) -> None:
-        """Move all entries that were written to columns of lower numbers.
+    def number_columns(self, first: Literal[0, 1], columns: int | None) -> None:
+        """Say, of all that was written, what number the first column has in it.
 
         Args:
-            by: how much; the smallest number written is not below.
+            first: the number.
+            columns: P; one more than the largest where not given.
+
+        Raises:
+            DataError: entries beyond P.
         """
-        self._indices.change(lambda indices: indices - indices.dtype.type(by))
-        self._largest -= by
-        if self._columns is not None:
-            self._columns -= by
+        if first:
+            self._indices.change(lambda indices: indices - indices.dtype.type(1))
+            self._largest -= 1
+        if columns is not None and self._largest >= columns:
+            raise DataError(f"column number {self._largest + first}, of {columns} from {first} on")
+        self._first, self._columns = first, columns
 
     def _require_free(self) -> None:
         path = self._path
@@ -310,7 +315,8 @@ class ShardWriter:
         return self._stack.enter_context(GrowingArray(self._part / f"{name}.npy", kind))
 
     def _discard(self) -> None:
-        self._stack.close()
+        with suppress(OSError):  # what could not be written cannot be now
+            self._stack.close()
         shutil.rmtree(self._part, ignore_errors=True)
 
     def _unwritable(self, error: OSError) -> DataError:

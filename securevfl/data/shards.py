@@ -74,6 +74,15 @@ class Header:
             return self.names
         return tuple(f"x{number}" for number in range(self.first, self.first + self.columns))
 
+    @property
+    def line(self) -> str:
+        """What a reader may want to check."""
+        names = self.column_names
+        values = "all 1" if self.values is None else f"as {self.values}"
+        told = f"{self.rows} rows, {self.columns} columns {names[0]} to {names[-1]}"
+        labels = {None: "no labels", "numbers": "labels", "names": f"{len(self.classes)} classes"}
+        return f"{told}, {self.ones} entries, {values}; {labels[self.labels]}"
+
 
 HEADERS = TypeAdapter(Header)
 
@@ -112,7 +121,7 @@ class Shard(Shown):
             DataError: as many are not there.
         """
         try:
-            text = (self.path / "ids.txt").read_text("utf-8")
+            text = (self.path / "ids.txt").read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"shard {self.path}: ids.txt cannot be read ({error})") from error
         ids = tuple(text.split("\n")[:-1])

@@ -15,6 +15,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
 from securevfl.shown import Shown
 from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows
+from securevfl.sparse_tables import check_cells, unusable_cells
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -315,8 +316,8 @@ def check_rows(party: PartyTable[Matrix], split: str, values: Matrix, labels: La
     if not labels.size and split == "training":
         raise DataError(f"party {party.name!r}: no training rows")
     if isinstance(values, SparseRows):
-        values.check()
-        unusable = values.unusable()
+        check_cells(values)
+        unusable = unusable_cells(values)
     else:
         unusable = (~np.isfinite(values)).sum(axis=0)
     if unusable.any():

@@ -15,11 +15,13 @@ from securevfl.auditing.matrix import AuditSettings
 from securevfl.auditing.matrix import audit as run_audit
 from securevfl.auditing.policy import ATTACKS, Violation, violations
 from securevfl.cli.job_files import job_data
+from securevfl.data.dense_tables import as_arrays
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.interactive.progress import line_of_progress
 from securevfl.job import Job, check_job, read_job
 from securevfl.reports.matrix import legend, matrix
+from securevfl.sparse import Matrix
 from securevfl.training import Environment, TrainingResult
 from securevfl.training import train as run_training
 
@@ -146,7 +148,8 @@ def audit(
         ConfigError: a job that cannot be, or not on these data, or an unknown attack.
         DataError: missing or malformed data.
     """
-    described, dataset = _read(job, data, data_dir)
+    described, read = _read(job, data, data_dir)
+    dataset = as_arrays(read)
     if not len(dataset.test_labels):
         raise ConfigError("an audit needs held-out rows, and there are none")
     scheme = described.exchange.scheme
@@ -158,7 +161,9 @@ def audit(
     return AuditResult(described, rows)
 
 
-def _read(job: AnyJob, data: AnyData | None, data_dir: Path | None) -> tuple[Job, VerticalDataset]:
+def _read(
+    job: AnyJob, data: AnyData | None, data_dir: Path | None
+) -> tuple[Job, VerticalDataset[Matrix]]:
     beside = Path()
     if isinstance(job, str | Path):
         path = Path(job)

@@ -97,7 +97,8 @@ class Logistic:
     def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean of log(1 + e^H) − yH."""
         losses = np.logaddexp(0.0, predictions) - labels[:, None] * predictions
-        return float(losses.mean())
+        # `mean` takes longer than the rest of a small batch.
+        return float(losses.sum() / losses.size)
 
     def constant(self, labels: Labels) -> FloatArray:
         """The log odds."""

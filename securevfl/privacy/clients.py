@@ -119,10 +119,11 @@ def client_promise(
         )
     if noise_multiplier == 0 and rounds:
         return ClientPromise(delta, inf, inf, participations)
+    hidden = _of_all(noise_multiplier, rounds, delta)  # as if the client took part in all
+    if taking_part < clients:
+        # Either bounds it; that of samples is loose where most clients take part.
+        hidden = min(hidden, _of_samples(noise_multiplier, clients, taking_part, rounds, delta))
     known = _of_all(noise_multiplier, participations, delta)
-    if taking_part == clients:
-        return ClientPromise(delta, _of_all(noise_multiplier, rounds, delta), known, participations)
-    hidden = _of_samples(noise_multiplier, clients, taking_part, rounds, delta)
     return ClientPromise(delta, hidden, known, participations)
 
 

@@ -45,6 +45,7 @@ class Algorithm(ABC):
         only_loss: the loss that it stands on, if any other is an error; logistic means it too.
         own_components: whether parties exchange something else than predictions and residuals, so
             that the algorithm itself checks what local models an exchange can serve.
+        takes_sparse: whether parties may hold sparse rows.
         keeps_state: whether a session can go on from what its parties kept after a round.
     """
 

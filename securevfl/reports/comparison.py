@@ -43,5 +43,4 @@ def comparison_notes(row: Row) -> list[str]:
 
 
 def _score(key: str) -> Callable[[Row], str]:
-    # Beside exact ones of parties alone it is no difference that counts.
     return lambda row: ("≈" if row.get("binormal") else "") + share(row.get(key))

@@ -216,7 +216,11 @@ class StalenessRow(TypedDict):
 
 
 class FdmlRow(TypedDict):
-    """One model trained one way; `machinery_s` is wall time of an iteration beside computation."""
+    """One model trained one way.
+
+    `machinery_s` is wall time of an iteration of one party beside the parties' computation;
+    what is compared with one place is fdml's.
+    """
 
     dataset: str
     model: str
@@ -225,14 +229,39 @@ class FdmlRow(TypedDict):
     batch_size: int
     learning_rate: float
     staleness: Staleness
+    batches_a_message: NotRequired[int]
+    precision: NotRequired[str]
     repeats: int
     auc: float
     aucs: Sequence[float]
     log_loss: float
     log_losses: Sequence[float]
     wall_s_per_epoch: float
+    ratio_to_one_place: NotRequired[float]
     virtual_s_per_epoch: float | None
     machinery_s: float | None
+
+
+class ScaleRow(TypedDict):
+    """One training on so many rows; bytes stored are of training rows, memory of the process."""
+
+    dataset: str
+    rows: int
+    columns: int
+    ones_a_row: float
+    stored_bytes: int
+    model: str
+    training: str
+    epochs: int
+    batch_size: int
+    batches_a_message: int
+    learning_rate: float
+    auc: float
+    cpu_s_per_epoch: float
+    wall_s_per_epoch: float
+    virtual_s_per_epoch: float | None
+    peak_bytes: int | None
+    ratio_to_one_place: float | None
 
 
 class CostLawRow(TypedDict):

@@ -28,6 +28,7 @@ class AloneFigures(TypedDict):
     rmse: float | None
     rows: int
     labels_lent: bool
+    binormal: bool
 
 
 class TrainRow(JobRow):

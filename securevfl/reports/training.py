@@ -12,6 +12,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.reports.descriptions import learned_in
 from securevfl.reports.privacy import spent_text
 from securevfl.reports.tables import Column, table
+from securevfl.sparse import Matrix
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +43,7 @@ PARTIES: tuple[Column[Row], ...] = (
 )
 
 
-def parties_table(plan: Plan, dataset: VerticalDataset) -> "Table":
+def parties_table(plan: Plan, dataset: VerticalDataset[Matrix]) -> "Table":
     """Who brings what, and what of it all others hold too."""
     common = len(dataset.train_labels) + len(dataset.test_labels)
     rows: list[Row] = []
@@ -61,7 +62,7 @@ def parties_table(plan: Plan, dataset: VerticalDataset) -> "Table":
     return table(PARTIES, rows)
 
 
-def before(plan: Plan, dataset: VerticalDataset) -> list[str]:
+def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
     """What will be done, and what each party will learn of the others, in lines."""
     settings = plan.job.job
     size = "all rows" if plan.full_batches else f"about {plan.batch_size} rows"
@@ -89,7 +90,7 @@ def before(plan: Plan, dataset: VerticalDataset) -> list[str]:
     return [line for text in told for line in wrapped(text)]
 
 
-def _unguarded(plan: Plan, dataset: VerticalDataset) -> Iterator[str]:
+def _unguarded(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
     """What no guard counts of parameters that are in shares until the end.
 
     From a zero start few residuals, 1/2 − y to begin with, are read off their sums: up to 8 for
@@ -117,7 +118,7 @@ def wrapped(text: str) -> list[str]:
     return [line.replace(KEPT_TOGETHER, " ") for line in lines]
 
 
-def _classes(dataset: VerticalDataset) -> str:
+def _classes(dataset: VerticalDataset[Matrix]) -> str:
     if not dataset.classes:
         return "real targets"
     codes, counts = np.unique(dataset.train_labels, return_counts=True)

@@ -197,7 +197,7 @@ class RealChannel:
         deadline = None if timeout is None else began + timeout
         inbox, overrun = self._inbox_of(kind.stage), 0.0
         self._poll(began)
-        if kind.stage != "evaluation":
+        if kind.stage != "evaluation" and self.costs.ahead:
             overrun = await self._ahead.until(lambda: self._over_for(inbox, senders, deadline))
         try:
             # The loop's clock is time.monotonic as well.

@@ -11,7 +11,8 @@ from securevfl.arrays import is_real
 from securevfl.data.csv_format import GivenFormat
 from securevfl.data.joining import falls_into_test
 from securevfl.data.new_rows import NewRows, read_new_rows
-from securevfl.data.own_files import FileSource
+from securevfl.data.own_files import SHARD_LABELS, FileSource
+from securevfl.data.shards import is_shard, read_header
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, PartySettings
@@ -109,6 +110,10 @@ def _require_all(key: str, paths: Mapping[str, Path], names: tuple[str, ...]) ->
 
 def _source(name: str, path: Path, party: PartySettings | None, part: SavedModel) -> FileSource:
     columns = raw_columns(part.header)
+    if is_shard(path):
+        ids = "id" if party is None else party.id_column
+        holds = part.header.holds_labels and read_header(path).labels is not None
+        return FileSource(name, path, ids, SHARD_LABELS if holds else None, columns)
     if party is None:  # of a data set by name
         return FileSource(name, path, "id", features=columns)
     return FileSource(

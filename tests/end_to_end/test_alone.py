@@ -47,7 +47,7 @@ def test_a_model_as_good_as_the_label_partys_own_is_fine() -> None:
 
 
 def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> None:
+    def never(*_: object, **__: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr(training, "alone", never)

@@ -12,6 +12,7 @@ from securevfl.errors import ConfigError, LabelLeakRefused, PeerViolation, Range
 from securevfl.job import Job
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import LARGEST_SCALE, Scales
+from securevfl.protocols.blind.widths import require_rare
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.conftest import all_weights
@@ -142,8 +143,8 @@ def test_it_starts_at_zero_and_takes_twenty_full_batches_where_nothing_is_said()
         ({"algorithm": "fdml"}, {}, "fdml"),
         ({"model": "mlp", "learning_rate": 0.1, "start": "random"}, {}, "linear models"),
         ({"l1": 0.1, "local_steps": 2, "learning_rate": 0.1}, {}, "l1"),
-        ({"target_auc": 0.9}, {}, "before the last round"),
-        ({"eval_every": 5}, {}, "before the last round"),
+        ({"target_auc": 0.9}, {}, "before the last round: drop target_auc"),
+        ({"eval_every": 5}, {}, "before the last round: drop eval_every"),
         ({"loss": "hinge", "local_rule": "frozen", "learning_rate": 0.1}, {}, "loss = 'hinge'"),
         ({}, {"hide": "both"}, "drop hide"),
         ({}, {"predictions": "masked"}, "drop hide"),
@@ -168,6 +169,14 @@ def test_what_has_no_form_in_shares_is_refused(
 def test_so_many_truncations_that_one_is_likely_to_fail_are_refused() -> None:
     with pytest.raises(RangeExceeded, match="goes wrong with probability"):
         run(made(7), rounds=2, local_steps=1, learning_rate=1e-9)
+
+
+def test_one_round_is_not_told_to_take_fewer() -> None:
+    require_rare(2.0**-6, "steps", 1)
+    with pytest.raises(RangeExceeded, match="use smaller batches"):
+        require_rare(1.0, "steps", 1)
+    with pytest.raises(RangeExceeded, match="use fewer rounds or smaller batches"):
+        require_rare(1.0, "steps", 2)
 
 
 def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:

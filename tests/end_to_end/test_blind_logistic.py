@@ -47,7 +47,7 @@ def test_steps_are_nearly_those_in_clear(parties: int, more: dict[str, Any]) -> 
     assert np.abs(clear).max() > 0.3
 
 
-def test_predictions_beyond_half_a_period_fail_the_job() -> None:
+def test_predictions_beyond_half_a_period_fail_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(2)
     features = [generator.standard_t(2, (120, 3)) for _ in range(2)]
     labels = (np.hstack(features).sum(axis=1) > 0).astype(np.int64)
@@ -55,3 +55,7 @@ def test_predictions_beyond_half_a_period_fail_the_job() -> None:
     with pytest.raises(RangeExceeded, match=r"set \[exchange\] period = 48"):
         run(dataset, "blind", period=24, rounds=25, l2=1e-4)
     run(dataset, "blind", period=100, rounds=25, l2=1e-4)
+    # Where there is no longer one, none is named.
+    monkeypatch.setattr("securevfl.protocols.blind.range_check.LARGEST_PERIOD", 24)
+    with pytest.raises(RangeExceeded, match="asked for: take fewer rounds"):
+        run(dataset, "blind", period=24, rounds=25, l2=1e-4)

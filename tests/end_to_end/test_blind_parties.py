@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from securevfl.arrays import FloatArray
 from securevfl.crypto import ring
 from securevfl.data.sources import load
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, HeldOutLeakRefused
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import HeldOutMasks
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
 from securevfl.protocols.session.scoring import Score
 from securevfl.training import Environment, TrainingResult
 from tests.end_to_end.conftest import RunJob
+from tests.made_data import blocks_of, dataset_of, labels_of
 
 ROUNDS = 3
 SETTINGS = {
@@ -104,15 +106,22 @@ def test_every_word_of_a_round_is_used_once(blind: TrainingResult) -> None:
 
 
 def test_scores_are_binormal_and_open_sums_alone(blind: TrainingResult) -> None:
-    total, labels = blind.predictions[:, 0], blind.test_labels
+    labels = blind.test_labels
+
+    def binormal(predictions: FloatArray) -> float:
+        by_class = [predictions[labels == number] for number in (0, 1)]
+        gap = by_class[1].mean() - by_class[0].mean()
+        return float(ndtr(gap / np.sqrt(sum(each.var() for each in by_class))))
+
     assert len(blind.scores) == 1
     score = blind.scores[0]
     assert score.binormal
     assert score.rounds == ROUNDS
-    by_class = [total[labels == number] for number in (0, 1)]
-    gap = by_class[1].mean() - by_class[0].mean()
-    spread = np.sqrt(sum(each.var() for each in by_class))
-    assert score.auc == pytest.approx(ndtr(gap / spread), abs=1e-3)
+    assert score.auc == pytest.approx(binormal(blind.predictions[:, 0]), abs=1e-3)
+    # What stands beside it is scored alike: else joining would seem to hurt.
+    for own in blind.alone.values():
+        assert own.score.binormal
+        assert own.score.auc == pytest.approx(binormal(own.predictions[:, 0]), abs=1e-9)
     view = blind.views[blind.plan.facts.label_party]
     assert not view.received(HeldOutPredictions)
     assert not view.received(MaskedHeldOutPredictions)
@@ -143,6 +152,18 @@ def guarded(run_job: RunJob, directory: Path, scores: str | None) -> Path:
 def test_the_held_out_guard_counts_rows_and_no_sums(run_job: RunJob, tmp_path: Path) -> None:
     assert not guarded(run_job, tmp_path, None).exists()
     assert set(json.loads(guarded(run_job, tmp_path, "rows").read_bytes()).values()) == {1}
+
+
+def test_who_may_not_show_rows_is_told_of_sums(run_job: RunJob, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    blocks = blocks_of(generator, 2, columns=1)
+    dataset = dataset_of(blocks, labels_of(generator, blocks))
+    exchange = {"scheme": "blind", "scores": "rows"}
+    environment = Environment(guard_directory=tmp_path)
+    settings = {**SETTINGS, "rounds": 1, "allow_label_leak": True}
+    run_job(dataset, exchange, environment, **settings)
+    with pytest.raises(HeldOutLeakRefused, match="take scores = 'sums'"):
+        run_job(dataset, exchange, environment, **settings)
 
 
 def test_real_targets_score_by_the_sum_of_squared_errors(run_job: RunJob) -> None:

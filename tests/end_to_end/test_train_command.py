@@ -18,6 +18,7 @@ import pytest
 
 from securevfl.models.storage import load_model
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
+from securevfl.rehearsal import Beyond
 from securevfl.reports.forecast import Forecast
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
@@ -323,7 +324,13 @@ def test_blind_says_what_no_guard_counts_and_how_likely_it_fails(capsys: Capture
     assert max(map(len, (printed.out + printed.err).splitlines())) <= 80
 
 
-def test_blind_warns_of_ends_that_few_residuals_make(capsys: Capture) -> None:
+def test_blind_warns_of_ends_that_few_residuals_make_and_that_are_none(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = job("blind", rounds=1, batch_size=10, allow_label_leak=True)
+    beyond = Beyond("shop", 40.0, 50.0, 72.0)
+    monkeypatch.setattr("securevfl.rehearsal.beyond_range", lambda *_: beyond)
     assert run("train", few) in {0, 3, 4}
-    assert "labels can be read off it: " in " ".join(capsys.readouterr().err.split())
+    printed = capsys.readouterr().err
+    assert "labels can be read off it: " in " ".join(printed.split())
+    assert printed.index(f"securevfl: warning: {beyond.told}\n") < printed.index("made ahead")

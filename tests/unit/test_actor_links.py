@@ -210,6 +210,17 @@ def test_a_frame_that_is_too_long_is_not_waited_for() -> None:
     link.close()
 
 
+def test_what_comes_along_with_a_greeting_is_kept() -> None:
+    one, other = socket.socketpair()
+    link = Link(other)
+    one.sendall(b"\x04\x00\x00\x00bank\x03\x00\x00\x00abc")
+    assert link.greeted() == "bank"
+    link.begin()
+    assert list(link.arrived()) == [b"abc"]
+    one.close()
+    link.close()
+
+
 def test_whoever_is_gone_is_noticed() -> None:
     one, other = socket.socketpair()
     link = Link(other)

@@ -48,6 +48,7 @@ def test_the_gate_is_open_to_the_package_as_it_is(copy: Path) -> None:
         ("protocols/vertical", "securevfl.protocols.exchanges.plain", "Protocols: algorithms"),
         ("runtime", "torch", "Cryptography, messages and runtime"),
         ("protocols", "torch", "Networks are an extra"),
+        ("protocols/horizontal", "flwr", "Flower is an extra"),
         ("benchmarks", "tenseal", "Homomorphic libraries"),
         ("benchmarks", "securevfl.crypto.inspection.bfv", "What an audit may open"),
         ("attacks", "securevfl.runtime.views", "Attacks: from what is known"),

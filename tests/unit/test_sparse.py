@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable, check_rows
 from securevfl.errors import DataError
-from securevfl.sparse import SparseRows, lengths_of, values_of
+from securevfl.sparse import SparseRows
+from securevfl.sparse_tables import check_cells, lengths_of, values_of
 
 
 def made(rows: int = 40, columns: int = 9, *, binary: bool = False, seed: int = 0) -> np.ndarray:
@@ -87,7 +89,8 @@ def test_chosen_rows_are_those_of_the_array(
 
 def test_long_tables_go_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = twins()
-    monkeypatch.setattr("securevfl.sparse.BLOCK_ONES", 7)
+    for room in ("BATCH_ONES", "BLOCK_ONES"):
+        monkeypatch.setattr(f"securevfl.sparse.{room}", 7)
     weights = np.random.default_rng(2).standard_normal((10, 2))
     for rows, table in whole:
         assert len([*rows.blocks()]) > 5
@@ -159,9 +162,9 @@ def test_what_is_no_sparse_matrix_is_refused(
 ) -> None:
     pointers, indices = np.array([0, 1, 1, 3]), np.array([0, 1, 3], np.uint16)
     rows = SparseRows(pointers, indices, np.array([1.0, 2.0, 3.0]), 4)
-    rows.check()
+    check_cells(rows)
     with pytest.raises(DataError, match=told):
-        replace(rows, **{part: value}).check()
+        check_cells(replace(rows, **{part: value}))
 
 
 def test_a_kernel_never_reads_beyond_the_columns() -> None:
@@ -179,3 +182,46 @@ def test_rows_that_are_not_there_are_refused() -> None:
     for numbers in (np.array([40]), np.array([-41]), np.ones(3, bool)):
         with pytest.raises(IndexError):
             rows[numbers]
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    rows = SparseRows.of(made())
+    with pytest.raises(ValueError, match="9 columns, and weights"):
+        rows @ np.ones((10, 1))
+    with pytest.raises(ValueError, match="40 rows, and residuals"):
+        rows.T @ np.ones((41, 1))
+    one = np.ones(9)
+    scaled = rows.standardized(one, one)
+    for odd in (scaled, rows.with_constant(), SparseRows.of(made(columns=8))):
+        with pytest.raises(ValueError, match="standardized once"):
+            odd.standardized(one, one)
+    with pytest.raises(ValueError, match="have their constant"):
+        rows.with_constant().with_constant()
+
+
+def test_lengths_are_never_less_than_those_of_the_array() -> None:
+    """Noise covers a sample whose gradient is clipped by its length."""
+    table = made()
+    table[:, 5] = 1e7
+    scaling = Scaling.fit(table)
+    whole = lengths_of(scaling.apply(table))
+    ours = lengths_of(scaling.apply(SparseRows.of(table)))
+    assert (ours >= whole * (1 - 1e-12)).all()
+
+
+def test_tables_with_cells_that_cannot_be_are_refused() -> None:
+    rows = SparseRows.of(made())
+    assert rows.values is not None
+    values, labels = rows.values.copy(), np.zeros(40, np.int64)
+    values[[3, 8]] = np.nan, np.inf
+    names = tuple(f"c{place}" for place in range(9))
+    bad = replace(rows, values=values)
+    first = names[int(rows.indices[[3, 8]].min())]
+    with pytest.raises(DataError, match=f"'{first}' has [12] NaN or infinite training values"):
+        check_rows(PartyTable("shop", names, bad, bad), "training", bad, labels)
+    turned = rows.indices.copy()
+    turned[:2] = turned[1::-1]
+    other = replace(rows, indices=turned)
+    with pytest.raises(DataError, match="do not ascend"):
+        check_rows(PartyTable("shop", names, other, other), "training", other, labels)
+    check_rows(PartyTable("shop", names, rows, rows), "training", rows, labels)

@@ -65,11 +65,11 @@ class Blind(Exchange):
             raise ConfigError("scheme = 'blind': l1's threshold has no form in shares")
         if settings.local_rule not in ("curvature", "frozen"):
             raise ConfigError(f"scheme = 'blind' takes no local_rule = {settings.local_rule!r}")
-        if settings.target_auc is not None or settings.eval_every not in (0, "never"):
-            raise ConfigError(
-                "scheme = 'blind' knows no parameters before the last round: drop target_auc and "
-                "eval_every, or take eval_every = 'never'"
-            )
+        before_the_end = "scheme = 'blind' knows no parameters before the last round: "
+        if settings.target_auc is not None:
+            raise ConfigError(f"{before_the_end}drop target_auc")
+        if settings.eval_every not in (0, "never"):
+            raise ConfigError(f"{before_the_end}drop eval_every, or take 0 or 'never'")
         if not isinstance(plan.loss, Logistic | Squared):
             raise ConfigError(
                 f"loss = {plan.loss.name!r}: 'blind' takes logistic (two classes), taylor-logistic "

@@ -42,9 +42,11 @@ async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) ->
     told = await collect(party.channel, party.others, StaysInRange)
     if within and all(each.within for each in told.values()):
         return
+    longer = ""
+    if round(series.period) < LARGEST_PERIOD:
+        longer = f"set [exchange] period = {min(round(2 * series.period), LARGEST_PERIOD)}, "
     raise RangeExceeded(
         f"blind: predictions left half the period of {series.period:.0f} for which logistic "
-        "residuals were computed, and the model is not the one that was asked for: set [exchange] "
-        f"period = {min(round(2 * series.period), LARGEST_PERIOD)}, take fewer rounds or a larger "
-        "l2, or bound features that reach many deviations"
+        f"residuals were computed, and the model is not the one that was asked for: {longer}take "
+        "fewer rounds or a larger l2, or bound features that reach many deviations"
     )

@@ -161,7 +161,7 @@ class Schedule:
                 step_bits = max(widths.weight_bits, finest)
                 if widths.step_failure(step_bits, values) <= ACCEPTED_FAILURE:
                     break
-        require_rare(widths.step_failure(step_bits, values), "steps")
+        require_rare(widths.step_failure(step_bits, values), "steps", len(self.rounds))
         entries = max(
             of_rows * 2.0 ** (step_bits - widths.residual_bits),
             of_pulls * 2.0 ** (step_bits - widths.pull_bits),

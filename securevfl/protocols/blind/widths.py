@@ -79,7 +79,7 @@ class Widths:
         of_tables = 0.0
         if series is not None:
             of_tables = PhaseFormat(series, found.prediction_bits).failure_probability(visits(plan))
-        require_rare(found.row_failure(plan) + of_tables, "residuals")
+        require_rare(found.row_failure(plan) + of_tables, "residuals", plan.rounds)
         return found
 
     @property
@@ -113,17 +113,18 @@ def visits(plan: Plan) -> int:
     return sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
 
 
-def require_rare(probability: float, what: str) -> None:
-    """Check that a job is not likely to fail.
+def require_rare(probability: float, what: str, rounds: int) -> None:
+    """Check that a job of so many rounds is not likely to fail.
 
     Raises:
         RangeExceeded: it is.
     """
     if probability > MOST_FAILURE:
+        fewer = "fewer rounds or " if rounds > 1 else ""
         raise RangeExceeded(
             f"blind: some share of {what} in the ring of {RING_BITS} bits goes wrong with "
-            f"probability {probability:.2g}, at most {MOST_FAILURE:.2g} accepted; use fewer rounds "
-            "or smaller batches"
+            f"probability {probability:.2g}, at most {MOST_FAILURE:.2g} accepted; use {fewer}"
+            "smaller batches"
         )
 
 

@@ -3,6 +3,7 @@
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import SCHEMES, with_fraction_bits
 from securevfl.errors import RangeExceeded
+from securevfl.models.curvature import MOST_GRAM_COLUMNS
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 
@@ -70,6 +71,9 @@ def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
     settings = plan.job.exchange
     seconds = SCHEMES[settings.scheme].seconds
     if plan.most_batch_rows > MOST_ROWS_AHEAD:
+        return False
+    # Steps ahead are a matrix of P x P; with a network at the label party the widest is no P.
+    if fmt.columns > MOST_GRAM_COLUMNS and not plan.networks:
         return False
     if seconds is None or settings.hide != "residuals" or settings.predictions != "clear":
         return False

@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.arrays import RealArray
 from securevfl.errors import MalformedMessage
 from securevfl.protocols.horizontal.compression import Compressor, compress
-from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.federation import Assignment, Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, Upload
 from securevfl.protocols.horizontal.methods import Method
 from securevfl.protocols.horizontal.server import ServerState, Totals, total
@@ -38,14 +38,12 @@ class Compressed:
     """Every upload through a compressor.
 
     Args:
-        federation: that uploads are of.
         compressor: of both vectors.
     """
 
     kind = CompressedUpload
 
-    def __init__(self, federation: Federation, compressor: Compressor) -> None:
-        self._federation = federation
+    def __init__(self, compressor: Compressor) -> None:
         self._compressor = compressor
 
     def learns(self, method: Method) -> Mapping[str, str]:
@@ -53,15 +51,16 @@ class Compressed:
         return {**method.learns, "server": f"coarsely, {method.learns['server']}"}
 
     def seal(
-        self, upload: Upload, broadcast: Broadcast, state: ClientState
+        self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[CompressedUpload, ClientState]:
         """Encoded, with what earlier uploads left out of the same entries.
 
         Raises:
             DataError: a value beyond float32.
         """
-        entries = self._federation.blocks.uploaded(upload.block)
-        seed = self._federation.settings.seed
+        each = Assignment(upload.client, upload.block)
+        entries = federation.blocks.uploaded(upload.block)
+        seed = federation.settings.seed
         draws = np.random.default_rng((seed, broadcast.round_index, upload.client, _DRAWS))
         errors = state.memory.get(_ERROR, np.zeros_like(broadcast.weights))
         encoded = compress(self._compressor, changes_of(upload), draws, errors[entries])
@@ -74,7 +73,7 @@ class Compressed:
         if upload.own_control.size:
             controls = self._compressor.encode(controls_of(upload), draws)
         message = CompressedUpload(broadcast.round_index, encoded.data, controls)
-        told = self._opened(upload.client, upload.block, message, broadcast.weights)
+        told = self._opened(federation, each, message, broadcast.weights)
         return message, after_telling(state, entries, upload, told)
 
     def open(
@@ -85,25 +84,25 @@ class Compressed:
         Raises:
             MalformedMessage: bytes that encode nothing of the size that is due.
         """
-        due = {each.client: each.block for each in federation.assignments(state.round_index)}
+        due = {each.client: each for each in federation.assignments(state.round_index)}
         uploads = []
         for client, message in messages.items():
             assert isinstance(message, CompressedUpload)  # noqa: S101
             try:
-                uploads.append(self._opened(client, due[client], message, state.weights))
+                uploads.append(self._opened(federation, due[client], message, state.weights))
             except MalformedMessage as error:
                 raise MalformedMessage(f"client {client}: {error}") from error
         return total(federation.blocks, uploads)
 
     def _opened(
-        self, client: int, block: int, message: CompressedUpload, like: RealArray
+        self, federation: Federation, of: Assignment, message: CompressedUpload, like: RealArray
     ) -> Upload:
-        blocks = self._federation.blocks
-        size = len(blocks.uploaded(block))
+        blocks = federation.blocks
+        size = len(blocks.uploaded(of.block))
         changes = self._compressor.decode(message.changes, size).astype(like.dtype)
         controls = changes[:0]
-        if self._federation.method.corrects:
+        if federation.method.corrects:
             controls = self._compressor.decode(message.controls, size).astype(like.dtype)
         elif message.controls:
             raise MalformedMessage("control variates where the method has none")
-        return upload_of(client, block, len(blocks.own[block]), changes, controls)
+        return upload_of(of.client, of.block, len(blocks.own[of.block]), changes, controls)

@@ -66,8 +66,10 @@ class Federation:
 
         Source: FedBCGD, algorithm 1.
         """
-        generator = np.random.default_rng((self.settings.seed, round_index))
-        drawn = generator.choice(self.settings.clients, self.settings.taking_part, replace=False)
+        clients = self.settings.clients
+        # Where a client's own draws have its number stands one that no client has.
+        generator = np.random.default_rng((self.settings.seed, round_index, clients))
+        drawn = generator.choice(clients, self.settings.taking_part, replace=False)
         return tuple(
             Assignment(int(client), place // self.group_size) for place, client in enumerate(drawn)
         )

@@ -10,11 +10,18 @@ from typing import Protocol
 
 import numpy as np
 
-from securevfl.errors import PeerTimeout
+from securevfl.errors import ConfigError, PeerTimeout
+from securevfl.privacy.mechanisms import GRID
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, LocalResult
 from securevfl.protocols.horizontal.methods import Method
-from securevfl.protocols.horizontal.protection import MaskedGiver, MaskedTaker, require_groups
+from securevfl.protocols.horizontal.noisy import Noisy
+from securevfl.protocols.horizontal.protection import (
+    FRACTION_BITS,
+    MaskedGiver,
+    MaskedTaker,
+    require_groups,
+)
 from securevfl.protocols.horizontal.server import ServerState, Totals
 from securevfl.protocols.horizontal.uploads import Coding, Plain
 from securevfl.runtime.channel import Channel, collect
@@ -79,7 +86,7 @@ class Sealed:
     async def give(self, end: End, broadcast: Broadcast, result: LocalResult) -> ClientState:
         """Send it."""
         async with end.costs.compute("local"):
-            message, kept = self.coding.seal(result.upload, broadcast, result.state)
+            message, kept = self.coding.seal(end.federation, result.upload, broadcast, result.state)
         await end.channel.send(SERVER, message)
         return kept
 
@@ -100,36 +107,49 @@ class Masked:
 
     Attributes:
         timeout_seconds: how long the server waits for a next client; by default for all of them.
+        noise: clips uploads before they are masked, and is added to their sums; None does neither.
     """
 
     timeout_seconds: float | None = None
+    noise: Noisy | None = None
 
     def check(self, federation: Federation) -> None:
-        """Check that no group has one client alone.
+        """Check that no group has one client alone, and that sums keep the grid of noise.
 
         Raises:
-            ConfigError: groups of one.
+            ConfigError: groups of one, or a clip too short for the masks' fixed point.
         """
         require_groups(federation.group_size)
+        uploads = federation.settings.taking_part
+        coarsest = uploads * 2.0**-FRACTION_BITS
+        if self.noise is not None and self.noise.unit <= coarsest:
+            raise ConfigError(
+                f"clip = {self.noise.unit * GRID:g}: masked sums of {uploads} uploads need more "
+                f"than {coarsest * GRID:.2g}"
+            )
 
     def learns(self, method: Method) -> Mapping[str, str]:
         """Sums at the server; clients hear of each other."""
         clear = method.learns
+        heard = f"{clear['client']}; who takes part beside it"
+        if self.noise is None:
+            heard += "; in a group of two, with the next θ, the other's upload"
         return {
             "server": "per block the sum of its group's uploads, of the shared block everyone's; "
             "no single upload, if it hands on the clients' own keys",
-            "client": f"{clear['client']}; who takes part beside it; in a group of two, with the "
-            "next θ, the other's upload",
+            "client": heard,
         }
 
     async def give(self, end: End, broadcast: Broadcast, result: LocalResult) -> ClientState | None:
         """Send it under masks."""
-        upload, digest = result.upload, end.federation.digest
+        upload, kept, digest = result.upload, result.state, end.federation.digest
+        if self.noise is not None:
+            upload, kept = self.noise.clipped(end.federation, upload, kept)
         giver = MaskedGiver(end.channel, end.costs, SERVER, digest)
         own = np.concatenate([upload.own, upload.own_control])
         shared = np.concatenate([upload.shared, upload.shared_control])
         counts = await giver.give(broadcast.round_index, upload.block, own, shared)
-        return result.state if counts else None
+        return kept if counts else None
 
     async def take(self, end: End, state: ServerState, clients: Mapping[str, int]) -> Totals:
         """Sums of whoever is on the roster."""
@@ -143,11 +163,15 @@ class Masked:
         for block in range(len(blocks)):
             if not sums.uploads.get(block, 0):
                 raise PeerTimeout(f"block {block}: fewer than 2 clients of its group were ready")
-        every = np.zeros((parts, blocks.parameters), state.weights.dtype)
+        every = np.zeros((parts, blocks.parameters))
         for entries, values in [
             *((blocks.own[block], values) for block, values in sums.own.items()),
             (blocks.shared, sums.shared),
         ]:
             every[:, entries] = values.reshape(parts, -1)
         controls = every[1] if parts > 1 else every[0, :0]
-        return Totals(every[0], controls, tuple(sums.uploads[block] for block in sorted(sums.own)))
+        uploads = tuple(sums.uploads[block] for block in range(len(blocks)))
+        if self.noise is None:
+            dtype = state.weights.dtype
+            return Totals(every[0].astype(dtype), controls.astype(dtype), uploads)
+        return self.noise.noisy(Totals(every[0], controls, uploads), state.weights)

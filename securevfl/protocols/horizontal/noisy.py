@@ -31,15 +31,13 @@ class Noisy:
     """Clipped uploads, and noise on their sums.
 
     Args:
-        federation: that uploads are of.
         noise: how long an upload may be, and how much noise a sum gets.
         key: of the server's noise.
     """
 
     kind = BlockUpload
 
-    def __init__(self, federation: Federation, noise: ClientNoise, key: NoiseKey) -> None:
-        self._federation = federation
+    def __init__(self, noise: ClientNoise, key: NoiseKey) -> None:
         self._noise = noise
         self._stream = key.stream("client sums")
 
@@ -48,19 +46,38 @@ class Noisy:
         client = f"{method.learns['client']}: of another client no more than (ε, δ) allows"
         return {"server": f"clipped, {method.learns['server']}", "client": client}
 
-    def seal(
-        self, upload: Upload, broadcast: Broadcast, state: ClientState
-    ) -> tuple[BlockUpload, ClientState]:
-        """Shortened, changes and control variates as one vector.
+    @property
+    def unit(self) -> float:
+        """Of the grid that clipped uploads and noise lie on."""
+        return self._noise.clip / GRID
+
+    def clipped(
+        self, federation: Federation, upload: Upload, state: ClientState
+    ) -> tuple[Upload, ClientState]:
+        """Changes and control variates as one vector of length β at most, in float64 on the grid.
 
         Raises:
             DataError: NaN or an infinity.
         """
-        told = self._clipped(upload, broadcast.weights)
+        changes = changes_of(upload)
+        every = self._noise.clipped(np.concatenate([changes, controls_of(upload)]))
+        parts = np.split(every, [len(changes)])
+        told = upload_of(upload.client, upload.block, len(upload.own), *parts)
+        entries = federation.blocks.uploaded(upload.block)
+        return told, after_telling(state, entries, upload, told)
+
+    def seal(
+        self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
+    ) -> tuple[BlockUpload, ClientState]:
+        """Clipped, in the dtype of θ.
+
+        Raises:
+            DataError: NaN or an infinity.
+        """
+        told, kept = self.clipped(federation, upload, state)
         parts = told.own, told.shared, told.own_control, told.shared_control
-        entries = self._federation.blocks.uploaded(upload.block)
-        state = after_telling(state, entries, upload, told)
-        return BlockUpload(broadcast.round_index, *parts), state
+        dtype = broadcast.weights.dtype
+        return BlockUpload(broadcast.round_index, *(part.astype(dtype) for part in parts)), kept
 
     def open(
         self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
@@ -87,17 +104,10 @@ class Noisy:
         changes, controls = np.split(every.astype(like.dtype), [len(sums.changes)])
         return Totals(changes, controls, sums.uploads)
 
-    def _clipped(self, upload: Upload, like: RealArray) -> Upload:
-        changes = changes_of(upload)
-        every = self._noise.clipped(np.concatenate([changes, controls_of(upload)]))
-        parts = np.split(every.astype(like.dtype), [len(changes)])
-        return upload_of(upload.client, upload.block, len(upload.own), *parts)
-
     def _on_grid(self, upload: Upload) -> Upload:
         """In float64 on the grid of noise, from which float32 is less than half a unit off."""
-        unit = self._noise.clip / GRID
         changes, controls = (
-            np.rint(part.astype(np.float64) / unit) * unit
+            np.rint(part.astype(np.float64) / self.unit) * self.unit
             for part in (changes_of(upload), controls_of(upload))
         )
         length = float(np.linalg.norm(np.concatenate([changes, controls])))

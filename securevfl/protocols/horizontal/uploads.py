@@ -43,7 +43,7 @@ class Coding(Protocol):
         """Who learns what of a method's uploads, by role."""
 
     def seal(
-        self, upload: Upload, broadcast: Broadcast, state: ClientState
+        self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[StepMessage, ClientState]:
         """At the client: the message of an upload, and the state with what the coding keeps."""
 
@@ -67,7 +67,7 @@ class Plain:
         return method.learns
 
     def seal(
-        self, upload: Upload, broadcast: Broadcast, state: ClientState
+        self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[BlockUpload, ClientState]:
         """As it is."""
         parts = upload.own, upload.shared, upload.own_control, upload.shared_control

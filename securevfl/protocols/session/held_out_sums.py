@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import Labels, RingArray, is_real
+from securevfl.arrays import FloatArray, Labels, RingArray, is_real
 from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError
 from securevfl.models.scores import binormal_accuracy, binormal_auc
@@ -63,6 +63,13 @@ def combined(values: RingArray) -> RingArray:
     found = values[:groups].copy()
     found[:, 1] += np.uint64(2) * values[groups:, 0]
     return found if groups == CLASSES else found[:, 1:]
+
+
+def binormal_score(predictions: FloatArray, labels: Labels, middle: float) -> Score:
+    """By sums over classes, as `score_of_classes`, of predictions that are at hand, shape (N,)."""
+    groups = groups_of(labels).astype(np.float64)
+    sums = np.stack([predictions @ groups, predictions**2 @ groups])
+    return score_of_classes(0, sums, groups.sum(axis=0), middle)
 
 
 def score_of_classes(

@@ -83,6 +83,8 @@ def rank_of(held_out: Matrix) -> int:
 
 def _remedy(plan: Plan, most: int) -> str:
     """How often a job that is refused may score, if it may `most` times."""
+    if most < 1 and plan.exchange.shares_parameters:
+        return "take scores = 'sums', which opens no row's, or do not score (eval_every = 'never')"
     if most < 1:
         return "do not score (eval_every = 'never', where a job can do without)"
 

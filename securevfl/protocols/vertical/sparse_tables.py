@@ -65,6 +65,7 @@ def _needs_gram(plan: Plan, network: Network | None) -> str:
         return "local_steps = 'exact'"
     if plan.exchange.shares_parameters:
         return f"exchange {plan.exchange.name!r}"
-    if plan.exchange.encrypts and plan.job.exchange.round_trips == 1:
-        return "round_trips = 1"
+    trips = plan.job.exchange.round_trips
+    if plan.exchange.encrypts and (trips == 1 or (trips == "auto" and plan.networks)):
+        return f"round_trips = {trips}"
     return ""

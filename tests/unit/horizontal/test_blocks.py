@@ -67,6 +67,15 @@ def test_groups_are_of_one_size_and_drawn_without_replacement() -> None:
     assert by.group_size == 2
 
 
+def test_who_takes_part_and_in_what_order_rows_come_are_drawn_apart() -> None:
+    everyone = replace(SETTINGS, taking_part=100, batch_size=100, epochs=1)
+    by = Federation(METHODS["fedavg"], everyone, Blocks.equal(SIZES, 1))
+    drawn = [each.client for each in by.assignments(3)]
+    for client in range(100):
+        generator = np.random.default_rng((0, 3, client))
+        assert drawn != generator.choice(100, 100, replace=False).tolist()
+
+
 @pytest.mark.parametrize("blocks", [20, 6])
 def test_blocks_that_do_not_divide_a_round_s_clients_are_refused(blocks: int) -> None:
     with pytest.raises(ConfigError, match=r"taking_part = 10, one of 1, 2, 5, 10$"):

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import RealArray
-from securevfl.errors import MalformedMessage, PeerViolation
+from securevfl.errors import ConfigError, MalformedMessage, PeerViolation
 from securevfl.privacy.clients import ClientNoise
 from securevfl.privacy.streams import NoiseKey
 from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.compressed import Compressed, CompressedUpload
 from securevfl.protocols.horizontal.compression import Compressor, Quantizer, TopK
 from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.handing import Masked
 from securevfl.protocols.horizontal.local import ClientState, local_training
 from securevfl.protocols.horizontal.methods import METHODS
 from securevfl.protocols.horizontal.noisy import Noisy, promise
 from securevfl.protocols.horizontal.server import ServerState, Totals, aggregate
+from securevfl.protocols.horizontal.simulation import World, simulate_federation
 from securevfl.protocols.horizontal.uploads import BlockUpload, Coding, Plain
 from securevfl.wire.codec import StepMessage, decode, encode
 from tests.quadratics import PARAMETERS, Quadratic, federation, optimum, quadratics
@@ -39,7 +41,7 @@ def trained(
             before = kept.get(each.client, ClientState())
             broadcast = state.broadcast(each)
             found = local_training(problems[each.client], by, broadcast, before)
-            message, kept[each.client] = coding.seal(found.upload, broadcast, found.state)
+            message, kept[each.client] = coding.seal(by, found.upload, broadcast, found.state)
             data = encode(message)
             sent += len(data)
             received = decode(data)
@@ -59,10 +61,10 @@ def test_everything_kept_is_what_plain_uploads_come_to(name: str) -> None:
     by = federation(METHODS[name], BLOCKS, rounds=8)
     expected, _, _ = trained(by, Plain(), problems)
     # Values travel as float32, and error feedback makes up for it.
-    found, _, _ = trained(by, Compressed(by, TopK(1.0)), problems)
+    found, _, _ = trained(by, Compressed(TopK(1.0)), problems)
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-5)
     longest = ClientNoise(0.0, 1e4)
-    found, _, _ = trained(by, Noisy(by, longest, NoiseKey.generate()), problems)
+    found, _, _ = trained(by, Noisy(longest, NoiseKey.generate()), problems)
     np.testing.assert_allclose(found.weights, expected.weights, atol=1.0)
 
 
@@ -78,10 +80,10 @@ def require_mean_control(state: ServerState, kept: Kept) -> None:
 def test_control_variates_stay_their_mean(compressor: Compressor, name: str) -> None:
     problems = quadratics(8, 1)
     by = federation(METHODS[name], BLOCKS, rounds=20)
-    state, kept, _ = trained(by, Compressed(by, compressor), problems)
+    state, kept, _ = trained(by, Compressed(compressor), problems)
     require_mean_control(state, kept)
     # Clipped far below what is computed.
-    coding = Noisy(by, ClientNoise(0.0, 0.05), NoiseKey.generate())
+    coding = Noisy(ClientNoise(0.0, 0.05), NoiseKey.generate())
     state, kept, _ = trained(by, coding, problems)
     require_mean_control(state, kept)
 
@@ -93,7 +95,7 @@ def test_with_control_variates_compressed_training_reaches_the_optimum(
 ) -> None:
     problems = quadratics(8, 1)
     by = federation(METHODS[name], BLOCKS, rounds=600, learning_rate=0.05)
-    state, kept, _ = trained(by, Compressed(by, compressor), problems)
+    state, kept, _ = trained(by, Compressed(compressor), problems)
     require_mean_control(state, kept)
     assert off(state, problems) < 1e-3
 
@@ -101,7 +103,7 @@ def test_with_control_variates_compressed_training_reaches_the_optimum(
 def test_feddcs_drift_stays_the_mean_of_what_was_told() -> None:
     by = federation(METHODS["feddc"], BLOCKS, rounds=30)
     problems = quadratics(8, 2)
-    state, kept, _ = trained(by, Compressed(by, TopK(0.25)), problems)
+    state, kept, _ = trained(by, Compressed(TopK(0.25)), problems)
     mean = np.sum([each.drift for each in kept.values() if each.drift is not None], 0) / 8
     np.testing.assert_allclose(state.drift, mean, atol=1e-12)
 
@@ -109,18 +111,18 @@ def test_feddcs_drift_stays_the_mean_of_what_was_told() -> None:
 def test_error_feedback_is_of_the_uploaded_entries_alone() -> None:
     problems = quadratics(8, 3)
     by = federation(METHODS["fedbcgd"], BLOCKS)
-    coding, state = Compressed(by, TopK(0.2)), ServerState.start(np.zeros(PARAMETERS), by.method)
+    coding, state = Compressed(TopK(0.2)), ServerState.start(np.zeros(PARAMETERS), by.method)
     first = by.assignments(0)[0]
     broadcast = state.broadcast(first)
     found = local_training(problems[first.client], by, broadcast, ClientState())
-    _, kept = coding.seal(found.upload, broadcast, found.state)
+    _, kept = coding.seal(by, found.upload, broadcast, found.state)
     (errors,) = kept.memory.values()
     entries = BLOCKS.uploaded(first.block)
     # All but one, of which float32 rounds something off.
     assert np.count_nonzero(np.abs(errors[entries]) > 1e-6) == len(entries) - 1
     assert not np.any(np.delete(errors, entries))
     # The same change once more: what was left out is now twice as large.
-    message, _ = coding.seal(found.upload, broadcast, kept)
+    message, _ = coding.seal(by, found.upload, broadcast, kept)
     sent = TopK(0.2).decode(message.changes, len(entries))
     change = np.concatenate([found.upload.own, found.upload.shared])
     np.testing.assert_allclose(np.max(np.abs(sent)), np.max(np.abs(errors[entries] + change)))
@@ -130,7 +132,7 @@ def test_bytes_of_a_round_are_those_of_the_encoding() -> None:
     problems = quadratics(8, 4)
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
     _, _, plain = trained(by, Plain(), problems, np.float32)
-    _, _, coded = trained(by, Compressed(by, Quantizer(7)), problems, np.float32)
+    _, _, coded = trained(by, Compressed(Quantizer(7)), problems, np.float32)
     # Of 7 entries: float32 each; or a norm and half a byte each. Beside them headers and lengths.
     assert plain > 4 * 7 * 4
     assert coded == 4 * (6 + 8 + 8 + 4 + 4 + 8)
@@ -139,7 +141,7 @@ def test_bytes_of_a_round_are_those_of_the_encoding() -> None:
 def test_hostile_encodings_name_their_client() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS)
     state = ServerState.start(np.zeros(PARAMETERS), by.method)
-    coding, client = Compressed(by, Quantizer(7)), by.assignments(0)[0].client
+    coding, client = Compressed(Quantizer(7)), by.assignments(0)[0].client
     right = Quantizer(7).encode(np.ones(7), np.random.default_rng(0))
     for message in (
         CompressedUpload(0, right + b"\0", b""),
@@ -151,8 +153,7 @@ def test_hostile_encodings_name_their_client() -> None:
 
 
 def test_noise_is_of_the_stated_deviation_on_every_sum() -> None:
-    by = federation(METHODS["fedbcgd+"], BLOCKS)
-    coding = Noisy(by, ClientNoise(1.5, 2.0), NoiseKey.generate())
+    coding = Noisy(ClientNoise(1.5, 2.0), NoiseKey.generate())
     size = 20_000
     sums = Totals(np.full(size, 0.5), np.full(size, -0.5), (2, 2))
     noisy = coding.noisy(sums, np.zeros(1, np.float32))
@@ -168,7 +169,7 @@ def test_what_the_server_hands_on_is_noisy() -> None:
     problems = quadratics(8, 5)
     by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=1)
     noise = ClientNoise(1.0, 0.5)
-    found = [trained(by, Noisy(by, noise, NoiseKey.generate()), problems)[0] for _ in range(2)]
+    found = [trained(by, Noisy(noise, NoiseKey.generate()), problems)[0] for _ in range(2)]
     assert not np.any(found[0].weights == found[1].weights)
     assert not np.any(found[0].control == found[1].control)
 
@@ -181,7 +182,7 @@ def test_one_client_moves_the_sums_by_twice_the_length_at_most(name: str, dtype:
     others = [replace(problems[0], minima=problems[0].minima - 100), *problems[1:]]
     by = federation(METHODS[name], BLOCKS)
     index = next(i for i in range(99) if any(a.client == 0 for a in by.assignments(i)))
-    coding = Noisy(by, ClientNoise(0.0, 0.25), NoiseKey.generate())
+    coding = Noisy(ClientNoise(0.0, 0.25), NoiseKey.generate())
     state = replace(
         ServerState.start(np.full(PARAMETERS, 3.0, dtype), by.method), round_index=index
     )
@@ -191,7 +192,7 @@ def test_one_client_moves_the_sums_by_twice_the_length_at_most(name: str, dtype:
         for who in by.assignments(index):
             broadcast = state.broadcast(who)
             found = local_training(each[who.client], by, broadcast, ClientState())
-            messages[who.client], _ = coding.seal(found.upload, broadcast, found.state)
+            messages[who.client], _ = coding.seal(by, found.upload, broadcast, found.state)
         totals = coding.open(by, state, messages)
         sums.append(np.concatenate([totals.changes, totals.controls]).astype(np.float64))
     moved = float(np.linalg.norm(sums[0] - sums[1]))
@@ -202,7 +203,7 @@ def test_an_upload_that_is_too_long_is_refused() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS)
     state = ServerState.start(np.zeros(PARAMETERS), by.method)
     client, empty = by.assignments(0)[0].client, np.zeros(0)
-    coding = Noisy(by, ClientNoise(1.0, 3.0), NoiseKey.generate())
+    coding = Noisy(ClientNoise(1.0, 3.0), NoiseKey.generate())
     for own, refused in [(3.0, False), (3.001, True)]:
         message = BlockUpload(0, np.array([own, 0, 0, 0, 0]), np.zeros(2), empty, empty)
         rest = {
@@ -226,3 +227,28 @@ def test_a_promise_counts_the_client_that_takes_part_most_often() -> None:
     often = promise(half, ClientNoise(0.0, 1.0), 9, 1e-5).participations
     drawn = [each.client for index in range(9) for each in half.assignments(index)]
     assert often == max(drawn.count(client) for client in range(8)) > 4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_masked_sums_can_be_of_clipped_uploads_and_noisy(dtype: type) -> None:
+    problems = quadratics(8, 8)
+    by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=4)
+    start: RealArray = np.zeros(PARAMETERS, dtype)
+
+    def weights(multiplier: float) -> RealArray:
+        noise = Noisy(ClientNoise(multiplier, 0.5), NoiseKey.generate())
+        world = World(handing=Masked(noise=noise))
+        return simulate_federation(problems, by, start, world).state.weights
+
+    sealed, _, _ = trained(by, Noisy(ClientNoise(0.0, 0.5), NoiseKey.generate()), problems, dtype)
+    np.testing.assert_allclose(weights(0.0), sealed.weights, atol=1e-5)
+    assert weights(1.0).dtype == dtype
+    assert not np.any(weights(1.0) == weights(1.0))
+
+
+def test_a_clip_that_the_masks_fixed_point_cannot_hold_is_refused() -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS)
+    # Four roundings to 2^-40 have to stay below half a unit, clip/2^20.
+    Masked(noise=Noisy(ClientNoise(1.0, 4.1 * 2.0**-20), NoiseKey.generate())).check(by)
+    with pytest.raises(ConfigError, match="masked sums of 4 uploads need more"):
+        Masked(noise=Noisy(ClientNoise(1.0, 4 * 2.0**-20), NoiseKey.generate())).check(by)

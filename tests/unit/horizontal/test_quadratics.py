@@ -63,7 +63,7 @@ def problems() -> list[Quadratic]:
 
 @pytest.fixture(scope="module")
 def plus(problems: list[Quadratic]) -> tuple[Federation, ServerState, dict[int, ClientState]]:
-    by = federation(PLUS, BLOCKS, rounds=200)
+    by = federation(PLUS, BLOCKS, rounds=250)
     return (by, *run(problems, by))
 
 
@@ -77,7 +77,7 @@ def test_fedbcgd_plus_reaches_the_optimum_of_all_clients(
 def test_control_variates_reach_the_optimum_of_all_clients(
     problems: list[Quadratic], name: str
 ) -> None:
-    state, _ = run(problems, federation(METHODS[name], BLOCKS, rounds=200))
+    state, _ = run(problems, federation(METHODS[name], BLOCKS, rounds=250))
     assert error(problems, state.weights) < 1e-13
 
 

@@ -96,6 +96,11 @@ def test_epsilon_of_a_known_sample_counts_the_sensitivity_of_replacing_once() ->
     assert found.hidden_sample == found.known_sample
 
 
+def test_a_hidden_sample_promises_no_less_than_taking_part_in_every_round() -> None:
+    found = client_promise(1.0, clients=10, taking_part=9, rounds=3, participations=3, delta=DELTA)
+    assert found.hidden_sample <= found.known_sample
+
+
 def test_no_noise_promises_nothing() -> None:
     found = client_promise(0.0, clients=9, taking_part=3, rounds=1, participations=1, delta=DELTA)
     assert (found.hidden_sample, found.known_sample) == (inf, inf)

@@ -10,6 +10,7 @@ from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError, RangeExceeded
 from securevfl.job import Job
+from securevfl.models.curvature import MOST_GRAM_COLUMNS
 from securevfl.models.losses import Logistic
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchanges.sizing import one_trip_pays, product_format
@@ -246,6 +247,9 @@ def test_one_trip_pays_where_a_round_trip_takes_longer_than_what_is_sent_more() 
     assert one_trip_pays(replace(resolved, line=Line(extra_ms / 2 * 1.01, 1000.0)), fmt, ahead)
     assert not one_trip_pays(replace(resolved, line=Line(extra_ms / 2 * 0.99, 1000.0)), fmt, ahead)
     never = Line(1e6, 1000.0)
+    assert one_trip_pays(replace(resolved, line=never), fmt, ahead)
+    wide = replace(fmt, columns=MOST_GRAM_COLUMNS + 1)
+    assert not one_trip_pays(replace(resolved, line=never), wide, ahead)
     too_large = replace(ahead, rows=1 << 30)
     assert not one_trip_pays(replace(resolved, line=never), fmt, too_large)
     others: tuple[dict[str, object], ...] = (

@@ -35,7 +35,7 @@ def test_steps_that_need_a_gram_matrix_are_for_few_columns() -> None:
     plan = plan_of(job={"local_steps": "exact"})
     LocalPart(plan, table_of(columns=2048), np.random.default_rng(0))
     refused("'exact' needs a matrix of P x P", columns=2049, job={"local_steps": "exact"})
-    bfv = {"scheme": "bfv", "round_trips": 1}
+    bfv: dict[str, Any] = {"scheme": "bfv", "round_trips": 1}
     refused(
         "round_trips = 1 needs .* round_trips = 2",
         columns=2049,

@@ -43,11 +43,13 @@ def test_models_stand_beside_each_other_by_the_scores_that_all_have() -> None:
     assert probabilities == "Brier score 0.1200, log loss 0.4000 (joint)"
 
 
-def test_scores_of_sums_are_marked_beside_exact_ones() -> None:
-    columns, models = compared({**ROW, "binormal": True})
+def test_scores_of_sums_are_marked() -> None:
+    alone = {**ROW["alone"], "bank": {**ROW["alone"]["bank"], "binormal": True}}
+    columns, models = compared({**ROW, "binormal": True, "alone": alone})
     shown = [[show(each) for _, show in columns] for each in models]
     assert shown[0] == ["joint", "≈0.9000", "≈0.8500"]
-    assert shown[1] == ["bank alone", "0.7000", "0.6000"]
+    assert shown[1] == ["bank alone", "≈0.7000", "≈0.6000"]
+    assert shown[2] == ["shop alone *", "0.8000", "0.7000"]
 
 
 def test_errors_of_real_targets_fit_even_where_training_diverged() -> None:

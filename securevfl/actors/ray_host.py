@@ -1,0 +1,104 @@
+"""Actors as actors of Ray, on one machine or in a cluster.
+
+Ray places them and says when one is gone. They meet over sockets of their own as processes do: a
+message between them never passes through Ray.
+"""
+
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+from securevfl.actors.party import PartyActor
+from securevfl.actors.task import EVENT, PEERS, TASK, ActorTask, Event, Peer, Tell
+from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, own_address
+
+ANYWHERE = "tcp:*:0"
+WAIT_SECONDS = 0.5
+
+
+class RemoteParty:
+    """What runs in a process of Ray's; what passes in and out is JSON."""
+
+    def __init__(self) -> None:
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._actor: PartyActor | None = None
+
+    def open(self, task: str) -> None:
+        """Open data and listen."""
+        described = TASK.validate_json(task)
+        if described.listen == ANYWHERE:
+            described = replace(described, listen=f"tcp:{own_address()}:0")
+        self._actor = PartyActor(described, self._events.put)
+        self._actor.open()
+
+    def take_part(self, peers: str) -> None:
+        """Take part until the end."""
+        assert self._actor is not None  # noqa: S101
+        self._actor.take_part(PEERS.validate_json(peers))
+
+    def events(self) -> list[str]:
+        """What there is to tell, waited for a moment."""
+        told = []
+        try:
+            told.append(self._events.get(timeout=WAIT_SECONDS))
+            while True:
+                told.append(self._events.get_nowait())
+        except queue.Empty:
+            return [EVENT.dump_json(each).decode() for each in told]
+
+
+class RayHost:
+    """Starts actors in the cluster that this process is connected with.
+
+    An actor whose party has a place of its own goes there: a machine that was started with
+    `--resources '{"party:NAME": 1}'`. Others go anywhere.
+
+    Args:
+        address: as it was connected; in one on this machine actors meet over Unix sockets.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._local = address == LOCAL
+
+    def start(self, task: ActorTask, tell: Tell) -> "RayHandle":
+        """Start an actor, see `Host`."""
+        if not self._local and task.listen.startswith("unix:"):
+            task = replace(task, listen=ANYWHERE)
+        return RayHandle(task, tell)
+
+
+class RayHandle:
+    """An actor of Ray's.
+
+    Args:
+        task: its part of the job.
+        tell: called with what it says, on a thread of this.
+
+    Attributes:
+        remote: where it runs.
+    """
+
+    def __init__(self, task: ActorTask, tell: Tell) -> None:
+        self._tell = tell
+        self.remote = RemoteObject("securevfl.actors.ray_host:RemoteParty", f"party:{task.name}")
+        self.remote.begin("open", TASK.dump_json(task).decode())
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+
+    def introduce(self, peers: Mapping[str, Peer]) -> None:
+        """Tell it of all others."""
+        self.remote.begin("take_part", PEERS.dump_json(dict(peers)).decode())
+
+    def stop(self) -> None:
+        """End it, and wait until it is gone."""
+        self.remote.end()
+        self._listening.join()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                for event in self.remote.call("events"):
+                    self._tell(EVENT.validate_json(event))
+        except Gone as gone:
+            self._tell(Event("lost", text=str(gone)))

@@ -1,0 +1,236 @@
+"""Parquet and CSV, some rows at a time: a column of lists of indices, or wide numeric columns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.data.csv_files import read_csv
+from securevfl.data.csv_format import CsvFormat, find_format
+from securevfl.data.label_encoding import label_values
+from securevfl.data.own_files import FOUND_OUT
+from securevfl.data.sparse_batches import SparseBatch, in_order
+from securevfl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CELLS = 1 << 22
+"""Of wide columns, which are looked at together."""
+LISTS = 1 << 17
+CSV_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """Which columns are what.
+
+    Attributes:
+        id: None where rows are known by their numbers.
+        label: None where labels are not asked for.
+        drop: columns to leave out.
+    """
+
+    id: str | None
+    label: str | None
+    drop: Sequence[str] = ()
+
+    @property
+    def taken(self) -> list[str]:
+        """Id and label."""
+        return [each for each in (self.id, self.label) if each is not None]
+
+    def features(self, there: Sequence[str], where: str) -> list[str]:
+        """The others of a file's columns.
+
+        Raises:
+            DataError: columns that are named are not there, or no other is.
+        """
+        if missing := [each for each in (*self.taken, *self.drop) if each not in there]:
+            raise DataError(f"{where}: no column {missing[0]!r}; it has {_few(there)}")
+        features = [each for each in there if each not in {*self.taken, *self.drop}]
+        if not features:
+            raise DataError(f"{where}: no feature columns, expected at least 1")
+        return features
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")  # noqa: PLR2004
+
+
+def parquet_batches(path: Path, columns: TableColumns) -> Iterator[SparseBatch]:
+    """The rows of a Parquet file.
+
+    One feature column of lists of integers is of indices, a second one of lists of as many numbers
+    their values; else all are numbers, of which 0 is not stored.
+
+    Raises:
+        DataError: it cannot be read, lacks columns, or has values missing, not finite or not
+            numeric, or an index below 0 or twice in a row.
+    """
+    import polars as pl  # noqa: PLC0415  # slow to import
+
+    try:
+        schema = pl.read_parquet_schema(path)
+        features = columns.features(tuple(schema), str(path))
+        lists = [name for name in features if isinstance(schema[name], pl.List)]
+        if lists and len(lists) < len(features):
+            other = next(name for name in features if name not in lists)
+            raise DataError(f"{path}: column {other!r} beside lists of indices; --drop leaves it")
+        rows = LISTS if lists else max(1, CELLS // len(features))
+        lazy = pl.scan_parquet(path, glob=False).select(*columns.taken, *features)
+        start = 0
+        while not (frame := lazy.slice(start, rows).collect()).is_empty():
+            read = _from_lists if lists else _from_wide
+            yield read(str(path), frame, features, columns, start + 1)
+            start += len(frame)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _malformed(path, error) from error
+
+
+def csv_batches(path: Path, columns: TableColumns) -> Iterator[SparseBatch]:
+    """The rows of a CSV file with a header and numbers, of which 0 is not stored.
+
+    Raises:
+        DataError: as of Parquet, or its format cannot be found out.
+    """
+    import polars as pl  # noqa: PLC0415  # slow to import
+
+    known = () if columns.id is None else (columns.id,)
+    found = find_format(path, FOUND_OUT, known, str(path))
+    features = columns.features(found.header, str(path))
+    row = 1
+    try:
+        for part in _csv_parts(found):
+            frame = read_csv(part, [*columns.taken, *features], columns.taken, ("",))
+            if frame.is_empty():
+                continue
+            yield _from_wide(str(path), frame, features, columns, row)
+            row += len(frame)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _malformed(path, error) from error
+
+
+def _csv_parts(found: CsvFormat) -> Iterator[CsvFormat]:
+    """The file in pieces, each with its header; a quoted field is not cut."""
+    with (
+        found.content.open("rb")
+        if isinstance(found.content, Path)
+        else BytesIO(found.content) as file
+    ):
+        head = b"".join(file.readline() for _ in range(found.skipped + 1))
+        while lines := file.readlines(CSV_BYTES):
+            text = b"".join(lines)
+            while text.count(b'"') % 2 and (more := file.readline()):
+                text += more
+            yield replace(found, content=head + text)
+
+
+def _malformed(path: Path, error: Exception) -> DataError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DataError(f"{path}: empty, malformed or truncated ({reason})")
+
+
+def _from_wide(
+    where: str, frame: "pl.DataFrame", features: list[str], columns: TableColumns, first: int
+) -> SparseBatch:
+    import polars as pl  # noqa: PLC0415
+
+    for name in features:
+        column = frame[name]
+        if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+            raise DataError(
+                f"{where}: column {name!r} is {column.dtype}, expected numbers; --drop leaves it"
+            )
+        if column.null_count():
+            missing = first + int(column.is_null().arg_max() or 0)
+            raise DataError(f"{where}, row {missing}: no value in column {name!r}")
+        # Whole numbers beyond 2^53 would be rounded.
+        if (
+            column.dtype.is_integer()
+            and not (column == column.cast(pl.Float64).cast(column.dtype)).all()
+        ):
+            raise DataError(f"{where}: column {name!r} has whole numbers that no float64 is")
+    dense = frame.select(pl.col(features).cast(pl.Float64)).to_numpy()
+    rows, indices = np.nonzero(dense)
+    numbers = np.arange(first, first + len(frame))
+    lengths = np.bincount(rows, minlength=len(frame))
+    entries = in_order(f"{where}, row", numbers, lengths, indices, dense[rows, indices])
+    return SparseBatch(
+        _ids(where, frame, columns, first),
+        *entries,
+        _labels(where, frame, columns),
+        tuple(features),
+    )
+
+
+def _from_lists(
+    where: str, frame: "pl.DataFrame", features: list[str], columns: TableColumns, first: int
+) -> SparseBatch:
+    import polars as pl  # noqa: PLC0415
+
+    kinds = {name: frame.schema[name].inner for name in features}  # type: ignore[attr-defined]
+    whole = [name for name, kind in kinds.items() if kind.is_integer()]
+    if len(features) > 2 or not whole:  # noqa: PLR2004
+        told = ", ".join(f"{name!r} of {kind}" for name, kind in kinds.items())
+        raise DataError(f"{where}: lists {told}; expected one of integers, and one of their values")
+    place = whole[0]
+    numbers = np.arange(first, first + len(frame))
+    lengths = frame[place].list.len().fill_null(0).cast(pl.Int64).to_numpy()
+    indices = _entries(where, frame[place])
+    values: FloatArray | None = None
+    for other in features:
+        if other != place:
+            if not np.array_equal(frame[other].list.len().fill_null(0).to_numpy(), lengths):
+                raise DataError(f"{where}: lists of {other!r} and {place!r} differ in length")
+            values = _entries(where, frame[other]).cast(pl.Float64).to_numpy()
+    entries = in_order(f"{where}, row", numbers, lengths, indices.cast(pl.Int64).to_numpy(), values)
+    return SparseBatch(_ids(where, frame, columns, first), *entries, _labels(where, frame, columns))
+
+
+def _entries(where: str, lists: "pl.Series") -> "pl.Series":
+    if lists.null_count():
+        raise DataError(
+            f"{where}: column {lists.name!r} has {lists.null_count()} rows without list"
+        )
+    entries = lists.filter(lists.list.len() > 0).explode()
+    if entries.null_count():
+        raise DataError(f"{where}: lists of {lists.name!r} have {entries.null_count()} gaps")
+    return entries
+
+
+def _ids(where: str, frame: "pl.DataFrame", columns: TableColumns, first: int) -> list[str] | None:
+    import polars as pl  # noqa: PLC0415
+
+    if columns.id is None:
+        return None
+    column = frame[columns.id]
+    if not (column.dtype == pl.String or column.dtype.is_integer()):
+        raise ConfigError(
+            f"{where}: ids in {columns.id!r} are {column.dtype}, expected text or integers"
+        )
+    text = column.cast(pl.String).fill_null("")
+    if (text == "").any():
+        row = first + int((text == "").arg_max() or 0)
+        raise DataError(f"{where}, row {row}: no id in column {columns.id!r}")
+    ids: list[str] = text.to_list()
+    return ids
+
+
+def _labels(
+    where: str, frame: "pl.DataFrame", columns: TableColumns
+) -> FloatArray | list[str] | None:
+    import polars as pl  # noqa: PLC0415
+
+    if columns.label is None:
+        return None
+    text = frame[columns.label].cast(pl.String).str.strip_chars()
+    if missing := int((text.is_null() | (text == "").fill_null(True)).sum()):
+        raise DataError(f"{where}: column {columns.label!r} has {missing} missing labels")
+    names: list[str] = text.to_list()
+    values = label_values(names)
+    return values.astype(np.float64) if values.dtype.kind == "f" else names

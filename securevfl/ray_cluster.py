@@ -1,0 +1,196 @@
+"""Ray, in one place: objects and functions that run in a cluster, or in one made on this machine.
+
+What passes through Ray is words: what to do, where data are, progress and metrics. Data stay where
+they are opened, and nothing is put into the object store on purpose.
+"""
+
+import importlib
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from securevfl.errors import ConfigError
+
+T = TypeVar("T")
+R = TypeVar("R")
+LOCAL = "local"
+# The least that Ray takes: the store is for words.
+STORE_BYTES = 80 << 20
+LEAVE_SECONDS = 20.0
+
+
+class Gone(Exception):
+    """The process of a remote object is gone."""
+
+
+def require_ray() -> None:
+    """Check, without importing it, that Ray is there.
+
+    Raises:
+        ConfigError: it is not; the message says how to get it.
+    """
+    if find_spec("ray") is None:
+        raise ConfigError("--ray needs ray: pip install 'securevfl[ray]'")
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[None]:
+    """Be connected with a cluster, quietly.
+
+    Args:
+        address: of its head, or `local` for one on this machine, which ends with the context.
+
+    Raises:
+        ConfigError: Ray is not installed, or no cluster is there.
+    """
+    require_ray()
+    # Before it is imported: no statistics to its makers, no warning about accelerators.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Two lines a minute otherwise, of a head that nobody asked to export metrics.
+    os.environ.setdefault("RAY_enable_metrics_collection", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray  # noqa: PLC0415  # an extra, and slow to import
+
+        if ray.is_initialized():  # whoever is connected stays so
+            yield
+            return
+        with tempfile.TemporaryDirectory(prefix="svfl-", ignore_cleanup_errors=True) as folder:
+            own: dict[str, Any] = {}
+            if address == LOCAL:
+                own = {
+                    "include_dashboard": False,
+                    "object_store_memory": STORE_BYTES,
+                    "_temp_dir": folder,
+                }
+            try:
+                ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise ConfigError(f"--ray {address}: no cluster there ({reason})") from error
+            try:
+                # It says there of every process that ends; whoever started it knows better.
+                with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+                    yield
+                    ray.shutdown()
+            finally:
+                ray.shutdown()
+
+
+class _Remote:
+    """What lives in a process of Ray's: an object made there, of which methods are called."""
+
+    def __init__(self, factory: str) -> None:
+        module, _, name = factory.partition(":")
+        self._made = getattr(importlib.import_module(module), name)()
+
+    def call(self, method: str, *words: str) -> Any:  # noqa: ANN401
+        return getattr(self._made, method)(*words)
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def leave(self) -> None:
+        """End the process now: whoever asked sees it break off, and nothing is written later."""
+        os._exit(0)
+
+
+def own_address() -> str:
+    """Of the machine that a remote object is on, as others in the cluster reach it."""
+    import ray  # noqa: PLC0415
+
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+class RemoteObject:
+    """An object in a process of its own somewhere in the cluster.
+
+    Args:
+        factory: `module:name` of a function or class without arguments.
+        resource: only where there is one of these; where the cluster has none, anywhere.
+    """
+
+    def __init__(self, factory: str, resource: str) -> None:
+        import ray  # noqa: PLC0415
+
+        there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        wanted = {resource: 0.001} if resource in there else {}
+        # They wait more than they compute, and all have to run at once: no core is booked.
+        kind = ray.remote(_Remote).options(
+            num_cpus=0,
+            max_restarts=0,
+            max_concurrency=4,
+            resources=wanted,
+            scheduling_strategy="SPREAD",
+        )
+        self._actor: Any = kind.remote(factory)
+
+    def begin(self, method: str, *words: str) -> None:
+        """Call a method, and do not wait for it."""
+        self._actor.call.remote(method, *words)
+
+    def call(self, method: str, *words: str) -> Any:  # noqa: ANN401
+        """What a method gives.
+
+        Raises:
+            Gone: the process is gone.
+        """
+        return self._got(self._actor.call.remote(method, *words))
+
+    def process_id(self) -> int:
+        """Of its process, on its machine."""
+        return int(self._got(self._actor.process_id.remote()))
+
+    def end(self) -> None:
+        """End its process, and return when it is gone."""
+        import ray  # noqa: PLC0415
+
+        try:
+            ray.get(self._actor.leave.remote(), timeout=LEAVE_SECONDS)
+        except ray.exceptions.RayError:
+            ray.kill(self._actor)
+
+    def _got(self, reference: Any) -> Any:  # noqa: ANN401
+        import ray  # noqa: PLC0415
+
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayActorError as error:
+            raise Gone(str(error).splitlines()[0]) from error
+
+
+def as_they_end(work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+    """What every task gives, with its place, as it is there; each on a core of the cluster.
+
+    Args:
+        work: a function that other processes can import.
+        tasks: its arguments, a few words each.
+
+    Raises:
+        Gone: the process of one was killed, again and again.
+        Exception: what a task raises.
+    """
+    import ray  # noqa: PLC0415
+
+    remote = ray.remote(num_cpus=1)(work)
+    running = {remote.remote(task): place for place, task in enumerate(tasks)}
+    try:
+        while running:
+            (ended, *_), _ = ray.wait(list(running), num_returns=1)
+            place = running.pop(ended)
+            try:
+                result = ray.get(ended)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayError as error:
+                raise Gone(str(error).splitlines()[0]) from error
+            yield place, result
+    finally:
+        for each in running:
+            ray.cancel(each, force=True)

@@ -1,0 +1,100 @@
+"""A blind job without shares and fixed point: what its steps do, with all columns in one place.
+
+The job itself shows nobody anything before its end, and no party could do this. Where all columns
+lie in one place anyway, a benchmark finds rounds by it, and `train` whether predictions would leave
+what logistic residuals are computed for, before the work and not after it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from securevfl.data.tables import VerticalDataset
+from securevfl.models.sigmoid_series import LARGEST_PERIOD
+from securevfl.protocols.blind.block import sigmoid_series
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.sparse import Matrix
+
+SPARE = 1.2
+
+
+def rounds_in_float(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[list[LocalPart]]:
+    """Take the steps that a blind job plans ahead; yields all parties' parts after every round."""
+    parts = [
+        LocalPart(
+            plan,
+            table,
+            np.random.default_rng([plan.job.job.seed, number]),
+            with_intercept=table.name == dataset.label_party,
+        )
+        for number, table in enumerate(dataset.parties)
+    ]
+    columns = sum(part.inputs.shape[1] for part in parts)
+    steps = [plan.steps(part.model, part.inputs, columns) for part in parts]
+    weights = [part.model.weights for part in parts]
+    points = list(weights)
+    for index in range(plan.rounds):
+        rows = plan.schedule.batch(index)
+        batches = [part.inputs[rows] for part in parts]
+        summed = np.sum([x @ point for x, point in zip(batches, points, strict=True)], axis=0)
+        residuals = plan.loss.residuals(summed, dataset.train_labels[rows])
+        for number, (part, batch) in enumerate(zip(parts, batches, strict=True)):
+            planned = steps[number].planned(index, batch)
+            part.model.weights = points[number]
+            gradient = batch.T @ residuals / len(rows) + part.model.penalty_gradient(plan.l2)
+            after = points[number] - planned.matrix @ gradient
+            points[number] = after + planned.beta * (after - weights[number])
+            part.model.weights = weights[number] = after
+        yield parts
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """Predictions that would end a job.
+
+    Attributes:
+        party: whose part reaches furthest.
+        end: how far, with the parameters of the last round.
+        reach: how far all parts together, in any round.
+        period: Λ of the job.
+    """
+
+    party: str
+    end: float
+    reach: float
+    period: float
+
+    @property
+    def told(self) -> str:
+        """It in a sentence, with what to do."""
+        longer = 8 * ceil(2 * SPARE * self.reach / 8)
+        cure = "clip columns that reach many deviations, or take their logarithms"
+        if longer <= LARGEST_PERIOD:
+            cure = f"set [exchange] period = {longer}, or {cure}"
+        return (
+            f"the job is likely to end without a model, after all its work: in clear predictions "
+            f"of party {self.party!r} reach {self.end:.0f}, beyond half the period of "
+            f"{self.period:.0f}; {cure}"
+        )
+
+
+def beyond_range(plan: Plan, dataset: VerticalDataset[Matrix]) -> Beyond | None:
+    """Whether some party's part of training rows' predictions would leave half the period.
+
+    Returns:
+        The furthest; None where all stay within, or nothing is computed by a series.
+    """
+    if not plan.exchange.shares_parameters or plan.loss.name != "logistic":
+        return None
+    ends, reach = [0.0], 0.0
+    for parts in rounds_in_float(plan, dataset):
+        predictions = [part.inputs @ part.model.weights for part in parts]
+        ends = [float(np.max(np.abs(each))) for each in predictions]
+        reach = max(reach, float(np.max(np.abs(np.sum(predictions, axis=0)))), *ends)
+    end, period = max(ends), sigmoid_series(plan).period
+    if end <= period / 2:
+        return None
+    return Beyond(dataset.parties[ends.index(end)].name, end, reach, period)

@@ -1,0 +1,151 @@
+"""What tests do on Ray, in a process of its own: it prints, warns, and starts processes.
+
+Tells what it found as one line of JSON, the last on standard output.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import ray
+from ray._private.internal_api import memory_summary
+from typing_extensions import override
+
+from securevfl.actors.ray_host import RayHandle, RayHost
+from securevfl.actors.task import ActorTask, Tell
+from securevfl.actors.training import Places, Supervision, train_by_actors
+from securevfl.data.sources import load
+from securevfl.errors import DataError
+from securevfl.job import Job
+from securevfl.processes import Tell as TellTask
+from securevfl.processes import in_processes
+from securevfl.protocols.session.state import SessionState
+from securevfl.ray_cluster import LOCAL, RemoteObject, cluster
+from securevfl.training import TrainingResult, save_models, train
+from tests.end_to_end import ray_jobs
+
+JOB = Job.of(
+    job={
+        "dataset": "breast_cancer",
+        "rounds": 300,
+        "batch_size": 64,
+        "learning_rate": 0.1,
+        "seed": 3,
+    },
+    output={"checkpoint_every": 1},
+)
+Kill = Callable[[RayHandle, int], None]
+
+
+class KillingHost(RayHost):
+    """Kills a party once, after some rounds."""
+
+    def __init__(self, victim: str, state: Path, kill: Kill) -> None:
+        super().__init__(LOCAL)
+        self._victim, self._state, self._kill = victim, state, kill
+        self._killed = False
+
+    @override
+    def start(self, task: ActorTask, tell: Tell) -> RayHandle:
+        handle = super().start(task, tell)
+        if task.name == self._victim and not self._killed:
+            self._killed = True
+            threading.Thread(target=self._watch, args=(handle,)).start()
+        return handle
+
+    def _watch(self, handle: RayHandle) -> None:
+        process = handle.remote.process_id()
+        while True:
+            try:
+                if SessionState.load(self._state).rounds >= 3:
+                    break
+            except DataError:
+                time.sleep(0.001)
+        self._kill(handle, process)
+
+
+def by_signal(_: RayHandle, process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+
+
+def by_ray(handle: RayHandle, _: int) -> None:
+    ray.kill(handle.remote._actor)
+
+
+def killed(folder: Path, name: str, victim: str, kill: Kill) -> tuple[TrainingResult, list[str]]:
+    said = list[str]()
+    models = folder / name
+    result = train_by_actors(
+        JOB,
+        load("breast_cancer"),
+        KillingHost(victim, models / f"{victim}.state", kill),
+        Places(models, folder, folder / "guard"),
+        supervision=Supervision(say=said.append),
+    )
+    return result, said
+
+
+def noting_words(noted: list[int]) -> None:
+    """Note the sizes of all that passes between this process and remote objects; it is JSON."""
+    begin, call = RemoteObject.begin, RemoteObject.call
+
+    def began(remote: RemoteObject, method: str, *words: str) -> None:
+        noted.extend(len(json.dumps(json.loads(each))) for each in words)
+        begin(remote, method, *words)
+
+    def called(remote: RemoteObject, method: str, *words: str) -> object:
+        given = call(remote, method, *words)
+        noted.append(len(json.dumps([words, given])))
+        return given
+
+    setattr(RemoteObject, "begin", began)  # noqa: B010  # mypy: a method
+    setattr(RemoteObject, "call", called)  # noqa: B010
+
+
+def stored_bytes() -> int:
+    """What the object store holds in shared memory, in all machines."""
+    summary: str = memory_summary(stats_only=True)  # type: ignore[no-untyped-call]
+    line = next(line for line in summary.splitlines() if line.startswith("Plasma memory usage"))
+    return round(float(line.split()[3]) * (1 << 20))
+
+
+def slowed(by: float, task: int, _: TellTask) -> float:
+    if task == 3:
+        raise DataError("task 3")
+    return by * task
+
+
+def main(folder: Path) -> dict[str, object]:
+    found, noted = dict[str, object](), list[int]()
+    noting_words(noted)
+    save_models(train(JOB, load("breast_cancer")), folder / "expected")
+    with cluster(LOCAL):
+        for name, victim, kill in (("signal", "party2", by_signal), ("ray", "party1", by_ray)):
+            result, said = killed(folder, name, victim, kill)
+            found[name] = {"said": said, "before": result.rounds_before, "rounds": result.rounds}
+        found["words"], found["stored"] = max(noted), stored_bytes()
+        held = ray.put(np.zeros(1_000_000))
+        found["stored with data"] = stored_bytes()
+        del held
+        # By the name that other processes import it by.
+        work = partial(ray_jobs.slowed, 0.5)
+        with in_processes(work, range(3), 2, "test", ray=LOCAL) as results:
+            found["cells"] = sorted(results)
+        try:
+            with in_processes(work, range(2, 5), 2, "test", ray=LOCAL) as results:
+                list(results)
+        except DataError as error:
+            found["error"] = str(error)
+    return found
+
+
+if __name__ == "__main__":
+    told = main(Path(sys.argv[1]))
+    sys.stdout.write(json.dumps(told) + "\n")

@@ -1,0 +1,90 @@
+"""Parties and cells on Ray come to what processes come to, and Ray is told of no data."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securevfl import ray_cluster
+from tests.end_to_end.commands import run, two_organizations
+
+ROOT = Path(__file__).parents[2]
+Capture = pytest.CaptureFixture[str]
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """What one process found that did everything on one cluster, and where its files are."""
+    folder = tmp_path_factory.mktemp("ray")
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "tests.end_to_end.ray_jobs", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    (line,) = ended.stdout.splitlines()
+    told: dict[str, Any] = json.loads(line)
+    return told, folder
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "victim"), [("signal", "party2"), ("ray", "party1")])
+def test_a_killed_actor_changes_nothing(
+    found: tuple[dict[str, Any], Path], how: str, victim: str
+) -> None:
+    told, folder = found
+    for name in ("party1", "party2"):
+        model, twin = (folder / each / f"{name}.safetensors" for each in (how, "expected"))
+        assert model.read_bytes() == twin.read_bytes()
+    (line,) = told[how]["said"]
+    assert line.startswith(f"{victim} is gone (The actor died ")
+    assert 0 < told[how]["before"] < told[how]["rounds"] == 300
+
+
+@needs_ray
+@pytest.mark.slow
+def test_data_never_enter_the_object_store(found: tuple[dict[str, Any], Path]) -> None:
+    """The table of party1 alone would be 50 kB."""
+    told, _ = found
+    assert told["words"] < 4000
+    assert told["stored"] < 1 << 20
+    assert told["stored with data"] >= 7 << 20
+
+
+@needs_ray
+@pytest.mark.slow
+def test_cells_give_what_processes_give(found: tuple[dict[str, Any], Path]) -> None:
+    told, _ = found
+    assert told["cells"] == [[0, 0.0], [1, 0.5], [2, 1.0]]
+    assert told["error"] == "task 3"
+
+
+@pytest.mark.usefixtures("clean_place")
+@pytest.mark.parametrize("command", [("train", "job.toml"), ("audit",), ("sweep", "noise")])
+def test_without_ray_a_line_says_how_to_get_it(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    two_organizations()
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: None)
+    assert run(*command, "--ray", "local") == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "securevfl: error: --ray needs ray: pip install 'securevfl[ray]'"
+    ]
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_processes_and_ray_are_two_places(capsys: Capture) -> None:
+    two_organizations()
+    # Ray is not even imported.
+    assert run("train", "job.toml", "--processes", "--ray", "local") == 2
+    assert "give one" in capsys.readouterr().err

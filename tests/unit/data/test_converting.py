@@ -1,0 +1,307 @@
+"""Files that become shards: the same numbers in every format, and what is refused, in one line."""
+
+import gzip
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from sklearn.datasets import dump_svmlight_file
+
+from securevfl.arrays import FloatArray
+from securevfl.data import libsvm_batches, table_batches
+from securevfl.data.converting import Conversion, convert
+from securevfl.data.shards import Shard, open_shard
+from securevfl.errors import ConfigError, DataError
+
+NUMBERS = st.sampled_from([0.0, 0.0, 1.0, 1.0, 0.1, -2.5, 1e300])
+TABLES = arrays.arrays(
+    np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), elements=NUMBERS
+)
+EXAMPLES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+
+
+def converted(tmp_path: Path, name: str, text: str | bytes, how: Conversion | None = None) -> Shard:
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    convert([path], tmp_path / "shard", how or Conversion())
+    return open_shard(tmp_path / "shard")
+
+
+def labels_of(shard: Shard) -> list[float]:
+    assert shard.labels is not None
+    return [float(label) for label in shard.labels]
+
+
+@given(TABLES, st.booleans(), st.data())
+@EXAMPLES
+def test_libsvm_is_what_scikit_learn_wrote(
+    tmp_path: Path, table: FloatArray, from_zero: bool, data: st.DataObject
+) -> None:
+    targets = data.draw(arrays.arrays(np.float64, len(table), elements=st.floats(-9, 9)))
+    file = BytesIO()
+    dump_svmlight_file(table, targets, file, zero_based=from_zero)
+    written = [line.split() for line in file.getvalue().decode().splitlines()]
+    how = Conversion(columns=table.shape[1], first_index=0 if from_zero else 1, force=True)
+    shard = converted(tmp_path, "a.svm", file.getvalue(), how)
+    # It writes 16 digits.
+    read = np.zeros_like(table)
+    for row, (_, *entries) in enumerate(written):
+        for entry in entries:
+            index, value = entry.split(":")
+            read[row, int(index) - (not from_zero)] = float(value)
+    assert np.array_equal(shard.rows.toarray(), read)
+    assert labels_of(shard) == [float(label) for label, *_ in written]
+    assert shard.ids == tuple(str(row + 1) for row in range(len(table)))
+
+
+@given(TABLES)
+@EXAMPLES
+def test_parquet_and_csv_are_the_same_table(tmp_path: Path, table: FloatArray) -> None:
+    names = [f"c{place}" for place in range(table.shape[1])]
+    frame = pl.DataFrame(table, names).with_columns(
+        id=pl.Series([f"p{row}" for row in range(len(table))]),
+        y=pl.Series(["b" if row % 2 else "a" for row in range(len(table))]),
+    )
+    frame.write_parquet(tmp_path / "t.parquet")
+    frame.write_csv(tmp_path / "t.csv")
+    how = Conversion(label_column="y", force=True)
+    for name in ("t.parquet", "t.csv"):
+        convert([tmp_path / name], tmp_path / "shard", how)
+        shard = open_shard(tmp_path / "shard")
+        assert np.array_equal(shard.rows.toarray(), table)
+        assert shard.header.column_names == tuple(names)
+        classes = [shard.header.classes[int(code)] for code in labels_of(shard)]
+        assert classes == frame["y"].to_list()
+        assert shard.ids == tuple(frame["id"])
+
+
+def test_lists_of_indices_and_their_values(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"id": [7, 8, 9], "at": [[5, 2], [], [0]], "is": [[0.5, 2.0], [], [1.0]]})
+    frame.write_parquet(tmp_path / "t.parquet")
+    convert([tmp_path / "t.parquet"], tmp_path / "shard", Conversion())
+    shard = open_shard(tmp_path / "shard")
+    assert shard.rows.toarray().tolist() == [[0, 0, 2, 0, 0, 0.5], [0] * 6, [1, 0, 0, 0, 0, 0]]
+    assert shard.ids == ("7", "8", "9")
+    assert shard.header.column_names[0] == "x0"
+    how = Conversion(drop=("is",), row_numbers=False, force=True)
+    convert([tmp_path / "t.parquet"], tmp_path / "shard", how)
+    shard = open_shard(tmp_path / "shard")
+    assert shard.header.values is None
+    assert shard.ids == ("7", "8", "9")
+
+
+def test_parts_of_files_come_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libsvm_batches, "BYTES", 8)
+    monkeypatch.setattr(table_batches, "CSV_BYTES", 4)
+    monkeypatch.setattr(table_batches, "CELLS", 2)
+    lines = [f"{row % 2} {row}:1 {row + 70000}:2\n" for row in range(1, 6)]
+    (tmp_path / "a.svm").write_text("".join(lines[:3]))
+    (tmp_path / "b.svm").write_text("".join(lines[3:]).rstrip())
+    convert([tmp_path / "a.svm", tmp_path / "b.svm"], tmp_path / "s", Conversion())
+    shard = open_shard(tmp_path / "s")
+    assert shard.rows.indices.tolist() == [
+        place for row in range(1, 6) for place in (row - 1, row + 69999)
+    ]
+    assert shard.ids == ("1", "2", "3", "4", "5")
+    frame = pl.DataFrame({"id": ["a\nb", "c", "d"], "u": [1, 0, 3]}).with_columns(v=pl.lit(4))
+    frame = frame.with_columns(id=pl.Series(["a,b", "c", "d"]))
+    frame.write_csv(tmp_path / "t.csv")
+    frame.write_parquet(tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        convert([tmp_path / name], tmp_path / "s", Conversion(force=True))
+        assert open_shard(tmp_path / "s").rows.toarray().tolist() == [[1, 4], [0, 4], [3, 4]]
+
+
+CORNERS: dict[str, tuple[str, Conversion, list[list[float]], list[float] | None, list[str]]] = {
+    "comments, blanks and tabs": (
+        "# head\n\n+1 1:1\t3:1e0  # end\n-1\n 0  2:0 \n",
+        Conversion(),
+        [[1, 0, 1], [0, 0, 0], [0, 0, 0]],
+        [1, -1, 0],
+        ["1", "2", "3"],
+    ),
+    "ids in comments": (
+        "1 1:1 # u1\n0 2:1 #u 2 \n",
+        Conversion(id_column="#"),
+        [[1, 0], [0, 1]],
+        [1, 0],
+        ["u1", "u 2"],
+    ),
+    "unsorted": ("0 4:4 1:1 3:3", Conversion(), [[1, 0, 3, 4]], [0], ["1"]),
+    "from 0": ("0 0:1 2:1", Conversion(), [[1, 0, 1]], [0], ["1"]),
+    "from 0, as said": ("0 2:1", Conversion(first_index=0), [[0, 0, 1]], [0], ["1"]),
+    "no labels": ("0 1:1", Conversion(labels=False), [[1]], None, ["1"]),
+    "more columns": ("0 1:1", Conversion(columns=3), [[1, 0, 0]], [0], ["1"]),
+    "windows lines": ("0 1:1\r\n1 2:1\r\n", Conversion(), [[1, 0], [0, 1]], [0, 1], ["1", "2"]),
+    "a byte order mark": ("\ufeff0 1:1\n", Conversion(), [[1]], [0], ["1"]),
+    "ids as numbers": (
+        "0 1:1 # 007",
+        Conversion(id_column="#", id_format="number"),
+        [[1]],
+        [0],
+        ["7"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners_of_libsvm(tmp_path: Path, name: str) -> None:
+    text, how, table, labels, ids = CORNERS[name]
+    shard = converted(tmp_path, "a.libsvm", text, how)
+    assert shard.rows.toarray().tolist() == table
+    assert (None if shard.labels is None else shard.labels.tolist()) == labels
+    assert list(shard.ids) == ids
+
+
+def test_gzip_is_read_and_a_cut_one_refused(tmp_path: Path) -> None:
+    packed = gzip.compress(b"1 1:1\n0 2:1\n" * 50)
+    assert len(converted(tmp_path, "a.svm.gz", packed).rows) == 100
+    with pytest.raises(DataError, match=r"b\.svm\.gz: damaged or truncated"):
+        converted(tmp_path, "b.svm.gz", packed[:-9], Conversion(force=True))
+    assert len(open_shard(tmp_path / "shard").rows) == 100
+
+
+def parquet(**columns: object) -> bytes:
+    file = BytesIO()
+    pl.DataFrame(columns).write_parquet(file)
+    return file.getvalue()
+
+
+WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
+    "an index twice": ("a.svm", "0 1:1\n\n1 2:1 1:1 2:3\n", Conversion(), r"line 3: index 2:3 is"),
+    "an index below 0": ("a.svm", "0 -1:1", Conversion(), "line 1: index -1:1 is below 0"),
+    "NaN": ("a.svm", "0 1:1\n0 1:nan", Conversion(), "line 2: 1:nan is not finite"),
+    "infinite": ("a.svm", "0 1:1e999", Conversion(), "line 1: 1:inf is not finite"),
+    "no value": ("a.svm", "0 1:1\n0 1:1 12", Conversion(), "line 2: '12' is not index:value"),
+    "cut": ("a.svm", "0 1:1\n0 1:1 2:", Conversion(), "line 2: '2:' is not index:value"),
+    "two colons": ("a.svm", "0 1:1:1", Conversion(), "line 1: '1:1:1' is not index:value"),
+    "a query": ("a.svm", "0 qid:3 1:1", Conversion(), "line 1: 'qid:3' is not index:value"),
+    "a huge index": ("a.svm", "0 99999999999:1", Conversion(first_index=0), "99999999999"),
+    "an index too large to be one": ("a.svm", f"0 {10**30}:1", Conversion(), "is not index:value"),
+    "a label of text": ("a.svm", "x 1:1", Conversion(), "line 1: label 'x' is no number"),
+    "a label that is NaN": ("a.svm", "nan 1:1", Conversion(), "line 1: label 'nan' is no number"),
+    "which is the first": ("a.svm", "0 2:1", Conversion(), "smallest index is 2: --first-index"),
+    "not the first": ("a.svm", "0 0:1", Conversion(first_index=1), "index 0, and --first-index"),
+    "beyond the columns": ("a.svm", "0 1:1 4:1", Conversion(columns=3), "column number 4, of 3"),
+    "beyond, as said": (
+        "a.svm",
+        "0 1:1 4:1",
+        Conversion(columns=3, first_index=1),
+        "column number 3, expected 0 to 2",
+    ),
+    "no id": ("a.svm", "0 1:1 # a\n0 1:1", Conversion(id_column="#"), "line 2: no id after a #"),
+    "an id twice": ("a.svm", "0 1:1 #a\n0 #a", Conversion(id_column="#"), "1 duplicate ids"),
+    "no id that is a number": (
+        "a.svm",
+        "0 1:1 # u1",
+        Conversion(id_column="#", id_format="number"),
+        "1 ids are no whole numbers",
+    ),
+    "no rows": ("a.svm", "# nothing\n", Conversion(), "no rows"),
+    "nothing at all": ("a.svm", "", Conversion(), "a.svm has no rows"),
+    "not text": ("a.svm", b"0 1:1 \xff\xfe", Conversion(), "not UTF-8"),
+    "a column of LIBSVM": ("a.svm", "0 1:1", Conversion(id_column="id"), "only '#'"),
+    "a label of LIBSVM": ("a.svm", "0 1:1", Conversion(label_column="y"), "columns have names"),
+    "another suffix": ("a.xyz", "0 1:1", Conversion(), "expected .parquet, .csv"),
+    "no id column": ("a.csv", "u,v\n1,2\n3,4\n", Conversion(), "no column 'id'; it has u, v"),
+    "id and numbers": (
+        "a.csv",
+        "id,v\n1,2\n",
+        Conversion(id_column="id", row_numbers=True),
+        "give one of them",
+    ),
+    "first of CSV": ("a.csv", "id,v\n1,2\n", Conversion(first_index=1), "columns of CSV have"),
+    "text in CSV": ("a.csv", "id,v\n1,2\n2,x\n", Conversion(), "'v' is String, expected numbers"),
+    "a gap in CSV": ("a.csv", "id,u,v\n1,2,3\n2,,4\n", Conversion(), "row 2: no value in column"),
+    "NaN in Parquet": (
+        "a.parquet",
+        parquet(id=["a", "b"], v=[1.0, float("nan")]),
+        Conversion(),
+        "row 2: 0:nan is not finite",
+    ),
+    "text in Parquet": ("a.parquet", parquet(id=["a"], v=["x"]), Conversion(), "'v' is String"),
+    "a list beside numbers": (
+        "a.parquet",
+        parquet(id=["a"], v=[1], at=[[1]]),
+        Conversion(),
+        "column 'v' beside lists",
+    ),
+    "an index twice in a list": (
+        "a.parquet",
+        parquet(id=["a", "b"], at=[[1], [4, 4]]),
+        Conversion(),
+        "row 2: index 4 is there twice",
+    ),
+    "lists of text": (
+        "a.parquet",
+        parquet(id=["a"], at=[["x"]]),
+        Conversion(),
+        "expected one of integers",
+    ),
+    "lists of other lengths": (
+        "a.parquet",
+        parquet(id=["a"], at=[[1]], v=[[1.0, 2.0]]),
+        Conversion(),
+        "differ in length",
+    ),
+    "a gap in a list": ("a.parquet", parquet(id=["a"], at=[[1, None]]), Conversion(), "1 gaps"),
+    "whole numbers that would be rounded": (
+        "a.parquet",
+        parquet(id=["a"], v=[2**53 + 1]),
+        Conversion(),
+        "that no float64 is",
+    ),
+    "a cut Parquet": (
+        "a.parquet",
+        parquet(id=["a"], v=[1])[:-20],
+        Conversion(),
+        "a.parquet: empty, malformed or truncated",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_refused(tmp_path: Path, name: str) -> None:
+    file, text, how, message = WRONG[name]
+    with pytest.raises((ConfigError, DataError)) as caught:
+        converted(tmp_path, file, text, how)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [(["a.svm", "b.csv"], "files of 2 formats"), (["b.csv", "c.csv"], "differ in their columns")],
+)
+def test_files_that_do_not_go_together(tmp_path: Path, names: list[str], message: str) -> None:
+    texts = {"a.svm": "0 1:1", "b.csv": "id,u\n1,2\n", "c.csv": "id,v\n2,2\n"}
+    for name in names:
+        (tmp_path / name).write_text(texts[name])
+    with pytest.raises((ConfigError, DataError), match=message):
+        convert([tmp_path / name for name in names], tmp_path / "s", Conversion())
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    for name in ("a.svm", "a.csv", "a.parquet"):
+        with pytest.raises(DataError, match=name):
+            convert([tmp_path / name], tmp_path / "s", Conversion())
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("1", None), ("0.5", "float32"), ("0.1", "float64"), ("16777217", "float64")],
+)
+def test_values_are_as_narrow_as_loses_nothing(
+    tmp_path: Path, value: str, kind: str | None
+) -> None:
+    shard = converted(tmp_path, "a.svm", f"0 1:1 2:1\n0 1:1 2:{value}\n")
+    assert shard.header.values == kind
+    assert shard.rows.toarray()[:, 1].tolist() == [1.0, float(value)]

@@ -1,0 +1,290 @@
+"""The strategy, the client app and the mod over a grid that calls clients in this process."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra securevfl[flower] is not installed")
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from securevfl.arrays import RealArray
+from securevfl.errors import ConfigError, MalformedMessage, PeerViolation, UnexpectedMessage
+from securevfl.flower import FederationStrategy, UploadsBlock, arrays_of, client_app, vector_of
+from securevfl.protocols.horizontal.compressed import Compressed
+from securevfl.protocols.horizontal.compression import TopK
+from securevfl.protocols.horizontal.handing import Sealed
+from securevfl.protocols.horizontal.methods import METHODS
+from securevfl.protocols.horizontal.simulation import World, simulate_federation
+from securevfl.protocols.horizontal.uploads import Coding, Plain
+from tests.flower_app import of, partition, problems, start
+
+CLIENTS, ROUNDS = 6, 10
+Changes = Callable[[int, int, Message], Message]
+"""Of a round, counted from 1, a partition and its reply: what the server gets."""
+
+
+@pytest.fixture(autouse=True)
+def running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are made within a run alone."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class LocalGrid(Grid):
+    """Calls every node's app; nodes have ids in the order of partitions."""
+
+    def __init__(self, app: ClientApp, change: Changes = lambda _, __, reply: reply) -> None:
+        self.app, self.change = app, change
+        self.nodes = {
+            10 * node + 7: Context(1, 10 * node + 7, {"partition-id": node}, RecordDict(), {})
+            for node in range(CLIENTS)
+        }
+        self.sent: list[Message] = []
+        self.got: list[Message] = []
+
+    def get_node_ids(self) -> Iterable[int]:  # type: ignore[explicit-override]
+        return list(reversed(self.nodes))
+
+    def send_and_receive(  # type: ignore[explicit-override]
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        sent = list(messages)
+        got = [self.answer(message) for message in sent]
+        self.sent += sent
+        self.got += got
+        return got
+
+    def answer(self, message: Message) -> Message:
+        context = self.nodes[message.metadata.dst_node_id]
+        index = int(str(message.content.config_records["config"]["server-round"]))
+        return self.change(index, partition(context), self.app(message, context))
+
+    def _unused(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401
+        raise AssertionError
+
+    run = property(_unused)
+    create_message = set_run = push_messages = pull_messages = _unused
+
+
+def own_client(method: str, coding: Coding | None = None) -> ClientApp:
+    every = problems(CLIENTS)
+    return client_app(of(method, CLIENTS, ROUNDS), lambda each: every[partition(each)], coding)
+
+
+def over(grid: Grid, method: str, coding: Coding | None = None) -> FederationStrategy:
+    strategy = FederationStrategy(of(method, CLIENTS, ROUNDS), coding)
+    result = strategy.start(grid, start(), num_rounds=ROUNDS)
+    np.testing.assert_array_equal(vector_of(result.arrays), strategy.state.weights)
+    return strategy
+
+
+def expected(method: str, coding: Coding | None = None) -> RealArray:
+    by = of(method, CLIENTS, ROUNDS)
+    world = World(handing=Sealed(coding or Plain()))
+    ended = simulate_federation(problems(CLIENTS), by, vector_of(start()), world)
+    return ended.state.weights
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_comes_to_what_our_own_simulation_comes_to(method: str) -> None:
+    found = over(LocalGrid(own_client(method)), method)
+    assert found.state.weights.dtype == np.float32
+    np.testing.assert_allclose(found.state.weights, expected(method), rtol=0, atol=1e-6)
+
+
+def test_codings_travel_too_and_keep_what_they_leave_out() -> None:
+    coding = Compressed(TopK(0.4))
+    found = over(LocalGrid(own_client("fedbcgd+", coding)), "fedbcgd+", coding)
+    np.testing.assert_allclose(found.state.weights, expected("fedbcgd+", coding), rtol=0, atol=1e-6)
+
+
+def test_a_client_uploads_its_block_and_the_shared_one_alone() -> None:
+    grid = LocalGrid(own_client("fedbcgd+"))
+    over(grid, "fedbcgd+")
+    assert len(grid.got) == ROUNDS * 4
+    for reply in grid.got:
+        (upload,) = reply.content.array_records.values()
+        sizes = {name: array.shape for name, array in upload.items()}
+        two = (5,), (2,)
+        assert tuple(sizes.values()) == (*two, *two)
+
+
+def gone(lost: Callable[[int, int], bool]) -> Changes:
+    def change(index: int, partition: int, reply: Message) -> Message:
+        if lost(index, partition):
+            return Message(Error(code=0, reason="gone"), reply_to=reply)
+        return reply
+
+    return change
+
+
+def test_a_lost_upload_leaves_means_and_control_variates_right() -> None:
+    by = of("fedbcgd+", CLIENTS, ROUNDS)
+    lost = [(index + 1, by.assignments(index)[0].client) for index in (0, 3, 4)]
+    grid = LocalGrid(own_client("fedbcgd+"), gone(lambda *where: where in lost))
+    state = over(grid, "fedbcgd+").state
+    assert state.round_index == ROUNDS
+    # What every client has that the server counted: what it made in its last counted round.
+    every, counted = np.zeros(12), dict[int, int]()
+    for index in range(ROUNDS):
+        for each in by.assignments(index):
+            if (index + 1, each.client) not in lost:
+                counted[each.client] = index
+    for node, last in counted.items():
+        records = grid.nodes[10 * node + 7].state
+        trained = records.config_records["securevfl round"]["index"]
+        name = "securevfl new" if trained == last else "securevfl kept"
+        every += records.array_records[name]["control"].numpy()
+    np.testing.assert_allclose(state.control, every / CLIENTS, rtol=0, atol=1e-5)
+
+
+def test_a_round_in_which_a_group_is_lost_changes_nothing_and_the_next_has_others() -> None:
+    by = of("fedbcgd", CLIENTS, ROUNDS)
+    lost = {each.client for each in by.assignments(1) if each.block == 0}
+    grid = LocalGrid(own_client("fedbcgd"), gone(lambda index, who: index == 2 and who in lost))
+    strategy = over(grid, "fedbcgd")
+    assert strategy.state.round_index == ROUNDS
+    models = [vector_of(message.content.array_records["arrays"]) for message in grid.sent[::4]]
+    np.testing.assert_array_equal(models[1], models[2])
+    assert not np.array_equal(models[2], models[3])
+    blocks = [
+        [m.content.config_records["securevfl"]["client"] for m in grid.sent[at : at + 4]]
+        for at in (4, 8)
+    ]
+    assert blocks[0] != blocks[1]
+
+
+# Anybody's clients
+
+
+def anybodys(
+    method: str,
+    changed: Callable[[ArrayRecord], ArrayRecord] | None = None,
+    mods: tuple[Mod, ...] = (UploadsBlock(),),
+) -> ClientApp:
+    """Trains the whole model by steps of its own and replies with it, as under Flower's FedAvg."""
+    every, by = problems(CLIENTS), of(method, CLIENTS, ROUNDS)
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = message.content.array_records["arrays"]
+        index = int(str(message.content.config_records["config"]["server-round"])) - 1
+        weights, rows = vector_of(arrays), every[partition(context)].rows
+        size = np.float32(by.settings.step_size(index))
+        for batch in by.settings.batches(partition(context), rows, index):
+            weights = weights - size * every[partition(context)].gradient(weights, batch)
+        trained = arrays_of(weights, arrays)
+        content: Mapping[str, Any] = {
+            "arrays": trained if changed is None else changed(trained),
+            "metrics": MetricRecord({"num-examples": rows}),
+        }
+        return Message(RecordDict(dict(content)), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavgm", "fedbcgd"])
+def test_a_client_of_flowers_own_kind_takes_part_through_the_mod(method: str) -> None:
+    grid = LocalGrid(anybodys(method))
+    found = over(grid, method)
+    np.testing.assert_allclose(found.state.weights, expected(method), rtol=0, atol=1e-6)
+    assert all("arrays" not in reply.content for reply in grid.got)
+    assert grid.got[0].content.metric_records["metrics"]["num-examples"] == 10
+
+
+def test_the_mod_says_what_it_cannot_do() -> None:
+    with pytest.raises(ConfigError, match="control variates need securevfl's own client_app"):
+        over(LocalGrid(anybodys("scaffold")), "scaffold")
+
+    def other(arrays: ArrayRecord) -> ArrayRecord:
+        return ArrayRecord({"w": Array(np.zeros(3, np.float32))})
+
+    with pytest.raises(MalformedMessage, match="not the model that was sent"):
+        over(LocalGrid(anybodys("fedbcgd", other)), "fedbcgd")
+
+
+def test_other_strategies_messages_pass_the_mod_untouched() -> None:
+    message = Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), 7, "train")
+    context = Context(1, 7, {}, RecordDict(), {})
+    reply = Message(RecordDict(), reply_to=message)
+    assert UploadsBlock()(message, context, lambda *_: reply) is reply
+
+
+# Refusals
+
+
+def swapped(**arrays: RealArray) -> Changes:
+    def change(_: int, __: int, reply: Message) -> Message:
+        for name, values in arrays.items():
+            reply.content.array_records["upload"][name] = Array(values)
+        return reply
+
+    return change
+
+
+def float32(*values: float) -> RealArray:
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "refused"),
+    [
+        (swapped(own=float32(1)), UnexpectedMessage, "sent an array of"),
+        (swapped(own=np.zeros(5)), UnexpectedMessage, "float64"),
+        (swapped(own=float32(0, 0, 0, 0, np.nan)), MalformedMessage, "NaN"),
+        (swapped(own=np.zeros((5, 1), np.float32)), MalformedMessage, "where a vector is due"),
+        (swapped(own=np.zeros(5, np.int64)), MalformedMessage, "int64 where floats are due"),
+        (swapped(more=float32(1)), MalformedMessage, "own, shared"),
+        (swapped(own_control=np.zeros(5, np.float32)), UnexpectedMessage, "sent an array of"),
+    ],
+)
+def test_an_upload_that_does_not_fit_is_refused(
+    change: Changes, error: type[Exception], refused: str
+) -> None:
+    with pytest.raises(error, match=refused):
+        over(LocalGrid(own_client("fedbcgd"), change), "fedbcgd")
+
+
+def test_an_array_that_is_no_array_is_refused() -> None:
+    def change(_: int, __: int, reply: Message) -> Message:
+        reply.content.array_records["upload"]["own"] = Array("float32", (5,), "numpy.ndarray", b"x")
+        return reply
+
+    with pytest.raises(MalformedMessage, match="NumPy cannot read"):
+        over(LocalGrid(own_client("fedbcgd"), change), "fedbcgd")
+
+
+def test_a_client_without_the_mod_is_refused() -> None:
+    with pytest.raises(PeerViolation, match="uploaded no block"):
+        over(LocalGrid(anybodys("fedbcgd", mods=())), "fedbcgd")
+
+
+def test_both_ends_have_to_mean_the_same_federation() -> None:
+    with pytest.raises(UnexpectedMessage, match="is this the strategy's federation"):
+        over(LocalGrid(own_client("fedavg")), "fedbcgd")
+    with pytest.raises(MalformedMessage, match="without the arrays 'control'"):
+        over(LocalGrid(own_client("fedbcgd+")), "fedbcgd")
+    small = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
+    with pytest.raises(ConfigError, match="12 parameters, the initial arrays 3"):
+        FederationStrategy(of("fedbcgd", CLIENTS, 1)).start(
+            LocalGrid(own_client("fedbcgd")), small, num_rounds=1
+        )
+    with pytest.raises(ConfigError, match="no round has begun"):
+        FederationStrategy(of("fedbcgd", CLIENTS, 1)).state  # noqa: B018
