@@ -139,11 +139,14 @@ class SparseRows(Shown):
             if rows.shape != (len(self),):
                 raise IndexError(f"a mask of shape {rows.shape} for {len(self)} rows")
             rows = np.flatnonzero(rows)
-        # A map's own indexing is slower than that of the array it is.
-        ends = np.asarray(self.pointers)
         rows = np.where(rows < 0, rows + len(self), rows)
         if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"row {rows.max()} of {len(self)}")
+        return self._copied(rows.astype(np.int64, copy=False))
+
+    def _copied(self, rows: IntArray) -> Self:
+        # A map's own indexing is slower than that of the array it is.
+        ends = np.asarray(self.pointers)
         starts, stops = ends[rows], ends[rows + 1]
         counts = stops - starts
         if rows.size and (counts.min() < 0 or starts.min() < 0 or stops.max() > self.nnz):
