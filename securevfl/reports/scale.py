@@ -1,9 +1,9 @@
 """Tables of FDML: what its messages hold, and how it grows."""
 
+import math
 from collections.abc import Sequence
+from statistics import linear_regression
 from typing import Any, Literal
-
-import numpy as np
 
 from securevfl.reports.rows import FdmlRow, ScaleRow
 from securevfl.reports.tables import Column, seconds
@@ -39,16 +39,16 @@ RATIOS: tuple[Column[ScaleRow], ...] = (
     *SCALE[:2],
     ("CPU", lambda row: _times(row["ratio_to_one_place"])),
     ("virtual", lambda row: _seconds(row["virtual_s_per_epoch"])),
-    ("of it network", lambda row: _seconds(row["network_s_per_epoch"])),
+    ("network", lambda row: _seconds(row["network_s_per_epoch"])),
     ("ratio", lambda row: _times(row["virtual_ratio"])),
-    ("processes", lambda row: _seconds(row["processes_s_per_epoch"])),
+    ("apart", lambda row: _seconds(row["processes_s_per_epoch"])),
     ("ratio", lambda row: _times(row["processes_ratio"])),
-    ("a party's peak", lambda row: _mib(row["process_peak_bytes"])),
+    ("peak", lambda row: _mib(row["process_peak_bytes"])),
 )
 SCALE_NOTES = (
     "CPU: of this process, all parties after each other",
     "virtual: parties and server at the same time, CPU seconds and the network's",
-    "processes: of the wall, each party and the server a process on this machine",
+    "apart: of the wall, each party and the server a process; peak: the largest one's",
     "stored: training rows; peak: the process's memory, mapped files in it",
 )
 LAWS: tuple[tuple[str, ScaleField], ...] = (
@@ -67,8 +67,8 @@ def exponent(rows: Sequence[ScaleRow], field: ScaleField) -> float | None:
     found = [(row["rows"], value) for row in rows if (value := row[field]) is not None]
     if len({size for size, _ in found}) < 2:  # noqa: PLR2004
         return None
-    sizes, values = np.log(np.array(found, float)).T
-    return float(np.polyfit(sizes, values, 1)[0])
+    sizes, values = zip(*((math.log(size), math.log(value)) for size, value in found), strict=True)
+    return linear_regression(sizes, values).slope
 
 
 def trainings(rows: Sequence[ScaleRow]) -> dict[str, list[ScaleRow]]:
