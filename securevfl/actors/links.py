@@ -51,7 +51,8 @@ class Links:
             self._listening.bind(place if self._path else (host, int(port)))
         except OSError as error:
             self._listening.close()
-            raise ConfigError(f"{listen}: cannot listen there ({error.strerror})") from error
+            reason = error.strerror or error  # a path that is too long is no error of the system's
+            raise ConfigError(f"{listen}: cannot listen there ({reason})") from error
         if self._path is None:
             place = f"{host}:{self._listening.getsockname()[1]}"
         self._listening.listen()
