@@ -283,11 +283,15 @@ for several in 1 8 16; do
         --batches-a-message "$several" --staleness "$((several - 1))"
 done
 
-# docs/results/scale.md; `securevfl data make planted-sparse --rows 5000000 --seed 17` first
-result scale-lr 300 bench fdml-scale --epochs 2 --learning-rate 30 --batch-size 10000,1000 \
-    --batches-a-message 1,4
-result scale-law 200 bench fdml-scale --learning-rate 30 --batch-size 10000 \
-    --batches-a-message 1 --no-alone --rows 100000,300000,1000000,3000000,0
+# docs/results/scale.md; first, with ROWS 111112, 333334, 1111112 and 5000000:
+# `securevfl data make planted-sparse --rows ROWS --seed 17 --to results/planted-ROWS`
+result scale-lr 400 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
+    --learning-rate 30 --batch-size 10000,1000 --batches-a-message 1,1 --processes
+result scale-law 300 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
+    --batches-a-message 1,1 --no-alone --processes \
+    --shards results/planted-111112,results/planted-333334,results/planted-1111112,results/planted-5000000
+result scale-nn 600 bench fdml-scale --model nn --shards results/planted-333334 --epochs 3 \
+    --learning-rate 30 --batch-size 1000 --batches-a-message 1
 
 # docs/results/fdml.md
 result staleness 300 bench staleness --label-party second
