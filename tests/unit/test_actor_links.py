@@ -78,7 +78,7 @@ async def talk(links: Mapping[str, Links], rows: int) -> None:
             carry=links[name].carry,
             poll=links[name].poll,
         )
-        links[name].begin(channel)
+        links[name].begin(channel, {other: other for other in others})
         for step in range(3):
             for other in others:
                 await channel.send(other, PushedPredictions(step, np.full((rows, 1), step)))
