@@ -278,6 +278,18 @@ result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 
 
 # docs/results/fdml.md
 result fdml 300 bench fdml
+for several in 1 8 16; do
+    result "fdml-messages-$several" 60 bench fdml --model lr --learning-rate 3 --l2 0 \
+        --batches-a-message "$several" --staleness "$((several - 1))"
+done
+
+# docs/results/scale.md; `securevfl data make planted-sparse --rows 5000000 --seed 17` first
+result scale-lr 300 bench fdml-scale --epochs 2 --learning-rate 30 --batch-size 10000,1000 \
+    --batches-a-message 1,4
+result scale-law 200 bench fdml-scale --learning-rate 30 --batch-size 10000 \
+    --batches-a-message 1 --no-alone --rows 100000,300000,1000000,3000000,0
+
+# docs/results/fdml.md
 result staleness 300 bench staleness --label-party second
 
 # docs/results/horizontal.md
