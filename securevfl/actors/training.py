@@ -127,7 +127,7 @@ def train_by_actors(
         names = plan.facts.names
         outcomes = {name: outcome_at(work, places.output, name, plan) for name in names}
         ledgers = {name: ledger_at(work / f"{name}.ledger") for name in _actors(plan, places)}
-        _require_one_model(outcomes, places)
+        require_one_model(outcomes, places)
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
@@ -168,7 +168,7 @@ def _output_of(places: Places, shard: int) -> Path:
     return places.output if shard == 0 else places.output / WORK / f"shard {shard}"
 
 
-def _require_one_model(outcomes: Mapping[str, PartyOutcome], places: Places) -> None:
+def require_one_model(outcomes: Mapping[str, PartyOutcome], places: Places) -> None:
     """Check that all shards of a party have ended with its model.
 
     Raises:

@@ -184,6 +184,26 @@ def test_a_peer_is_not_taken_for_another_peer() -> None:
         ours.require(telco.certificate, "telco")
 
 
+def test_one_peer_does_not_get_in_as_another(tmp_path: Path) -> None:
+    with listening("tcp", tmp_path) as links:
+        peers = {name: each.peer for name, each in links.items()}
+        found: list[PeerError] = []
+
+        def telco() -> None:
+            try:
+                links["telco"].connect({n: peers[n] for n in ("bank", "shop")}, seconds=0.5)
+            except PeerError as error:
+                found.append(error)
+
+        waiting = threading.Thread(target=telco)
+        waiting.start()
+        links["shop"].name = "bank"
+        with pytest.raises(PeerNotTrusted, match="refused the connection"):
+            links["shop"].connect({"telco": peers["telco"]})
+        waiting.join()
+    assert "the other end has not the certificate of 'bank'" in str(found[0])
+
+
 def test_without_a_certificate_nobody_gets_in() -> None:
     bank, shop = Identity("bank"), Identity("shop")
     context = shop.context([bank.certificate], server=False)
