@@ -298,7 +298,7 @@ horizontal() {
     shift 2
     result "horizontal-$name" "$seconds" bench horizontal "$@"
 }
-# An hour of two cores that do nothing else.
+# Seconds are estimates, a little over an hour together on two idle cores.
 methods=fedavg,fedavgm,fedadam,scaffold,feddc,top-k,fedpaq
 methods=$methods,fedbcgd,fedbcgd+,fedbcgd:qsgd,fedbcgd+:qsgd
 changes=fedbcgd:freezing,fedbcgd:unshared,fedbcgd:no-momentum

@@ -1,8 +1,7 @@
 """`securevfl bench`: what encryption costs and what theory promises, measured."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Any
 
 import typer
 
@@ -10,7 +9,6 @@ from securevfl.benchmarks.settings.blind import AheadSettings, BlindSettings
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
-from securevfl.benchmarks.settings.fdml import FdmlSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.l1 import L1Settings
@@ -18,13 +16,12 @@ from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.networks import NetworksSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.benchmarks.settings.rounds import RoundsSettings
-from securevfl.benchmarks.settings.scale import ScaleSettings
-from securevfl.benchmarks.settings.staleness import StalenessSettings
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
 from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSettings
 from securevfl.cli import options
+from securevfl.cli.bench_fdml import fdml_bench
 from securevfl.cli.command import command, typed
 from securevfl.cli.finishing import finished
 from securevfl.cli.joint_data import JointData
@@ -36,14 +33,9 @@ from securevfl.reports import transfer as transfer_tables
 from securevfl.reports.defaults import DEFAULTS, NOTES
 from securevfl.reports.horizontal import HORIZONTAL, HORIZONTAL_NOTES
 from securevfl.reports.marks import marks
-from securevfl.reports.scale import SCALE, SCALE_NOTES, of_fdml
-
-if TYPE_CHECKING:
-    pass
 
 bench = typer.Typer(help="Benchmarks: what it costs, what theory says.", no_args_is_help=True)
-
-R = TypeVar("R", bound=Mapping[str, Any])
+bench.add_typer(fdml_bench)  # its commands, as those of the same group
 
 
 @command(bench)
@@ -205,68 +197,6 @@ def crypto(settings: CryptoSettings, output: options.Output) -> None:
     show(output, tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
     if any(row["extrapolated"] for row in rows):
         say(output, "~ timed on a part of the work and scaled up; the JSON says which")
-
-
-@command(bench)
-def staleness(settings: StalenessSettings, data: options.A9a, output: options.Output) -> None:
-    """FDML at each party's own speed: time to an AUC, and regret."""
-    dataset = data.load()
-    from securevfl.benchmarks.staleness import staleness as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench staleness", settings, rows, dataset=dataset.name)
-    title = (
-        f"{dataset.name}, fdml, S = {settings.batch_size}, "
-        f"virtual time to AUC {settings.target_auc:g}"
-    )
-    show(output, tables.STALENESS, rows, title)
-    if not all(row["reached_target"] for row in rows):
-        say(output, "* target not reached")
-
-
-@dataclass(frozen=True)
-class FdmlData(options.A9a):
-    """The paper's split: with the constant column, its second party has 57 of a9a's columns."""
-
-    label_party: Annotated[
-        str | None, typer.Option(help="Give the labels to this party; the second if absent.")
-    ] = None
-
-
-@command(bench)
-def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None:
-    """FDML beside training in one place and by each party alone."""
-    dataset = data.load()
-    from securevfl.benchmarks.fdml import fdml as run
-
-    if data.label_party is None:
-        dataset = replace(dataset, label_party=dataset.parties[1].name)
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench fdml", settings, rows, dataset=dataset.name)
-    title = (
-        f"{dataset.name}, S = {settings.batch_size}, {settings.epochs} epochs, "
-        f"{typed(settings.network)}; medians of {settings.repeats}"
-    )
-    show(output, tables.FDML, rows, title)
-    for row in of_fdml(rows):
-        say(
-            output,
-            f"{row['model']}, fdml: {row['ratio_to_one_place']:.1f} x one place on the wall clock",
-        )
-
-
-@command(bench, "fdml-scale")
-def fdml_scale(settings: ScaleSettings, output: options.Output) -> None:
-    """FDML beside one place on shards of many sparse rows: seconds, AUC and memory."""
-    from securevfl.benchmarks.scale import fdml_scale as run
-    from securevfl.benchmarks.scale import planted_shards
-
-    dataset = planted_shards(settings.shards)
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench fdml-scale", settings, rows, dataset=dataset.name)
-    title = f"{dataset.name}, {settings.model}, {settings.epochs} epochs, {typed(settings.network)}"
-    show(output, SCALE, rows, title)
-    say(output, *SCALE_NOTES)
 
 
 @command(bench, "cost-law")

@@ -18,7 +18,10 @@ NEEDED_BY_WORK = {"numpy", "asyncio", "cryptography", "safetensors"}
 COMMANDS = [
     *("train", "audit", "sweep noise", "data list", "data where", "data get"),
     *("predict", "model show"),
-    *(f"bench {name}" for name in ("tradeoff", "rounds", "crypto", "staleness", "fdml")),
+    *(
+        f"bench {name}"
+        for name in ("tradeoff", "rounds", "crypto", "staleness", "fdml", "fdml-scale")
+    ),
     *(
         f"bench {name}"
         for name in (
