@@ -278,6 +278,22 @@ result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 
 
 # docs/results/fdml.md
 result fdml 300 bench fdml
+for several in 1 8 16; do
+    result "fdml-messages-$several" 60 bench fdml --model lr --learning-rate 3 --l2 0 \
+        --batches-a-message "$several" --staleness "$((several - 1))"
+done
+
+# docs/results/scale.md; first, with ROWS 111112, 333334, 1111112 and 5000000:
+# `securevfl data make planted-sparse --rows ROWS --seed 17 --to results/planted-ROWS`
+result scale-lr 400 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
+    --learning-rate 30 --batch-size 10000,1000 --batches-a-message 1,1 --processes
+result scale-law 300 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
+    --batches-a-message 1,1 --no-alone --processes \
+    --shards results/planted-111112,results/planted-333334,results/planted-1111112,results/planted-5000000
+result scale-nn 600 bench fdml-scale --model nn --shards results/planted-333334 --epochs 3 \
+    --learning-rate 30 --batch-size 1000 --batches-a-message 1
+
+# docs/results/fdml.md
 result staleness 300 bench staleness --label-party second
 
 # docs/results/horizontal.md
@@ -286,7 +302,7 @@ horizontal() {
     shift 2
     result "horizontal-$name" "$seconds" bench horizontal "$@"
 }
-# An hour of two cores that do nothing else.
+# Seconds are estimates, a little over an hour together on two idle cores.
 methods=fedavg,fedavgm,fedadam,scaffold,feddc,top-k,fedpaq
 methods=$methods,fedbcgd,fedbcgd+,fedbcgd:qsgd,fedbcgd+:qsgd
 changes=fedbcgd:freezing,fedbcgd:unshared,fedbcgd:no-momentum

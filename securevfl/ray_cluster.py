@@ -8,7 +8,9 @@ import importlib
 import logging
 import os
 import re
+import secrets
 import socket
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -57,15 +59,34 @@ def require_head(address: str) -> None:
         raise ConfigError(f"--ray {address}: no cluster there ({error})") from error
 
 
+def require_token() -> None:
+    """See that a cluster on this machine obeys nobody else.
+
+    Its ports are open to the network, and whoever reaches one without a token can run anything.
+
+    Raises:
+        ConfigError: Ray was imported without, and would not take one any more.
+    """
+    if os.environ.get("RAY_AUTH_MODE") == "token":  # of an earlier cluster, or the user's own
+        return
+    if "ray" in sys.modules:
+        raise ConfigError(
+            f"--ray {LOCAL}: ray was imported before and takes no token any more, without which "
+            "anyone in the network can use its cluster: import it later, or set RAY_AUTH_MODE=token"
+        )
+    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+
+
 @contextmanager
 def cluster(address: str) -> Iterator[None]:
     """Be connected with a cluster, quietly.
 
     Args:
-        address: of its head, or `local` for one on this machine, which ends with the context.
+        address: of its head, or `local` for one on this machine, which ends with the context and
+            takes orders from this process and those that it starts.
 
     Raises:
-        ConfigError: Ray is not installed, or no cluster is there.
+        ConfigError: Ray is not installed, or no cluster is there; see `require_token`.
     """
     require_ray()
     require_head(address)
@@ -74,6 +95,8 @@ def cluster(address: str) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Two lines a minute otherwise, of a head that nobody asked to export metrics.
     os.environ.setdefault("RAY_enable_metrics_collection", "0")
+    if address == LOCAL and not _is_connected():
+        require_token()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray  # noqa: PLC0415  # an extra, and slow to import
@@ -101,6 +124,11 @@ def cluster(address: str) -> Iterator[None]:
                     ray.shutdown()
             finally:
                 ray.shutdown()
+
+
+def _is_connected() -> bool:
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 class _Remote:

@@ -19,7 +19,7 @@ from securevfl.job import FdmlSettings as FdmlJobSettings
 from securevfl.job import Job
 from securevfl.protocols.vertical.fdml_server import SERVER
 from securevfl.reports.rows import FdmlRow
-from securevfl.runtime.costs import SCORING, SETUP
+from securevfl.runtime.costs import SCORING, SETUP, Stopwatch
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
@@ -125,14 +125,14 @@ def timed_rounds(
     Args:
         job: of fdml.
         dataset: the data.
-        clock: what seconds are of.
+        clock: what seconds are of, virtual ones of computation among them.
     """
     ends: dict[int, float] = {}
 
     def note(rounds: int) -> None:
         ends[rounds] = clock()
 
-    run = train(job, dataset, Environment(progress=note))
+    run = train(job, dataset, Environment(progress=note, stopwatch=Stopwatch(clock)))
     # Those of one message end together, and the first message's beginning is not seen.
     first, last = min(ends), max(ends)
     several = job.section(FdmlJobSettings, "fdml").batches_a_message

@@ -1,19 +1,27 @@
 """FDML on shards of many sparse rows beside training in one place, in one run on one machine.
 
-Seconds an epoch are of this process alone (`cpu`: what other work on the machine takes is not in
-them) and on the clock of the wall, of all parties and the server after each other. Peak memory is
-that of this process during a training, its own and of mapped files, all parties together.
+Seconds an epoch, each with its ratio to one place's of the same kind:
+
+- `cpu`: of this process, all parties and the server after each other: what FDML computes in all.
+- `virtual`: on a network of parties and server that are machines of their own, which compute at the
+  same time; of computation CPU seconds, so that other work on this machine is in neither.
+- `processes`: of the wall, every party and the server a process of its own on this machine.
+
+Peak memory is that of this process during a training, its own and of mapped files, all parties
+together; with processes that of the largest of them, a party with its own mapped files alone.
 """
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from securevfl.benchmarks.fdml import timed_rounds
+from securevfl.benchmarks.fdml_processes import timed_processes
 from securevfl.benchmarks.in_one_place import InOnePlace, one_table, train_in_one_place
+from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.data.planted_sparse import PARTIES
@@ -33,7 +41,6 @@ class Measured:
     auc: float
     cpu_s: float
     wall_s: float
-    virtual_s: float | None = None
 
 
 def planted_shards(folder: Path) -> VerticalDataset[Matrix]:
@@ -62,25 +69,28 @@ def planted_shards(folder: Path) -> VerticalDataset[Matrix]:
     )
 
 
-def fdml_scale(
-    settings: ScaleSettings, dataset: VerticalDataset[Matrix], report: Report = silent
-) -> Iterator[ScaleRow]:
-    """By rows and batch size: each party alone, one place, and fdml."""
-    for rows in settings.rows:
-        fewer = first_rows(dataset, rows or len(dataset.train_labels))
-        for size, several in zip(settings.batch_size, settings.batches_a_message, strict=True):
-            yield from _rows(settings, fewer, size, several, report)
+def fdml_scale(settings: ScaleSettings, report: Report = silent) -> Iterator[ScaleRow]:
+    """By set and batch size: each party alone, one place, and fdml.
+
+    Raises:
+        DataError: no shards there.
+    """
+    for folder in settings.shards:
+        dataset = planted_shards(folder)
+        for sizes in zip(settings.batch_size, settings.batches_a_message, strict=True):
+            yield from _rows(settings, dataset, folder, sizes, report)
 
 
 def _rows(
     settings: ScaleSettings,
     dataset: VerticalDataset[Matrix],
-    size: int,
-    several: int,
+    folder: Path,
+    sizes: tuple[int, int],
     report: Report,
 ) -> Iterator[ScaleRow]:
-    rows = len(dataset.train_labels)
-    job = _job(settings, size, several, rows)
+    size, several = sizes
+    rows, epochs = len(dataset.train_labels), settings.epochs
+    job = job_at_scale(settings, size, several, rows)
 
     def row(training: str, tables: tuple[PartyTable[Matrix], ...], found: Measured) -> ScaleRow:
         return {
@@ -91,26 +101,29 @@ def _rows(
             "stored_bytes": sum(table.train.nbytes for table in tables),
             "model": settings.model,
             "training": training,
-            "epochs": settings.epochs,
+            "epochs": epochs,
             "batch_size": size,
             "batches_a_message": several,
             "learning_rate": settings.learning_rate,
             "auc": found.auc,
-            "cpu_s_per_epoch": found.cpu_s / settings.epochs,
-            "wall_s_per_epoch": found.wall_s / settings.epochs,
-            "virtual_s_per_epoch": (
-                None if found.virtual_s is None else found.virtual_s / settings.epochs
-            ),
+            "cpu_s_per_epoch": found.cpu_s / epochs,
+            "wall_s_per_epoch": found.wall_s / epochs,
+            "virtual_s_per_epoch": None,
+            "network_s_per_epoch": None,
+            "processes_s_per_epoch": None,
             "peak_bytes": peak_bytes(),
+            "process_peak_bytes": None,
             "ratio_to_one_place": None,
+            "virtual_ratio": None,
+            "processes_ratio": None,
         }
 
     what = f"{settings.model}, {rows} rows, S = {size}"
     report(f"{what}, fdml")
     forget_peak()
     run, cpu = timed_rounds(job, dataset, time.process_time)
-    found = Measured(run.clear_auc, cpu, run.wall_s, run.costs().total_s)
-    of_fdml = row(FDML, dataset.parties, found)
+    costs = run.costs()
+    of_fdml = row(FDML, dataset.parties, Measured(run.clear_auc, cpu, run.wall_s))
     del run
     if settings.alone:
         for table in dataset.parties:
@@ -123,28 +136,33 @@ def _rows(
     forget_peak()
     one = train_in_one_place(job, dataset, one_model=together)
     yield row(ONE_PLACE, (together,), _of(one))
-    yield {**of_fdml, "ratio_to_one_place": cpu / one.cpu_s}
+    of_fdml |= {
+        "ratio_to_one_place": cpu / one.cpu_s,
+        "virtual_s_per_epoch": costs.total_s / epochs,
+        "network_s_per_epoch": costs.communication_s / epochs,
+        "virtual_ratio": costs.total_s / one.cpu_s,
+    }
+    if settings.processes:
+        report(f"{what}, fdml as processes")
+        apart = timed_processes(job, dataset, folder)
+        of_fdml |= {
+            "processes_s_per_epoch": apart.seconds / epochs,
+            "processes_ratio": apart.seconds / one.training_s,
+            "process_peak_bytes": apart.peak_bytes,
+        }
+    yield of_fdml
 
 
 def _of(found: InOnePlace) -> Measured:
     return Measured(found.auc, found.cpu_s, found.training_s)
 
 
-def first_rows(dataset: VerticalDataset[Matrix], rows: int) -> VerticalDataset[Matrix]:
-    """The first N training rows, as views, and all held-out ones."""
-    return replace(
-        dataset,
-        parties=tuple(replace(t, train=t.train[slice(0, rows)]) for t in dataset.parties),
-        train_labels=dataset.train_labels[:rows],
-        row_digests=dataset.row_digests[:rows],
-    )
-
-
 def _ones(x: Matrix) -> int:
     return x.nnz if isinstance(x, SparseRows) else int(np.count_nonzero(x))
 
 
-def _job(settings: ScaleSettings, size: int, several: int, rows: int) -> Job:
+def job_at_scale(settings: ScaleSettings, size: int, several: int, rows: int) -> Job:
+    """What is trained on so many rows."""
     model = (
         {"start": "zero"}
         if settings.model == "lr"
@@ -160,6 +178,7 @@ def _job(settings: ScaleSettings, size: int, several: int, rows: int) -> Job:
             "l2": 0.0,
             "sampling": "shuffle",
             "seed": settings.seed,
+            "standardize": False,
             **model,
         },
         network=settings.network,
@@ -169,21 +188,3 @@ def _job(settings: ScaleSettings, size: int, several: int, rows: int) -> Job:
             "precision": settings.precision,
         },
     )
-
-
-def forget_peak() -> None:
-    """Count the peak of this process's memory from here on, where the system can."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
-def peak_bytes() -> int | None:
-    """The most memory that this process had since; None where the system does not say."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
-    return 1024 * int(found[0]) if found else None

@@ -12,7 +12,7 @@ from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.reporting import keep, measured, say, show
 from securevfl.reports import tables
-from securevfl.reports.scale import SCALE, SCALE_NOTES, of_fdml
+from securevfl.reports.scale import RATIOS, SCALE, SCALE_NOTES, laws, of_fdml
 
 fdml_bench = typer.Typer()
 
@@ -66,14 +66,15 @@ def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None
 
 
 @command(fdml_bench, "fdml-scale")
-def fdml_scale(settings: ScaleSettings, output: options.Output) -> None:
+def fdml_scale(settings: ScaleSettings, output: options.Page) -> None:
     """FDML beside one place on shards of many sparse rows: seconds, AUC and memory."""
     from securevfl.benchmarks.scale import fdml_scale as run
-    from securevfl.benchmarks.scale import planted_shards
+    from securevfl.reports.scale_page import scale_page
 
-    dataset = planted_shards(settings.shards)
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench fdml-scale", settings, rows, dataset=dataset.name)
-    title = f"{dataset.name}, {settings.model}, {settings.epochs} epochs, {typed(settings.network)}"
+    rows = measured(output, lambda report: run(settings, report))
+    dataset = rows[0]["dataset"]
+    keep(output, "bench fdml-scale", settings, rows, page=scale_page, dataset=dataset)
+    title = f"{dataset}, {settings.model}, {settings.epochs} epochs, {typed(settings.network)}"
     show(output, SCALE, rows, title)
-    say(output, *SCALE_NOTES)
+    show(output, RATIOS, [row for row in rows if row["training"] == "fdml"], "fdml, to one place")
+    say(output, *SCALE_NOTES, *laws(rows))

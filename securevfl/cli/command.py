@@ -186,5 +186,5 @@ def _expected(kind: Any, least: float | None) -> str:  # noqa: ANN401
         return " or ".join(map(str, get_args(kind)))
     if kind is NetworkSettings:
         return f"{', '.join(PRESETS)}, or LATENCY_MS:MBIT_PER_S as in 20:100"
-    name = {int: "whole number", float: "number", str: "name"}[kind]
+    name = {int: "whole number", float: "number", str: "name", Path: "path"}[kind]
     return f"{name}s" + ("" if least is None else f" from {least:g} on")

@@ -260,8 +260,13 @@ class ScaleRow(TypedDict):
     cpu_s_per_epoch: float
     wall_s_per_epoch: float
     virtual_s_per_epoch: float | None
+    network_s_per_epoch: float | None
+    processes_s_per_epoch: float | None
     peak_bytes: int | None
+    process_peak_bytes: int | None
     ratio_to_one_place: float | None
+    virtual_ratio: float | None
+    processes_ratio: float | None
 
 
 class CostLawRow(TypedDict):

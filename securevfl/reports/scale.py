@@ -1,16 +1,25 @@
 """Tables of FDML: what its messages hold, and how it grows."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from securevfl.reports.rows import FdmlRow, ScaleRow
 from securevfl.reports.tables import Column, seconds
 
 MIB = 1 << 20
+ScaleField = Literal[
+    "cpu_s_per_epoch", "virtual_s_per_epoch", "processes_s_per_epoch", "process_peak_bytes"
+]
 
 
 def _mib(size: int | None) -> str:
     return "-" if size is None else f"{size / MIB:,.0f} MiB"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else seconds(value)
 
 
 def _times(ratio: float | None) -> str:
@@ -23,19 +32,70 @@ SCALE: tuple[Column[ScaleRow], ...] = (
     ("training", lambda row: row["training"]),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("CPU/epoch", lambda row: seconds(row["cpu_s_per_epoch"])),
-    ("ratio", lambda row: _times(row["ratio_to_one_place"])),
     ("stored", lambda row: _mib(row["stored_bytes"])),
     ("peak", lambda row: _mib(row["peak_bytes"])),
 )
+RATIOS: tuple[Column[ScaleRow], ...] = (
+    *SCALE[:2],
+    ("CPU", lambda row: _times(row["ratio_to_one_place"])),
+    ("virtual", lambda row: _seconds(row["virtual_s_per_epoch"])),
+    ("of it network", lambda row: _seconds(row["network_s_per_epoch"])),
+    ("ratio", lambda row: _times(row["virtual_ratio"])),
+    ("processes", lambda row: _seconds(row["processes_s_per_epoch"])),
+    ("ratio", lambda row: _times(row["processes_ratio"])),
+    ("a party's peak", lambda row: _mib(row["process_peak_bytes"])),
+)
 SCALE_NOTES = (
-    "CPU/epoch: of this process, all parties after each other; ratio: to one place",
+    "CPU: of this process, all parties after each other",
+    "virtual: parties and server at the same time, CPU seconds and the network's",
+    "processes: of the wall, each party and the server a process on this machine",
     "stored: training rows; peak: the process's memory, mapped files in it",
 )
+LAWS: tuple[tuple[str, ScaleField], ...] = (
+    ("CPU", "cpu_s_per_epoch"),
+    ("virtual", "virtual_s_per_epoch"),
+    ("processes", "processes_s_per_epoch"),
+    ("a party's peak", "process_peak_bytes"),
+)
+
+
+def exponent(rows: Sequence[ScaleRow], field: ScaleField) -> float | None:
+    """The power of rows that figures grow with, by least squares of logarithms.
+
+    None of fewer than two sizes.
+    """
+    found = [(row["rows"], value) for row in rows if (value := row[field]) is not None]
+    if len({size for size, _ in found}) < 2:  # noqa: PLR2004
+        return None
+    sizes, values = np.log(np.array(found, float)).T
+    return float(np.polyfit(sizes, values, 1)[0])
+
+
+def trainings(rows: Sequence[ScaleRow]) -> dict[str, list[ScaleRow]]:
+    """The rows of each training at each S, by name."""
+    named: dict[str, list[ScaleRow]] = {}
+    for row in rows:
+        named.setdefault(f"{row['training']}, S = {row['batch_size']:,}", []).append(row)
+    return named
+
+
+def laws(rows: Sequence[ScaleRow]) -> list[str]:
+    """How figures grow with rows, a line a training."""
+    lines = []
+    for name, own in trainings(rows).items():
+        grown = [(what, exponent(own, field)) for what, field in LAWS]
+        told = ", ".join(f"{what} {power:.2f}" for what, power in grown if power is not None)
+        if told:
+            lines.append(f"{name} grows as rows to the power of: {told}")
+    return lines
+
+
 SCALE_IN_FULL: tuple[Column[ScaleRow], ...] = (
     ("model", lambda row: row["model"]),
     *SCALE[:2],
     ("a message", lambda row: str(row["batches_a_message"])),
     *SCALE[2:],
+    *RATIOS[2:],
 )
 MESSAGES: tuple[Column[FdmlRow], ...] = (
     ("a message", lambda row: str(row.get("batches_a_message", 1))),

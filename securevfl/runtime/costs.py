@@ -58,22 +58,27 @@ class Clock(Protocol):
 
 
 class Stopwatch:
-    """Measures compute sections on this machine; two at once would charge one for the other."""
+    """Measures compute sections on this machine; two at once would charge one for the other.
 
-    def __init__(self) -> None:
+    Args:
+        clock: whose seconds they are.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._started: float | None = None
 
     def start(self) -> None:
         """Begin a section."""
         if self._started is not None:
             raise RuntimeError("a compute section must not wait: another one began inside it")
-        self._started = time.perf_counter()
+        self._started = self._clock()
 
     def stop(self, phase: str) -> float:
         """End the section and return its seconds."""
         if self._started is None:
             raise RuntimeError(f"no compute section is open to end phase {phase!r}")
-        elapsed = time.perf_counter() - self._started
+        elapsed = self._clock() - self._started
         self._started = None
         return self.charge(phase, elapsed)
 

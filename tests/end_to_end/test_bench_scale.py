@@ -1,6 +1,7 @@
 """`bench fdml-scale` on a made set that is small, and what it rests on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,16 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, with_config
 
-from securevfl.benchmarks.scale import first_rows, forget_peak, peak_bytes, planted_shards
+from securevfl.benchmarks.fdml_processes import timed_processes
+from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
+from securevfl.benchmarks.scale import job_at_scale, planted_shards
+from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.errors import ConfigError
 from securevfl.reports import rows
+from securevfl.reports.scale import exponent
 from securevfl.sparse import SparseRows
 from securevfl.sparse_tables import check_cells, side_by_side
+from securevfl.training import train
 from tests.end_to_end.commands import rows_of, run
 
 Capture = pytest.CaptureFixture[str]
@@ -20,38 +26,68 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.mark.usefixtures("clean_place")
 def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
-    made = "--rows 1000 --seed 5 --to planted-sparse --quiet"
-    assert run("data", "make", "planted-sparse", *made.split()) == 0
+    for rows_made in (1000, 2000):
+        made = f"--rows {rows_made} --seed 5 --to planted-{rows_made} --quiet"
+        assert run("data", "make", "planted-sparse", *made.split()) == 0
     capsys.readouterr()
-    options = "--rows 600,0 --batch-size 100 --batches-a-message 2 --precision single --epochs 3"
-    assert run("bench", "fdml-scale", *options.split(), "--json", "out.json") == 0
+    options = (
+        "--shards planted-1000,planted-2000 --batch-size 100 --batches-a-message 2 "
+        "--precision single --epochs 3"
+    )
+    files = ("--json", "out.json", "--html", "out.html")
+    assert run("bench", "fdml-scale", *options.split(), *files) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
+    assert "one place, S = 100 grows as rows to the power of: CPU " in " ".join(shown.split())
+    assert Path("out.html").read_text().count("<svg") == 2
     found = rows_of("out.json", "bench fdml-scale")
     adapter: TypeAdapter[Any] = TypeAdapter(with_config(extra="forbid")(rows.ScaleRow))
     for each in found:
         adapter.validate_json(json.dumps(each), strict=True)
     trainings = ["store alone", "browser alone", "safety alone", "one place", "fdml"]
     assert [row["training"] for row in found] == 2 * trainings
-    assert [row["rows"] for row in found] == [600] * 5 + [900] * 5
+    assert [row["rows"] for row in found] == [900] * 5 + [1800] * 5
     for *_, one, fdml in (found[:5], found[5:]):
         # The same model on the same batches, but for float32 and one stale batch of two.
         assert fdml["auc"] == pytest.approx(one["auc"], abs=0.05)
         assert fdml["ratio_to_one_place"] > 0
         assert fdml["stored_bytes"] > one["stored_bytes"]  # pointers three times
+        assert 0 < fdml["network_s_per_epoch"] < fdml["virtual_s_per_epoch"]
+        assert fdml["processes_s_per_epoch"] is fdml["process_peak_bytes"] is None
 
-    dataset = planted_shards(Path("planted-sparse"))
-    fewer = first_rows(dataset, 600)
-    for table, whole in zip(fewer.parties, dataset.parties, strict=True):
-        assert isinstance(table.train, SparseRows)
-        assert isinstance(whole.train, SparseRows)
-        assert np.shares_memory(table.train.indices, whole.train.indices)
-    together = side_by_side([table.train for table in fewer.parties])
-    dense = np.hstack([table.train[:].toarray() for table in fewer.parties])  # type: ignore[union-attr]
+    dataset = planted_shards(Path("planted-1000"))
+    blocks = [table.train for table in dataset.parties]
+    together = side_by_side(blocks)
+    dense = np.hstack([block[:].toarray() for block in blocks])  # type: ignore[union-attr]
     assert isinstance(together, SparseRows)
     check_cells(together)
     np.testing.assert_array_equal(together.toarray(), dense)
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_parties_that_are_processes_train_the_same_and_say_their_peak() -> None:
+    made = "--rows 1000 --seed 5 --to planted --quiet"
+    assert run("data", "make", "planted-sparse", *made.split()) == 0
+    settings = ScaleSettings(
+        shards=(Path("planted"),), batch_size=(300,), batches_a_message=(1,), alone=False
+    )
+    dataset = planted_shards(Path("planted"))
+    job = job_at_scale(replace(settings, epochs=2), 300, 1, 900)
+    found = timed_processes(job, dataset, Path("planted"))
+    assert found.auc == pytest.approx(train(job, dataset).clear_auc, abs=1e-9)
+    assert found.seconds > 0
+    if peak_bytes() is not None:
+        assert found.peak_bytes is not None
+        assert found.peak_bytes > 1 << 24
+
+
+def test_an_exponent_is_of_rows_and_needs_two_sizes() -> None:
+    row: Any = {"rows": 100, "cpu_s_per_epoch": 3.0, "virtual_s_per_epoch": None}
+    more: Any = {**row, "rows": 10_000, "cpu_s_per_epoch": 300.0}
+    assert exponent([row, more], "cpu_s_per_epoch") == pytest.approx(1.0)
+    assert exponent([row, row], "cpu_s_per_epoch") is None
+    assert exponent([row, more], "virtual_s_per_epoch") is None
 
 
 def test_values_stand_side_by_side_with_ones_and_kinds_do_not_mix() -> None:

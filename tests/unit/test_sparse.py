@@ -10,7 +10,7 @@ import pytest
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, check_rows
 from securevfl.errors import DataError
-from securevfl.sparse import SparseRows
+from securevfl.sparse import GATHERED_ROWS, SparseRows
 from securevfl.sparse_tables import check_cells, lengths_of, values_of
 
 
@@ -131,6 +131,27 @@ def test_rows_of_a_memory_map_are_not_copied(tmp_path: Path) -> None:
     assert np.shares_memory(mapped[4:30].indices, stored[1])
     assert np.array_equal(mapped[4:30].toarray(), rows[4:30].toarray())
     assert np.array_equal(mapped[np.array([7, 1])].toarray(), rows[np.array([7, 1])].toarray())
+
+
+def test_more_rows_than_are_gathered_at_a_time_are_the_same_rows() -> None:
+    generator = np.random.default_rng(8)
+    table = np.where(generator.random((700, 6)) < 0.3, generator.random((700, 6)), 0.0)
+    rows = SparseRows.of(table)
+    chosen = generator.integers(0, 700, 2 * GATHERED_ROWS + 3)
+    assert np.array_equal(rows[chosen].toarray(), table[chosen])
+    assert rows[chosen[:0]].shape == (0, 6)
+
+
+@pytest.mark.parametrize("pointers", [[0, 2, 1, 3], [0, 5, 1, 3], [0, -1, 1, 3]])
+def test_no_cells_are_gathered_by_pointers_that_descend(pointers: list[int]) -> None:
+    rows = SparseRows(np.array(pointers), np.array([0, 1, 3], np.uint16), None, 4)
+    for row in (0, 1):
+        chosen = np.array([row])
+        if pointers[row] <= pointers[row + 1] <= 3 and pointers[row] >= 0:
+            assert len(rows[chosen]) == 1
+            continue
+        with pytest.raises(DataError, match="pointers descend"):
+            rows[chosen]
 
 
 def test_sparse_rows_become_no_array_by_themselves() -> None:

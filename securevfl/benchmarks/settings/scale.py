@@ -14,20 +14,18 @@ Model = Literal["lr", "nn"]
 
 @dataclass(frozen=True)
 class ScaleSettings:
-    """FDML beside one place on shards, by rows and by batch size.
+    """FDML beside one place on shards, by set and by batch size.
 
     Raises:
         ConfigError: not as many numbers of batches a message as batch sizes.
     """
 
     shards: Annotated[
-        Path, typer.Option(help="What `securevfl data make planted-sparse` wrote.")
-    ] = Path("planted-sparse")
+        tuple[Path, ...],
+        typer.Option(help="What `securevfl data make planted-sparse` wrote, by commas."),
+    ] = (Path("planted-sparse"),)
     model: Annotated[Model, typer.Option(help="lr, or nn: a network at each party.")] = "lr"
     hidden: Annotated[int, typer.Option(min=1, help="Hidden units of nn at each party.")] = 16
-    rows: Annotated[
-        tuple[int, ...], typer.Option(min=0, help="Train on the first N rows, by commas; 0: all.")
-    ] = (0,)
     batch_size: Annotated[
         tuple[int, ...], typer.Option(min=1, help="S: rows a batch, by commas.")
     ] = (1000, 10000)
@@ -41,6 +39,9 @@ class ScaleSettings:
     learning_rate: Annotated[float, typer.Option(help="Falls with the root of rounds.")] = 10.0
     epochs: shared.Epochs = 1
     alone: Annotated[bool, typer.Option(help="Each party by itself, too.")] = True
+    processes: Annotated[
+        bool, typer.Option(help="FDML with every party a process, too: the wall's seconds.")
+    ] = False
     network: shared.Network = shared.LAN
     seed: shared.Seed = 0
 

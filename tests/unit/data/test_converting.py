@@ -263,6 +263,12 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
         Conversion(),
         "that no float64 is",
     ),
+    "whole numbers in lists that would be rounded": (
+        "a.parquet",
+        parquet(id=["a"], at=[[1]], v=[[2**53 + 1]]),
+        Conversion(),
+        "that no float64 is",
+    ),
     "a cut Parquet": (
         "a.parquet",
         parquet(id=["a"], v=[1])[:-20],

@@ -121,6 +121,13 @@ def test_without_buckets_the_whole_upload_is_one() -> None:
     assert encoded[0] == encoded[1] == encoded[2]
 
 
+def test_a_norm_is_rounded_up_to_float32_so_that_no_level_is_cut_off() -> None:
+    for value in np.random.default_rng(4).random(20):
+        data = Quantizer(1).encode(np.array([value]), np.random.default_rng(0))
+        norm = float(np.frombuffer(data[:4], "<f4")[0])
+        assert value <= norm < value * (1 + 2.0**-22)
+
+
 def test_a_draw_is_one_of_the_two_levels_beside_the_value() -> None:
     values, compressor = made(200, 3), Quantizer(7)
     decoded = compressor.decode(compressor.encode(values, np.random.default_rng(0)), 200)

@@ -1,0 +1,55 @@
+"""`bench fdml-scale` as a page: seconds and memory over rows, beside the table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from securevfl.auditing.curves import curve
+from securevfl.reports.marks import marks_of
+from securevfl.reports.page import render
+from securevfl.reports.rows import ScaleRow
+from securevfl.reports.scale import (
+    LAWS,
+    MIB,
+    SCALE_IN_FULL,
+    SCALE_NOTES,
+    ScaleField,
+    laws,
+    trainings,
+)
+
+
+def growth(rows: Sequence[ScaleRow], what: str, field: ScaleField) -> dict[str, Any]:
+    """A figure of every training over rows, on logarithmic axes."""
+    unit = MIB if field.endswith("bytes") else 1
+    at = {
+        name: {row["rows"]: value / unit for row in own if (value := row[field]) is not None}
+        for name, own in trainings(rows).items()
+    }
+    sizes = sorted({row["rows"] for row in rows})
+    return curve(
+        what,
+        "rows",
+        f"{what}, MiB" if unit == MIB else f"{what}, seconds an epoch",
+        sizes,
+        {name: [found.get(size) for size in sizes] for name, found in at.items() if found},
+        log_x=True,
+        log_y=True,
+    )
+
+
+def scale_page(result: Mapping[str, Any]) -> str:
+    """The page of a run of `bench fdml-scale`, from what its JSON holds."""
+    rows: Sequence[ScaleRow] = result["rows"]
+    figures = [(what, growth(rows, what, field)) for what, field in LAWS]
+    return render(
+        "rows.html",
+        result=result,
+        title="FDML at scale",
+        lead=f"{rows[0]['dataset']}, {rows[0]['model']}, {rows[0]['epochs']} epochs.",
+        figures=[{"title": what, "curve": each} for what, each in figures if each["series"]],
+        heading="Every training",
+        headings=[heading for heading, _ in SCALE_IN_FULL],
+        lines=[[show(row) for _, show in SCALE_IN_FULL] for row in rows],
+        notes=[*marks_of(result), *SCALE_NOTES, *laws(rows)],
+        not_promised=(),
+    )
