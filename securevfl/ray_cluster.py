@@ -7,7 +7,9 @@ they are opened, and nothing is put into the object store on purpose.
 import importlib
 import logging
 import os
+import re
 import secrets
+import socket
 import sys
 import tempfile
 import warnings
@@ -18,6 +20,9 @@ from typing import Any, TypeVar
 
 from securevfl.errors import ConfigError
 
+HOST_PORT = re.compile(r"(?:ray://)?\[?([^/\]]+)\]?:(\d+)")
+REACHED_SECONDS = 5.0
+"""Of a head that is there; Ray itself tries for minutes."""
 T = TypeVar("T")
 R = TypeVar("R")
 LOCAL = "local"
@@ -38,6 +43,20 @@ def require_ray() -> None:
     """
     if find_spec("ray") is None:
         raise ConfigError("--ray needs ray: pip install 'securevfl[ray]'")
+
+
+def require_head(address: str) -> None:
+    """Check that something listens where an address HOST:PORT says that a cluster's head is.
+
+    Raises:
+        ConfigError: nothing does.
+    """
+    if (said := HOST_PORT.fullmatch(address)) is None:
+        return
+    try:
+        socket.create_connection((said[1], int(said[2])), REACHED_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(f"--ray {address}: no cluster there ({error})") from error
 
 
 def require_token() -> None:
@@ -70,6 +89,7 @@ def cluster(address: str) -> Iterator[None]:
         ConfigError: Ray is not installed, or no cluster is there; see `require_token`.
     """
     require_ray()
+    require_head(address)
     # Before it is imported: no statistics to its makers, no warning about accelerators.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -305,7 +305,10 @@ class ShardWriter:
             self._indices.change(lambda indices: indices - indices.dtype.type(1))
             self._largest -= 1
         if columns is not None and self._largest >= columns:
-            raise DataError(f"column number {self._largest + first}, of {columns} from {first} on")
+            raise DataError(
+                f"column number {self._largest + first} occurs: {columns} columns, counted from "
+                f"{first}, end at {columns + first - 1}"
+            )
         self._first, self._columns = first, columns
 
     def _require_free(self) -> None:
