@@ -138,6 +138,8 @@ def train_horizontal(
     method = method_named(method) if isinstance(method, str) else method
     if blocks is None and method.blockwise:
         raise ConfigError(f"method {method.name!r} needs blocks")
+    if not isinstance(uploads, Coding | Masked | None):
+        raise ConfigError(f"uploads = {uploads!r}: expected Compressed(…), Noisy(…) or Masked()")
     settings = Settings(
         clients=len(problems),
         taking_part=taking_part,

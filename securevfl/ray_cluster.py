@@ -7,6 +7,10 @@ they are opened, and nothing is put into the object store on purpose.
 import importlib
 import logging
 import os
+import re
+import secrets
+import socket
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +20,9 @@ from typing import Any, TypeVar
 
 from securevfl.errors import ConfigError
 
+HOST_PORT = re.compile(r"(?:ray://)?\[?([^/\]]+)\]?:(\d+)")
+REACHED_SECONDS = 5.0
+"""Of a head that is there; Ray itself tries for minutes."""
 T = TypeVar("T")
 R = TypeVar("R")
 LOCAL = "local"
@@ -38,22 +45,58 @@ def require_ray() -> None:
         raise ConfigError("--ray needs ray: pip install 'securevfl[ray]'")
 
 
+def require_head(address: str) -> None:
+    """Check that something listens where an address HOST:PORT says that a cluster's head is.
+
+    Raises:
+        ConfigError: nothing does.
+    """
+    if (said := HOST_PORT.fullmatch(address)) is None:
+        return
+    try:
+        socket.create_connection((said[1], int(said[2])), REACHED_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(f"--ray {address}: no cluster there ({error})") from error
+
+
+def require_token() -> None:
+    """See that a cluster on this machine obeys nobody else.
+
+    Its ports are open to the network, and whoever reaches one without a token can run anything.
+
+    Raises:
+        ConfigError: Ray was imported without, and would not take one any more.
+    """
+    if os.environ.get("RAY_AUTH_MODE") == "token":  # of an earlier cluster, or the user's own
+        return
+    if "ray" in sys.modules:
+        raise ConfigError(
+            f"--ray {LOCAL}: ray was imported before and takes no token any more, without which "
+            "anyone in the network can use its cluster: import it later, or set RAY_AUTH_MODE=token"
+        )
+    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+
+
 @contextmanager
 def cluster(address: str) -> Iterator[None]:
     """Be connected with a cluster, quietly.
 
     Args:
-        address: of its head, or `local` for one on this machine, which ends with the context.
+        address: of its head, or `local` for one on this machine, which ends with the context and
+            takes orders from this process and those that it starts.
 
     Raises:
-        ConfigError: Ray is not installed, or no cluster is there.
+        ConfigError: Ray is not installed, or no cluster is there; see `require_token`.
     """
     require_ray()
+    require_head(address)
     # Before it is imported: no statistics to its makers, no warning about accelerators.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Two lines a minute otherwise, of a head that nobody asked to export metrics.
     os.environ.setdefault("RAY_enable_metrics_collection", "0")
+    if address == LOCAL and not _is_connected():
+        require_token()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray  # noqa: PLC0415  # an extra, and slow to import
@@ -81,6 +124,11 @@ def cluster(address: str) -> Iterator[None]:
                     ray.shutdown()
             finally:
                 ray.shutdown()
+
+
+def _is_connected() -> bool:
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 class _Remote:

@@ -147,10 +147,16 @@ def warned(
     """
     remedy = _remedy(plan)
     if not learned:
+        moved = plan.local_steps != "exact"
+        longer = (
+            "; where the loss still fell at the end, a larger learning_rate (or one in place of "
+            "'auto'), or more rounds"
+        )
         yield Warned(
             "learned nothing",
             "the model has learned nothing that can be told from chance, or its training loss is "
-            f"no lower than that of a constant; it is written all the same. {remedy}",
+            f"no lower than that of a constant; it is written all the same. {remedy}"
+            f"{longer if moved else ''}",
         )
     for text in _what_went_wrong(plan, kept):
         yield Warned("went wrong", f"{text}. {remedy}")

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from securevfl.actors.task import ActorTask
 from securevfl.errors import DataError
 from securevfl.files import replace_file
 from securevfl.models.storage import load_model, save_model
@@ -111,13 +112,13 @@ def ledger_at(path: Path) -> Costs:
     return costs
 
 
-def leave_outcome(work: Path, output: Path, name: str, outcome: PartyOutcome) -> None:
-    """Write a party's models, and what else is left of it.
+def leave_outcome(task: ActorTask, outcome: PartyOutcome) -> None:
+    """Write an actor's models, and what else is left of it.
 
     Raises:
         DataError: a file cannot be written.
     """
-    for path, model in model_files(name, outcome, output).items():
+    for path, model in model_files(task.party, outcome, Path(task.output)).items():
         save_model(path, model)
     rest = _Rest(
         outcome.rounds,
@@ -134,7 +135,7 @@ def leave_outcome(work: Path, output: Path, name: str, outcome: PartyOutcome) ->
     )
     told = json.dumps(_REST.dump_python(rest, mode="json"))
     content = save({HELD_OUT: outcome.held_out.copy()}, {REST: told})
-    replace_file(work / f"{name}.rest", content, "what is left")
+    replace_file(Path(task.work) / f"{task.name}.rest", content, "what is left")
 
 
 def outcome_at(work: Path, output: Path, name: str, plan: Plan) -> PartyOutcome:

@@ -6,6 +6,7 @@ the socket does not take at once a thread of the link writes, as the program goe
 """
 
 import contextlib
+import select
 import socket
 import struct
 import threading
@@ -44,6 +45,7 @@ class Link:
         self._came = bytearray()
         self._lock = threading.Lock()
         self._left: deque[bytes] = deque()
+        self._ready: deque[bytes] = deque()
         self._more = threading.Condition(self._lock)
         self._closed, self._early = False, True
         self._writing: threading.Thread | None = None
@@ -130,6 +132,18 @@ class Link:
             yield from self._frames(self._wire.incoming(data), self._max)
             if len(data) < _CHUNK:
                 return
+
+    def next_frame(self) -> bytes:
+        """The next frame, waited for; for a program that can do nothing without it.
+
+        Raises:
+            PeerError: nothing more will come.
+        """
+        while not self._ready:
+            self._ready.extend(self.arrived())
+            if not self._ready:
+                select.select([self._end], [], [])
+        return self._ready.popleft()
 
     def send(self, frame: bytes) -> None:
         """Send a frame; returns at once.

@@ -39,6 +39,7 @@ class Links:
         self._identity = Identity(name) if kind == "tcp" else None
         self._links: dict[str, Link] = {}
         self._channel: RealChannel | None = None
+        self._lane: Mapping[str, Link] = {}
         self._lost: set[str] = set()
         self._refused: list[str] = []
         self._change = threading.Condition()
@@ -51,7 +52,8 @@ class Links:
             self._listening.bind(place if self._path else (host, int(port)))
         except OSError as error:
             self._listening.close()
-            raise ConfigError(f"{listen}: cannot listen there ({error.strerror})") from error
+            reason = error.strerror or error  # a path that is too long is no error of the system's
+            raise ConfigError(f"{listen}: cannot listen there ({reason})") from error
         if self._path is None:
             place = f"{host}:{self._listening.getsockname()[1]}"
         self._listening.listen()
@@ -94,17 +96,35 @@ class Links:
         except PeerUnreachable as error:
             raise PeerUnreachable(f"{to} {error}") from error
 
-    def begin(self, channel: RealChannel) -> None:
-        """Give what comes to a channel, from its own loop."""
+    def begin(self, channel: RealChannel, known: Mapping[str, str]) -> None:
+        """Give what comes to a channel, from its own loop.
+
+        Args:
+            channel: of the program.
+            known: actors by the names that the channel has for them; of others `next_from` reads.
+        """
         self._channel = channel
-        for name, link in self._links.items():
+        self._lane = {name: self._links[actor] for name, actor in known.items()}
+        for link in self._links.values():
             link.begin()
+        for name, link in self._lane.items():
             channel.loop.add_reader(link.fileno(), self._take_in, name, link)
             self._take_in(name, link)
 
+    def next_from(self, name: str) -> bytes:
+        """What an actor beside the channel sends next, waited for.
+
+        Raises:
+            PeerError: nothing more will come.
+        """
+        try:
+            return self._links[name].next_frame()
+        except PeerError as error:
+            raise type(error)(f"{name} {error}") from error
+
     def poll(self, at: float) -> None:
         """Give what has come, up to a moment of the channel's, see `RealChannel`."""
-        for name, link in self._links.items():
+        for name, link in self._lane.items():
             if name not in self._lost:
                 self._take_in(name, link, at)
 
@@ -121,7 +141,7 @@ class Links:
 
     def end(self) -> None:
         """Give the channel nothing more; connections stay open."""
-        for name, link in self._links.items():
+        for name, link in self._lane.items():
             if self._channel is not None and name not in self._lost:
                 self._channel.loop.remove_reader(link.fileno())
         self._channel = None

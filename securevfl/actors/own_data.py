@@ -69,9 +69,13 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
         path = beside / party.data
         if is_shard(path):
             if (read_header(path).labels is not None) != (party.role == "label"):
+                remedy = (
+                    "has no labels (`securevfl data convert --label-column` keeps some)"
+                    if party.role == "label"
+                    else "has labels (`securevfl data convert --no-labels` leaves them out)"
+                )
                 raise ConfigError(
-                    f"party {party.name!r} with role {party.role!r}: the label party's shard, and "
-                    "only it, has labels"
+                    f"party {party.name!r} with role {party.role!r}: shard {party.data} {remedy}"
                 )
         elif (party.label_column is not None) != (party.role == "label"):
             raise ConfigError(

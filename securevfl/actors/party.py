@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ from threadpoolctl import threadpool_limits
 from securevfl.actors.leftover import leave_ledger, leave_outcome
 from securevfl.actors.links import Links
 from securevfl.actors.own_data import own_data, read_facts
+from securevfl.actors.row_shards import (
+    RowSharded,
+    ShardSums,
+    actor_name,
+    data_of_shard,
+    plan_of_shard,
+)
 from securevfl.actors.task import ActorTask, Event, Peer, Tell
 from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job
@@ -63,7 +71,8 @@ class PartyActor:
         """
         with _errors_told(self._tell):
             assert self._links is not None  # noqa: S101
-            self._links.connect({n: each for n, each in peers.items() if n != self._task.name})
+            wanted = {*self._lane().values(), *self._shards()} - {self._task.name}
+            self._links.connect({name: peers[name] for name in wanted})
             asyncio.run(self._run(self._links))
             self._tell(Event("finished"))
 
@@ -72,24 +81,40 @@ class PartyActor:
         if self._links is not None:
             self._links.close()
 
+    def _lane(self) -> dict[str, str]:
+        """By party its actor that this one's program talks with."""
+        return {name: actor_name(name, self._task.shard) for name in self._task.names}
+
+    def _shards(self) -> list[str]:
+        """All of this party, which a server is not."""
+        if self._task.party in self._parties:
+            return [actor_name(self._task.party, shard) for shard in range(self._task.shards)]
+        return []
+
     async def _run(self, links: Links) -> None:
-        task = self._task
+        task, lane = self._task, self._lane()
+        del lane[task.party]
         channel = RealChannel(
-            task.name,
-            set(task.names) - {task.name},
+            task.party,
+            set(lane),
             job_hash=bytes.fromhex(task.job_hash),
             loop=asyncio.get_running_loop(),
-            carry=links.carry,
+            carry=lambda to, data: links.carry(lane[to], data),
             poll=links.poll,
         )
-        links.begin(channel)
+        self._sums = ShardSums(task.name, self._shards(), links, channel.costs)
+        links.begin(channel, lane)
         try:
             outcome = await self._program(channel, channel.costs)
         finally:
             links.end()
         if isinstance(outcome, PartyOutcome):
-            leave_outcome(Path(task.work), Path(task.output), task.name, outcome)
+            leave_outcome(task, self._of_all_rows(outcome))
         leave_ledger(Path(task.work) / f"{task.name}.ledger", channel.costs)
+
+    def _of_all_rows(self, outcome: PartyOutcome) -> PartyOutcome:
+        header = replace(outcome.model.header, rows=self._rows)
+        return replace(outcome, model=replace(outcome.model, header=header))
 
     def _made_ready(self) -> Program[Any]:
         task = self._task
@@ -99,27 +124,31 @@ class PartyActor:
         plan = resolve(job, facts)
         if plan.hash.hex() != task.job_hash:
             raise DataError(f"the job's hash is {plan.hash.hex()[:16]}, not {task.job_hash[:16]}")
+        self._parties, self._rows = facts.names, facts.rows
+        party, sharded = task.party, task.shards > 1
         places = {}
-        if task.name in facts.names:
-            data = own_data(plan, task.name, work, Path(task.beside), data_dir)
-            places[task.name] = Workplace(
-                data=data,
+        if party in facts.names:
+            data = own_data(plan, party, work, Path(task.beside), data_dir)
+            places[party] = Workplace(
+                data=data_of_shard(data, task.shard, task.shards) if sharded else data,
                 keys=SchemeKeys(),
                 # As in a simulation: all actors are one operator's.
-                start=np.random.default_rng([job.job.seed, facts.names.index(task.name)]),
+                start=np.random.default_rng([job.job.seed, facts.names.index(party)]),
                 guard_directory=Path(task.guard_directory),
                 checkpoints=Path(task.output),
                 progress=self._progress(plan) if task.name == facts.label_party else None,
+                wrap_model=(lambda model: RowSharded(model, self._sums)) if sharded else None,
                 resume=self._state(),
-                pads=PadPlaces(*map(Path, task.pads)).of(task.name) if task.pads else None,
+                pads=PadPlaces(*map(Path, task.pads)).of(party) if task.pads else None,
             )
-        return plan.algorithm.programs(plan, places)[task.name]
+        lane = plan_of_shard(plan, task.shard, task.shards) if sharded else plan
+        return lane.algorithm.programs(lane, places)[party]
 
     def _state(self) -> SessionState | None:
         rounds = self._task.resume_rounds
         if rounds is None:
             return None
-        states = Checkpoints(Path(self._task.output), self._task.name).load()
+        states = Checkpoints(Path(self._task.output), self._task.party).load()
         if rounds not in states:
             raise DataError(f"no state after {rounds} rounds in {self._task.output}")
         return states[rounds]

@@ -12,10 +12,11 @@ class ActorTask:
     """One actor's part of a job: where things are, and never what is in them.
 
     Attributes:
-        name: of the party, or of a server that holds no data.
+        name: of the actor; that of its party, or of a server that holds no data, in the first lane.
+        party: whose it is.
         job: its sections, as said in the job file.
         job_hash: of the job, as hex.
-        names: of all actors of the job.
+        names: of all that take part in the job, by party.
         beside: folder that the parties' files are relative to.
         data_dir: where data sets by name are looked for first; empty for the usual places.
         work: folder with what all actors of the job may read: facts and aligned ids; each leaves
@@ -26,11 +27,14 @@ class ActorTask:
         guard_directory: where key owners remember what jobs revealed.
         pads: folders of pads made ahead and of their keys; empty where none are kept.
         threads: of linear algebra.
+        shard: which of its party's row shards, which is its lane.
+        shards: how many each party has.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
+    party: str
     job: dict[str, Any]
     job_hash: str
     names: tuple[str, ...]
@@ -43,6 +47,8 @@ class ActorTask:
     guard_directory: str
     pads: tuple[str, ...] = ()
     threads: int = 1
+    shard: int = 0
+    shards: int = 1
 
     def as_json(self) -> dict[str, Any]:
         """Its fields."""

@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from securevfl.actors.leftover import ledger_at, outcome_at
 from securevfl.actors.own_data import require_own_data, write_facts
+from securevfl.actors.row_shards import actor_name, require_shardable, without_states
 from securevfl.actors.supervisor import supervise
 from securevfl.actors.task import ActorTask, Host
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job
+from securevfl.models.storage import load_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
+from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.state import SessionState
 from securevfl.sparse import Matrix
@@ -38,6 +43,7 @@ class Places:
         pads: pads made ahead.
         listen: HOST:PORT to listen at over TCP and TLS, each actor at the next port, 0 for free
             ones; None for Unix sockets in a folder of their own.
+        row_shards: actors of every party, each with its part of the rows.
     """
 
     output: Path
@@ -46,6 +52,7 @@ class Places:
     data_dir: Path | None = None
     pads: PadPlaces | None = None
     listen: str | None = None
+    row_shards: int = 1
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,11 @@ def train_by_actors(
     """
     watched, resume = supervision or Supervision(), resume or {}
     require_own_data(job)
+    if places.row_shards > 1:
+        job = without_states(job)
     plan, taken = resolved(job, dataset, ())
+    if places.row_shards > 1:
+        require_shardable(plan)
     rounds_before = max((each.rounds for each in resume.values()), default=0)
     sockets = Path(tempfile.mkdtemp(prefix="securevfl-"))
     work = places.output / WORK
@@ -109,13 +120,14 @@ def train_by_actors(
             partial(_tasks, plan, places, sockets, watched.threads),
             resume_rounds=rounds_before if resume else None,
             restarts=watched.restarts,
-            restart_from=partial(_restart_from, plan, places.output),
+            restart_from=partial(_restart_from, plan, places),
             progress=watched.progress,
             say=watched.say,
         )
         names = plan.facts.names
         outcomes = {name: outcome_at(work, places.output, name, plan) for name in names}
-        ledgers = {name: ledger_at(work / f"{name}.ledger") for name in _names(plan)}
+        ledgers = {name: ledger_at(work / f"{name}.ledger") for name in _actors(plan, places)}
+        require_one_model(outcomes, places)
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
@@ -142,6 +154,36 @@ def _names(plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*plan.facts.names, *plan.algorithm.programs(plan, {}))))
 
 
+def _actors(plan: Plan, places: Places) -> dict[str, tuple[str, int]]:
+    """Names of all actors, and for each whose it is and which of its shards."""
+    return {
+        actor_name(name, shard): (name, shard)
+        for shard in range(places.row_shards)
+        for name in _names(plan)
+    }
+
+
+def _output_of(places: Places, shard: int) -> Path:
+    """Of a shard's model, which in all but the first lane is there to be compared."""
+    return places.output if shard == 0 else places.output / WORK / f"shard {shard}"
+
+
+def require_one_model(outcomes: Mapping[str, PartyOutcome], places: Places) -> None:
+    """Check that all shards of a party have ended with its model.
+
+    Raises:
+        SecureVFLError: one has not, as training went wrong and they kept different states.
+    """
+    for name, outcome in outcomes.items():
+        for shard in range(1, places.row_shards):
+            other = load_model(_output_of(places, shard) / f"{name}.safetensors")
+            if not np.allclose(outcome.model.weights, other.weights, rtol=1e-6, atol=1e-9):
+                raise SecureVFLError(
+                    f"{name}: its row shards ended with different models, as training went wrong "
+                    "and each kept what its own rows said; take a smaller learning_rate"
+                )
+
+
 def _make_private(work: Path) -> None:
     try:
         shutil.rmtree(work, ignore_errors=True)
@@ -153,26 +195,29 @@ def _make_private(work: Path) -> None:
 def _tasks(
     plan: Plan, places: Places, sockets: Path, threads: int, resume_rounds: int | None
 ) -> dict[str, ActorTask]:
-    names = _names(plan)
     pads = () if places.pads is None else _pad_folders(places.pads)
+    job = plan.job.model_dump(mode="json", exclude_unset=True)
     return {
         name: ActorTask(
             name=name,
-            job=plan.job.model_dump(mode="json", exclude_unset=True),
+            party=party,
+            job=job,
             job_hash=plan.hash.hex(),
-            names=names,
+            names=_names(plan),
             beside=str(places.beside.resolve()),
             data_dir="" if places.data_dir is None else str(places.data_dir.resolve()),
             work=str((places.output / WORK).resolve()),
-            output=str(places.output.resolve()),
+            output=str(_output_of(places, shard).resolve()),
             # A server keeps no state.
-            resume_rounds=resume_rounds if name in plan.facts.names else None,
+            resume_rounds=resume_rounds if party in plan.facts.names else None,
             listen=_address(places.listen, sockets, number),
             guard_directory=str(places.guard_directory.resolve()),
             pads=pads,
             threads=threads,
+            shard=shard,
+            shards=places.row_shards,
         )
-        for number, name in enumerate(names)
+        for number, (name, (party, shard)) in enumerate(_actors(plan, places).items())
     }
 
 
@@ -189,7 +234,7 @@ def _address(listen: str | None, sockets: Path, number: int) -> str:
     return f"tcp:{host}:{int(port) + number if int(port) else 0}"
 
 
-def _restart_from(plan: Plan, output: Path) -> int | None:
+def _restart_from(plan: Plan, places: Places) -> int | None:
     """After how many rounds all actors can go on; None where they start from the beginning.
 
     Raises:
@@ -197,6 +242,7 @@ def _restart_from(plan: Plan, output: Path) -> int | None:
     """
     if plan.account is not None:
         raise ConfigError(f"it is not started again: {plan.never_resumes}")
-    states = last_session(output, plan.facts.names)
+    states = last_session(places.output, plan.facts.names)
     here = [each for each in states.values() if each.job_hash == plan.hash.hex()]
-    return here[0].rounds if here and plan.never_resumes is None else None
+    goes_on = plan.never_resumes is None and places.row_shards == 1
+    return here[0].rounds if here and goes_on else None

@@ -31,6 +31,7 @@ class Actors:
         restarts: how often at most all are started again.
         processes: whether each party is a process.
         ray: address of a Ray cluster, or local.
+        row_shards: actors of every party, each with its part of the rows.
     """
 
     beside: Path
@@ -39,13 +40,22 @@ class Actors:
     restarts: int
     processes: bool
     ray: str | None = None
+    row_shards: int = 1
 
     @property
     def wanted(self) -> bool:
         """Whether parties live outside of this process."""
         return self.processes or self.ray is not None
 
-    def require_fit(self, *, ahead: bool) -> None:
+    def fitted(self, job: Job) -> Job:
+        """The job as they run it."""
+        if self.row_shards == 1:
+            return job
+        from securevfl.actors.row_shards import without_states
+
+        return without_states(job)
+
+    def require_fit(self, *, ahead: bool, resume: bool) -> None:
         """Check what they are asked for with.
 
         Raises:
@@ -53,6 +63,10 @@ class Actors:
         """
         if self.ray is not None and self.processes:
             raise ConfigError("--processes are of this machine, --ray places them: give one")
+        if self.row_shards > 1 and not self.wanted:
+            raise ConfigError("--row-shards are for parties that are --processes, or on --ray")
+        if self.row_shards > 1 and resume:
+            raise ConfigError("--row-shards: such a job keeps no state to go on from")
         if self.listen is not None and not self.processes:
             raise ConfigError("--listen is for parties that are --processes")
         if ahead and self.wanted:
@@ -83,7 +97,7 @@ class Actors:
 
         from securevfl.actors.training import Places, Supervision, train_by_actors
 
-        actors = max(len(dataset.parties), 1)
+        actors = len(dataset.parties) * self.row_shards
         with self._host() as host:
             return train_by_actors(
                 job,
@@ -96,6 +110,7 @@ class Actors:
                     data_dir=self.data_dir,
                     pads=pads,
                     listen=self.listen,
+                    row_shards=self.row_shards,
                 ),
                 resume=session,
                 supervision=Supervision(

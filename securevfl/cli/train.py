@@ -70,6 +70,9 @@ def train(
         int, typer.Option(min=0, help="How often all start again where a process dies.")
     ] = 3,
     ray: options.Ray = None,
+    row_shards: Annotated[
+        int, typer.Option(min=1, help="Processes of each party, each with its part of the rows.")
+    ] = 1,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
     json: options.Json = None,
@@ -88,8 +91,9 @@ def train(
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
     names.check_names(described)
-    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray)
-    actors.require_fit(ahead=ahead)
+    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray, row_shards)
+    actors.require_fit(ahead=ahead, resume=resume)
+    described = actors.fitted(described)
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = options.job_dataset(described, job, data_dir)

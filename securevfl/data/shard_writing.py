@@ -84,11 +84,16 @@ class ShardWriter:
             first: what number the first column has in names that are made for it.
             id_format: how the ids that are written were made comparable.
             force: replace a shard that is there.
+
+        Raises:
+            DataError: a path without a name.
         """
         self._path, self._force, self._columns = path, force, columns
         self._names = None if names is None else tuple(names)
         self._first: Literal[0, 1] = first
         self._id_format: IdFormat = id_format
+        if not path.name:
+            raise DataError(f"{path}: expected a folder that is not there yet")
         self._part = path.with_name(f".{path.name}.part")
         self._stack = ExitStack()
         self._rows = self._ones = 0
@@ -104,7 +109,8 @@ class ShardWriter:
         """
         self._require_free()
         try:
-            self._part.mkdir(parents=True, exist_ok=True)
+            # Other users may not read what may come from a file that they could not.
+            self._part.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._stack.enter_context(only_one(self._part / "shard", "shard"))
             for left in self._part.iterdir():
                 if left.suffix != ".lock":
@@ -299,7 +305,10 @@ class ShardWriter:
             self._indices.change(lambda indices: indices - indices.dtype.type(1))
             self._largest -= 1
         if columns is not None and self._largest >= columns:
-            raise DataError(f"column number {self._largest + first}, of {columns} from {first} on")
+            raise DataError(
+                f"column number {self._largest + first} occurs: {columns} columns, counted from "
+                f"{first}, end at {columns + first - 1}"
+            )
         self._first, self._columns = first, columns
 
     def _require_free(self) -> None:

@@ -149,12 +149,7 @@ def _from_wide(
         if column.null_count():
             missing = first + int(column.is_null().arg_max() or 0)
             raise DataError(f"{where}, row {missing}: no value in column {name!r}")
-        # Whole numbers beyond 2^53 would be rounded.
-        if (
-            column.dtype.is_integer()
-            and not (column == column.cast(pl.Float64).cast(column.dtype)).all()
-        ):
-            raise DataError(f"{where}: column {name!r} has whole numbers that no float64 is")
+        _require_exact(where, column)
     dense = frame.select(pl.col(features).cast(pl.Float64)).to_numpy()
     rows, indices = np.nonzero(dense)
     numbers = np.arange(first, first + len(frame))
@@ -187,9 +182,21 @@ def _from_lists(
         if other != place:
             if not np.array_equal(frame[other].list.len().fill_null(0).to_numpy(), lengths):
                 raise DataError(f"{where}: lists of {other!r} and {place!r} differ in length")
-            values = _entries(where, frame[other]).cast(pl.Float64).to_numpy()
+            numbers_of = _entries(where, frame[other])
+            _require_exact(where, numbers_of)
+            values = numbers_of.cast(pl.Float64).to_numpy()
     entries = in_order(f"{where}, row", numbers, lengths, indices.cast(pl.Int64).to_numpy(), values)
     return SparseBatch(_ids(where, frame, columns, first), *entries, _labels(where, frame, columns))
+
+
+def _require_exact(where: str, column: "pl.Series") -> None:
+    """Refuse whole numbers beyond 2^53 that would be rounded."""
+    import polars as pl  # noqa: PLC0415
+
+    if not column.dtype.is_integer():
+        return
+    if not (column == column.cast(pl.Float64).cast(column.dtype)).all():
+        raise DataError(f"{where}: column {column.name!r} has whole numbers that no float64 is")
 
 
 def _entries(where: str, lists: "pl.Series") -> "pl.Series":

@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from securevfl.errors import ConfigError, MalformedMessage, UnexpectedMessage
-from securevfl.flower.orders import CONTROL, MODEL, NAME, UPLOAD, Orders, entries_of
+from securevfl.flower.orders import CONTROL, MODEL, NAME, UPLOAD, Orders, entries_of, runs_of
 from securevfl.flower.records import record_of, record_of_state, state_of, vector_of
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, local_training
@@ -121,4 +121,9 @@ def _require_fitting(
         raise UnexpectedMessage(
             f"θ of {weights}, κ of {control} and block {orders.block}, where {due[0]}, {due[1]} "
             f"and one of {len(blocks)} blocks are due: is this the strategy's federation?"
+        )
+    own, shared = blocks.own[orders.block], blocks.shared
+    if (orders.own, orders.shared) != (runs_of(own), runs_of(shared)):
+        raise UnexpectedMessage(
+            f"block {orders.block} is of other parameters here: is this the strategy's federation?"
         )

@@ -4,6 +4,7 @@ Arrays travel in NumPy's own format, which Flower reads without pickle. What a p
 before it is used.
 """
 
+from contextlib import suppress
 from dataclasses import fields
 from math import prod
 from typing import Any, TypeVar
@@ -119,10 +120,11 @@ def _as_array(value: RealArray | bytes) -> np.ndarray[tuple[int, ...], np.dtype[
 
 
 def _read(array: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    try:
+    values: object = None
+    with suppress(TypeError, ValueError, EOFError, SyntaxError, MemoryError):
         values = array.numpy()
-    except (TypeError, ValueError, EOFError, SyntaxError) as error:
-        raise MalformedMessage("an array that NumPy cannot read") from error
+    if not isinstance(values, np.ndarray):  # an archive of arrays is read, too
+        raise MalformedMessage("an array that NumPy cannot read")
     if values.ndim != 1:
         raise MalformedMessage(f"an array of {values.shape} where a vector is due")
     return values

@@ -114,11 +114,13 @@ class ModuleProblem:
         targets: shape (N,).
 
     Raises:
-        ConfigError: no rows, other lengths or another dtype, or a module that draws numbers, as
-            dropout does.
+        ConfigError: no rows, other lengths or another dtype, inputs that are not finite, inputs or
+            targets that module and loss do not take, or a module that draws numbers, as dropout
+            does.
     """
 
     def __init__(self, module: FlatModule, inputs: NDArray[Any], targets: NDArray[Any]) -> None:
+        inputs, targets = np.asarray(inputs), np.asarray(targets)
         if not len(inputs) == len(targets) > 0:
             raise ConfigError(
                 f"{len(inputs)} rows, {len(targets)} targets: expected as many of each"
@@ -128,10 +130,17 @@ class ModuleProblem:
         self._targets = torch.tensor(targets, device=module.device)
         if self._inputs.dtype != module.dtype:
             raise ConfigError(f"inputs of {inputs.dtype}: the module is of {module.dtype}")
+        if not torch.isfinite(self._inputs).all():
+            raise ConfigError("inputs that are not finite: fill gaps, or leave those rows out")
         devices = [module.device] if module.device.type == "cuda" else []
         with torch.random.fork_rng(devices), torch.no_grad():
             before = module.chance()
-            module.module(self._inputs[:1])
+            try:
+                one = module.module(self._inputs[:1])
+                module.loss(one.expand(len(targets), *one.shape[1:]), self._targets)
+            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                reason = " ".join(str(error).split())
+                raise ConfigError(f"module and loss do not take these rows: {reason}") from error
             if not torch.equal(before, module.chance()):
                 raise ConfigError("the module's predictions depend on chance: leave out dropout")
 

@@ -12,6 +12,10 @@ Kasiviswanathan, AISTATS 2019, theorem 27, by Google's dp-accounting). *Known sa
 else, by how often the client took part that did so most. Whoever knows the seed of the draws knows
 the sample.
 
+A sample hides nobody where clients keep something from round to round, control variates say: what
+others upload tells which of them took part before, and rounds are no longer samples of their own.
+Then the first promise is that of a client that takes part in all rounds.
+
 Not covered: uploads themselves, which the server sees or whose sums it sees; how many rows a client
 has, who dropped out, tuning, and other federations over the same rows.
 """
@@ -96,6 +100,7 @@ def client_promise(
     rounds: int,
     participations: int,
     delta: float,
+    remembers: bool = False,
 ) -> ClientPromise:
     """Both promises after a number of rounds.
 
@@ -106,6 +111,7 @@ def client_promise(
         rounds: with noisy sums so far.
         participations: rounds of the client that took part in most of them.
         delta: δ in (0, 1).
+        remembers: whether clients keep something from round to round that uploads depend on.
 
     Raises:
         ConfigError: a δ or number that cannot be.
@@ -120,7 +126,7 @@ def client_promise(
     if noise_multiplier == 0 and rounds:
         return ClientPromise(delta, inf, inf, participations)
     hidden = _of_all(noise_multiplier, rounds, delta)  # as if the client took part in all
-    if taking_part < clients:
+    if taking_part < clients and not remembers:
         # Either bounds it; that of samples is loose where most clients take part.
         hidden = min(hidden, _of_samples(noise_multiplier, clients, taking_part, rounds, delta))
     known = _of_all(noise_multiplier, participations, delta)

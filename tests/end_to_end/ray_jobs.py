@@ -6,6 +6,7 @@ Tells what it found as one line of JSON, the last on standard output.
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,8 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import ray
-from ray._private.internal_api import memory_summary
 from typing_extensions import override
 
 from securevfl.actors.ray_host import RayHandle, RayHost
@@ -76,6 +75,8 @@ def by_signal(_: RayHandle, process: int) -> None:
 
 
 def by_ray(handle: RayHandle, _: int) -> None:
+    import ray  # noqa: PLC0415  # after its cluster's token
+
     ray.kill(handle.remote._actor)
 
 
@@ -111,9 +112,25 @@ def noting_words(noted: list[int]) -> None:
 
 def stored_bytes() -> int:
     """What the object store holds in shared memory, in all machines."""
+    from ray._private.internal_api import memory_summary  # noqa: PLC0415
+
     summary: str = memory_summary(stats_only=True)  # type: ignore[no-untyped-call]
     line = next(line for line in summary.splitlines() if line.startswith("Plasma memory usage"))
     return round(float(line.split()[3]) * (1 << 20))
+
+
+INTRUDER = """
+import logging, sys, ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.CRITICAL)
+print(ray.get(ray.remote(num_cpus=0)(lambda: "ran").remote(), timeout=60))
+"""
+
+
+def strangers_word(address: str) -> str:
+    """What a process without the token gets to run in the cluster."""
+    env = {name: word for name, word in os.environ.items() if not name.startswith("RAY_AUTH")}
+    command = [sys.executable, "-c", INTRUDER, address]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout  # noqa: S603
 
 
 def slowed(by: float, task: int, _: TellTask) -> float:
@@ -127,6 +144,9 @@ def main(folder: Path) -> dict[str, object]:
     noting_words(noted)
     save_models(train(JOB, load("breast_cancer")), folder / "expected")
     with cluster(LOCAL):
+        import ray  # noqa: PLC0415  # after its cluster's token
+
+        found["stranger"] = strangers_word(ray.get_runtime_context().gcs_address)
         for name, victim, kill in (("signal", "party2", by_signal), ("ray", "party1", by_ray)):
             result, said = killed(folder, name, victim, kill)
             found[name] = {"said": said, "before": result.rounds_before, "rounds": result.rounds}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typing_extensions import override
 
@@ -204,6 +205,40 @@ def test_one_that_always_dies_ends_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean_place")
+@pytest.mark.parametrize("algorithm", ["fdml", "fedsgd", "fedbcd-p"])
+def test_row_shards_learn_what_one_actor_learns(algorithm: str, tmp_path: Path) -> None:
+    """Also where one of them is killed: all start again."""
+    text = Path(two_organizations()).read_text(encoding="utf-8").replace("ckks", "plain")
+    settings = (
+        f"rounds = 100\nalgorithm = '{algorithm}'\nbatch_size = 40\nlearning_rate = 0.5\n"
+        "standardize = false\nstart = 'zero'\nl2 = 0.01"
+    )
+    text = text.replace("rounds = 30", settings)
+    own = "\n[fdml]\nstaleness = 0\n" if algorithm == "fdml" else ""
+    Path("job.toml").write_text(text + own, encoding="utf-8")
+    job, said = read_job(Path("job.toml")), list[str]()
+    places = replace(places_of(tmp_path), row_shards=2)
+    host = KillingHost("shop#1", tmp_path / "models" / ".actors" / "facts")
+    result = train_by_actors(
+        job,
+        job_data(job, tmp_path, None),
+        host,
+        places,
+        supervision=Supervision(say=said.append),
+    )
+    expected = in_one_process(job, tmp_path)
+    for name, outcome in expected.outcomes.items():
+        model = result.outcomes[name].model
+        np.testing.assert_allclose(model.weights, outcome.model.weights, rtol=1e-9, atol=1e-12)
+        assert model.header.rows == outcome.model.header.rows
+    assert result.scores[-1].auc == pytest.approx(expected.scores[-1].auc)
+    assert result.rounds == expected.rounds
+    assert "shop#1" in result.ledgers
+    assert said == ["shop#1 is gone (killed by signal 9): all start again, restart 1 of 3"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
 def test_labels_that_all_have_come_from_the_label_partys_file(tmp_path: Path) -> None:
     text = Path(two_organizations()).read_text(encoding="utf-8").replace("ckks", "plain")
     Path("job.toml").write_text(
@@ -256,6 +291,9 @@ def test_a_port_that_is_taken(capsys: Capture) -> None:
     [
         (("--listen", "127.0.0.1:0"), "--listen is for parties that are --processes"),
         (("--processes", "--listen", "here"), "'here': expected HOST:PORT"),
+        (("--row-shards", "2"), "--row-shards are for parties that are --processes"),
+        (("--processes", "--row-shards", "2", "--resume"), "such a job keeps no state"),
+        (("--processes", "--row-shards", "2"), "--row-shards: exchange 'ckks'"),
         (("--processes", "--ahead"), "--ahead makes pads in this process"),
     ],
 )

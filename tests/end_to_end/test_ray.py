@@ -6,11 +6,13 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from securevfl import ray_cluster
+from securevfl.errors import ConfigError
 from tests.end_to_end.commands import run, two_organizations
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +51,32 @@ def test_a_killed_actor_changes_nothing(
     (line,) = told[how]["said"]
     assert line.startswith(f"{victim} is gone (The actor died ")
     assert 0 < told[how]["before"] < told[how]["rounds"] == 300
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_stranger_in_the_network_runs_nothing(found: tuple[dict[str, Any], Path]) -> None:
+    """Ray's ports are open on every interface."""
+    told, _ = found
+    assert told["stranger"] == ""
+
+
+def test_a_cluster_of_ones_own_gets_a_token_before_ray_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "")  # to be put back as it was
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with pytest.raises(ConfigError, match="anyone in the network can use its cluster"):
+        ray_cluster.require_token()
+    monkeypatch.delitem(sys.modules, "ray")
+    ray_cluster.require_token()
+    token = os.environ["RAY_AUTH_TOKEN"]
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert len(bytes.fromhex(token)) == 32
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    ray_cluster.require_token()
+    assert os.environ["RAY_AUTH_TOKEN"] == token
 
 
 @needs_ray

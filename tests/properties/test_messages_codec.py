@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
+from securevfl.actors.row_shards import ShardGradient
 from securevfl.errors import MalformedMessage
 from securevfl.protocols.blind.fourier import MaskedPhases
 from securevfl.protocols.blind.pads import (
@@ -126,6 +127,7 @@ BY_KIND: dict[type[Message], st.SearchStrategy[Message]] = {
     Verdict: st.builds(Verdict, u64, st.booleans()),
     KeepState: st.builds(KeepState, u64),
     Course: st.builds(Course, u64, st.booleans(), st.booleans(), st.booleans()),
+    ShardGradient: st.builds(ShardGradient, u64, u64, reals),
     PushedPredictions: st.builds(PushedPredictions, u64, reals),
     PulledSums: st.builds(PulledSums, u64, reals),
     LabelComponents: st.builds(LabelComponents, u64, floats, floats),

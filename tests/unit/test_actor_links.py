@@ -78,7 +78,7 @@ async def talk(links: Mapping[str, Links], rows: int) -> None:
             carry=links[name].carry,
             poll=links[name].poll,
         )
-        links[name].begin(channel)
+        links[name].begin(channel, {other: other for other in others})
         for step in range(3):
             for other in others:
                 await channel.send(other, PushedPredictions(step, np.full((rows, 1), step)))
@@ -182,6 +182,26 @@ def test_a_peer_is_not_taken_for_another_peer() -> None:
     ours.require(shop.certificate, "shop")
     with pytest.raises(PeerNotTrusted, match="telco"):
         ours.require(telco.certificate, "telco")
+
+
+def test_one_peer_does_not_get_in_as_another(tmp_path: Path) -> None:
+    with listening("tcp", tmp_path) as links:
+        peers = {name: each.peer for name, each in links.items()}
+        found: list[PeerError] = []
+
+        def telco() -> None:
+            try:
+                links["telco"].connect({n: peers[n] for n in ("bank", "shop")}, seconds=0.5)
+            except PeerError as error:
+                found.append(error)
+
+        waiting = threading.Thread(target=telco)
+        waiting.start()
+        links["shop"].name = "bank"
+        with pytest.raises(PeerNotTrusted, match="refused the connection"):
+            links["shop"].connect({"telco": peers["telco"]})
+        waiting.join()
+    assert "the other end has not the certificate of 'bank'" in str(found[0])
 
 
 def test_without_a_certificate_nobody_gets_in() -> None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from securevfl.actors.row_shards import ShardGradient
 from securevfl.errors import MalformedMessage
 from securevfl.protocols.blind.fourier import MaskedPhases
 from securevfl.protocols.blind.pads import (
@@ -127,6 +128,7 @@ EXAMPLES: tuple[Message, ...] = (
     MaskedUpload(5, RING[0], RING[1]),
     Closed(6, counts=True),
     CompressedUpload(7, b"levels", b""),
+    ShardGradient(9, 7, FLOATS),
 )
 
 
@@ -240,6 +242,7 @@ def test_a_number_is_given_once_and_for_ever() -> None:
         "MaskedUpload": 92,
         "Closed": 93,
         "CompressedUpload": 94,
+        "ShardGradient": 100,
     }
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):

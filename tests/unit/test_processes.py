@@ -55,7 +55,8 @@ def test_results_come_with_their_places_and_what_tasks_tell_on_the_way(workers: 
 def test_a_task_that_fails_is_the_error_of_all(workers: int) -> None:
     others = set(active_children())  # pools of other tests may live on, or end meanwhile
     with (
-        pytest.raises(DataError, match="task 1"),
+        # Which of the two is first depends on how soon processes start.
+        pytest.raises(DataError, match=r"task [13]"),
         in_processes(odd_ones_fail, range(4), workers, "test") as results,
     ):
         list(results)

@@ -17,7 +17,7 @@ UNREACHABLE = Event("failed", error="PeerUnreachable", text="shop closed the con
 
 def task_of(name: str, resume_rounds: int | None) -> ActorTask:
     return ActorTask(
-        name, {}, "00", NAMES, "", "", "", "", resume_rounds, "unix:there", "", ("a", "b")
+        name, name, {}, "00", NAMES, "", "", "", "", resume_rounds, "unix:there", "", ("a", "b")
     )
 
 

@@ -138,4 +138,5 @@ def promise(federation: Federation, noise: ClientNoise, rounds: int, delta: floa
         rounds=rounds,
         participations=max(taking_part.values(), default=0),
         delta=delta,
+        remembers=federation.method.corrects,
     )

@@ -8,7 +8,7 @@ Learns:
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class BlockUpload(StepMessage):
     shared_control: RealArray
 
 
+@runtime_checkable
 class Coding(Protocol):
     """One way for uploads to travel; pure functions, so that any engine can call them."""
 

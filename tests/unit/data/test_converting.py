@@ -189,7 +189,12 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
     "a label that is NaN": ("a.svm", "nan 1:1", Conversion(), "line 1: label 'nan' is no number"),
     "which is the first": ("a.svm", "0 2:1", Conversion(), "smallest index is 2: --first-index"),
     "not the first": ("a.svm", "0 0:1", Conversion(first_index=1), "index 0, and --first-index"),
-    "beyond the columns": ("a.svm", "0 1:1 4:1", Conversion(columns=3), "column number 4, of 3"),
+    "beyond the columns": (
+        "a.svm",
+        "0 1:1 4:1",
+        Conversion(columns=3),
+        "column number 4 occurs: 3 columns, counted from 1, end at 3",
+    ),
     "beyond, as said": (
         "a.svm",
         "0 1:1 4:1",
@@ -255,6 +260,12 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
     "whole numbers that would be rounded": (
         "a.parquet",
         parquet(id=["a"], v=[2**53 + 1]),
+        Conversion(),
+        "that no float64 is",
+    ),
+    "whole numbers in lists that would be rounded": (
+        "a.parquet",
+        parquet(id=["a"], at=[[1]], v=[[2**53 + 1]]),
         Conversion(),
         "that no float64 is",
     ),

@@ -299,6 +299,16 @@ def test_what_is_not_opened(
         open_shard(tmp_path / "s")
 
 
+def test_a_shard_is_its_owners_alone(tmp_path: Path) -> None:
+    write(tmp_path / "s", [{0: 1.0}])
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_shard_has_a_place_of_its_own() -> None:
+    with pytest.raises(DataError, match="expected a folder that is not there yet"):
+        ShardWriter(Path())
+
+
 def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "s", [{0: 1.0}, {1: 1.0}], labels=["a", "b"])
     resaved("labels", lambda a: put(a, 0, 2))(tmp_path / "s")

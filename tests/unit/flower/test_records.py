@@ -1,5 +1,7 @@
 """Models, orders and states as Flower's records."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -60,6 +62,28 @@ def test_bytes_travel_as_they_are() -> None:
     record["changes"] = Array(np.zeros(2))
     with pytest.raises(MalformedMessage, match="float64 where bytes are due"):
         message_of(record, CompressedUpload, 3)
+
+
+def archive() -> bytes:
+    file = BytesIO()
+    np.savez(file, np.zeros(5))
+    return file.getvalue()
+
+
+def of_shape(shape: tuple[int, ...]) -> bytes:
+    file = BytesIO()
+    head = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, head)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"no array", archive(), of_shape((3,)), of_shape((1 << 60,))], ids=len
+)
+def test_bytes_that_are_no_array_are_refused(data: bytes) -> None:
+    sent = Array(dtype="uint8", shape=(5,), stype="numpy.ndarray", data=data)
+    with pytest.raises(MalformedMessage, match="an array that NumPy cannot read"):
+        message_of(ArrayRecord({"changes": sent, "controls": sent}), CompressedUpload, 0)
 
 
 def test_what_a_client_keeps_comes_back() -> None:

@@ -1,6 +1,7 @@
 """The strategy, the client app and the mod over a grid that calls clients in this process."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -281,6 +282,11 @@ def test_both_ends_have_to_mean_the_same_federation() -> None:
         over(LocalGrid(own_client("fedavg")), "fedbcgd")
     with pytest.raises(MalformedMessage, match="without the arrays 'control'"):
         over(LocalGrid(own_client("fedbcgd+")), "fedbcgd")
+    other = of("fedbcgd", CLIENTS, ROUNDS)
+    swapped_blocks = replace(other.blocks, own=other.blocks.own[::-1])
+    app = client_app(replace(other, blocks=swapped_blocks), lambda _: problems(CLIENTS)[0])
+    with pytest.raises(UnexpectedMessage, match="block 0 is of other parameters here"):
+        over(LocalGrid(app), "fedbcgd")
     small = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
     with pytest.raises(ConfigError, match="12 parameters, the initial arrays 3"):
         FederationStrategy(of("fedbcgd", CLIENTS, 1)).start(

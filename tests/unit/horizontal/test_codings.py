@@ -26,6 +26,7 @@ from tests.quadratics import PARAMETERS, Quadratic, federation, optimum, quadrat
 
 BLOCKS = Blocks.equal({"first": 6, "second": 4, "last": 2}, 2, shared=["last"])
 Kept = dict[int, ClientState]
+NOISE = ClientNoise(3.0, 1.0)
 
 
 def trained(
@@ -227,6 +228,19 @@ def test_a_promise_counts_the_client_that_takes_part_most_often() -> None:
     often = promise(half, ClientNoise(0.0, 1.0), 9, 1e-5).participations
     drawn = [each.client for index in range(9) for each in half.assignments(index)]
     assert often == max(drawn.count(client) for client in range(8)) > 4
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_sample_hides_nobody_where_clients_remember(name: str) -> None:
+    """What a client keeps ties its rounds together, and accountants take each for its own."""
+    some, every = (
+        promise(federation(METHODS[name], BLOCKS, taking_part=m, clients=60), NOISE, 9, 1e-5)
+        for m in (2, 60)
+    )
+    if METHODS[name].corrects:
+        assert some.hidden_sample == every.hidden_sample
+    else:
+        assert some.hidden_sample < every.hidden_sample / 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

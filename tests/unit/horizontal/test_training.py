@@ -74,6 +74,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
     for arguments, says in (
         ({}, "'fedbcgd' needs blocks"),
         ({"method": "fedsgd"}, "method = 'fedsgd'"),
+        ({"method": "fedavg", "uploads": "masked"}, "uploads = 'masked': expected Comp"),
         ({"method": "fedavg"}, "taking_part = 10: there are 8 clients"),
         ({"method": "fedavg", "taking_part": 2, "target": 1.0}, "nothing is scored"),
         ({"method": "fedavg", "taking_part": 2, "score_every": 0}, "score_every = 0"),

@@ -103,6 +103,10 @@ class Mixed(nn.Module):
         (lambda: FlatModule(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))), "batch norm"),
         (lambda: ModuleProblem(FlatModule(small()), *data(np.float32)), "inputs of float32"),
         (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1][1:]), "6 rows, 5 targets"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0] * np.nan, data()[1]), "not finite"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0][:, 1:], data()[1]), "do not take"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1] + 9), "9.* out of bounds"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1] * 0.5), "expected target"),
         (lambda: ModuleProblem(FlatModule(small()), data()[0][:0], data()[1][:0]), "0 rows"),
         (
             lambda: ModuleProblem(

@@ -1,6 +1,7 @@
 """Noise on sums of clients' uploads: lengths, deviation, and epsilon beside dp-accounting's own."""
 
 from math import inf, sqrt
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -107,7 +108,7 @@ def test_no_noise_promises_nothing() -> None:
 
 
 def test_what_cannot_be_is_refused_by_name() -> None:
-    right = {"clients": 9, "taking_part": 3, "rounds": 2, "participations": 1}
+    right: dict[str, Any] = {"clients": 9, "taking_part": 3, "rounds": 2, "participations": 1}
     for delta in (0.0, 1.0, float("nan")):
         with pytest.raises(ConfigError, match="delta"):
             client_promise(1.0, **right, delta=delta)

@@ -1,0 +1,194 @@
+"""Row shards: several actors of one party, each with its part of the party's rows.
+
+Shard j of every party holds the same rows, and they run the job among themselves on what each batch
+has of these: a *lane*. Only gradients cross lanes, within a party: each of its steps takes their
+sum over its shards. So all shards of a party have the same model at all times, up to rounding: that
+of one actor with all rows.
+
+Learns:
+    shards of one party: each other's sums of gradients; they are the same party.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from securevfl.actors.links import Links
+from securevfl.arrays import FloatArray
+from securevfl.data.partition import BatchSchedule
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import LocalModel, PullBack
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.workplace import PartyData
+from securevfl.runtime.channel import expect, expect_shape
+from securevfl.runtime.costs import Costs
+from securevfl.sparse import Matrix
+from securevfl.wire.codec import MAX_MESSAGE_BYTES, StepMessage, encode, message_kind
+
+SHARDABLE = ("fdml", "fedsgd", "fedbcd-p")
+
+
+@message_kind(100, stage="round", carries="values")
+class ShardGradient(StepMessage):
+    """Row shards, one to another of its party: Σ_s (∂H_s/∂θ)ᵀd_s of its `rows` of a batch."""
+
+    rows: int
+    values: FloatArray
+
+
+def actor_name(party: str, shard: int) -> str:
+    """Of a party's shard; no party's name has a `#`."""
+    return party if shard == 0 else f"{party}#{shard}"
+
+
+def require_shardable(plan: Plan) -> None:
+    """Check that a job comes to the same with rows parted.
+
+    Raises:
+        ConfigError: it does not; the message says what to set.
+    """
+    job, name = plan.job.job, plan.algorithm.name
+    standardize = plan.facts.standardize if job.standardize is None else job.standardize
+    refused = {
+        f"algorithm {name!r}, expected one of {', '.join(SHARDABLE)}": name not in SHARDABLE,
+        f"exchange {plan.exchange.name!r}, expected 'plain'": plan.exchange.name != "plain",
+        "networks, expected linear models that are summed": plan.networks or job.head != "sum",
+        "start = 'random', which depends on all rows, expected 'zero'": job.start != "zero",
+        "learning_rate = 'auto', which depends on all rows, expected a number": plan.derives_steps,
+        "exact or accelerated steps, expected gradient steps": plan.rule.exact
+        or plan.rule.accelerated,
+        "standardized columns, which depend on all rows, expected standardize = false": standardize,
+        "target_auc, which one shard alone would know": job.target_auc is not None,
+    }
+    for what, there in refused.items():
+        if there:
+            raise ConfigError(f"--row-shards: {what}")
+
+
+def without_states(job: Job) -> Job:
+    """The same job, which keeps no state to go on from: where one shard dies all start again."""
+    output = job.output.model_copy(update={"checkpoint_every": 0})
+    return job.model_copy(update={"output": output})
+
+
+@dataclass(eq=False)
+class ShardSchedule(BatchSchedule):
+    """What a shard has of every batch, by its own row numbers.
+
+    Attributes:
+        shard: j; it holds the rows j, j + J, j + 2J, ...
+        shards: J.
+    """
+
+    shard: int = 0
+    shards: int = 1
+
+    @override
+    def batch(self, round_number: int) -> NDArray[np.int64]:
+        rows = super().batch(round_number)
+        own: NDArray[np.int64] = rows[rows % self.shards == self.shard] // self.shards
+        if not len(own):
+            raise ConfigError(
+                f"--row-shards {self.shards}: of the {len(rows)} rows of a batch shard "
+                f"{self.shard} has none; take fewer shards, or a larger batch_size"
+            )
+        return own
+
+
+def plan_of_shard(plan: Plan, shard: int, shards: int) -> Plan:
+    """The job in one lane: its rows, and in the first one all held-out rows."""
+    facts = plan.facts
+    digests = facts.row_digests[shard::shards]
+    lane = replace(
+        facts,
+        rows=len(digests),
+        test_rows=facts.test_rows if shard == 0 else 0,
+        row_digests=digests,
+    )
+    whole = plan.schedule
+    schedule = ShardSchedule(
+        whole.row_digests, whole.batch_size, whole.seed, whole.sampling, shard=shard, shards=shards
+    )
+    return replace(plan, facts=lane, schedule=schedule)
+
+
+def data_of_shard(data: PartyData, shard: int, shards: int) -> PartyData:
+    """What a shard keeps of its party's data."""
+    rows = np.arange(shard, len(data.table.train), shards)
+    test = np.arange(len(data.table.test) if shard == 0 else 0)
+    labels, held_out = data.train_labels, data.test_labels
+    return replace(
+        data,
+        table=replace(data.table, train=data.table.train[rows], test=data.table.test[test]),
+        train_labels=None if labels is None else labels[rows],
+        test_labels=None if held_out is None else held_out[test],
+    )
+
+
+class ShardSums:
+    """One shard's side of the sums over a party's shards.
+
+    Args:
+        name: its own.
+        shards: of all of the party, in their order.
+        links: its way to the others.
+        costs: its ledger, on which these messages are, too.
+    """
+
+    def __init__(self, name: str, shards: Sequence[str], links: Links, costs: Costs) -> None:
+        self._name, self._shards, self._links, self._costs = name, shards, links, costs
+        self._step = 0
+
+    def mean_part(self, values: FloatArray, rows: int) -> FloatArray:
+        """The sum over all shards, by which a mean over own rows is the mean over all.
+
+        Args:
+            values: own sum over rows.
+            rows: how many own rows.
+
+        Returns:
+            Σ values · rows / Σ rows.
+
+        Raises:
+            PeerError: another shard is gone, or its gradient is another's.
+        """
+        own = ShardGradient(self._step, rows, values)
+        data = encode(own)
+        parts: Mapping[str, ShardGradient] = {self._name: own}
+        for name in self._others():
+            self._costs.sent(own, len(data))
+            self._links.carry(name, data)
+        for name in self._others():
+            received = self._links.next_from(name)
+            part = expect(received, name, ShardGradient, self._step, MAX_MESSAGE_BYTES)
+            expect_shape(name, part.values, values.shape)
+            parts = {**parts, name: part}
+        self._step += 1
+        total: FloatArray = np.sum([parts[name].values for name in self._shards], axis=0)
+        return total * rows / sum(part.rows for part in parts.values())
+
+    def _others(self) -> list[str]:
+        return [name for name in self._shards if name != self._name]
+
+
+class RowSharded(LinearModel):
+    """A linear model whose gradients are those of all shards' rows.
+
+    Args:
+        model: of the shard.
+        sums: over the shards.
+    """
+
+    def __init__(self, model: LocalModel, sums: ShardSums) -> None:
+        super().__init__(model.weights, model.intercept)
+        self._sums = sums
+
+    @override
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
+        predictions, own = super().linearize(inputs)
+        return predictions, lambda residuals: self._sums.mean_part(own(residuals), len(inputs))

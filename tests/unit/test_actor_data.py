@@ -1,0 +1,144 @@
+"""What an actor opens, and what it leaves: nothing is lost on the way, and nothing else opened."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.actors.leftover import leave_ledger, leave_outcome, ledger_at, outcome_at
+from securevfl.actors.own_data import own_data, read_facts, require_own_data, write_facts
+from securevfl.actors.task import ActorTask
+from securevfl.actors.training import Places, require_one_model
+from securevfl.data.sources import load
+from securevfl.errors import ConfigError, DataError, SecureVFLError
+from securevfl.job import Job, read_job
+from securevfl.models.storage import save_model
+from securevfl.training import TrainingResult, plan_for, save_models, train
+from tests.end_to_end.commands import two_organizations
+
+BREAST_CANCER: dict[str, object] = {"dataset": "breast_cancer", "rounds": 4, "learning_rate": 0.1}
+DBCD: dict[str, object] = {**BREAST_CANCER, "rounds": 60, "algorithm": "dbcd", "batch_size": "full"}
+DBCD.pop("learning_rate")
+
+
+def job_of(**settings: object) -> Job:
+    return Job.of(job={**BREAST_CANCER, **settings})
+
+
+@pytest.mark.parametrize(("name", "labels"), [("party1", True), ("party2", False)])
+def test_of_a_set_by_name_an_actor_keeps_its_own_columns(
+    name: str, labels: bool, tmp_path: Path
+) -> None:
+    dataset = load("breast_cancer")
+    plan = plan_for(job_of(), dataset)
+    data = own_data(plan, name, tmp_path, tmp_path, None)
+    table = next(each for each in dataset.parties if each.name == name)
+    assert np.array_equal(data.table.train, table.train)
+    assert isinstance(data.table.train, np.ndarray)
+    assert data.table.train.base is None  # or all columns would stay
+    assert (data.train_labels is not None) == (data.test_labels is not None) == labels
+
+
+def test_other_data_than_were_planned_for_are_refused(tmp_path: Path) -> None:
+    plan = plan_for(job_of(), load("breast_cancer"))
+    other = replace(plan, facts=replace(plan.facts, rows=plan.facts.rows - 1))
+    with pytest.raises(DataError, match="party 'party1': its data are not those that"):
+        own_data(other, "party1", tmp_path, tmp_path, None)
+
+
+def test_facts_come_back(tmp_path: Path) -> None:
+    plan = plan_for(job_of(), load("breast_cancer"))
+    write_facts(tmp_path, plan, tmp_path)
+    facts = read_facts(tmp_path)
+    assert facts == plan.facts
+    assert np.array_equal(facts.row_digests, plan.facts.row_digests)
+    (tmp_path / "facts").write_bytes(b"{}")
+    with pytest.raises(DataError, match="damaged"):
+        read_facts(tmp_path)
+    (tmp_path / "facts").unlink()
+    with pytest.raises(DataError, match="facts"):
+        read_facts(tmp_path)
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_an_overlap_of_own_files_is_nobodys_own(tmp_path: Path) -> None:
+    text = Path(two_organizations()).read_text(encoding="utf-8")
+    Path("job.toml").write_text(text.replace("[job]", "[job]\nalgorithm = 'ftl'"))
+    with pytest.raises(ConfigError, match="algorithm = 'ftl' on own files"):
+        require_own_data(read_job(tmp_path / "job.toml"))
+
+
+def task_of(folder: Path, party: str) -> ActorTask:
+    return ActorTask(
+        name=party,
+        party=party,
+        job={},
+        job_hash="",
+        names=(),
+        work=str(folder),
+        output=str(folder / "models"),
+        resume_rounds=None,
+        beside="",
+        data_dir="",
+        guard_directory="",
+        listen="",
+    )
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, TrainingResult]:
+    """A job of rounds, and an L1 path with a model for each of its points."""
+    dataset = load("breast_cancer")
+    path = Job.of(job=DBCD, dbcd={"path": [0.1, 0.01]})
+    return {"rounds": train(job_of(), dataset), "path": train(path, dataset)}
+
+
+@pytest.mark.parametrize("name", ["rounds", "path"])
+def test_what_is_left_comes_back(
+    name: str, trained: dict[str, TrainingResult], tmp_path: Path
+) -> None:
+    result = trained[name]
+    for party, outcome in result.outcomes.items():
+        leave_outcome(task_of(tmp_path, party), outcome)
+        leave_ledger(tmp_path / "ledger", result.ledgers[party])
+        back = outcome_at(tmp_path, tmp_path / "models", party, result.plan)
+        assert np.array_equal(back.held_out, outcome.held_out)
+        assert np.array_equal(back.model.weights, outcome.model.weights)
+        for field in ("rounds", "scores", "leakage", "ended", "learned", "kept", "losses"):
+            assert getattr(back, field) == getattr(outcome, field)
+        assert [each.l1 for each in back.path] == [each.l1 for each in outcome.path]
+        for one, other in zip(back.path, outcome.path, strict=True):
+            assert np.array_equal(one.model.weights, other.model.weights)
+        ledger, given = ledger_at(tmp_path / "ledger"), result.ledgers[party]
+        assert ledger.snapshots == given.snapshots
+        assert (ledger.path, ledger.messages) == (given.path, given.messages)
+    assert (len(result.outcomes["party1"].path) == 2) == (name == "path")
+
+
+def test_what_is_damaged_is_refused(trained: dict[str, TrainingResult], tmp_path: Path) -> None:
+    result = trained["rounds"]
+    leave_outcome(task_of(tmp_path, "party1"), result.outcomes["party1"])
+    (tmp_path / "party1.rest").write_bytes(b"none")
+    with pytest.raises(DataError, match="damaged"):
+        outcome_at(tmp_path, tmp_path / "models", "party1", result.plan)
+    (tmp_path / "ledger").write_text(json.dumps({"hops": 1}), encoding="utf-8")
+    with pytest.raises(DataError, match="damaged"):
+        ledger_at(tmp_path / "ledger")
+
+
+def test_shards_that_end_with_two_models_are_an_error(
+    trained: dict[str, TrainingResult], tmp_path: Path
+) -> None:
+    outcomes, places = (
+        trained["rounds"].outcomes,
+        Places(tmp_path, tmp_path, tmp_path, row_shards=2),
+    )
+    other = tmp_path / ".actors" / "shard 1"
+    save_models(trained["rounds"], other)
+    require_one_model(outcomes, places)
+    model = outcomes["party2"].model
+    save_model(other / "party2.safetensors", replace(model, weights=model.weights + 1e-3))
+    with pytest.raises(SecureVFLError, match="party2: its row shards ended with different models"):
+        require_one_model(outcomes, places)
