@@ -55,7 +55,7 @@ def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None
     keep(output, "bench fdml", settings, rows, dataset=dataset.name)
     title = (
         f"{dataset.name}, S = {settings.batch_size}, {settings.epochs} epochs, "
-        f"{typed(settings.network)}; medians of {settings.repeats}"
+        f"{typed(settings.network)}; seconds an epoch, medians of {settings.repeats}"
     )
     show(output, tables.FDML, rows, title)
     for row in of_fdml(rows):

@@ -146,15 +146,15 @@ BLIND_ROUND: tuple[Column[RoundRow], ...] = (
     ("loss", _loss),
     ("sent", lambda row: size(row["party_bytes"])),
     ("compute", lambda row: seconds(row["party_compute_s"])),
-    ("on the path", lambda row: seconds(row["path_s"])),
+    ("path", lambda row: seconds(row["path_s"])),
     ("a round", lambda row: seconds(row["round_s"])),
     ("sent ahead", lambda row: _or_dash(size, row["bytes_before"])),
     ("compute ahead", lambda row: _or_dash(seconds, row["compute_before_s"])),
 )
 
 ROUND_NOTES = (
-    "sent, compute: by the party with most of it; on the path: computation on a round's critical "
-    "path; a round: all of that",
+    "sent, compute: by the party with most of it",
+    "path: computation on a round's critical path; a round: all of that",
     "ahead: bytes of all parties, computation on the critical path, over the rounds",
 )
 

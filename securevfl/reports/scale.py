@@ -101,9 +101,9 @@ MESSAGES: tuple[Column[FdmlRow], ...] = (
     ("a message", lambda row: str(row.get("batches_a_message", 1))),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("log loss", lambda row: f"{row['log_loss']:.4f}"),
-    ("wall, an epoch", lambda row: seconds(row["wall_s_per_epoch"])),
+    ("wall", lambda row: seconds(row["wall_s_per_epoch"])),
     ("to one place", lambda row: _times(row.get("ratio_to_one_place"))),
-    ("virtual, an epoch", lambda row: seconds(row["virtual_s_per_epoch"] or 0.0)),
+    ("virtual", lambda row: seconds(row["virtual_s_per_epoch"] or 0.0)),
     ("machinery", lambda row: seconds(row["machinery_s"] or 0.0)),
 )
 

@@ -192,8 +192,8 @@ FDML: tuple[Column[FdmlRow], ...] = (
     ("training", lambda row: f"{row['model']}, {row['training']}"),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("log loss", lambda row: f"{row['log_loss']:.4f}"),
-    ("wall, an epoch", lambda row: seconds(row["wall_s_per_epoch"])),
-    ("virtual, an epoch", lambda row: _seconds_or_dash(row["virtual_s_per_epoch"])),
+    ("wall", lambda row: seconds(row["wall_s_per_epoch"])),
+    ("virtual", lambda row: _seconds_or_dash(row["virtual_s_per_epoch"])),
     ("machinery", lambda row: _seconds_or_dash(row["machinery_s"])),
 )
 

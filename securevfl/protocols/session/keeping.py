@@ -242,7 +242,9 @@ class Keeper:
         except TrainingDiverged as error:
             model.weights, told = np.full_like(start, inf), error
         weights = model.weights.ravel()
-        if not weights @ weights < LARGEST_WEIGHT**2:
+        with np.errstate(over="ignore", invalid="ignore"):
+            length = weights @ weights
+        if not length < LARGEST_WEIGHT**2:
             model.weights, self.lost = start, rounds
             if not self.snapshots:
                 raise told
