@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
+RESTARTS = 3
+
 
 @dataclass(frozen=True)
 class Actors:
@@ -28,7 +30,7 @@ class Actors:
         beside: folder that the parties' files are relative to.
         data_dir: where data sets by name are looked for first.
         listen: HOST:PORT for TCP with TLS; None for Unix sockets.
-        restarts: how often at most all are started again.
+        restarts: how often at most all are started again; None says nothing.
         processes: whether each party is a process.
         ray: address of a Ray cluster, or local.
         row_shards: actors of every party, each with its part of the rows.
@@ -37,7 +39,7 @@ class Actors:
     beside: Path
     data_dir: Path | None
     listen: str | None
-    restarts: int
+    restarts: int | None
     processes: bool
     ray: str | None = None
     row_shards: int = 1
@@ -67,6 +69,8 @@ class Actors:
             raise ConfigError("--row-shards are for parties that are --processes, or on --ray")
         if self.row_shards > 1 and resume:
             raise ConfigError("--row-shards: such a job keeps no state to go on from")
+        if self.restarts is not None and not self.wanted:
+            raise ConfigError("--restarts are of parties that are --processes, or on --ray")
         if self.listen is not None and not self.processes:
             raise ConfigError("--listen is for parties that are --processes")
         if ahead and self.wanted:
@@ -114,7 +118,7 @@ class Actors:
                 ),
                 resume=session,
                 supervision=Supervision(
-                    restarts=self.restarts,
+                    restarts=RESTARTS if self.restarts is None else self.restarts,
                     progress=progress,
                     say=lambda line: None if quiet else options.say(f"securevfl: {line}"),
                     threads=max(len(os.sched_getaffinity(0)) // actors, 1),

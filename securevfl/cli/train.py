@@ -67,8 +67,9 @@ def train(
         ),
     ] = None,
     restarts: Annotated[
-        int, typer.Option(min=0, help="How often all start again where a process dies.")
-    ] = 3,
+        int | None,
+        typer.Option(min=0, help="How often all start again where a process dies; 3 if absent."),
+    ] = None,
     ray: options.Ray = None,
     row_shards: Annotated[
         int, typer.Option(min=1, help="Processes of each party, each with its part of the rows.")

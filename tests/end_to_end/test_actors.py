@@ -290,6 +290,7 @@ def test_a_port_that_is_taken(capsys: Capture) -> None:
     ("arguments", "told"),
     [
         (("--listen", "127.0.0.1:0"), "--listen is for parties that are --processes"),
+        (("--restarts", "1"), "--restarts are of parties that are --processes"),
         (("--processes", "--listen", "here"), "'here': expected HOST:PORT"),
         (("--row-shards", "2"), "--row-shards are for parties that are --processes"),
         (("--processes", "--row-shards", "2", "--resume"), "such a job keeps no state"),
