@@ -244,13 +244,16 @@ class SparseRows(Shown):
         from scipy.sparse import csr_array  # noqa: PLC0415  # slow to import
 
         fits = max(self.nnz, self.columns) <= np.iinfo(np.int32).max
-        kind, unsigned = (np.int32, np.uint32) if fits else (np.int64, np.uint64)
+        kind = np.dtype(np.int32 if fits else np.int64)
         # Checked is what the kernel gets: a map may have changed before it was copied.
         pointers, indices = self.pointers.astype(kind), self.indices.astype(kind)
         ends = int(pointers[0]), int(pointers[-1])
         if ends != (0, len(indices)) or (pointers[1:] < pointers[:-1]).any():
             raise DataError("sparse rows: pointers descend")
-        if len(indices) and (largest := int(indices.view(unsigned).max())) >= self.columns:
+        if (
+            len(indices)
+            and (largest := int(indices.view(f"u{kind.itemsize}").max())) >= self.columns
+        ):
             raise DataError(f"sparse rows: index {largest}, expected 0 to {self.columns - 1}")
         values = _ones(self.nnz) if self.values is None else self.values.astype(np.float64)
         return csr_array((values, indices, pointers), shape=(len(self), self.columns))

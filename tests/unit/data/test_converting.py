@@ -222,7 +222,25 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
         Conversion(id_column="id", row_numbers=True),
         "give one of them",
     ),
-    "first of CSV": ("a.csv", "id,v\n1,2\n", Conversion(first_index=1), "columns of CSV have"),
+    "id and numbers of LIBSVM": (
+        "a.svm",
+        "0 1:1 # a\n",
+        Conversion(id_column="#", row_numbers=True),
+        "give one of them",
+    ),
+    "labels and none": (
+        "a.csv",
+        "id,y,v\n1,0,2\n",
+        Conversion(label_column="y", labels=False),
+        "give one of them",
+    ),
+    "first of CSV": ("a.csv", "id,v\n1,2\n", Conversion(first_index=1), "a.csv have names"),
+    "first of wide Parquet": (
+        "a.parquet",
+        parquet(id=["a"], v=[1.0]),
+        Conversion(first_index=0),
+        "a.parquet have names",
+    ),
     "text in CSV": ("a.csv", "id,v\n1,2\n2,x\n", Conversion(), "'v' is String, expected numbers"),
     "a gap in CSV": ("a.csv", "id,u,v\n1,2,3\n2,,4\n", Conversion(), "row 2: no value in column"),
     "NaN in Parquet": (
