@@ -14,12 +14,13 @@ from securevfl.protocols.catalogue import algorithm_of, resolve
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.runtime.simulation import simulate
 from securevfl.sparse import Matrix
-from securevfl.training.environment import Environment, workplace_of
+from securevfl.training.environment import Environment, data_of, workplace_of
 from securevfl.training.result import TrainingResult, model_files, save_models
 
 __all__ = [
     "Environment",
     "TrainingResult",
+    "data_of",
     "model_files",
     "plan_for",
     "resolved",

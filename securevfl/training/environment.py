@@ -68,15 +68,8 @@ def workplace_of(
 ) -> Workplace:
     """What a party's program is given of an environment, and of the data its own alone."""
     name, facts, wrap = table.name, plan.facts, environment.wrap_model
-    with_labels = plan.algorithm.labels_everywhere or name == facts.label_party
     return Workplace(
-        data=PartyData(
-            table,
-            dataset.train_labels if with_labels else None,
-            dataset.test_labels if with_labels else None,
-            dataset.own_rows if name == facts.label_party else None,
-            dataset.class_names if name == facts.label_party else (),
-        ),
+        data=data_of(plan, dataset, table),
         keys=environment.keys,
         start=np.random.default_rng([plan.job.job.seed, facts.names.index(name)]),
         guard_directory=environment.guard_directory,
@@ -87,4 +80,17 @@ def workplace_of(
         keep_state=environment.keep_state,
         resume=environment.resume.get(name),
         pads=None if environment.pads is None else environment.pads.of(name),
+    )
+
+
+def data_of(plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matrix]) -> PartyData:
+    """A party's own part of a data set: its columns, and labels where it may have them."""
+    is_label_party = table.name == plan.facts.label_party
+    with_labels = plan.algorithm.labels_everywhere or is_label_party
+    return PartyData(
+        table,
+        dataset.train_labels if with_labels else None,
+        dataset.test_labels if with_labels else None,
+        dataset.own_rows if is_label_party else None,
+        dataset.class_names if is_label_party else (),
     )
