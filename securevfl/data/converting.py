@@ -92,8 +92,7 @@ def convert(
             if batch.names != first.names:
                 raise DataError(f"{files[0]} and another file differ in their columns")
             ids = batch.ids or list(map(str, range(rows + 1, rows + 1 + len(batch.lengths))))
-            if len(batch.indices):
-                low = int(batch.indices.min())
+            if (low := batch.smallest) is not None:
                 smallest = low if smallest is None else min(low, smallest)
                 if begin is not None and low < begin:
                     raise DataError(f"index {low}, and --first-index says {begin}")

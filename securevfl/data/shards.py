@@ -78,7 +78,8 @@ class Header:
     @property
     def line(self) -> str:
         """What a reader may want to check."""
-        names = self.column_names
+        last = self.first + self.columns - 1
+        names = self.names or (f"x{self.first}", f"x{last}")  # there may be 2^32 of them
         values = "all 1" if self.values is None else f"as {self.values}"
         told = f"{self.rows} rows, {self.columns} columns {names[0]} to {names[-1]}"
         labels = {None: "no labels", "numbers": "labels", "names": f"{len(self.classes)} classes"}
