@@ -32,6 +32,7 @@ from securevfl.privacy.clients import ClientNoise
 from securevfl.privacy.streams import NoiseKey
 from securevfl.protocols.horizontal.compressed import Compressed
 from securevfl.protocols.horizontal.compression import Quantizer, TopK
+from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.handing import Sealed
 from securevfl.protocols.horizontal.methods import METHODS
 from securevfl.protocols.horizontal.noisy import Noisy
@@ -301,7 +302,7 @@ def test_a_client_without_the_mod_is_refused() -> None:
 
 def test_both_ends_have_to_mean_the_same_federation() -> None:
     ours = of("fedbcgd", CLIENTS, ROUNDS)
-    others = [
+    others: list[tuple[Federation, Coding | None]] = [
         (replace(ours, settings=replace(ours.settings, **{name: value})), None)  # type: ignore[arg-type]
         for name, value in (("learning_rate", 0.06), ("seed", 1), ("epochs", 3), ("decay", 0.9))
     ]
