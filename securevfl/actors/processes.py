@@ -1,7 +1,6 @@
 """Actors as processes of this machine."""
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -16,6 +15,7 @@ from securevfl.actors.task import (
     PEERS,
     SILENCE_SECONDS,
     START_SECONDS,
+    TASK,
     ActorTask,
     Event,
     Peer,
@@ -64,7 +64,7 @@ class ProcessHandle:
         )
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
-        self._say(json.dumps(task.as_json()))
+        self._say(TASK.dump_json(task).decode())
 
     def introduce(self, peers: Mapping[str, Peer]) -> None:
         """Tell it of all others."""

@@ -47,7 +47,7 @@ class KillingHost(RayHost):
     """Kills a party once, after some rounds."""
 
     def __init__(self, victim: str, state: Path, kill: Kill) -> None:
-        super().__init__(LOCAL, silence_seconds=5.0)
+        super().__init__(LOCAL, silence_seconds=10.0)
         self._victim, self._state, self._kill = victim, state, kill
         self._killed = False
 

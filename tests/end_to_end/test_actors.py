@@ -190,6 +190,33 @@ def test_what_is_counted_once_is_not_released_again(tmp_path: Path) -> None:
         train_by_actors(job, load("breast_cancer"), host, places_of(tmp_path))
 
 
+@pytest.mark.usefixtures("clean_place")
+def test_what_one_left_that_listened_is_in_nobodys_way(tmp_path: Path) -> None:
+    """It is killed before all are connected, which is when it would have removed its socket."""
+    left: list[Path] = []
+
+    class Stillborn(ProcessHost):
+        @override
+        def start(self, task: ActorTask, tell: Tell) -> ProcessHandle:
+            assert task.listen.startswith("unix:")
+            left.append(Path(task.listen.removeprefix("unix:")))
+            left[-1].touch(exist_ok=False)
+            handle = super().start(task, tell)
+            handle.process.kill()
+            return handle
+
+    with pytest.raises(SecureVFLError, match=r"is gone .*, after 1 restarts"):
+        train_by_actors(
+            job_of(),
+            load("breast_cancer"),
+            Stillborn(),
+            places_of(tmp_path),
+            supervision=Supervision(restarts=1),
+        )
+    assert len(left) == 4
+    assert not any(path.exists() for path in left)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean_place")
 def test_one_that_is_frozen_is_started_again_and_one_that_computes_is_not(tmp_path: Path) -> None:

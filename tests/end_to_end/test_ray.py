@@ -45,7 +45,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
     [
         ("signal", "party2", "The actor died "),
         ("ray", "party1", "The actor died "),
-        ("stopping", "party2", "silent for 5 s"),
+        ("stopping", "party2", "silent for 10 s"),
     ],
 )
 def test_a_killed_or_frozen_actor_changes_nothing(
