@@ -117,6 +117,7 @@ def test_without_ray_a_line_says_how_to_get_it(
     ]
 
 
+@needs_ray
 @pytest.mark.usefixtures("clean_place")
 def test_processes_and_ray_are_two_places(capsys: Capture) -> None:
     two_organizations()
