@@ -15,7 +15,8 @@ from securevfl.benchmarks.scale import job_at_scale, planted_shards
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.errors import ConfigError
 from securevfl.reports import rows
-from securevfl.reports.scale import exponent
+from securevfl.reports.scale import exponent, laws
+from securevfl.reports.scale_page import growth
 from securevfl.sparse import SparseRows
 from securevfl.sparse_tables import check_cells, side_by_side
 from securevfl.training import train
@@ -88,6 +89,23 @@ def test_an_exponent_is_of_rows_and_needs_two_sizes() -> None:
     assert exponent([row, more], "cpu_s_per_epoch") == pytest.approx(1.0)
     assert exponent([row, row], "cpu_s_per_epoch") is None
     assert exponent([row, more], "virtual_s_per_epoch") is None
+
+
+def test_laws_are_of_whatever_sets_differ_in_the_other_size_fixed() -> None:
+    def row(training: str, rows: int, columns: int) -> Any:  # noqa: ANN401
+        figures = {"cpu_s_per_epoch": rows * columns**0.5, "process_peak_bytes": None}
+        sizes = {"rows": rows, "columns": columns, "batch_size": 10}
+        others = dict.fromkeys(("virtual_s_per_epoch", "processes_s_per_epoch"))
+        return {"training": training, **sizes, **figures, **others}
+
+    wider = [row("fdml", 100, columns) for columns in (10, 100, 1000)]
+    assert laws(wider) == ["fdml, S = 10 grows as columns to the power of: CPU 0.50"]
+    assert growth(wider, "CPU", "cpu_s_per_epoch", "columns")["x"] == [10, 100, 1000]
+    longer = [row("fdml", rows, 10) for rows in (1000, 10_000)]
+    assert laws([*wider, *longer]) == [
+        "fdml, S = 10, 10 columns grows as rows to the power of: CPU 1.00",
+        "fdml, S = 10, 100 rows grows as columns to the power of: CPU 0.50",
+    ]
 
 
 def test_values_stand_side_by_side_with_ones_and_kinds_do_not_mix() -> None:
