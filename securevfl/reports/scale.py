@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from statistics import linear_regression
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from securevfl.reports.rows import FdmlRow, ScaleRow
 from securevfl.reports.tables import Column, seconds
@@ -54,6 +54,46 @@ SCALE_NOTES = (
     "apart: of the wall, each party and the server a process; peak: the largest one's",
     "stored: training rows; peak: the process's memory, mapped files in it",
 )
+
+
+class PhaseRow(TypedDict):
+    """Seconds that an iteration of all parties spends in one phase."""
+
+    rows: int
+    batch_size: int
+    phase: str
+    seconds: float
+    share: float
+
+
+PHASES: tuple[Column[PhaseRow], ...] = (
+    ("rows", lambda row: f"{row['rows']:,}"),
+    ("S", lambda row: f"{row['batch_size']:,}"),
+    ("phase", lambda row: row["phase"]),
+    ("an iteration", lambda row: seconds(row["seconds"])),
+    ("share", lambda row: f"{row['share']:.0%}"),
+)
+
+
+def phases_of(rows: Sequence[ScaleRow]) -> list[PhaseRow]:
+    """Those of every profile, the longest first."""
+    found: list[PhaseRow] = []
+    for row in rows:
+        phases = row["phases_s"] or {}
+        whole = sum(phases.values())
+        for phase, spent in sorted(phases.items(), key=lambda each: -each[1]):
+            found.append(
+                PhaseRow(
+                    rows=row["rows"],
+                    batch_size=row["batch_size"],
+                    phase=phase,
+                    seconds=spent,
+                    share=spent / whole,
+                )
+            )
+    return found
+
+
 LAWS: tuple[tuple[str, ScaleField], ...] = (
     ("CPU", "cpu_s_per_epoch"),
     ("virtual", "virtual_s_per_epoch"),

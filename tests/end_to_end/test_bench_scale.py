@@ -10,6 +10,7 @@ import pytest
 from pydantic import TypeAdapter, with_config
 
 from securevfl.benchmarks.fdml_processes import timed_processes
+from securevfl.benchmarks.fdml_profile import PHASES, REST
 from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
 from securevfl.benchmarks.scale import job_at_scale, planted_shards
 from securevfl.benchmarks.settings.scale import ScaleSettings
@@ -33,7 +34,7 @@ def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
     capsys.readouterr()
     options = (
         "--shards planted-1000,planted-2000 --batch-size 100 --batches-a-message 2 "
-        "--precision single --epochs 3"
+        "--precision single --epochs 3 --profile"
     )
     files = ("--json", "out.json", "--html", "out.html")
     assert run("bench", "fdml-scale", *options.split(), *files) == 0
@@ -55,6 +56,11 @@ def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
         assert fdml["ratio_to_one_place"] > 0
         assert fdml["stored_bytes"] > one["stored_bytes"]  # pointers three times
         assert 0 < fdml["network_s_per_epoch"] < fdml["virtual_s_per_epoch"]
+        phases = fdml["phases_s"]
+        assert set(phases) == {*PHASES, REST}
+        assert min(phases.values()) >= 0
+        assert phases["made ready for kernels"] > 0
+        assert one["phases_s"] is None
         assert fdml["processes_s_per_epoch"] is fdml["process_peak_bytes"] is None
 
     dataset = planted_shards(Path("planted-1000"))
@@ -74,7 +80,8 @@ def test_parties_that_are_processes_train_the_same_and_say_their_peak() -> None:
         shards=(Path("planted"),), batch_size=(300,), batches_a_message=(1,), alone=False
     )
     dataset = planted_shards(Path("planted"))
-    job = job_at_scale(replace(settings, epochs=2), 300, 1, 900)
+    job = job_at_scale(replace(settings, epochs=2, standardize=True), 300, 1, 900)
+    assert job.job.standardize
     found = timed_processes(job, dataset, Path("planted"))
     assert found.auc == pytest.approx(train(job, dataset).clear_auc, abs=1e-9)
     assert found.seconds > 0
