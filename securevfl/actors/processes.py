@@ -1,7 +1,6 @@
 """Actors as processes of this machine."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from securevfl.actors.task import EVENT, PEERS, ActorTask, Event, Peer, Tell
+from securevfl.actors.task import EVENT, PEERS, TASK, ActorTask, Event, Peer, Tell
 
 
 class ProcessHost:
@@ -44,7 +43,7 @@ class ProcessHandle:
         )
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
-        self._say(json.dumps(task.as_json()))
+        self._say(TASK.dump_json(task).decode())
 
     def introduce(self, peers: Mapping[str, Peer]) -> None:
         """Tell it of all others."""

@@ -81,7 +81,7 @@ class RayHandle:
 
     def __init__(self, task: ActorTask, tell: Tell) -> None:
         self._tell = tell
-        self.remote = RemoteObject("securevfl.actors.ray_host:RemoteParty", f"party:{task.name}")
+        self.remote = RemoteObject("securevfl.actors.ray_host:RemoteParty", f"party:{task.party}")
         self.remote.begin("open", TASK.dump_json(task).decode())
         self._listening = threading.Thread(target=self._listen, daemon=True)
         self._listening.start()

@@ -1,7 +1,7 @@
 """What a supervisor tells an actor, and what it hears: plain values that are JSON."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pydantic import ConfigDict, TypeAdapter
@@ -50,10 +50,6 @@ class ActorTask:
     shard: int = 0
     shards: int = 1
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields."""
-        return asdict(self)
-
 
 TASK = TypeAdapter(ActorTask)
 
@@ -94,7 +90,7 @@ class Event:
     peer: Peer | None = None
     rounds: int = 0
     error: str = ""
-    text: str = field(default="")
+    text: str = ""
 
 
 EVENT = TypeAdapter(Event)

@@ -131,21 +131,14 @@ def train_by_actors(
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
-    label = outcomes[plan.facts.label_party]
-    ratios = [outcome.leakage.ratio for outcome in outcomes.values()]
+    label = plan.facts.label_party
     return TrainingResult(
         plan=plan,
         outcomes=outcomes,
-        scores=label.scores,
-        rounds=label.rounds,
         ledgers=ledgers,
-        views={},
-        label_guard_ratio=max(ratios) if plan.learns.gradients else None,
         wall_s=time.perf_counter() - started,
-        test_labels=taken.test_labels,
         data=taken,
-        rounds_before=label.rounds - len(ledgers[plan.facts.label_party].snapshots),
-        dropped=taken.dropped,
+        rounds_before=outcomes[label].rounds - len(ledgers[label].snapshots),
     )
 
 

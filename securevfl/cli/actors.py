@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
-RESTARTS = 3
-
 
 @dataclass(frozen=True)
 class Actors:
@@ -99,7 +97,7 @@ class Actors:
         """Train a job by actors, see `train_by_actors`."""
         import platformdirs
 
-        from securevfl.actors.training import Places, Supervision, train_by_actors
+        from securevfl.actors.training import RESTARTS, Places, Supervision, train_by_actors
 
         actors = len(dataset.parties) * self.row_shards
         with self._host() as host:

@@ -133,7 +133,9 @@ def convert(
         bool, typer.Option(help="Keep LIBSVM's labels, or leave them out at a feature party.")
     ] = True,
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out.")] = None,
-    columns: Annotated[int | None, typer.Option(help="P, where indices may end before.")] = None,
+    columns: Annotated[
+        int | None, typer.Option(min=1, help="P, where indices may end before.")
+    ] = None,
     first_index: Annotated[
         int | None, typer.Option(min=0, max=1, help="Whether indices count from 0 or 1.")
     ] = None,

@@ -91,4 +91,5 @@ def _parsed(path: Path, lines: list[str], first: int, *, labels: bool, ids: bool
         comments.to_list() if ids else None,
         *in_order(where, number, lengths, indices.to_numpy(), values.to_numpy()),
         numbers.to_numpy() if labels else None,
+        smallest=int(indices.min()) if len(indices) else None,  # type: ignore[arg-type]
     )

@@ -24,6 +24,7 @@ from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.shown import Shown
 from securevfl.sparse import SparseRows
+from securevfl.sparse_tables import first_not_ascending
 
 FORMAT = 1
 NARROW = 1 << 16
@@ -78,7 +79,8 @@ class Header:
     @property
     def line(self) -> str:
         """What a reader may want to check."""
-        names = self.column_names
+        last = self.first + self.columns - 1
+        names = self.names or (f"x{self.first}", f"x{last}")  # there may be 2^32 of them
         values = "all 1" if self.values is None else f"as {self.values}"
         told = f"{self.rows} rows, {self.columns} columns {names[0]} to {names[-1]}"
         labels = {None: "no labels", "numbers": "labels", "names": f"{len(self.classes)} classes"}
@@ -274,18 +276,3 @@ def give_back(mapped: NDArray[Any]) -> None:
     """Count the pages of a map as this process's no more, until they are read again."""
     if isinstance(mapped.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         mapped.base.madvise(mmap.MADV_DONTNEED)
-
-
-def first_not_ascending(indices: NDArray[Any], pointers: NDArray[np.int64]) -> int | None:
-    """The first row whose column numbers do not ascend, each once; None where all do.
-
-    Args:
-        indices: shape (entries,).
-        pointers: shape (rows + 1,), from 0 to their number.
-    """
-    falls = indices[1:] <= indices[:-1]
-    starts = pointers[1:-1]
-    falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False
-    if not falls.any():
-        return None
-    return int(np.searchsorted(pointers, int(falls.argmax()), side="right") - 1)

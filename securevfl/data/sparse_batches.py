@@ -20,6 +20,7 @@ class SparseBatch:
         values: of the entries; None where all are 1.
         labels: numbers, or text; None where none are asked for.
         names: of the columns, where they have names.
+        smallest: of the indices, those of entries of 0 among them; None without entries.
     """
 
     ids: list[str] | None
@@ -28,6 +29,7 @@ class SparseBatch:
     values: FloatArray | None
     labels: FloatArray | list[str] | None
     names: tuple[str, ...] | None = None
+    smallest: int | None = None
 
 
 def in_order(

@@ -185,8 +185,13 @@ def _from_lists(
             numbers_of = _entries(where, frame[other])
             _require_exact(where, numbers_of)
             values = numbers_of.cast(pl.Float64).to_numpy()
-    entries = in_order(f"{where}, row", numbers, lengths, indices.cast(pl.Int64).to_numpy(), values)
-    return SparseBatch(_ids(where, frame, columns, first), *entries, _labels(where, frame, columns))
+    places = indices.cast(pl.Int64).to_numpy()
+    return SparseBatch(
+        _ids(where, frame, columns, first),
+        *in_order(f"{where}, row", numbers, lengths, places, values),
+        _labels(where, frame, columns),
+        smallest=int(places.min()) if len(places) else None,
+    )
 
 
 def _require_exact(where: str, column: "pl.Series") -> None:

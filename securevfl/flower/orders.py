@@ -1,7 +1,7 @@
 """What the strategy tells a client beside the model: which round, who it is, what it uploads."""
 
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import asdict, astuple, dataclass
+from itertools import chain, pairwise
 from typing import Self
 
 import numpy as np
@@ -49,8 +49,11 @@ class Orders:
         if record.keys() != cls.__dataclass_fields__.keys():
             raise MalformedMessage(f"orders hold {', '.join(record)}")
         orders = cls(**record)  # type: ignore[arg-type]  # checked next
-        whole = (orders.round_index, orders.client, orders.block, orders.counted)
-        if not all(isinstance(each, int) for each in (*whole, *orders.own, *orders.shared)):
+        whole, runs = astuple(orders)[:4], (orders.own, orders.shared)
+        if not (
+            all(isinstance(each, list) for each in runs)
+            and all(isinstance(each, int) for each in chain(whole, *runs))
+        ):
             raise MalformedMessage("orders hold other things than whole numbers")
         return orders
 

@@ -4,12 +4,13 @@ The module's parameters become views into one tensor, and so do their gradients:
 weights is one copy, and a gradient needs no walk over the module. Clients share one module.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from securevfl.arrays import IntArray, RealArray
@@ -17,6 +18,7 @@ from securevfl.errors import ConfigError
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Mean loss of predictions (S, C) and targets (S,)."""
+Rows = ArrayLike | torch.Tensor
 SCORED_ROWS = 1024
 
 
@@ -71,8 +73,18 @@ class FlatModule:
         return self._flat.cpu().numpy().copy()
 
     def load(self, weights: RealArray) -> None:
-        """Go to weights of shape (p,)."""
-        np.copyto(self._given.numpy(), weights, casting="no")
+        """Go to weights of shape (p,).
+
+        Raises:
+            ConfigError: of another shape or dtype.
+        """
+        given = self._given.numpy()
+        if (weights.shape, weights.dtype) != (given.shape, given.dtype):
+            raise ConfigError(
+                f"weights of {weights.dtype} {weights.shape}: the module has {given.dtype} "
+                f"{given.shape}"
+            )
+        np.copyto(given, weights)
         if self._given is not self._flat:
             self._flat.copy_(self._given)
 
@@ -92,35 +104,35 @@ class FlatModule:
         found: RealArray = self._gradient.cpu().numpy()
         return found
 
-    def predict(self, weights: RealArray, inputs: NDArray[Any]) -> RealArray:
+    def predict(self, weights: RealArray, inputs: Rows) -> RealArray:
         """Predictions of rows, shape (N, C)."""
         self.load(weights)
         with torch.no_grad():
-            pieces = torch.split(torch.tensor(inputs), SCORED_ROWS)
+            pieces = torch.split(torch.tensor(_array(inputs)), SCORED_ROWS)
             scores = [self.module(piece.to(self.device)).cpu().numpy() for piece in pieces]
         return np.concatenate(scores)
 
-    def accuracy(self, weights: RealArray, inputs: NDArray[Any], labels: IntArray) -> float:
+    def accuracy(self, weights: RealArray, inputs: Rows, labels: Rows) -> float:
         """How often the largest score is the label's."""
-        return float(np.mean(self.predict(weights, inputs).argmax(axis=1) == labels))
+        return float(np.mean(self.predict(weights, inputs).argmax(axis=1) == _array(labels)))
 
 
 class ModuleProblem:
-    """A client's rows under a module; fills `protocols.horizontal.problem.ClientProblem`.
+    """A client's rows under a module; fills `protocols.horizontal.problem.JudgedProblem`.
 
     Args:
         module: shared by all clients.
-        inputs: shape (N, ...), of the module's dtype.
+        inputs: shape (N, ...), of the module's dtype, or of integers, as an embedding takes them.
         targets: shape (N,).
 
     Raises:
         ConfigError: no rows, other lengths or another dtype, inputs that are not finite, inputs or
-            targets that module and loss do not take, or a module that draws numbers, as dropout
-            does.
+            targets that module and loss do not take, a loss that is no mean, or a module that draws
+            numbers, as dropout does, or looks at other rows, as batch normalization does.
     """
 
-    def __init__(self, module: FlatModule, inputs: NDArray[Any], targets: NDArray[Any]) -> None:
-        inputs, targets = np.asarray(inputs), np.asarray(targets)
+    def __init__(self, module: FlatModule, inputs: Rows, targets: Rows) -> None:
+        inputs, targets = _array(inputs), _array(targets)
         if not len(inputs) == len(targets) > 0:
             raise ConfigError(
                 f"{len(inputs)} rows, {len(targets)} targets: expected as many of each"
@@ -128,21 +140,50 @@ class ModuleProblem:
         self._module = module
         self._inputs = torch.tensor(inputs, device=module.device)
         self._targets = torch.tensor(targets, device=module.device)
-        if self._inputs.dtype != module.dtype:
+        if self._inputs.is_floating_point() and self._inputs.dtype != module.dtype:
             raise ConfigError(f"inputs of {inputs.dtype}: the module is of {module.dtype}")
         if not torch.isfinite(self._inputs).all():
             raise ConfigError("inputs that are not finite: fill gaps, or leave those rows out")
         devices = [module.device] if module.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.no_grad():
+        with torch.random.fork_rng(devices), warnings.catch_warnings():
+            # A loss that stretches targets over predictions only warns.
+            warnings.filterwarnings("error", message="Using a target size")
             before = module.chance()
             try:
-                one = module.module(self._inputs[:1])
-                module.loss(one.expand(len(targets), *one.shape[1:]), self._targets)
-            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                self._require_fitting()
+            except (IndexError, RuntimeError, TypeError, ValueError, UserWarning) as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(f"module and loss do not take these rows: {reason}") from error
             if not torch.equal(before, module.chance()):
                 raise ConfigError("the module's predictions depend on chance: leave out dropout")
+            self._require_apart()
+
+    def _require_fitting(self) -> None:
+        module, targets = self._module, self._targets
+        with torch.no_grad():
+            one = module.module(self._inputs[:1])
+            module.loss(one.expand(len(targets), *one.shape[1:]), targets)
+            losses = [
+                module.loss(
+                    one.expand(rows, *one.shape[1:]), targets[:1].expand(rows, *targets.shape[1:])
+                )
+                for rows in (1, 2)
+            ]
+        module.gradient(module.weights(), self._inputs[:1], targets[:1])
+        if losses[1].numel() > 1 or not torch.allclose(*losses, rtol=1e-3, equal_nan=True):
+            raise ValueError("the loss of two equal rows is not that of one, as a mean's is")
+
+    def _require_apart(self) -> None:
+        """Refuse predictions of a row that change with the row beside it."""
+        with torch.no_grad():
+            first, last = self._inputs[:1], self._inputs[-1:]
+            apart = torch.cat([self._module.module(each) for each in (first, last)])
+            beside = self._module.module(torch.cat([first, last]))
+        if not torch.allclose(apart, beside, rtol=1e-3, atol=1e-3 * float(apart.abs().max())):
+            raise ConfigError(
+                "the module's predictions of a row depend on the rows beside it, as with batch "
+                "normalization: use group normalization"
+            )
 
     @property
     def rows(self) -> int:
@@ -151,13 +192,28 @@ class ModuleProblem:
 
     def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
         """The mean loss's gradient over these rows, shape (p,); the next call overwrites it."""
+        return self._module.gradient(weights, *self._chosen(rows))
+
+    def loss(self, weights: RealArray, rows: IntArray) -> float:
+        """The mean loss of these rows."""
+        inputs, targets = self._chosen(rows)
+        self._module.load(weights)
+        with torch.no_grad():
+            return float(self._module.loss(self._module.module(inputs), targets))
+
+    def labels(self, rows: IntArray) -> IntArray | None:
+        """Classes of these rows, where the loss is their cross entropy."""
+        chosen = self._targets.cpu().numpy()[rows]
+        classes = self._module.loss is nn.functional.cross_entropy and chosen.ndim == 1
+        return chosen if classes and chosen.min() >= 0 else None  # below 0: not to be learned from
+
+    def _chosen(self, rows: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.from_numpy(rows).to(self._module.device)
-        inputs, targets = self._inputs[chosen], self._targets[chosen]
-        return self._module.gradient(weights, inputs, targets)
+        return self._inputs[chosen], self._targets[chosen]
 
 
 def module_problems(
-    module: FlatModule, clients: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+    module: FlatModule, clients: Sequence[tuple[Rows, Rows]]
 ) -> list[ModuleProblem]:
     """The problems of clients that hold (inputs, targets) each.
 
@@ -165,3 +221,7 @@ def module_problems(
         ConfigError: as `ModuleProblem`.
     """
     return [ModuleProblem(module, inputs, targets) for inputs, targets in clients]
+
+
+def _array(values: Rows) -> NDArray[Any]:
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)

@@ -15,7 +15,7 @@ from sklearn.datasets import dump_svmlight_file
 from securevfl.arrays import FloatArray
 from securevfl.data import libsvm_batches, table_batches
 from securevfl.data.converting import Conversion, convert
-from securevfl.data.shards import Shard, open_shard
+from securevfl.data.shards import Header, Shard, open_shard
 from securevfl.errors import ConfigError, DataError
 
 NUMBERS = st.sampled_from([0.0, 0.0, 1.0, 1.0, 0.1, -2.5, 1e300])
@@ -95,6 +95,22 @@ def test_lists_of_indices_and_their_values(tmp_path: Path) -> None:
     assert shard.ids == ("7", "8", "9")
 
 
+def test_an_entry_of_0_in_a_list_says_where_columns_count_from(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"id": [7], "at": [[0, 1]], "is": [[0.0, 2.0]]})
+    frame.write_parquet(tmp_path / "t.parquet")
+    convert([tmp_path / "t.parquet"], tmp_path / "shard", Conversion())
+    assert open_shard(tmp_path / "shard").header.column_names == ("x0", "x1")
+
+
+def test_columns_without_end_have_no_names_made_for_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.svm").write_text(f"0 {2**32 - 1}:1 0:1\n")
+    monkeypatch.setattr(Header, "column_names", property(lambda _header: pytest.fail("2^32")))
+    header = convert([tmp_path / "a.svm"], tmp_path / "shard", Conversion())
+    assert f"{2**32} columns x0 to x{2**32 - 1}," in header.line
+
+
 def test_parts_of_files_come_one_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +152,7 @@ CORNERS: dict[str, tuple[str, Conversion, list[list[float]], list[float] | None,
     ),
     "unsorted": ("0 4:4 1:1 3:3", Conversion(), [[1, 0, 3, 4]], [0], ["1"]),
     "from 0": ("0 0:1 2:1", Conversion(), [[1, 0, 1]], [0], ["1"]),
+    "from 0, by an entry of 0": ("0 0:0 1:3", Conversion(), [[0, 3]], [0], ["1"]),
     "from 0, as said": ("0 2:1", Conversion(first_index=0), [[0, 0, 1]], [0], ["1"]),
     "no labels": ("0 1:1", Conversion(labels=False), [[1]], None, ["1"]),
     "more columns": ("0 1:1", Conversion(columns=3), [[1, 0, 0]], [0], ["1"]),
@@ -222,7 +239,25 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
         Conversion(id_column="id", row_numbers=True),
         "give one of them",
     ),
-    "first of CSV": ("a.csv", "id,v\n1,2\n", Conversion(first_index=1), "columns of CSV have"),
+    "id and numbers of LIBSVM": (
+        "a.svm",
+        "0 1:1 # a\n",
+        Conversion(id_column="#", row_numbers=True),
+        "give one of them",
+    ),
+    "labels and none": (
+        "a.csv",
+        "id,y,v\n1,0,2\n",
+        Conversion(label_column="y", labels=False),
+        "give one of them",
+    ),
+    "first of CSV": ("a.csv", "id,v\n1,2\n", Conversion(first_index=1), "a.csv have names"),
+    "first of wide Parquet": (
+        "a.parquet",
+        parquet(id=["a"], v=[1.0]),
+        Conversion(first_index=0),
+        "a.parquet have names",
+    ),
     "text in CSV": ("a.csv", "id,v\n1,2\n2,x\n", Conversion(), "'v' is String, expected numbers"),
     "a gap in CSV": ("a.csv", "id,u,v\n1,2,3\n2,,4\n", Conversion(), "row 2: no value in column"),
     "NaN in Parquet": (
