@@ -290,8 +290,14 @@ result scale-lr 400 bench fdml-scale --shards results/planted-5000000 --epochs 2
 result scale-law 300 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
     --batches-a-message 1,1 --no-alone --processes \
     --shards results/planted-111112,results/planted-333334,results/planted-1111112,results/planted-5000000
-result scale-nn 600 bench fdml-scale --model nn --shards results/planted-333334 --epochs 2 \
-    --learning-rate 10 --no-alone --batch-size 1000 --batches-a-message 1
+# And `--rows 333334 --columns COLUMNS --seed 17 --to results/planted-COLUMNS-columns`
+result scale-columns 300 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
+    --batches-a-message 1,1 --no-alone --processes \
+    --shards results/planted-870-columns,results/planted-2900-columns,results/planted-8700-columns,results/planted-26100-columns,results/planted-87000-columns
+result scale-nn 600 bench fdml-scale --model nn --shards results/planted-333334 --epochs 4 \
+    --standardize --learning-rate 1 --no-alone --batch-size 1000 --batches-a-message 1
+result scale-phases 120 bench fdml-scale --shards results/planted-1111112 --learning-rate 30 \
+    --no-alone --batch-size 10000,1000 --batches-a-message 1,1 --profile
 
 # docs/results/fdml.md
 result staleness 300 bench staleness --label-party second

@@ -202,5 +202,7 @@ def _loaded(
 ) -> OwnData[Matrix]:
     if not _has_shards(sources):
         return load_party(source, read_aligned(work / ALIGNED))
-    regression, test = plan.job.job.loss == "squared", _read(work)[1][TEST_DIGESTS]
+    with safe_open(work / FACTS, "numpy") as file:
+        test = file.get_tensor(TEST_DIGESTS)
+    regression = plan.job.job.loss == "squared"
     return load_own(source, plan.facts.row_digests, test, regression=regression)

@@ -20,6 +20,7 @@ import numpy as np
 
 from securevfl.benchmarks.fdml import timed_rounds
 from securevfl.benchmarks.fdml_processes import timed_processes
+from securevfl.benchmarks.fdml_profile import profiled
 from securevfl.benchmarks.in_one_place import InOnePlace, one_table, train_in_one_place
 from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
 from securevfl.benchmarks.progress import Report, silent
@@ -116,6 +117,7 @@ def _rows(
             "ratio_to_one_place": None,
             "virtual_ratio": None,
             "processes_ratio": None,
+            "phases_s": None,
         }
 
     what = f"{settings.model}, {rows} rows, S = {size}"
@@ -150,6 +152,9 @@ def _rows(
             "processes_ratio": apart.seconds / one.training_s,
             "process_peak_bytes": apart.peak_bytes,
         }
+    if settings.profile:
+        report(f"{what}, fdml by phase")
+        of_fdml["phases_s"] = profiled(job, dataset)
     yield of_fdml
 
 
@@ -178,7 +183,7 @@ def job_at_scale(settings: ScaleSettings, size: int, several: int, rows: int) ->
             "l2": 0.0,
             "sampling": "shuffle",
             "seed": settings.seed,
-            "standardize": False,
+            "standardize": settings.standardize,
             **model,
         },
         network=settings.network,

@@ -12,7 +12,7 @@ from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.reporting import keep, measured, say, show
 from securevfl.reports import tables
-from securevfl.reports.scale import RATIOS, SCALE, SCALE_NOTES, laws, of_fdml
+from securevfl.reports.scale import PHASES, RATIOS, SCALE, SCALE_NOTES, laws, of_fdml, phases_of
 
 fdml_bench = typer.Typer()
 
@@ -77,4 +77,6 @@ def fdml_scale(settings: ScaleSettings, output: options.Page) -> None:
     title = f"{dataset}, {settings.model}, {settings.epochs} epochs, {typed(settings.network)}"
     show(output, SCALE, rows, title)
     show(output, RATIOS, [row for row in rows if row["training"] == "fdml"], "fdml, to one place")
+    if phases := phases_of(rows):
+        show(output, PHASES, phases, "fdml by phase, under a profiler; CPU of all parties")
     say(output, *SCALE_NOTES, *laws(rows))

@@ -183,6 +183,7 @@ def make(
     to: Annotated[Path, typer.Option(help="The folder to write.")],
     rows: Annotated[int, typer.Option(help="In all; a tenth is held out.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    columns: Annotated[int, typer.Option(help="Of all parties, by their parts.")] = 8700,
     force: Force = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -201,7 +202,12 @@ def make(
     with Progress(console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(name, total=rows)
         make_planted_sparse(
-            to, rows, seed, force=force, progress=lambda done: bar.update(task, completed=done)
+            to,
+            rows,
+            seed,
+            columns=columns,
+            force=force,
+            progress=lambda done: bar.update(task, completed=done),
         )
     if not quiet:
         sys.stdout.write(f"{to / 'job.toml'}\n")

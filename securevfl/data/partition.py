@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from securevfl.errors import ConfigError
 KEPT_EPOCHS = 8
 
 Digests = NDArray[np.uint64]
+RowNumbers = NDArray[np.unsignedinteger[Any]]
 
 
 def fixed_partition(row_digests: Digests, batch_size: int) -> list[NDArray[np.int64]]:
@@ -74,27 +75,24 @@ class BatchSchedule:
     batch_size: int
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
-    _batches: list[NDArray[np.int64]] = field(init=False, repr=False)
-    _epochs: dict[int, list[NDArray[np.int64]]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _epochs: dict[int, list[RowNumbers]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.sampling not in ("partition", "shuffle"):
             raise ConfigError(f"sampling: {self.sampling!r}, expected 'partition' or 'shuffle'")
-        self._batches = fixed_partition(self.row_digests, self.batch_size)
+        _check_sizes(self.rows, self.batch_size)
 
     @cached_property
     def batches(self) -> int:
         """How many batches there are, about floor(N / S)."""
         if self.sampling == "shuffle":
             return self.rows // self.batch_size
-        return len(self._batches)
+        return len(self.fixed)
 
-    @property
+    @cached_property
     def fixed(self) -> Sequence[NDArray[np.int64]]:
         """The batches of the fixed partition, by key."""
-        return self._batches
+        return fixed_partition(self.row_digests, self.batch_size)
 
     @property
     def rows(self) -> int:
@@ -106,7 +104,7 @@ class BatchSchedule:
         """The largest S of a batch: the remainder of a shuffle is spread."""
         if self.sampling == "shuffle":
             return -(-self.rows // self.batches)
-        return max(map(len, self._batches))
+        return max(map(len, self.fixed))
 
     @cached_property
     def repeats(self) -> bool:
@@ -120,13 +118,15 @@ class BatchSchedule:
             ConfigError: A negative round.
         """
         if self.repeats or round_number < 0:
-            return self._batches[self.batch_key(round_number)]
+            return self.fixed[self.batch_key(round_number)]
         epoch, index = divmod(round_number, self.batches)
         if epoch not in self._epochs:
             if len(self._epochs) == KEPT_EPOCHS:  # parties need not be in the same one
                 self._epochs.pop(min(self._epochs))
             self._epochs[epoch] = self._shuffled(epoch)
-        return self._epochs[epoch][index]
+        rows = self._epochs[epoch][index].astype(np.int64)
+        rows.setflags(write=False)
+        return rows
 
     def batch_key(self, round_number: int) -> int:
         """What tells distinct batches apart: the batch's index, or the round where none repeats.
@@ -145,12 +145,16 @@ class BatchSchedule:
     def _fingerprint(self) -> str:
         return rows_fingerprint(self.row_digests)
 
-    def _shuffled(self, epoch: int) -> list[NDArray[np.int64]]:
+    def _shuffled(self, epoch: int) -> list[RowNumbers]:
         """All rows, in floor(N / S) batches whose sizes differ by at most one."""
         seed = f"shuffle|{self._fingerprint}|{self.batch_size}|{self.seed}|{epoch}"
         order = np.argsort(_generator(seed).random_raw(self.rows), kind="stable")
-        parts = np.array_split(order.astype(np.int64), self.rows // self.batch_size)
-        return [_frozen(part) for part in parts]
+        # Of millions of rows an epoch's order is much of what a party holds.
+        order = order.astype(np.min_scalar_type(self.rows))
+        parts = np.array_split(order, self.rows // self.batch_size)
+        for part in parts:
+            part.sort()
+        return parts
 
 
 def _frozen(batch: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ it are the first rows of more.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +57,23 @@ PARTIES = (
     PlantedParty("safety", 700, 0.08, 0.30, 0.06),
 )
 """The label party first."""
+COLUMNS = sum(party.columns for party in PARTIES)
+FEWEST_COLUMNS, MOST_COLUMNS = COLUMNS // 10, 1 << 31
+
+
+def parties_of(columns: int) -> tuple[PlantedParty, ...]:
+    """The parties with so many columns in all, each with its part of them.
+
+    Raises:
+        ConfigError: fewer than a row's ones can be drawn from, or more than can be numbered.
+    """
+    if not FEWEST_COLUMNS <= columns <= MOST_COLUMNS:
+        raise ConfigError(f"columns = {columns}, expected {FEWEST_COLUMNS} to {MOST_COLUMNS}")
+    others = [
+        replace(each, columns=round(each.columns * columns / COLUMNS)) for each in PARTIES[1:]
+    ]
+    left = columns - sum(each.columns for each in others)
+    return replace(PARTIES[0], columns=left), *others
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +87,16 @@ class Columns:
 class PlantedSet:
     """The set of a seed."""
 
-    def __init__(self, seed: int) -> None:
-        """Draw popularities, weights, and what standardizes the sums."""
-        self._seed = seed
+    def __init__(self, seed: int, columns: int = COLUMNS) -> None:
+        """Draw popularities, weights, and what standardizes the sums.
+
+        Raises:
+            ConfigError: see `parties_of`.
+        """
+        self._seed, self.parties = seed, parties_of(columns)
         self._popularity: list[FloatArray] = []
         self._weights: list[FloatArray] = []
-        for number, party in enumerate(PARTIES):
+        for number, party in enumerate(self.parties):
             rng = np.random.default_rng([seed, _PILOT, number])
             popularity = rng.permutation(1 / (np.arange(1, party.columns + 1) + HEAD))
             popularity /= popularity.sum()
@@ -144,6 +165,7 @@ def make_planted_sparse(
     rows: int,
     seed: int,
     *,
+    columns: int = COLUMNS,
     force: bool = False,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> None:
@@ -153,11 +175,12 @@ def make_planted_sparse(
         folder: of a folder a party, with its shards `train` and `test`, and a job file.
         rows: in all; 5,000,000 is the paper's size.
         seed: of everything.
+        columns: P of all parties; with more, each is rarer.
         force: replace shards that are there.
         progress: told how many rows are done.
 
     Raises:
-        ConfigError: fewer rows than 1000, or a negative seed.
+        ConfigError: fewer rows than 1000, a negative seed, or columns as `parties_of` says.
         DataError: it cannot be written, or is there already.
     """
     if rows < FEWEST_ROWS or seed < 0:
@@ -165,22 +188,23 @@ def make_planted_sparse(
     job = folder / "job.toml"
     if job.exists() and not force:
         raise DataError(f"{job} is there already; --force replaces it")
-    made = PlantedSet(seed)
+    made = PlantedSet(seed, columns)
     with ExitStack() as stack:
         writers = {
             (party.name, split): stack.enter_context(
                 ShardWriter(folder / party.name / split, columns=party.columns, force=force)
             )
-            for party in PARTIES
+            for party in made.parties
             for split in ("train", "test")
         }
         for start, drawn, labels in made.blocks(rows):
             numbers = np.arange(start, start + len(labels))
             for split, chosen in (("train", numbers % 10 != 9), ("test", numbers % 10 == 9)):  # noqa: PLR2004
                 ids = RowIds.of(list(map(str, numbers[chosen].tolist())))
-                for party, columns in zip(PARTIES, drawn, strict=True):
-                    own = _some(columns, chosen)
-                    targets = labels[chosen].astype(np.float64) if party is PARTIES[0] else None
+                for party, each in zip(made.parties, drawn, strict=True):
+                    own = _some(each, chosen)
+                    holds_labels = party is made.parties[0]
+                    targets = labels[chosen].astype(np.float64) if holds_labels else None
                     writers[party.name, split].append(ids, own.lengths, own.indices, None, targets)
             progress(start + len(labels))
     replace_file(job, _JOB.encode(), "job file")

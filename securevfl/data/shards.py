@@ -6,6 +6,7 @@ beyond 65,536 columns) of its CSR rows; `values.npy` (float32 or float64) unless
 `ids.txt`; and `labels.npy` at the label party: float64 as they stand, or int32 numbers of names.
 """
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,6 +154,7 @@ def open_shard(path: Path) -> Shard:
     if header.values is not None:
         values = _mapped(path, "values", np.dtype(header.values), header.ones)
         _require_finite(path, "values", values)
+        give_back(values)
     labels = None
     if header.labels is not None:
         kind = np.dtype(np.float64 if header.labels == "numbers" else np.int32)
@@ -266,3 +268,11 @@ def _check_rows(
         row = first_not_ascending(block, pointers[first : last + 1] - begin)
         if row is not None:
             raise DataError(f"shard {path}: column numbers of row {first + row} do not ascend")
+        give_back(indices)
+    give_back(pointers)
+
+
+def give_back(mapped: NDArray[Any]) -> None:
+    """Count the pages of a map as this process's no more, until they are read again."""
+    if isinstance(mapped.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.base.madvise(mmap.MADV_DONTNEED)

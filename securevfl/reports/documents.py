@@ -27,7 +27,7 @@ from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
-from securevfl.reports.scale import MESSAGES, SCALE_IN_FULL, of_fdml
+from securevfl.reports.scale import MESSAGES, PHASES, SCALE_IN_FULL, of_fdml, phases_of
 from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import (
     COST_LAW,
@@ -218,6 +218,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "crypto-phases": by_columns(*CRYPTO_PHASES),
     "staleness": by_columns(*STALENESS),
     "fdml": by_columns(*FDML),
+    "fdml-phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),
     "fdml-messages": lambda rows: by_columns(*MESSAGES)(of_fdml(rows)),
     "scale": by_columns(*SCALE_IN_FULL),
     "noise": by_columns(*NOISE),

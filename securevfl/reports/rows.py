@@ -267,6 +267,7 @@ class ScaleRow(TypedDict):
     ratio_to_one_place: float | None
     virtual_ratio: float | None
     processes_ratio: float | None
+    phases_s: dict[str, float] | None
 
 
 class CostLawRow(TypedDict):

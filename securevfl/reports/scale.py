@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from statistics import linear_regression
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from securevfl.reports.rows import FdmlRow, ScaleRow
 from securevfl.reports.tables import Column, seconds
@@ -12,6 +12,9 @@ MIB = 1 << 20
 ScaleField = Literal[
     "cpu_s_per_epoch", "virtual_s_per_epoch", "processes_s_per_epoch", "process_peak_bytes"
 ]
+
+Size = Literal["rows", "columns"]
+SIZES: tuple[Size, Size] = ("rows", "columns")
 
 
 def _mib(size: int | None) -> str:
@@ -51,6 +54,46 @@ SCALE_NOTES = (
     "apart: of the wall, each party and the server a process; peak: the largest one's",
     "stored: training rows; peak: the process's memory, mapped files in it",
 )
+
+
+class PhaseRow(TypedDict):
+    """Seconds that an iteration of all parties spends in one phase."""
+
+    rows: int
+    batch_size: int
+    phase: str
+    seconds: float
+    share: float
+
+
+PHASES: tuple[Column[PhaseRow], ...] = (
+    ("rows", lambda row: f"{row['rows']:,}"),
+    ("S", lambda row: f"{row['batch_size']:,}"),
+    ("phase", lambda row: row["phase"]),
+    ("an iteration", lambda row: seconds(row["seconds"])),
+    ("share", lambda row: f"{row['share']:.0%}"),
+)
+
+
+def phases_of(rows: Sequence[ScaleRow]) -> list[PhaseRow]:
+    """Those of every profile, the longest first."""
+    found: list[PhaseRow] = []
+    for row in rows:
+        phases = row["phases_s"] or {}
+        whole = sum(phases.values())
+        for phase, spent in sorted(phases.items(), key=lambda each: -each[1]):
+            found.append(
+                PhaseRow(
+                    rows=row["rows"],
+                    batch_size=row["batch_size"],
+                    phase=phase,
+                    seconds=spent,
+                    share=spent / whole,
+                )
+            )
+    return found
+
+
 LAWS: tuple[tuple[str, ScaleField], ...] = (
     ("CPU", "cpu_s_per_epoch"),
     ("virtual", "virtual_s_per_epoch"),
@@ -59,40 +102,57 @@ LAWS: tuple[tuple[str, ScaleField], ...] = (
 )
 
 
-def exponent(rows: Sequence[ScaleRow], field: ScaleField) -> float | None:
-    """The power of rows that figures grow with, by least squares of logarithms.
+def exponent(rows: Sequence[ScaleRow], field: ScaleField, size: Size = "rows") -> float | None:
+    """The power of rows or columns that figures grow with, by least squares of logarithms.
 
     None of fewer than two sizes.
     """
-    found = [(row["rows"], value) for row in rows if (value := row[field]) is not None]
+    found = [(row[size], value) for row in rows if (value := row[field]) is not None]
     if len({size for size, _ in found}) < 2:  # noqa: PLR2004
         return None
     sizes, values = zip(*((math.log(size), math.log(value)) for size, value in found), strict=True)
     return linear_regression(sizes, values).slope
 
 
-def trainings(rows: Sequence[ScaleRow]) -> dict[str, list[ScaleRow]]:
-    """The rows of each training at each S, by name."""
+def sizes_of(rows: Sequence[ScaleRow]) -> list[Size]:
+    """What sets differ in."""
+    return [size for size in SIZES if len(_all(rows, size)) > 1]
+
+
+def _all(rows: Sequence[ScaleRow], size: Size) -> set[int]:
+    """A set's rows, or the columns of all its parties."""
+    return {row[size] for row in rows if row["training"] == "fdml"}
+
+
+def trainings(rows: Sequence[ScaleRow], size: Size = "rows") -> dict[str, list[ScaleRow]]:
+    """Those of each training at each S that differ in one size alone, by name."""
+    other = SIZES[1 - SIZES.index(size)]
+    several = len(_all(rows, other)) > 1
     named: dict[str, list[ScaleRow]] = {}
     for row in rows:
-        named.setdefault(f"{row['training']}, S = {row['batch_size']:,}", []).append(row)
+        name = f"{row['training']}, S = {row['batch_size']:,}"
+        told = f"{name}, {row[other]:,} {other}" if several else name
+        named.setdefault(told, []).append(row)
     return named
 
 
 def laws(rows: Sequence[ScaleRow]) -> list[str]:
-    """How figures grow with rows, a line a training."""
+    """How figures grow with rows and with columns, a line a training."""
     lines = []
-    for name, own in trainings(rows).items():
-        grown = [(what, exponent(own, field)) for what, field in LAWS]
-        told = ", ".join(f"{what} {power:.2f}" for what, power in grown if power is not None)
-        if told:
-            lines.append(f"{name} grows as rows to the power of: {told}")
+    for size in sizes_of(rows):
+        for name, own in trainings(rows, size).items():
+            grown = [(what, exponent(own, field, size)) for what, field in LAWS]
+            told = ", ".join(f"{what} {power:.2f}" for what, power in grown if power is not None)
+            if told:
+                lines.append(f"{name} grows as {size} to the power of: {told}")
     return lines
 
 
 SCALE_IN_FULL: tuple[Column[ScaleRow], ...] = (
     ("model", lambda row: row["model"]),
-    *SCALE[:2],
+    SCALE[0],
+    ("columns", lambda row: f"{row['columns']:,}"),
+    SCALE[1],
     ("a message", lambda row: str(row["batches_a_message"])),
     *SCALE[2:],
     *RATIOS[2:],

@@ -1,4 +1,4 @@
-"""`bench fdml-scale` as a page: seconds and memory over rows, beside the table."""
+"""`bench fdml-scale` as a page: seconds and memory over rows and columns, beside the table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,26 +12,31 @@ from securevfl.reports.scale import (
     MIB,
     SCALE_IN_FULL,
     SCALE_NOTES,
+    SIZES,
     ScaleField,
+    Size,
     laws,
+    sizes_of,
     trainings,
 )
 
 
-def growth(rows: Sequence[ScaleRow], what: str, field: ScaleField) -> dict[str, Any]:
-    """A figure of every training over rows, on logarithmic axes."""
+def growth(
+    rows: Sequence[ScaleRow], what: str, field: ScaleField, size: Size = "rows"
+) -> dict[str, Any]:
+    """A figure of every training over rows or columns, on logarithmic axes."""
     unit = MIB if field.endswith("bytes") else 1
     at = {
-        name: {row["rows"]: value / unit for row in own if (value := row[field]) is not None}
-        for name, own in trainings(rows).items()
+        name: {row[size]: value / unit for row in own if (value := row[field]) is not None}
+        for name, own in trainings(rows, size).items()
     }
-    sizes = sorted({row["rows"] for row in rows})
+    sizes = sorted({row[size] for row in rows})
     return curve(
         what,
-        "rows",
+        size,
         f"{what}, MiB" if unit == MIB else f"{what}, seconds an epoch",
         sizes,
-        {name: [found.get(size) for size in sizes] for name, found in at.items() if found},
+        {name: [found.get(each) for each in sizes] for name, found in at.items() if found},
         log_x=True,
         log_y=True,
     )
@@ -40,7 +45,11 @@ def growth(rows: Sequence[ScaleRow], what: str, field: ScaleField) -> dict[str, 
 def scale_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `bench fdml-scale`, from what its JSON holds."""
     rows: Sequence[ScaleRow] = result["rows"]
-    figures = [(what, growth(rows, what, field)) for what, field in LAWS]
+    figures = [
+        (f"{what} over {size}", growth(rows, what, field, size))
+        for size in sizes_of(rows) or SIZES[:1]
+        for what, field in LAWS
+    ]
     return render(
         "rows.html",
         result=result,

@@ -10,12 +10,14 @@ import pytest
 from pydantic import TypeAdapter, with_config
 
 from securevfl.benchmarks.fdml_processes import timed_processes
+from securevfl.benchmarks.fdml_profile import PHASES, REST
 from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
 from securevfl.benchmarks.scale import job_at_scale, planted_shards
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.errors import ConfigError
 from securevfl.reports import rows
-from securevfl.reports.scale import exponent
+from securevfl.reports.scale import exponent, laws
+from securevfl.reports.scale_page import growth
 from securevfl.sparse import SparseRows
 from securevfl.sparse_tables import check_cells, side_by_side
 from securevfl.training import train
@@ -32,7 +34,7 @@ def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
     capsys.readouterr()
     options = (
         "--shards planted-1000,planted-2000 --batch-size 100 --batches-a-message 2 "
-        "--precision single --epochs 3"
+        "--precision single --epochs 3 --profile"
     )
     files = ("--json", "out.json", "--html", "out.html")
     assert run("bench", "fdml-scale", *options.split(), *files) == 0
@@ -54,6 +56,11 @@ def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
         assert fdml["ratio_to_one_place"] > 0
         assert fdml["stored_bytes"] > one["stored_bytes"]  # pointers three times
         assert 0 < fdml["network_s_per_epoch"] < fdml["virtual_s_per_epoch"]
+        phases = fdml["phases_s"]
+        assert set(phases) == {*PHASES, REST}
+        assert min(phases.values()) >= 0
+        assert phases["made ready for kernels"] > 0
+        assert one["phases_s"] is None
         assert fdml["processes_s_per_epoch"] is fdml["process_peak_bytes"] is None
 
     dataset = planted_shards(Path("planted-1000"))
@@ -73,7 +80,8 @@ def test_parties_that_are_processes_train_the_same_and_say_their_peak() -> None:
         shards=(Path("planted"),), batch_size=(300,), batches_a_message=(1,), alone=False
     )
     dataset = planted_shards(Path("planted"))
-    job = job_at_scale(replace(settings, epochs=2), 300, 1, 900)
+    job = job_at_scale(replace(settings, epochs=2, standardize=True), 300, 1, 900)
+    assert job.job.standardize
     found = timed_processes(job, dataset, Path("planted"))
     assert found.auc == pytest.approx(train(job, dataset).clear_auc, abs=1e-9)
     assert found.seconds > 0
@@ -88,6 +96,23 @@ def test_an_exponent_is_of_rows_and_needs_two_sizes() -> None:
     assert exponent([row, more], "cpu_s_per_epoch") == pytest.approx(1.0)
     assert exponent([row, row], "cpu_s_per_epoch") is None
     assert exponent([row, more], "virtual_s_per_epoch") is None
+
+
+def test_laws_are_of_whatever_sets_differ_in_the_other_size_fixed() -> None:
+    def row(training: str, rows: int, columns: int) -> Any:  # noqa: ANN401
+        figures = {"cpu_s_per_epoch": rows * columns**0.5, "process_peak_bytes": None}
+        sizes = {"rows": rows, "columns": columns, "batch_size": 10}
+        others = dict.fromkeys(("virtual_s_per_epoch", "processes_s_per_epoch"))
+        return {"training": training, **sizes, **figures, **others}
+
+    wider = [row("fdml", 100, columns) for columns in (10, 100, 1000)]
+    assert laws(wider) == ["fdml, S = 10 grows as columns to the power of: CPU 0.50"]
+    assert growth(wider, "CPU", "cpu_s_per_epoch", "columns")["x"] == [10, 100, 1000]
+    longer = [row("fdml", rows, 10) for rows in (1000, 10_000)]
+    assert laws([*wider, *longer]) == [
+        "fdml, S = 10, 10 columns grows as rows to the power of: CPU 1.00",
+        "fdml, S = 10, 100 rows grows as columns to the power of: CPU 0.50",
+    ]
 
 
 def test_values_stand_side_by_side_with_ones_and_kinds_do_not_mix() -> None:

@@ -37,10 +37,14 @@ class ScaleSettings:
         Literal["double", "single"], typer.Option(help="What predictions travel in.")
     ] = "double"
     learning_rate: Annotated[float, typer.Option(help="Falls with the root of rounds.")] = 10.0
+    standardize: Annotated[bool, typer.Option(help="Columns to deviation 1.")] = False
     epochs: shared.Epochs = 1
     alone: Annotated[bool, typer.Option(help="Each party by itself, too.")] = True
     processes: Annotated[
         bool, typer.Option(help="FDML with every party a process, too: the wall's seconds.")
+    ] = False
+    profile: Annotated[
+        bool, typer.Option(help="Where an iteration goes, by phase, in a run of its own.")
     ] = False
     network: shared.Network = shared.LAN
     seed: shared.Seed = 0

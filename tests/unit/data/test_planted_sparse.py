@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.data.planted_sparse import PARTIES, PlantedSet, make_planted_sparse
+from securevfl.data.planted_sparse import PARTIES, PlantedSet, make_planted_sparse, parties_of
 from securevfl.data.shards import open_shard
 from securevfl.errors import ConfigError, DataError
 
@@ -50,6 +50,27 @@ def test_a_seed_fixes_the_rows_whatever_their_number() -> None:
     for part, whole in zip(few, more, strict=True):
         assert np.array_equal(part.indices, whole.indices[: len(part.indices)])
     assert not np.array_equal(few[0].indices[:50], different[0].indices[:50])
+
+
+@pytest.mark.parametrize(
+    ("columns", "own"), [(870, [700, 100, 70]), (87_000, [70_000, 10_000, 7_000])]
+)
+def test_parties_keep_their_parts_of_other_numbers_of_columns(columns: int, own: list[int]) -> None:
+    planted = PlantedSet(5, columns)
+    assert [party.columns for party in planted.parties] == own
+    (_, drawn, labels), *_ = planted.blocks(2000)
+    for each, found in zip(own, drawn, strict=True):
+        assert 0.8 * each < found.indices.max() < each
+    assert np.sum([each.lengths for each in drawn], axis=0).min() >= 45
+    assert 0.1 < labels.mean() < 0.5
+
+
+def test_the_usual_number_changes_nothing_and_no_set_is_too_narrow() -> None:
+    assert parties_of(8700) == PARTIES
+    assert sum(party.columns for party in parties_of(2900)) == 2900
+    for columns in (869, (1 << 31) + 1):
+        with pytest.raises(ConfigError, match="expected 870 to"):
+            parties_of(columns)
 
 
 def test_columns_of_a_row_are_different_and_labels_follow_them() -> None:

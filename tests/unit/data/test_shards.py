@@ -321,3 +321,18 @@ def test_ids_that_are_too_few(tmp_path: Path) -> None:
     (tmp_path / "s" / "ids.txt").write_text("r0\n")
     with pytest.raises(DataError, match="1 ids of 2 rows"):
         _ = open_shard(tmp_path / "s").ids
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no /proc to count pages by")
+def test_pages_that_were_only_checked_are_not_held(tmp_path: Path) -> None:
+    """A process's peak would else be the whole shard beside all that it works with."""
+    write(tmp_path / "shard", [dict.fromkeys(range(400), 0.5)] * 1000, at_once=1000)
+    shard = open_shard(tmp_path / "shard")
+    text = Path("/proc/self/smaps").read_text()
+
+    def held(name: str) -> int:
+        of_map = text[text.index(f"{tmp_path}/shard/{name}.npy") :]
+        return int(of_map.partition("Rss:")[2].split()[0])
+
+    assert [held(name) for name in ("values", "indices")] == [0, 0]
+    assert shard.rows[-1:].toarray().sum() == 200.0
