@@ -1,4 +1,4 @@
-"""Quadratics on Flower: `python -m tests.flower_app FILE` runs them on its simulation engine.
+"""Quadratics on Flower's simulation engine: `python -m tests.flower_app FILE M ROUNDS METHOD…`.
 
 Every method is a federation of its own, one after the other in one run. FILE gets θ after every
 round by method, and whose problem each client number has.
@@ -121,10 +121,10 @@ def server(methods: Sequence[str], clients: int, rounds: int, file: str) -> Serv
 if __name__ == "__main__":
     from flwr.simulation import run_simulation
 
-    three, clients, rounds = ("fedavg", "fedbcgd", "fedbcgd+"), 6, 10
+    clients, rounds, methods = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
     run_simulation(
-        server(three, clients, rounds, sys.argv[1]),
-        client(three, clients, rounds),
+        server(methods, clients, rounds, sys.argv[1]),
+        client(methods, clients, rounds),
         num_supernodes=clients,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

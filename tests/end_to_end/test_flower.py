@@ -42,8 +42,6 @@ serverapp = "quadratics:server_app"
 clientapp = "quadratics:client_app"
 """
 
-pytestmark = pytest.mark.slow
-
 
 def require_same(file: Path, methods: tuple[str, ...], clients: int, rounds: int) -> None:
     """θ after every round, of Flower and of our own simulation."""
@@ -79,14 +77,24 @@ def place(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_flowers_simulation_trains_as_ours_does(place: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("methods", "clients", "rounds"),
+    [
+        (("fedbcgd+",), 2, 1),
+        pytest.param(("fedavg", "fedbcgd", "fedbcgd+"), 6, 10, marks=pytest.mark.slow),
+    ],
+)
+def test_flowers_simulation_trains_as_ours_does(
+    methods: tuple[str, ...], clients: int, rounds: int, place: dict[str, str], tmp_path: Path
+) -> None:
     file = tmp_path / "found.npz"
-    command = [sys.executable, "-m", "tests.flower_app", str(file)]
+    said = [str(each) for each in (file, clients, rounds, *methods)]
+    command = [sys.executable, "-m", "tests.flower_app", *said]
     done = subprocess.run(  # noqa: S603
         command, env=place, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    require_same(file, ("fedavg", "fedbcgd", "fedbcgd+"), 6, 10)
+    require_same(file, methods, clients, rounds)
 
 
 def free_port() -> int:
@@ -149,6 +157,7 @@ def superlink(place: dict[str, str], tmp_path: Path) -> Iterator[None]:
             process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("superlink")
 def test_flowers_deployment_trains_as_ours_does(place: dict[str, str], tmp_path: Path) -> None:
     app, file = tmp_path / "app", tmp_path / "found.npz"

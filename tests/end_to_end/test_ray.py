@@ -39,6 +39,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
 
 
 @needs_ray
+@pytest.mark.usefixtures("clean_place")
+def test_a_small_job_runs_on_a_cluster_of_its_own() -> None:
+    """The slow tests look closer."""
+    text = "[job]\ndataset = 'breast_cancer'\nrounds = 3\n[output]\ndirectory = '{}'\n"
+    for where in ("here", "there"):
+        Path(f"{where}.toml").write_text(text.format(where), encoding="utf-8")
+    assert run("train", "here.toml", "--quiet") == 0
+    command = [sys.executable, "-m", "securevfl", "train", "there.toml", "--ray", "local"]
+    subprocess.run([*command, "--quiet"], check=True, timeout=300)  # noqa: S603
+    for name in ("party1.safetensors", "party2.safetensors"):
+        assert Path("there", name).read_bytes() == Path("here", name).read_bytes()
+
+
+@needs_ray
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "victim", "text"),
