@@ -195,6 +195,8 @@ def _make_private(work: Path) -> None:
 def _tasks(
     plan: Plan, places: Places, sockets: Path, threads: int, resume_rounds: int | None
 ) -> dict[str, ActorTask]:
+    for left in sockets.iterdir():  # of actors that were killed as they listened
+        left.unlink()
     pads = () if places.pads is None else _pad_folders(places.pads)
     job = plan.job.model_dump(mode="json", exclude_unset=True)
     return {
