@@ -325,6 +325,7 @@ def test_a_port_that_is_taken(capsys: Capture) -> None:
         (("--listen", "127.0.0.1:0"), "--listen is for parties that are --processes"),
         (("--restarts", "1"), "--restarts are of parties that are --processes"),
         (("--processes", "--listen", "here"), "'here': expected HOST:PORT"),
+        (("--processes", "--listen", "127.0.0.1:65535"), "have port 65536, at most 65535"),
         (("--row-shards", "2"), "--row-shards are for parties that are --processes"),
         (("--processes", "--row-shards", "2", "--resume"), "such a job keeps no state"),
         (("--processes", "--row-shards", "2"), "--row-shards: exchange 'ckks'"),
