@@ -302,16 +302,15 @@ horizontal() {
     shift 2
     result "horizontal-$name" "$seconds" bench horizontal "$@"
 }
-# Seconds are estimates, a little over an hour together on two idle cores.
-methods=fedavg,fedavgm,fedadam,scaffold,feddc,top-k,fedpaq
-methods=$methods,fedbcgd,fedbcgd+,fedbcgd:qsgd,fedbcgd+:qsgd
+# Seconds are estimates, an hour together on two idle cores.
+methods=fedavg,fedavgm,fedadam,scaffold,feddc,fedbcgd,fedbcgd+
+coded=top-k,fedpaq,fedbcgd:qsgd,fedbcgd+:qsgd
 changes=fedbcgd:freezing,fedbcgd:unshared,fedbcgd:no-momentum
-horizontal cifar10-0.6 1400 --images cifar10 --dirichlet 0.6 \
-    --method "$methods,$changes"
-horizontal cifar10-0.1 1100 --images cifar10 --dirichlet 0.1
+horizontal cifar10-0.6 1800 --images cifar10 --dirichlet 0.6 --method "$methods,$coded,$changes"
+horizontal cifar10-0.1 950 --images cifar10 --dirichlet 0.1 --method "$methods"
 for mix in 0.6 0.1; do
-    horizontal "mnist-$mix" 300 --images mnist --dirichlet "$mix" --max-rounds 60 \
-        --tuning-rounds 20
+    horizontal "mnist-$mix" 250 --images mnist --dirichlet "$mix" --method "$methods,fedbcgd:qsgd" \
+        --max-rounds 60 --tuning-rounds 40
 done
-horizontal blocks 350 --images cifar10 --dirichlet 0.6 --method fedavg,fedbcgd --blocks 2,10
+horizontal blocks 300 --images cifar10 --dirichlet 0.6 --method fedbcgd --blocks 2,10
 horizontal layers 150 --images cifar10 --dirichlet 0.6 --method fedbcgd --cut layers

@@ -13,9 +13,12 @@ Server and clients run in this process, over the project's own channel and in vi
 learns what: `HorizontalResult.learns`.
 """
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import ArrayLike
 from typing_extensions import override
 
 from securevfl.arrays import RealArray
@@ -24,24 +27,30 @@ from securevfl.protocols.horizontal.accounting import Round, Spent, spent, spent
 from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.handing import Masked, Sealed
+from securevfl.protocols.horizontal.judging import loss_change, losses
 from securevfl.protocols.horizontal.methods import Method, method_named
-from securevfl.protocols.horizontal.problem import ClientProblem
+from securevfl.protocols.horizontal.problem import ClientProblem, JudgedProblem
 from securevfl.protocols.horizontal.programs import Score, Scoring
 from securevfl.protocols.horizontal.settings import Settings
 from securevfl.protocols.horizontal.simulation import World, simulate_federation
 from securevfl.protocols.horizontal.uploads import Coding, Plain
 from securevfl.runtime.line import PRESETS, Line
 from securevfl.shown import Shown
+from securevfl.verdict import Warned
 
 __all__ = [
     "Blocks",
     "ClientProblem",
     "HorizontalResult",
+    "JudgedProblem",
     "Masked",
     "Method",
     "method_named",
     "train_horizontal",
 ]
+
+WORSE = 1.01
+"""Times the loss at the start: a model that was good before may get so much worse by chance."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,12 +62,16 @@ class HorizontalResult(Shown):
         rounds: what each round cost and came to.
         federation: method, settings and blocks.
         learns: who learns what, by role.
+        warnings: whether the model is of no use, or worse than at the start, by the rows that
+            clients train on. A simulation has these; the promise of noisy uploads does not cover
+            what is said here.
     """
 
     weights: RealArray
     rounds: tuple[Round, ...]
     federation: Federation
     learns: Mapping[str, str]
+    warnings: tuple[Warned, ...] = ()
 
     @property
     def spent(self) -> Spent:
@@ -78,6 +91,7 @@ class HorizontalResult(Shown):
             "method": self.federation.method.name,
             "rounds": all_spent.rounds,
             **({"score": f"{scores[-1]:.4g}"} if scores else {}),
+            **{each.kind: "yes" for each in self.warnings},
             "parameters": f"{parameters:,}",
             "uploads as papers count": f"{all_spent.paper_floats / parameters:.4g} models a client",
             "up": f"{all_spent.up_floats / parameters:.4g} models, {all_spent.up_bytes:,} bytes",
@@ -89,7 +103,7 @@ class HorizontalResult(Shown):
 
 def train_horizontal(
     problems: Sequence[ClientProblem],
-    weights: RealArray,
+    weights: ArrayLike,
     blocks: Blocks | None = None,
     method: str | Method = "fedbcgd",
     *,
@@ -109,8 +123,11 @@ def train_horizontal(
 ) -> HorizontalResult:
     """Train with a method of the family, in simulated time.
 
+    Warns where the model is of no use, see `HorizontalResult.warnings`.
+
     Args:
-        problems: of each of the M clients.
+        problems: of each of the M clients; of a `JudgedProblem` a useless model is known for
+            certain.
         weights: θ before the first round, shape (p,), float32 or float64, which is kept.
         blocks: that clients upload under FedBCGD; methods without blocks upload all of θ.
         method: its name, or a description, as `dataclasses.replace(method_named("fedbcgd"),
@@ -130,11 +147,12 @@ def train_horizontal(
         network: the line of every party.
 
     Raises:
-        ConfigError: settings that cannot be, a blockwise method without blocks, a target without a
-            score.
+        ConfigError: weights or settings that cannot be, a blockwise method without blocks, a
+            target without a score.
         PeerError: a client is gone or sent what does not fit.
         TrainingDiverged: weights are no longer finite.
     """
+    start = _vector(weights)
     method = method_named(method) if isinstance(method, str) else method
     if blocks is None and method.blockwise:
         raise ConfigError(f"method {method.name!r} needs blocks")
@@ -151,8 +169,51 @@ def train_horizontal(
         batch_size=batch_size,
         seed=seed,
     )
-    federation = Federation(method, settings, blocks or Blocks.whole(len(weights)))
+    federation = Federation(method, settings, blocks or Blocks.whole(len(start)))
     handing = uploads if isinstance(uploads, Masked) else Sealed(uploads or Plain())
     world = World(network, handing, Scoring(score, score_every, target))
-    ended = simulate_federation(problems, federation, weights, world)
-    return HorizontalResult(ended.state.weights, ended.rounds, federation, handing.learns(method))
+    ended = simulate_federation(problems, federation, start, world)
+    end = ended.state.weights
+    warned = tuple(_warned(problems, start, end))
+    for each in warned:
+        warnings.warn(each.text, UserWarning, stacklevel=2)
+    return HorizontalResult(end, ended.rounds, federation, handing.learns(method), warned)
+
+
+def _vector(weights: ArrayLike) -> RealArray:
+    try:
+        start = np.asarray(weights)
+    except (RuntimeError, TypeError, ValueError) as error:  # ragged, or a tensor that cannot go
+        raise ConfigError(f"weights: expected a vector of float32 or float64: {error}") from error
+    if start.ndim != 1 or start.dtype not in (np.float32, np.float64):
+        raise ConfigError(
+            f"weights of {start.dtype} {start.shape}: expected a vector of float32 or float64"
+        )
+    return start
+
+
+def _warned(
+    problems: Sequence[ClientProblem], start: RealArray, end: RealArray
+) -> Iterator[Warned]:
+    remedy = "Try a smaller learning_rate; fewer epochs; where uploads are noisy, more clients"
+    found = losses(problems, start, end)
+    if found is None:
+        if not loss_change(problems, start, end) <= 0:
+            yield Warned(
+                "went wrong",
+                "training went wrong: by the clients' gradients their mean loss is higher at the "
+                f"end than at the start. {remedy}",
+            )
+    elif found.constant is not None and not found.end < found.constant:
+        yield Warned(
+            "learned nothing",
+            f"the model has learned nothing: the clients' mean training loss is {found.end:.3g} at "
+            f"the end, no lower than the {found.constant:.3g} of a constant prediction. {remedy}; "
+            "where the loss still falls, more rounds",
+        )
+    elif not found.end <= WORSE * found.start:
+        yield Warned(
+            "went wrong",
+            f"training went wrong: the clients' mean training loss is {found.end:.3g} at the end "
+            f"and was {found.start:.3g} at the start. {remedy}",
+        )

@@ -243,16 +243,20 @@ class SparseRows(Shown):
         """
         from scipy.sparse import csr_array  # noqa: PLC0415  # slow to import
 
-        if (self.pointers[1:] < self.pointers[:-1]).any():
+        fits = max(self.nnz, self.columns) <= np.iinfo(np.int32).max
+        kind = np.dtype(np.int32 if fits else np.int64)
+        # Checked is what the kernel gets: a map may have changed before it was copied.
+        pointers, indices = self.pointers.astype(kind), self.indices.astype(kind)
+        ends = int(pointers[0]), int(pointers[-1])
+        if ends != (0, len(indices)) or (pointers[1:] < pointers[:-1]).any():
             raise DataError("sparse rows: pointers descend")
-        if self.nnz and int(self.indices.max()) >= self.columns:
-            raise DataError(
-                f"sparse rows: index {self.indices.max()}, expected 0 to {self.columns - 1}"
-            )
+        if (
+            len(indices)
+            and (largest := int(indices.view(f"u{kind.itemsize}").max())) >= self.columns
+        ):
+            raise DataError(f"sparse rows: index {largest}, expected 0 to {self.columns - 1}")
         values = _ones(self.nnz) if self.values is None else self.values.astype(np.float64)
-        kind = np.int32 if max(self.nnz, self.columns) <= np.iinfo(np.int32).max else np.int64
-        cells = values, self.indices.astype(kind), self.pointers.astype(kind)
-        return csr_array(cells, shape=(len(self), self.columns))
+        return csr_array((values, indices, pointers), shape=(len(self), self.columns))
 
     def gram(self) -> FloatArray:
         """XᵀX, shape (P', P'): for few columns."""

@@ -1,6 +1,7 @@
 """What is asked of a whole table of sparse rows, block by block: is it sound, and what is in it."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,25 @@ def check_cells(x: SparseRows) -> None:
         DataError: pointers that descend, indices beyond P, or not ascending within a row.
     """
     for rows, block in x.blocks():
-        indices = block.stored.indices
-        rises = np.diff(indices) > 0
-        # Between the last of a row and the first of the next nothing is expected.
-        ends = block.pointers[1:-1]
-        rises[ends[(ends > 0) & (ends < len(indices))] - 1] = True
-        if not rises.all():
-            row = int(np.searchsorted(block.pointers, np.argmin(rises), "right")) - 1
+        row = first_not_ascending(block.stored.indices, block.pointers)
+        if row is not None:
             raise DataError(f"sparse rows: indices of row {rows.start + row} do not ascend")
+
+
+def first_not_ascending(indices: NDArray[Any], pointers: NDArray[np.int64]) -> int | None:
+    """The first row whose column numbers do not ascend, each once; None where all do.
+
+    Args:
+        indices: shape (entries,).
+        pointers: shape (rows + 1,), from 0 to their number.
+    """
+    falls = indices[1:] <= indices[:-1]
+    # Between the last of a row and the first of the next nothing is expected.
+    starts = pointers[1:-1]
+    falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False
+    if not falls.any():
+        return None
+    return int(np.searchsorted(pointers, int(falls.argmax()), side="right") - 1)
 
 
 def unusable_cells(x: SparseRows) -> IntArray:

@@ -7,7 +7,7 @@ label party's file for these.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from securevfl.data.aligned import read_aligned, write_aligned
 from securevfl.data.csv_format import GivenFormat
@@ -31,8 +31,9 @@ from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.sparse import Matrix
+from securevfl.training import data_of
 
-FACTS, ALIGNED, SHARDED = "facts", "aligned.json", "sharded"
+FACTS, ALIGNED = "facts", "aligned.json"
 DIGESTS, TEST_DIGESTS = "row digests", "test digests"
 
 
@@ -173,33 +174,14 @@ def own_data(plan: Plan, name: str, work: Path, beside: Path, data_dir: Path | N
 
 
 def _own_columns(plan: Plan, name: str, data_dir: Path | None) -> PartyData:
-    job, facts = plan.job, plan.facts
+    job = plan.job
     assert job.job.dataset is not None  # noqa: S101
     dataset = load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
     dataset = algorithm_of(job).rows(job, dataset)
     table = next(each for each in dataset.parties if each.name == name)
-    with_labels = plan.algorithm.labels_everywhere or name == facts.label_party
     # A copy: a view would keep all columns alive.
     table = replace(table, train=table.train.copy(), test=table.test.copy())
-    return PartyData(
-        table,
-        dataset.train_labels if with_labels else None,
-        dataset.test_labels if with_labels else None,
-        dataset.own_rows if name == facts.label_party else None,
-        dataset.class_names if name == facts.label_party else (),
-    )
-
-
-def _loading(work: Path, *, regression: bool) -> Callable[[FileSource], OwnData[Matrix]]:
-    if not (work / SHARDED).exists():
-        aligned = read_aligned(work / ALIGNED)
-        return lambda source: load_party(source, aligned)
-    try:
-        digests = load_file(work / SHARDED)
-        train, test = digests[DIGESTS], digests[TEST_DIGESTS]
-    except (OSError, SafetensorError, KeyError) as error:
-        raise DataError(f"digests of the rows in common, {work / SHARDED}, are damaged") from error
-    return lambda source: load_own(source, train, test, regression=regression)
+    return data_of(plan, dataset, table)
 
 
 def _own_file(plan: Plan, name: str, work: Path, beside: Path) -> PartyData:

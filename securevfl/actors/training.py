@@ -132,21 +132,14 @@ def train_by_actors(
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
-    label = outcomes[plan.facts.label_party]
-    ratios = [outcome.leakage.ratio for outcome in outcomes.values()]
+    label = plan.facts.label_party
     return TrainingResult(
         plan=plan,
         outcomes=outcomes,
-        scores=label.scores,
-        rounds=label.rounds,
         ledgers=ledgers,
-        views={},
-        label_guard_ratio=max(ratios) if plan.learns.gradients else None,
         wall_s=time.perf_counter() - started,
-        test_labels=taken.test_labels,
         data=taken,
-        rounds_before=label.rounds - len(ledgers[plan.facts.label_party].snapshots),
-        dropped=taken.dropped,
+        rounds_before=outcomes[label].rounds - len(ledgers[label].snapshots),
     )
 
 
@@ -196,10 +189,10 @@ def _make_private(work: Path) -> None:
 def _tasks(
     plan: Plan, places: Places, sockets: Path, threads: int, resume_rounds: int | None
 ) -> dict[str, ActorTask]:
-    for left in sockets.iterdir():  # of actors that were killed as they listened
-        left.unlink()
     pads = () if places.pads is None else _pad_folders(places.pads)
     job = plan.job.model_dump(mode="json", exclude_unset=True)
+    # Of its own each time: one that is killed before all are connected leaves its socket.
+    sockets = Path(tempfile.mkdtemp(dir=sockets))
     return {
         name: ActorTask(
             name=name,

@@ -25,6 +25,7 @@ from securevfl.benchmarks.horizontal_run import (
     federation_of,
     planned_rounds,
     run,
+    uncoded,
 )
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.progress import Report, silent
@@ -75,7 +76,7 @@ def horizontal(
     tasks: list[Task] = []
     try:
         trials = [each for cell in cells for each in _trials(settings, cell)]
-        work.do(trials, done)
+        work.do(list(dict.fromkeys(trials)), done)
         rates = {cell: _chosen(settings, cell, done) for cell in cells}
         tasks = [
             Task(*cell, rates[cell], seed)
@@ -124,11 +125,15 @@ def _cells(settings: HorizontalSettings) -> list[Cell]:
 
 
 def _trials(settings: HorizontalSettings, cell: Cell) -> list[Task]:
-    """None where there is no choice."""
+    """None where there is no choice; a coding of uploads has its method's rate."""
     if len(settings.learning_rate) == 1:
         return []
+    images, mix, text, blocks = cell
     seed = settings.seed + TUNING_SEED
-    return [Task(*cell, each, seed, tuning=True) for each in settings.learning_rate]
+    return [
+        Task(images, mix, uncoded(text), blocks, each, seed, tuning=True)
+        for each in settings.learning_rate
+    ]
 
 
 def _chosen(settings: HorizontalSettings, cell: Cell, done: Mapping[str, HorizontalRun]) -> float:

@@ -119,6 +119,12 @@ class Variant:
         return whole * self.bits_share / (blocks if self.method.blockwise else 1)
 
 
+def uncoded(text: str) -> str:
+    """The name of the same method whose uploads travel as they are."""
+    name, *changes = text.split(":")
+    return ":".join([CODED.get(name, name), *(each for each in changes if each != "qsgd")])
+
+
 def planned_rounds(settings: HorizontalSettings, task: Task) -> int:
     """Rounds of a task: what the budget allows, and no more than the settings do."""
     if task.tuning:

@@ -75,8 +75,8 @@ def convert(
     except StopIteration:
         raise DataError(f"{files[0]} has no rows") from None
     named = first.names is not None
-    if named and how.columns is not None and how.columns != len(first.names or ()):
-        raise ConfigError(f"--columns: {files[0]} has {len(first.names or ())} columns")
+    if first.names is not None:
+        _check_named(files[0], len(first.names), how)
     begin = 0 if named else how.first_index
     writer = ShardWriter(
         to,
@@ -149,6 +149,8 @@ def _kind(files: Sequence[Path]) -> str:
 
 
 def _check(kind: str, how: Conversion) -> None:
+    if how.id_column is not None and how.row_numbers:
+        raise ConfigError("--id-column or --row-numbers: give one of them")
     if kind == "libsvm":
         if how.id_column not in (None, COMMENT):
             raise ConfigError(
@@ -156,10 +158,15 @@ def _check(kind: str, how: Conversion) -> None:
             )
         if how.label_column is not None or how.drop:
             raise ConfigError("--label-column and --drop are for files whose columns have names")
-    elif how.id_column is not None and how.row_numbers:
-        raise ConfigError("--id-column or --row-numbers: give one of them")
-    elif how.first_index is not None and kind == "csv":
-        raise ConfigError("--first-index is for indices, and columns of CSV have names")
+    elif not how.labels and how.label_column is not None:
+        raise ConfigError("--label-column or --no-labels: give one of them")
+
+
+def _check_named(path: Path, columns: int, how: Conversion) -> None:
+    if how.columns not in (None, columns):
+        raise ConfigError(f"--columns: {path} has {columns} columns")
+    if how.first_index is not None:
+        raise ConfigError(f"--first-index is for indices, and columns of {path} have names")
 
 
 def _batches(files: Sequence[Path], kind: str, how: Conversion) -> Iterator[SparseBatch]:

@@ -23,6 +23,7 @@ from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.shown import Shown
 from securevfl.sparse import SparseRows
+from securevfl.sparse_tables import first_not_ascending
 
 FORMAT = 1
 NARROW = 1 << 16
@@ -265,18 +266,3 @@ def _check_rows(
         row = first_not_ascending(block, pointers[first : last + 1] - begin)
         if row is not None:
             raise DataError(f"shard {path}: column numbers of row {first + row} do not ascend")
-
-
-def first_not_ascending(indices: NDArray[Any], pointers: NDArray[np.int64]) -> int | None:
-    """The first row whose column numbers do not ascend, each once; None where all do.
-
-    Args:
-        indices: shape (entries,).
-        pointers: shape (rows + 1,), from 0 to their number.
-    """
-    falls = indices[1:] <= indices[:-1]
-    starts = pointers[1:-1]
-    falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False
-    if not falls.any():
-        return None
-    return int(np.searchsorted(pointers, int(falls.argmax()), side="right") - 1)

@@ -25,8 +25,8 @@ class PartyTable(Shown, Generic[AnyRows]):
     Attributes:
         name: The party.
         columns: P column names.
-        train: Shape (N, P), float64, unscaled.
-        test: Shape (test rows, P), float64, unscaled.
+        train: Shape (N, P), float64 or sparse, unscaled.
+        test: Shape (test rows, P), likewise.
         recipe: How they were made of the party's raw columns, where that took more than reading.
         raw_test: Held-out rows before that, shape (test rows, raw columns), NaN where missing.
     """

@@ -31,13 +31,13 @@ def vector_of(arrays: ArrayRecord) -> RealArray:
 
     Raises:
         DataError: no tensor, tensors of several types, or of another than float32 and float64.
-        MalformedMessage: NaN or an infinity.
+        MalformedMessage: bytes that are no array, NaN or an infinity.
     """
     types = {array.dtype for array in arrays.values()}
     if len(types) != 1 or not types <= {"float32", "float64"}:
         found = ", ".join(sorted(types)) or "no type"
         raise DataError(f"tensors of {found}: expected float32 alone, or float64 alone")
-    vector = np.concatenate([array.numpy().ravel() for array in arrays.values()])
+    vector = np.concatenate([_read(array).ravel() for array in arrays.values()])
     _require_floats(vector)
     return vector
 
@@ -83,6 +83,8 @@ def message_of(record: ArrayRecord, kind: type[M], step: int) -> M:
     parts: dict[str, Any] = {}
     for name, array in record.items():
         values = _read(array)
+        if values.ndim != 1:
+            raise MalformedMessage(f"an array of {values.shape} where a vector is due")
         if types[name] is bytes:
             if values.dtype != np.uint8:
                 raise MalformedMessage(f"{name}: {values.dtype} where bytes are due")
@@ -125,8 +127,6 @@ def _read(array: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
         values = array.numpy()
     if not isinstance(values, np.ndarray):  # an archive of arrays is read, too
         raise MalformedMessage("an array that NumPy cannot read")
-    if values.ndim != 1:
-        raise MalformedMessage(f"an array of {values.shape} where a vector is due")
     return values
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from securevfl.arrays import IntArray, RealArray
@@ -18,6 +18,7 @@ from securevfl.errors import ConfigError
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Mean loss of predictions (S, C) and targets (S,)."""
+Rows = ArrayLike | torch.Tensor
 SCORED_ROWS = 1024
 
 
@@ -103,21 +104,21 @@ class FlatModule:
         found: RealArray = self._gradient.cpu().numpy()
         return found
 
-    def predict(self, weights: RealArray, inputs: NDArray[Any]) -> RealArray:
+    def predict(self, weights: RealArray, inputs: Rows) -> RealArray:
         """Predictions of rows, shape (N, C)."""
         self.load(weights)
         with torch.no_grad():
-            pieces = torch.split(torch.tensor(inputs), SCORED_ROWS)
+            pieces = torch.split(torch.tensor(_array(inputs)), SCORED_ROWS)
             scores = [self.module(piece.to(self.device)).cpu().numpy() for piece in pieces]
         return np.concatenate(scores)
 
-    def accuracy(self, weights: RealArray, inputs: NDArray[Any], labels: IntArray) -> float:
+    def accuracy(self, weights: RealArray, inputs: Rows, labels: Rows) -> float:
         """How often the largest score is the label's."""
-        return float(np.mean(self.predict(weights, inputs).argmax(axis=1) == labels))
+        return float(np.mean(self.predict(weights, inputs).argmax(axis=1) == _array(labels)))
 
 
 class ModuleProblem:
-    """A client's rows under a module; fills `protocols.horizontal.problem.ClientProblem`.
+    """A client's rows under a module; fills `protocols.horizontal.problem.JudgedProblem`.
 
     Args:
         module: shared by all clients.
@@ -130,8 +131,8 @@ class ModuleProblem:
             numbers, as dropout does, or looks at other rows, as batch normalization does.
     """
 
-    def __init__(self, module: FlatModule, inputs: NDArray[Any], targets: NDArray[Any]) -> None:
-        inputs, targets = np.asarray(inputs), np.asarray(targets)
+    def __init__(self, module: FlatModule, inputs: Rows, targets: Rows) -> None:
+        inputs, targets = _array(inputs), _array(targets)
         if not len(inputs) == len(targets) > 0:
             raise ConfigError(
                 f"{len(inputs)} rows, {len(targets)} targets: expected as many of each"
@@ -191,13 +192,28 @@ class ModuleProblem:
 
     def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
         """The mean loss's gradient over these rows, shape (p,); the next call overwrites it."""
+        return self._module.gradient(weights, *self._chosen(rows))
+
+    def loss(self, weights: RealArray, rows: IntArray) -> float:
+        """The mean loss of these rows."""
+        inputs, targets = self._chosen(rows)
+        self._module.load(weights)
+        with torch.no_grad():
+            return float(self._module.loss(self._module.module(inputs), targets))
+
+    def labels(self, rows: IntArray) -> IntArray | None:
+        """Classes of these rows, where the loss is their cross entropy."""
+        chosen = self._targets.cpu().numpy()[rows]
+        classes = self._module.loss is nn.functional.cross_entropy and chosen.ndim == 1
+        return chosen if classes and chosen.min() >= 0 else None  # below 0: not to be learned from
+
+    def _chosen(self, rows: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.from_numpy(rows).to(self._module.device)
-        inputs, targets = self._inputs[chosen], self._targets[chosen]
-        return self._module.gradient(weights, inputs, targets)
+        return self._inputs[chosen], self._targets[chosen]
 
 
 def module_problems(
-    module: FlatModule, clients: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+    module: FlatModule, clients: Sequence[tuple[Rows, Rows]]
 ) -> list[ModuleProblem]:
     """The problems of clients that hold (inputs, targets) each.
 
@@ -205,3 +221,7 @@ def module_problems(
         ConfigError: as `ModuleProblem`.
     """
     return [ModuleProblem(module, inputs, targets) for inputs, targets in clients]
+
+
+def _array(values: Rows) -> NDArray[Any]:
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)

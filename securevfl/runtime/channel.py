@@ -57,6 +57,33 @@ class Channel(Protocol):
         """
 
 
+class ChannelAround:
+    """A channel that does what another does; a subclass says what it does beside that."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    @property
+    def name(self) -> str:
+        """The party at this end."""
+        return self._channel.name
+
+    async def send(self, to: str, message: Message) -> None:
+        """As the channel does."""
+        await self._channel.send(to, message)
+
+    async def receive(
+        self,
+        senders: Collection[str],
+        kind: type[M],
+        step: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> tuple[str, M]:
+        """As the channel does."""
+        return await self._channel.receive(senders, kind, step, timeout_seconds=timeout_seconds)
+
+
 def awaited(senders: Collection[str], kind: type[Message]) -> str:
     """What a party waits for, in words."""
     return f"{kind.__name__} from {' or '.join(sorted(senders))}"

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from securevfl.runtime.channel import Channel, M
+from securevfl.runtime.channel import Channel, ChannelAround, M
 from securevfl.wire.codec import Message
 
 
@@ -98,7 +99,7 @@ class View:
         return [entry for entry in self.entries if isinstance(entry, Learned)]
 
 
-class RecordingChannel:
+class RecordingChannel(ChannelAround):
     """A channel that keeps its party's view.
 
     Attributes:
@@ -106,18 +107,10 @@ class RecordingChannel:
     """
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        super().__init__(channel)
         self.view = View(channel.name)
 
-    @property
-    def name(self) -> str:
-        """The party at this end."""
-        return self._channel.name
-
-    async def send(self, to: str, message: Message) -> None:
-        """As the channel does."""
-        await self._channel.send(to, message)
-
+    @override
     async def receive(
         self,
         senders: Collection[str],
@@ -127,7 +120,7 @@ class RecordingChannel:
         timeout_seconds: float | None = None,
     ) -> tuple[str, M]:
         """As the channel does; what comes goes into the view."""
-        sender, message = await self._channel.receive(
+        sender, message = await super().receive(
             senders, kind, step, timeout_seconds=timeout_seconds
         )
         self.view.entries.append(Received(sender, message))

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -204,6 +205,23 @@ def test_one_peer_does_not_get_in_as_another(tmp_path: Path) -> None:
     assert "the other end has not the certificate of 'bank'" in str(found[0])
 
 
+def test_who_is_there_does_not_come_again(tmp_path: Path) -> None:
+    with listening("unix", tmp_path) as links, ExitStack() as stack:
+        again = Links("bank", f"unix:{tmp_path / 'again'}")
+        stack.callback(again.close)
+        telco = {"telco": links["telco"].peer}
+        others = {name: links[name].peer for name in ("bank", "shop")}
+        waiting = threading.Thread(target=lambda: links["telco"].connect(others, seconds=10))
+        waiting.start()
+        links["bank"].connect(telco)
+        with pytest.raises(PeerNotTrusted, match="refused the connection"):
+            again.connect(telco)
+        links["shop"].connect(telco)
+        waiting.join()
+        links["bank"].carry("telco", b"hello")
+        assert links["telco"].next_from("bank") == b"hello"
+
+
 def test_without_a_certificate_nobody_gets_in() -> None:
     bank, shop = Identity("bank"), Identity("shop")
     context = shop.context([bank.certificate], server=False)
@@ -215,6 +233,16 @@ def test_without_a_certificate_nobody_gets_in() -> None:
     data, _ = theirs.shake_hands(b"")
     data, _ = ours.shake_hands(data)
     data, _ = theirs.shake_hands(data)
+    with pytest.raises(PeerNotTrusted, match="no TLS connection"):
+        ours.shake_hands(data)
+
+
+def test_older_versions_of_tls_are_refused() -> None:
+    bank, shop = Identity("bank"), Identity("shop")
+    context = shop.context([bank.certificate], server=False)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    ours = Encrypted(bank.context([shop.certificate], server=True), server=True)
+    data, _ = Encrypted(context, server=False).shake_hands(b"")
     with pytest.raises(PeerNotTrusted, match="no TLS connection"):
         ours.shake_hands(data)
 

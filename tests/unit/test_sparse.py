@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, check_rows
@@ -196,6 +198,24 @@ def test_a_kernel_never_reads_beyond_the_columns() -> None:
         rows.T @ np.ones(1)
     with pytest.raises(DataError, match="index 4"):
         rows.toarray()
+
+
+class Changing(np.ndarray[Any, Any]):
+    """A map of a file whose last number becomes 9 just when it is copied."""
+
+    @override
+    def astype(self, *args: Any, **options: Any) -> NDArray[Any]:
+        copy: NDArray[Any] = np.asarray(self).astype(*args, **options)
+        copy[-1:] = 9
+        return copy
+
+
+@pytest.mark.parametrize("part", ["indices", "pointers"])
+def test_a_kernel_gets_what_was_checked_though_a_map_changes(part: str) -> None:
+    rows = SparseRows(np.array([0, 1, 2]), np.array([0, 1], np.uint16), None, 4)
+    changing = getattr(rows, part).view(Changing)
+    with pytest.raises(DataError, match=r"index 9|pointers descend"):
+        replace(rows, **{part: changing}).toarray()
 
 
 def test_rows_that_are_not_there_are_refused() -> None:

@@ -53,7 +53,7 @@ class HorizontalSettings:
     learning_rate: Annotated[
         tuple[float, ...],
         typer.Option(help="Of clients, by commas; chosen on validation images from several."),
-    ] = (0.03, 0.1, 0.3)
+    ] = (0.01, 0.03, 0.1, 0.3)
     decay: Annotated[float, typer.Option(help="Of the learning rate, a round.")] = 0.998
     weight_decay: Annotated[float, typer.Option(min=0, help="L2 of clients' steps.")] = 1e-3
     momentum: Annotated[float, typer.Option(min=0, help="Of the server.")] = 0.8
@@ -62,8 +62,8 @@ class HorizontalSettings:
     budget: Annotated[
         float, typer.Option(help="Uploads, counted as the paper does, in models a client.")
     ] = 200.0
-    max_rounds: shared.MaxRounds = 250
-    tuning_rounds: Annotated[int, typer.Option(min=1, help="Of one rate's trial.")] = 40
+    max_rounds: shared.MaxRounds = 200
+    tuning_rounds: Annotated[int, typer.Option(min=1, help="Of one rate's trial.")] = 80
     eval_every: Annotated[int, typer.Option(min=1, help="Rounds between scorings.")] = 5
     target_accuracy: Annotated[
         float | None, typer.Option(help="To reach; by set and split if absent.")

@@ -7,17 +7,17 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.arrays import FloatArray
-from securevfl.crypto import ckks
+from securevfl.crypto import ckks, ckks_layout
 from securevfl.crypto.scheme import ProductFormat
 
 CHECKED = 200
-PRODUCT_SCALE_BITS = ckks.VALUE_SCALE_BITS + ckks.MATRIX_SCALE_BITS
+PRODUCT_SCALE_BITS = ckks_layout.VALUE_SCALE_BITS + ckks_layout.MATRIX_SCALE_BITS
 
 
 def ckks_ratio(numerator: bytes, denominator: bytes) -> list[int]:
     """The c₁ of a reply over c₁ of the input, in NTT form modulo the first prime; first values."""
     top = _ckks_polynomial(ckks._load(numerator, PRODUCT_SCALE_BITS), 1)
-    bottom = _ckks_polynomial(ckks._load(denominator, ckks.VALUE_SCALE_BITS), 1)
+    bottom = _ckks_polynomial(ckks._load(denominator, ckks_layout.VALUE_SCALE_BITS), 1)
     return _ratios(top, bottom)
 
 
@@ -30,7 +30,7 @@ def ckks_matrix(prepared: ckks.PreparedSlots) -> list[int]:
 
 def ckks_slots(product_format: ProductFormat, values: FloatArray) -> FloatArray:
     """The slots of an input that holds these integers, shape (S,), as its owner lays them out."""
-    layout = ckks.SlotLayout.of(product_format)
+    layout = ckks_layout.SlotLayout.of(product_format)
     padded = np.zeros(layout.block)
     padded[: len(values)] = np.ldexp(values, -layout.value_exponent)
     return np.tile(padded, layout.columns)
@@ -38,14 +38,14 @@ def ckks_slots(product_format: ProductFormat, values: FloatArray) -> FloatArray:
 
 def ckks_key_guess(encrypted: bytes, slots: FloatArray) -> list[int]:
     """(m − c₀)/c₁ of an input, m the encoding of what its slots are believed to hold."""
-    ciphertext = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
-    return key_of(ciphertext, ckks._encode(slots, ckks.VALUE_SCALE_BITS))
+    ciphertext = ckks._load(encrypted, ckks_layout.VALUE_SCALE_BITS)
+    return key_of(ciphertext, ckks._encode(slots, ckks_layout.VALUE_SCALE_BITS))
 
 
 def ckks_key(owner: ckks.CkksOwner, encrypted: bytes) -> list[int]:
     """The owner's key in the same form, from the exact decryption of one of its inputs."""
     ciphertext, plain = (
-        ckks._load(encrypted, ckks.VALUE_SCALE_BITS),
+        ckks._load(encrypted, ckks_layout.VALUE_SCALE_BITS),
         seal.Plaintext(),
     )
     owner._decryptor.decrypt(ciphertext, plain)
@@ -59,7 +59,7 @@ def key_of(ciphertext: seal.Ciphertext, message: seal.Plaintext) -> list[int]:
 
 
 def _ckks_polynomial(ciphertext: seal.Ciphertext, index: int) -> list[int]:
-    start = index * ckks._DATA_PRIMES * ckks.DEGREE
+    start = index * ckks._DATA_PRIMES * ckks_layout.DEGREE
     return [ciphertext[start + at] for at in range(CHECKED)]
 
 

@@ -33,7 +33,7 @@ MAX_LEVELS = 2**15
 
 
 class Compressor(Protocol):
-    """Makes bytes of an upload, and an upload of bytes."""
+    """Makes bytes of an upload, and an upload of bytes; its repr says what both ends agree on."""
 
     unbiased: bool
 
@@ -166,8 +166,8 @@ class Quantizer:
 
 
 @dataclass(frozen=True)
-class Upload:
-    """What a client sends, and what it keeps.
+class Encoded:
+    """What a client sends of a vector, and what it keeps.
 
     Attributes:
         data: the bytes.
@@ -184,7 +184,7 @@ def compress(
     values: RealArray,
     draws: np.random.Generator,
     error: RealArray | None = None,
-) -> Upload:
+) -> Encoded:
     """An upload's bytes, with error feedback where the compressor is biased.
 
     Args:
@@ -197,15 +197,10 @@ def compress(
         DataError: NaN, an infinity, or a value beyond float32.
     """
     if compressor.unbiased:
-        return Upload(compressor.encode(values, draws), None)
+        return Encoded(compressor.encode(values, draws), None)
     due = values if error is None else values + error
     data = compressor.encode(due, draws)
-    return Upload(data, due - compressor.decode(data, len(due)))
-
-
-def floats_of(data: bytes) -> float:
-    """Bytes in numbers of 32 bits, as the papers' tables count."""
-    return len(data) / _FLOAT.itemsize
+    return Encoded(data, due - compressor.decode(data, len(due)))
 
 
 def _require_finite(values: RealArray) -> None:

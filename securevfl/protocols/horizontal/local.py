@@ -69,11 +69,9 @@ class Upload:
     shared_control: RealArray
 
     @property
-    def floats(self) -> int:
-        """Numbers in it."""
-        return sum(
-            part.size for part in (self.own, self.shared, self.own_control, self.shared_control)
-        )
+    def parts(self) -> tuple[RealArray, RealArray, RealArray, RealArray]:
+        """What is summed, in the order of the attributes."""
+        return self.own, self.shared, self.own_control, self.shared_control
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from securevfl.protocols.horizontal.local import Broadcast, ClientState, Upload
 from securevfl.protocols.horizontal.methods import Method
 from securevfl.protocols.horizontal.server import ServerState, Totals, total
 from securevfl.protocols.horizontal.told import after_telling, changes_of, controls_of, upload_of
-from securevfl.protocols.horizontal.uploads import BlockUpload, require_fitting
+from securevfl.protocols.horizontal.uploads import BlockUpload, uploads_in
 from securevfl.wire.codec import StepMessage
 
 
@@ -40,6 +40,11 @@ class Noisy:
     def __init__(self, noise: ClientNoise, key: NoiseKey) -> None:
         self._noise = noise
         self._stream = key.stream("client sums")
+
+    @property
+    def terms(self) -> str:
+        """Length and noise."""
+        return f"noisy, {self._noise!r}"
 
     def learns(self, method: Method) -> Mapping[str, str]:
         """As the method says at the server; clients get θ from noisy sums."""
@@ -75,9 +80,8 @@ class Noisy:
             DataError: NaN or an infinity.
         """
         told, kept = self.clipped(federation, upload, state)
-        parts = told.own, told.shared, told.own_control, told.shared_control
-        dtype = broadcast.weights.dtype
-        return BlockUpload(broadcast.round_index, *(part.astype(dtype) for part in parts)), kept
+        parts = (part.astype(broadcast.weights.dtype) for part in told.parts)
+        return BlockUpload(broadcast.round_index, *parts), kept
 
     def open(
         self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
@@ -88,14 +92,7 @@ class Noisy:
             UnexpectedMessage: parts of another size or dtype than are due.
             PeerViolation: an upload that is longer than agreed.
         """
-        due = {each.client: each.block for each in federation.assignments(state.round_index)}
-        uploads = []
-        for client, message in messages.items():
-            assert isinstance(message, BlockUpload)  # noqa: S101
-            parts = message.own, message.shared, message.own_control, message.shared_control
-            upload = Upload(client, due[client], *parts)
-            require_fitting(federation, state, upload)
-            uploads.append(self._on_grid(upload))
+        uploads = map(self._on_grid, uploads_in(federation, state, messages))
         return self.noisy(total(federation.blocks, uploads), state.weights)
 
     def noisy(self, sums: Totals, like: RealArray) -> Totals:

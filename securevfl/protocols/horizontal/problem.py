@@ -1,6 +1,6 @@
 """What a client minimizes: the mean loss of its rows, as gradients by θ."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from securevfl.arrays import IntArray, RealArray
 
@@ -17,3 +17,14 @@ class ClientProblem(Protocol):
 
     def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
         """The mean gradient of these rows at θ, shape (p,), without weight decay."""
+
+
+@runtime_checkable
+class JudgedProblem(ClientProblem, Protocol):
+    """One that tells its loss, too, so that a useless model is known for certain."""
+
+    def loss(self, weights: RealArray, rows: IntArray) -> float:
+        """The mean loss of these rows at θ, without weight decay."""
+
+    def labels(self, rows: IntArray) -> IntArray | None:
+        """Classes of these rows where the loss is their cross entropy, else None."""

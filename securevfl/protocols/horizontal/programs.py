@@ -7,10 +7,11 @@ Learns:
     client: θ, with κ, in the rounds that it takes part in, and its place in the groups.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from typing_extensions import override
 
 from securevfl.arrays import RealArray
 from securevfl.errors import ConfigError, UnexpectedMessage
@@ -21,7 +22,7 @@ from securevfl.protocols.horizontal.local import Broadcast, ClientState, local_t
 from securevfl.protocols.horizontal.problem import ClientProblem
 from securevfl.protocols.horizontal.server import ServerState, aggregate
 from securevfl.protocols.horizontal.uploads import require_array
-from securevfl.runtime.channel import Channel, M
+from securevfl.runtime.channel import Channel, ChannelAround
 from securevfl.runtime.costs import SCORING, Costs
 from securevfl.wire.codec import Message, StepMessage, message_kind
 
@@ -103,33 +104,22 @@ class Ledger:
         self.ends_s.append(costs.clock.now())
 
 
-@dataclass
-class Counted:
-    """A channel that counts the numbers in what is sent; fills the Channel protocol."""
+class Counted(ChannelAround):
+    """A channel that counts the numbers in what is sent.
 
-    _channel: Channel
-    floats: float = 0.0
+    Attributes:
+        floats: so far.
+    """
 
-    @property
-    def name(self) -> str:
-        """The party at this end."""
-        return self._channel.name
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(channel)
+        self.floats = 0.0
 
+    @override
     async def send(self, to: str, message: Message) -> None:
-        """As the channel does."""
+        """As the channel does, counted."""
         self.floats += floats_in(message)
-        await self._channel.send(to, message)
-
-    async def receive(
-        self,
-        senders: Collection[str],
-        kind: type[M],
-        step: int | None = None,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> tuple[str, M]:
-        """As the channel does."""
-        return await self._channel.receive(senders, kind, step, timeout_seconds=timeout_seconds)
+        await super().send(to, message)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ Learns:
     server: under `Plain`, every upload singly: `Method.learns`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -40,6 +40,10 @@ class Coding(Protocol):
     def kind(self) -> type[StepMessage]:
         """The messages that it makes."""
 
+    @property
+    def terms(self) -> str:
+        """What both ends have to agree on."""
+
     def learns(self, method: Method) -> Mapping[str, str]:
         """Who learns what of a method's uploads, by role."""
 
@@ -62,6 +66,7 @@ class Plain:
     """Every upload as it is, in the dtype of θ."""
 
     kind = BlockUpload
+    terms = "plain"
 
     def learns(self, method: Method) -> Mapping[str, str]:
         """As the method says."""
@@ -71,8 +76,7 @@ class Plain:
         self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[BlockUpload, ClientState]:
         """As it is."""
-        parts = upload.own, upload.shared, upload.own_control, upload.shared_control
-        return BlockUpload(broadcast.round_index, *parts), state
+        return BlockUpload(broadcast.round_index, *upload.parts), state
 
     def open(
         self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
@@ -82,29 +86,27 @@ class Plain:
         Raises:
             UnexpectedMessage: parts of another size or dtype than are due.
         """
-        due = {each.client: each.block for each in federation.assignments(state.round_index)}
-        uploads = []
-        for client, message in messages.items():
-            assert isinstance(message, BlockUpload)  # noqa: S101
-            parts = message.own, message.shared, message.own_control, message.shared_control
-            upload = Upload(client, due[client], *parts)
-            require_fitting(federation, state, upload)
-            uploads.append(upload)
-        return total(federation.blocks, uploads)
+        return total(federation.blocks, uploads_in(federation, state, messages))
 
 
-def require_fitting(federation: Federation, state: ServerState, upload: Upload) -> None:
-    """Check the parts of a peer's upload.
+def uploads_in(
+    federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+) -> Iterator[Upload]:
+    """The uploads of a round, from each client's `BlockUpload`.
 
     Raises:
-        UnexpectedMessage: of another size or dtype than are due.
+        UnexpectedMessage: parts of another size or dtype than are due.
     """
     blocks = federation.blocks
-    sizes = len(blocks.own[upload.block]), len(blocks.shared)
-    controls = sizes if federation.method.corrects else (0, 0)
-    parts = upload.own, upload.shared, upload.own_control, upload.shared_control
-    for part, size in zip(parts, (*sizes, *controls), strict=True):
-        require_array(f"client {upload.client}", part, size, state.weights.dtype)
+    due = {each.client: each.block for each in federation.assignments(state.round_index)}
+    for client, message in messages.items():
+        assert isinstance(message, BlockUpload)  # noqa: S101
+        sizes = len(blocks.own[due[client]]), len(blocks.shared)
+        parts = message.own, message.shared, message.own_control, message.shared_control
+        controls = sizes if federation.method.corrects else (0, 0)
+        for part, size in zip(parts, (*sizes, *controls), strict=True):
+            require_array(f"client {client}", part, size, state.weights.dtype)
+        yield Upload(client, due[client], *parts)
 
 
 def require_array(

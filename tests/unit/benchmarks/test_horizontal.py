@@ -117,7 +117,8 @@ def test_a_run_ends_where_its_budget_does() -> None:
 def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = replace(SMALL, learning_rate=(0.03, 0.1, 0.3), repeats=2)
+    methods = ("fedavg", "fedpaq", "fedbcgd", "fedbcgd:qsgd")
+    settings = replace(SMALL, methods=methods, learning_rate=(0.03, 0.1, 0.3), repeats=2)
     images = load_images("digits").first(300)
     told: list[tuple[Task, int]] = []
 
@@ -125,14 +126,15 @@ def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
         tuning_seed = settings.seed + one_run.TUNING_SEED if task.tuning else None
         scored = one_run._images("digits", 300, None, tuning_seed)
         told.append((task, len(scored.test_labels)))
-        return a_run(task.seed, [1.0 - abs(task.learning_rate - 0.1)] if task.tuning else [0.5])
+        best = 0.1 if task.method == "fedavg" else 0.3
+        return a_run(task.seed, [1.0 - abs(task.learning_rate - best)] if task.tuning else [0.5])
 
     monkeypatch.setattr(table, "run", made_up)
     rows = horizontal(settings)
-    assert [row["learning_rate"] for row in rows] == [0.1, 0.1]
+    assert [row["learning_rate"] for row in rows] == [0.1, 0.1, 0.3, 0.3]
     trials = [(task, scored) for task, scored in told if task.tuning]
     runs = [(task, scored) for task, scored in told if not task.tuning]
-    assert len(trials) == 2 * 3
+    assert len(trials) == 2 * 3  # a coding has its method's
     assert {scored for _, scored in trials} == {len(images.train) // 5}
     assert {scored for _, scored in runs} == {len(images.test)}
     assert not {task.seed for task, _ in trials} & {task.seed for task, _ in runs}

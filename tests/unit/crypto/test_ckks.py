@@ -3,8 +3,9 @@ import pytest
 import tenseal as ts
 import tenseal.sealapi as seal
 
-from securevfl.crypto import ckks
-from securevfl.crypto.ckks import CkksEvaluator, CkksOwner, SlotLayout
+from securevfl.crypto import ckks, ckks_layout
+from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
+from securevfl.crypto.ckks_layout import SlotLayout
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import to_bytes
@@ -27,7 +28,7 @@ def evaluator(owner: CkksOwner) -> CkksEvaluator:
 
 def test_parameters_are_at_128_bits() -> None:
     assert sum(ckks.PRIME_BITS) <= seal.CoeffModulus.MaxBitCount(
-        ckks.DEGREE, seal.SEC_LEVEL_TYPE.TC128
+        ckks_layout.DEGREE, seal.SEC_LEVEL_TYPE.TC128
     )
     assert ckks._context()[0].parameters_set()
 
@@ -118,8 +119,8 @@ def test_public_material_that_is_no_public_key_is_refused(
 
 def other_parameters(prime_bits: list[int]) -> bytes:
     parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
-    parameters.set_poly_modulus_degree(ckks.DEGREE)
-    parameters.set_coeff_modulus(seal.CoeffModulus.Create(ckks.DEGREE, prime_bits))
+    parameters.set_poly_modulus_degree(ckks_layout.DEGREE)
+    parameters.set_coeff_modulus(seal.CoeffModulus.Create(ckks_layout.DEGREE, prime_bits))
     context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
     public_key = seal.PublicKey()
     seal.KeyGenerator(context).create_public_key(public_key)
@@ -167,9 +168,9 @@ def test_ciphertexts_at_another_level_or_in_another_form_are_refused(
         ("transform_from_ntt_inplace", "another form"),
         ("square_inplace", "no valid size"),  # three polynomials
     ):
-        changed = ckks._load(good, ckks.VALUE_SCALE_BITS)
+        changed = ckks._load(good, ckks_layout.VALUE_SCALE_BITS)
         getattr(operations, change)(changed)
-        changed.scale = 2.0**ckks.VALUE_SCALE_BITS
+        changed.scale = 2.0**ckks_layout.VALUE_SCALE_BITS
         with pytest.raises(CryptoError, match=message):
             evaluator.masked_product(to_bytes(changed), prepared)
 

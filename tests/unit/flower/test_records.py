@@ -1,5 +1,6 @@
 """Models, orders and states as Flower's records."""
 
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -84,6 +85,8 @@ def test_bytes_that_are_no_array_are_refused(data: bytes) -> None:
     sent = Array(dtype="uint8", shape=(5,), stype="numpy.ndarray", data=data)
     with pytest.raises(MalformedMessage, match="an array that NumPy cannot read"):
         message_of(ArrayRecord({"changes": sent, "controls": sent}), CompressedUpload, 0)
+    with pytest.raises(MalformedMessage, match="an array that NumPy cannot read"):
+        vector_of(ArrayRecord({"w": replace(sent, dtype="float32")}))
 
 
 def test_what_a_client_keeps_comes_back() -> None:
@@ -111,11 +114,12 @@ def test_runs_that_do_not_fit_are_refused(runs: list[int]) -> None:
 
 
 def test_orders_travel_and_are_checked() -> None:
-    orders = Orders(3, 1, 0, -1, [0, 2], [])
+    orders = Orders(b"agreed", 3, 1, 0, -1, [0, 2], [])
     assert Orders.of(orders.record()) == orders
     record = orders.record()
     record["more"] = 1
     with pytest.raises(MalformedMessage, match="orders hold"):
         Orders.of(record)
-    with pytest.raises(MalformedMessage, match="whole numbers"):
-        Orders.of(ConfigRecord({**orders.record(), "client": 1.5}))
+    for field, value in (("client", 1.5), ("own", 2), ("shared", [0.5])):
+        with pytest.raises(MalformedMessage, match="whole numbers"):
+            Orders.of(ConfigRecord({**orders.record(), field: value}))

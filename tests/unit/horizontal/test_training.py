@@ -1,18 +1,25 @@
 """The public door, with a torch module and without one."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from securevfl.arrays import FloatArray, RealArray
 from securevfl.errors import ConfigError
-from securevfl.horizontal import Blocks, method_named, train_horizontal
+from securevfl.horizontal import Blocks, HorizontalResult, method_named, train_horizontal
 from securevfl.models.flat_module import FlatModule, module_problems
+from securevfl.protocols.horizontal.judging import loss_change
 from tests.quadratics import PARAMETERS, optimum, quadratics
 
 START = np.zeros(PARAMETERS)
+
+
+def trained_with(arguments: dict[str, Any], **more: Any) -> HorizontalResult:  # noqa: ANN401
+    return train_horizontal(**arguments, **more)
 
 
 def test_clients_with_two_classes_each_learn_all_four_together() -> None:
@@ -78,16 +85,77 @@ def test_what_cannot_be_trained_is_refused() -> None:
         ({"method": "fedavg"}, "taking_part = 10: there are 8 clients"),
         ({"method": "fedavg", "taking_part": 2, "target": 1.0}, "nothing is scored"),
         ({"method": "fedavg", "taking_part": 2, "score_every": 0}, "score_every = 0"),
+        ({"weights": START.astype(int)}, r"weights of int64 \(12,\): expected a vector of float32"),
+        ({"weights": [START]}, r"weights of float64 \(1, 12\)"),
+        ({"weights": [[0.0], [0.0, 1.0]]}, "weights: expected a vector"),
+        ({"weights": torch.zeros(12, requires_grad=True)}, "weights: expected a vector"),
     ):
         with pytest.raises(ConfigError, match=says):
-            train_horizontal(problems, START, rounds=1, **arguments)
+            trained_with({"weights": START, "rounds": 1, **arguments}, problems=problems)
+
+
+def test_what_numpy_takes_for_a_vector_is_weights() -> None:
+    problems, found = quadratics(8, 1), []
+    for weights in (START, list(START), torch.tensor(START)):
+        trained = train_horizontal(problems, weights, method="fedavg", rounds=1, taking_part=2)
+        found.append(trained.weights)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_that_are_finite_and_worse_are_told_by_gradients_alone(dtype: type) -> None:
+    start: RealArray = np.full(PARAMETERS, 8, dtype)
+    arguments = {"problems": quadratics(8, 1), "weights": start, "method": "fedavg"}
+    arguments |= {"rounds": 5, "taking_part": 4, "weight_decay": 0.0}
+    with pytest.warns(UserWarning, match="training went wrong: by the clients' gradients"):
+        trained = trained_with(arguments, learning_rate=10.0)
+    assert np.isfinite(trained.weights).all()
+    assert [each.kind for each in trained.warnings] == ["went wrong"]
+    assert "went wrong: yes" in repr(trained)
+    fine = trained_with(arguments, learning_rate=0.1)
+    assert fine.warnings == ()
+
+
+def test_the_loss_that_gradients_tell_of_is_that_of_quadratics() -> None:
+    problems = quadratics(8, 1)
+
+    def mean_loss(at: FloatArray) -> float:
+        off = [(at - each.minima[0], each.curvature) for each in problems]
+        return float(np.mean([shift @ curvature @ shift / 2 for shift, curvature in off]))
+
+    for end in np.random.default_rng(7).normal(0, 3, (5, PARAMETERS)):
+        expected = mean_loss(end) - mean_loss(START)
+        assert loss_change(problems, START, end) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_network_that_is_no_better_than_a_constant_or_than_before_is_told() -> None:
+    rng = np.random.default_rng(8)
+    inputs = rng.standard_normal((160, 3)).astype(np.float32)
+    labels = (inputs.sum(1) > 0).astype(np.int64)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        network = FlatModule(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)))
+    parts = [slice(client, None, 8) for client in range(8)]
+    problems = module_problems(network, [(inputs[own], labels[own]) for own in parts])
+    arguments = {"problems": problems, "method": "fedavg", "taking_part": 4}
+    start = network.weights()
+    with pytest.warns(UserWarning, match=r"learned nothing.* of a constant prediction"):
+        guessing = trained_with(arguments, weights=start, rounds=4, learning_rate=30.0)
+    assert [each.kind for each in guessing.warnings] == ["learned nothing"]
+    good = trained_with(arguments, weights=start, rounds=8, learning_rate=0.5)
+    assert good.warnings == ()
+    pulled = {"weights": good.weights, "rounds": 2, "learning_rate": 0.05, "weight_decay": 0.5}
+    with pytest.warns(UserWarning, match="training went wrong: the clients' mean training loss"):
+        worse = trained_with(arguments, **pulled)
+    assert [each.kind for each in worse.warnings] == ["went wrong"]
 
 
 def test_ablations_are_descriptions_with_something_left_out() -> None:
     problems = quadratics(8, 1)
     weights = {
         name: train_horizontal(
-            problems, START, blocks, method, rounds=4, taking_part=4, seed=2
+            problems, START, blocks, method, rounds=4, taking_part=4, seed=2, learning_rate=0.02
         ).weights
         for name, method, blocks in (
             ("whole", method_named("fedbcgd"), Blocks.equal({"a": 9, "s": 3}, 2, ["s"])),

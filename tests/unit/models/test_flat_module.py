@@ -49,6 +49,29 @@ def test_gradients_are_the_mean_loss_s_in_the_order_of_parameters() -> None:
     assert problem.rows == ROWS
 
 
+def test_tensors_are_rows_as_well() -> None:
+    inputs, labels = data()
+    flat = FlatModule(small())
+    weights, every = flat.weights(), np.arange(ROWS)
+    tensors = torch.tensor(inputs, requires_grad=True), torch.tensor(labels)
+    np.testing.assert_array_equal(flat.predict(weights, tensors[0]), flat.predict(weights, inputs))
+    assert flat.accuracy(weights, *tensors) == flat.accuracy(weights, inputs, labels)
+    losses = [ModuleProblem(flat, *own).loss(weights, every) for own in (tensors, (inputs, labels))]
+    assert losses[0] == losses[1]
+
+
+def test_classes_are_told_where_the_loss_is_their_cross_entropy() -> None:
+    inputs, labels = data()
+    some = np.array([0, 3])
+    told = ModuleProblem(FlatModule(small()), inputs, labels).labels(some)
+    np.testing.assert_array_equal(told, labels[some])
+    assert told is not None
+    ignored = np.where(labels == labels[0], -100, labels)
+    assert ModuleProblem(FlatModule(small()), inputs, ignored).labels(some[:1]) is None
+    squares = FlatModule(small(), lambda scores, targets: ((scores[:, 0] - targets) ** 2).mean())
+    assert ModuleProblem(squares, inputs, labels).labels(some) is None
+
+
 def test_the_module_moves_with_weights_and_the_dtype_stays() -> None:
     module = small(torch.float32)
     flat = FlatModule(module)
