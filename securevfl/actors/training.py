@@ -29,6 +29,7 @@ from securevfl.training import TrainingResult, resolved
 
 WORK = ".actors"
 RESTARTS = 3
+MOST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,10 @@ def _address(listen: str | None, sockets: Path, number: int) -> str:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError(f"{listen!r}: expected HOST:PORT, port 0 for free ones")
-    return f"tcp:{host}:{int(port) + number if int(port) else 0}"
+    own = int(port) + number if int(port) else 0
+    if own > MOST_PORT:
+        raise ConfigError(f"{listen!r}: a process would have port {own}, at most {MOST_PORT}")
+    return f"tcp:{host}:{own}"
 
 
 def _restart_from(plan: Plan, places: Places) -> int | None:
