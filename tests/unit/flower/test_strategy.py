@@ -27,6 +27,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from securevfl.arrays import RealArray
 from securevfl.errors import ConfigError, MalformedMessage, PeerViolation, UnexpectedMessage
 from securevfl.flower import FederationStrategy, UploadsBlock, arrays_of, client_app, vector_of
+from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.compressed import Compressed
 from securevfl.protocols.horizontal.compression import TopK
 from securevfl.protocols.horizontal.handing import Sealed
@@ -287,6 +288,9 @@ def test_both_ends_have_to_mean_the_same_federation() -> None:
     app = client_app(replace(other, blocks=swapped_blocks), lambda _: problems(CLIENTS)[0])
     with pytest.raises(UnexpectedMessage, match="block 0 is of other parameters here"):
         over(LocalGrid(app), "fedbcgd")
+    smaller = replace(of("fedavg", CLIENTS, ROUNDS), blocks=Blocks.whole(5))
+    with pytest.raises(UnexpectedMessage, match=r"θ of \(12,\), .* where \(5,\)"):
+        over(LocalGrid(client_app(smaller, lambda _: problems(CLIENTS)[0])), "fedbcgd")
     small = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
     with pytest.raises(ConfigError, match="12 parameters, the initial arrays 3"):
         FederationStrategy(of("fedbcgd", CLIENTS, 1)).start(
