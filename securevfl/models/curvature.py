@@ -8,6 +8,7 @@ from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
 from securevfl.models.local_model import LocalModel
 from securevfl.sparse import Matrix, SparseRows, dense
+from securevfl.sparse_tables import lengths_of
 
 NULL_SPACE = 1e-9
 JACOBIAN_VALUES = 1 << 22
@@ -55,6 +56,19 @@ class Curvature:
         if not len(self.matrix):
             return self._largest_by_products()
         return max(float(np.linalg.eigvalsh(self.matrix)[-1]), 0.0)
+
+    @cached_property
+    def intrinsic_dimension(self) -> float:
+        """The trace over the largest eigenvalue: how many columns as steep as that make the same.
+
+        From 1 to P, and 0 where no column says anything. Source: Tropp (2015), "An introduction to
+        matrix concentration inequalities", section 7.1.
+        """
+        trace = float(np.trace(self.matrix))
+        if not len(self.matrix):
+            squares = lengths_of(self._inputs) ** 2
+            trace = self._curvature * float(squares.mean()) + float(self._penalty.sum())
+        return trace / self.largest if self.largest > 0 else 0.0
 
     def _largest_by_products(self) -> float:
         """The same without the matrix, to one part in a thousand and rounded up (Lanczos)."""

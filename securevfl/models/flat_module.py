@@ -4,6 +4,7 @@ The module's parameters become views into one tensor, and so do their gradients:
 weights is one copy, and a gradient needs no walk over the module. Clients share one module.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,8 +73,18 @@ class FlatModule:
         return self._flat.cpu().numpy().copy()
 
     def load(self, weights: RealArray) -> None:
-        """Go to weights of shape (p,)."""
-        np.copyto(self._given.numpy(), weights, casting="no")
+        """Go to weights of shape (p,).
+
+        Raises:
+            ConfigError: of another shape or dtype.
+        """
+        given = self._given.numpy()
+        if (weights.shape, weights.dtype) != (given.shape, given.dtype):
+            raise ConfigError(
+                f"weights of {weights.dtype} {weights.shape}: the module has {given.dtype} "
+                f"{given.shape}"
+            )
+        np.copyto(given, weights)
         if self._given is not self._flat:
             self._flat.copy_(self._given)
 
@@ -111,13 +122,13 @@ class ModuleProblem:
 
     Args:
         module: shared by all clients.
-        inputs: shape (N, ...), of the module's dtype.
+        inputs: shape (N, ...), of the module's dtype, or of integers, as an embedding takes them.
         targets: shape (N,).
 
     Raises:
         ConfigError: no rows, other lengths or another dtype, inputs that are not finite, inputs or
-            targets that module and loss do not take, or a module that draws numbers, as dropout
-            does.
+            targets that module and loss do not take, a loss that is no mean, or a module that draws
+            numbers, as dropout does, or looks at other rows, as batch normalization does.
     """
 
     def __init__(self, module: FlatModule, inputs: Rows, targets: Rows) -> None:
@@ -129,21 +140,50 @@ class ModuleProblem:
         self._module = module
         self._inputs = torch.tensor(inputs, device=module.device)
         self._targets = torch.tensor(targets, device=module.device)
-        if self._inputs.dtype != module.dtype:
+        if self._inputs.is_floating_point() and self._inputs.dtype != module.dtype:
             raise ConfigError(f"inputs of {inputs.dtype}: the module is of {module.dtype}")
         if not torch.isfinite(self._inputs).all():
             raise ConfigError("inputs that are not finite: fill gaps, or leave those rows out")
         devices = [module.device] if module.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.no_grad():
+        with torch.random.fork_rng(devices), warnings.catch_warnings():
+            # A loss that stretches targets over predictions only warns.
+            warnings.filterwarnings("error", message="Using a target size")
             before = module.chance()
             try:
-                one = module.module(self._inputs[:1])
-                module.loss(one.expand(len(targets), *one.shape[1:]), self._targets)
-            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                self._require_fitting()
+            except (IndexError, RuntimeError, TypeError, ValueError, UserWarning) as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(f"module and loss do not take these rows: {reason}") from error
             if not torch.equal(before, module.chance()):
                 raise ConfigError("the module's predictions depend on chance: leave out dropout")
+            self._require_apart()
+
+    def _require_fitting(self) -> None:
+        module, targets = self._module, self._targets
+        with torch.no_grad():
+            one = module.module(self._inputs[:1])
+            module.loss(one.expand(len(targets), *one.shape[1:]), targets)
+            losses = [
+                module.loss(
+                    one.expand(rows, *one.shape[1:]), targets[:1].expand(rows, *targets.shape[1:])
+                )
+                for rows in (1, 2)
+            ]
+        module.gradient(module.weights(), self._inputs[:1], targets[:1])
+        if losses[1].numel() > 1 or not torch.allclose(*losses, rtol=1e-3, equal_nan=True):
+            raise ValueError("the loss of two equal rows is not that of one, as a mean's is")
+
+    def _require_apart(self) -> None:
+        """Refuse predictions of a row that change with the row beside it."""
+        with torch.no_grad():
+            first, last = self._inputs[:1], self._inputs[-1:]
+            apart = torch.cat([self._module.module(each) for each in (first, last)])
+            beside = self._module.module(torch.cat([first, last]))
+        if not torch.allclose(apart, beside, rtol=1e-3, atol=1e-3 * float(apart.abs().max())):
+            raise ConfigError(
+                "the module's predictions of a row depend on the rows beside it, as with batch "
+                "normalization: use group normalization"
+            )
 
     @property
     def rows(self) -> int:

@@ -8,8 +8,11 @@ with f″ ≤ c; how much less does, the label party's watch finds out (`session
 *Acceleration* exchanges at θ + α(θ − θ_before), α from Nesterov's sequence.
 
 Batches of S of N rows leave noise in G of about ζ = (P/S)(1 − S/N) in units of the step, P the
-columns of all: γ grows by ζ(1 + i/5) at round i, and α stays below 1 − 2√ζ.
-Source: docs/exact-steps.md; docs/decisions/0015-exact-block-steps.md.
+columns of all: γ grows by ζ(1 + i/5) at round i, by ζ alone where η falls by itself, and α stays
+below 1 − 2√ζ. *Plain gradient steps* of batches that nobody watches have the intrinsic dimension of
+the party's columns times γ in place of P, and √(1 + i/5).
+Source: docs/exact-steps.md; docs/decisions/0015-exact-block-steps.md; of plain steps
+docs/decisions/0048-derived-steps-of-fdml.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,6 +46,8 @@ class Pace:
         rows: N.
         step_size: η by round.
         derived: whether η is in units of what each party's curvature allows.
+        growth: noise at round i counts (1 + i/5) to this power.
+        plain: whether steps are plain gradient steps, to which noise matters along few directions.
     """
 
     scale: float
@@ -51,10 +56,13 @@ class Pace:
     rows: int
     step_size: Callable[[int], float]
     derived: bool
+    growth: float = 1.0
+    plain: bool = False
 
-    def noise(self, batch_rows: int) -> float:
-        """ζ of batches of S rows."""
-        return self.columns / batch_rows * (1 - batch_rows / self.rows)
+    def noise(self, batch_rows: int, columns: float | None = None) -> float:
+        """ζ of batches of S rows, of all columns or as if there were so many."""
+        counted = self.columns if columns is None else columns
+        return counted / batch_rows * (1 - batch_rows / self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +109,12 @@ class LocalSteps:
         if model.is_linear and pace.derived:
             self._curvature = Curvature(model, inputs, rule.loss.curvature, rule.l2)
 
+    def _noise_of(self, batch_rows: int) -> float:
+        if self.pace.plain and self._curvature is not None:
+            as_if = self.pace.scale * self._curvature.intrinsic_dimension
+            return self.pace.noise(batch_rows, as_if)
+        return self.pace.noise(batch_rows)
+
     @property
     def majorizes(self) -> bool:
         """Whether steps are so short that they cannot raise the penalized loss of any data."""
@@ -109,7 +123,7 @@ class LocalSteps:
     def begin(self, round_index: int, batch_rows: int, *, moves: bool = True) -> None:
         """Put the model where the round's exchange takes place, unless it no longer moves."""
         self._round = round_index
-        self._noise = self.pace.noise(batch_rows)
+        self._noise = self._noise_of(batch_rows)
         self._iterate = self._model.weights
         if self._beta > 0 and moves:
             self._model.weights = self._iterate + self._beta * (self._iterate - self._before)
@@ -219,7 +233,7 @@ class LocalSteps:
             round_index: the round's.
             inputs: X of its batch, shape (S, P); linear models only.
         """
-        self._round, self._noise = round_index, self.pace.noise(len(inputs))
+        self._round, self._noise = round_index, self._noise_of(len(inputs))
         derived = self.pace.derived
         matrix = self._inverse() if self.rule.exact else self._moves(inputs, majorize=derived)
         self._momentum, self._beta = self._next_momentum()
@@ -245,7 +259,7 @@ class LocalSteps:
 
     @property
     def _scale_now(self) -> float:
-        return self._scale + self._noise * (1 + NOISE_GROWTH * self._round)
+        return self._scale + self._noise * (1 + NOISE_GROWTH * self._round) ** self.pace.growth
 
     def _next_momentum(self) -> tuple[float, float]:
         # By this round's noise: where the next exchange takes place is known before its batch is.

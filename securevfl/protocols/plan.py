@@ -169,6 +169,12 @@ class Plan(Shown):
         return self.job.job.learning_rate == "auto"
 
     @property
+    def is_plain(self) -> bool:
+        """Whether parties of an algorithm whose η falls derive gradient steps of linear models."""
+        falls = self.algorithm.default_schedule == "inverse-sqrt"
+        return falls and self.derives_steps and not self.networks
+
+    @property
     def full_batches(self) -> bool:
         """Whether every round takes all rows."""
         return self.schedule.batches == 1
@@ -216,9 +222,12 @@ class Plan(Shown):
     def step_size(self) -> StepSize:
         """η, round by round."""
         settings = self.job.job
-        schedule = settings.schedule or self.algorithm.default_schedule
-        parties = len(self.facts.names) if settings.divide_by_sqrt_parties else 1
         rate = settings.learning_rate
+        # A derived η counts the noise of batches, which a schedule is for, but no other.
+        counted = self.is_plain and not self.exchange.adds_noise
+        default = "constant" if counted else self.algorithm.default_schedule
+        schedule = settings.schedule or default
+        parties = len(self.facts.names) if settings.divide_by_sqrt_parties else 1
         return StepSize(1.0 if rate == "auto" else rate, schedule == "inverse-sqrt", parties)
 
     @cached_property
@@ -290,6 +299,8 @@ class Plan(Shown):
             rows=self.facts.rows,
             step_size=self.step_size.at,
             derived=self.derives_steps,
+            growth=0.0 if self.step_size.decays else 0.5 if self.is_plain else 1.0,
+            plain=self.is_plain,
         )
         # Where every step has a product of its own, it is an exchange of its own too.
         rule = replace(self.rule, local_steps=self.rule.local_steps // self.products)

@@ -276,6 +276,12 @@ def test_divergence_is_said_and_nothing_that_is_no_number_kept(
     assert all(np.isfinite(each.model.weights).all() for each in result.outcomes.values())
 
 
+def test_with_nothing_set_it_learns_from_small_batches() -> None:
+    """Noise is not counted twice, nor as that of exact steps: with both it guesses."""
+    job = {"algorithm": "fdml", "batch_size": 64, "eval_every": 0}
+    assert train(Job.of(job=job), load("digits")).scores[-1].accuracy > 0.5
+
+
 @pytest.mark.slow
 def test_the_papers_table_on_a9a(real_data: Callable[..., VerticalDataset]) -> None:
     """Table 2 of Hu et al.: local 0.885, centralized 0.9025, FDML 0.9026."""

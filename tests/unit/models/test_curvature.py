@@ -99,3 +99,11 @@ def test_of_many_sparse_columns_the_largest_bend_comes_from_products(
     by_products = Curvature(model, x, 0.25, 0.1)
     assert not by_products.matrix.size
     assert whole * (1 - 1e-9) <= by_products.largest <= whole * (1 + 2e-3)
+    counted = Curvature(model, x.toarray(), 0.25, 0.1).intrinsic_dimension
+    assert by_products.intrinsic_dimension == pytest.approx(counted, rel=3e-3)
+
+
+def test_the_intrinsic_dimension_counts_columns_as_steep_as_the_steepest() -> None:
+    x = np.diag([2.0, 2.0, 1.0, 0.0])
+    assert Curvature(model_of(4), x, 0.25, 0.0).intrinsic_dimension == pytest.approx(9 / 4)
+    assert Curvature(model_of(4), 0 * x, 0.25, 0.0).intrinsic_dimension == 0.0

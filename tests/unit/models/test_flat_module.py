@@ -117,6 +117,19 @@ class Mixed(nn.Module):
         self.other = nn.Linear(2, 2).to(torch.float64)
 
 
+class Beside(nn.Module):
+    """Takes off the mean of the rows that come together."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows - rows.mean(dim=0)
+
+
+def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
+    flat = FlatModule(nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 2)))
+    problem = ModuleProblem(flat, np.array([[0, 4], [1, 1]]), np.array([0, 1]))
+    assert problem.gradient(flat.weights(), np.array([0, 1])).any()
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -138,6 +151,30 @@ class Mixed(nn.Module):
             ),
             "leave out dropout",
         ),
+        (
+            lambda: ModuleProblem(FlatModule(nn.Sequential(small(), Beside())), *data()),
+            "depend on the rows beside",
+        ),
+        (
+            lambda: ModuleProblem(
+                FlatModule(nn.Linear(3, 1).double(), nn.functional.mse_loss),
+                data()[0],
+                np.ones(ROWS),
+            ),
+            "target size",
+        ),
+        (
+            lambda: ModuleProblem(
+                FlatModule(small(), nn.CrossEntropyLoss(reduction="sum")), *data()
+            ),
+            "as a mean's is",
+        ),
+        (
+            lambda: ModuleProblem(
+                FlatModule(small(), nn.CrossEntropyLoss(reduction="none")), *data()
+            ),
+            "as a mean's is",
+        ),
     ],
 )
 def test_what_cannot_be_trained_by_clients_is_refused(
@@ -149,7 +186,6 @@ def test_what_cannot_be_trained_by_clients_is_refused(
 
 def test_weights_of_another_precision_or_length_are_not_rounded_in_silence() -> None:
     flat = FlatModule(small(torch.float32))
-    with pytest.raises(TypeError):
-        flat.load(np.zeros(22))
-    with pytest.raises(ValueError, match="broadcast"):
-        flat.load(np.zeros(21, np.float32))
+    for wrong in (np.zeros(22), np.zeros(21, np.float32), np.zeros(1, np.float32)):
+        with pytest.raises(ConfigError, match=r"the module has float32 \(22,\)"):
+            flat.load(wrong)

@@ -26,6 +26,8 @@ def party(
     most: float = 8.0,
     columns: int = 0,
     derived: bool = True,
+    growth: float = 1.0,
+    plain: bool = False,
     rule: LocalRule | None = None,
     **changes: Any,  # noqa: ANN401
 ) -> tuple[LinearModel, LocalSteps, FloatArray]:
@@ -33,7 +35,7 @@ def party(
     inputs = generator.standard_normal((ROWS, COLUMNS))
     model = LinearModel(generator.standard_normal((COLUMNS, 1)))
     usual = rule or LocalRule(Logistic(), 1, l2=0.1, exact=True)
-    pace = Pace(scale, most, columns, ROWS, lambda i: 1 / (i + 1), derived=derived)
+    pace = Pace(scale, most, columns, ROWS, lambda i: 1 / (i + 1), derived, growth, plain)
     return model, LocalSteps(model, inputs, replace(usual, **changes), pace), inputs
 
 
@@ -176,6 +178,22 @@ def test_noise_of_minibatches_shortens_steps_and_bounds_momentum() -> None:
         iterates.append(model.weights.copy())
     ahead = (1 - 2 * sqrt(noise)) * (iterates[-2] - iterates[-3])
     assert close(point, iterates[-2] + ahead)
+
+
+@pytest.mark.parametrize(("growth", "grown"), [(0.0, 1.0), (0.5, sqrt(3.0)), (1.0, 3.0)])
+@pytest.mark.parametrize("plain", [True, False])
+def test_noise_grows_no_faster_than_told_and_of_plain_steps_as_rows_are_long(
+    growth: float, grown: float, plain: bool
+) -> None:
+    size = 8
+    rule = LocalRule(Logistic(), 1, l2=0.1)
+    _, steps, inputs = party(scale=2.0, columns=30, growth=growth, plain=plain, rule=rule)
+    steps.begin(10, size)
+    matrix = bend(inputs)
+    largest = float(np.linalg.eigvalsh(matrix)[-1])
+    noise = (2 * np.trace(matrix) if plain else 30 * largest) / size * (1 - size / ROWS)
+    expected = 1 / 11 / (2 * largest + grown * noise)
+    assert steps.step_size(inputs[:size]) == pytest.approx(expected)
 
 
 def test_where_noise_is_larger_than_momentum_can_bear_there_is_none() -> None:

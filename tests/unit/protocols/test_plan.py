@@ -42,6 +42,9 @@ def test_step_sizes_are_constant_or_fall_with_the_root_of_rounds() -> None:
         ({"schedule": "inverse-sqrt"}, True),
         ({"algorithm": "fdml"}, True),
         ({"algorithm": "fdml", "schedule": "constant"}, False),
+        ({"algorithm": "fdml", "learning_rate": "auto"}, False),
+        ({"algorithm": "fdml", "learning_rate": "auto", "model": "mlp", "hidden": [2]}, True),
+        ({"algorithm": "fdml", "learning_rate": "auto", "schedule": "inverse-sqrt"}, True),
     ],
 )
 def test_a_schedule_is_the_jobs_or_else_the_algorithms(
