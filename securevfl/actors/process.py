@@ -1,6 +1,7 @@
 """`python -m securevfl.actors.process`: an actor as a process, over its standard input and output.
 
-It reads its task and then its peers, a line of JSON each, and tells a line of JSON for everything.
+It reads its task and then its peers, a line of JSON each, and tells a line of JSON for everything,
+and again and again that it is alive.
 When its input ends, it ends at once, with all processes that it has started: nobody is left behind
 a supervisor that was killed.
 """
@@ -10,10 +11,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from securevfl.actors.party import PartyActor
 from securevfl.actors.task import EVENT, PEERS, TASK, ActorTask, Event
+
+BEAT_SECONDS = 0.5
 
 
 def main() -> None:
@@ -28,6 +32,12 @@ def main() -> None:
             told.write(EVENT.dump_json(event).decode() + "\n")
             told.flush()
 
+    def beat() -> None:
+        while True:
+            tell(Event("alive"))
+            time.sleep(BEAT_SECONDS)
+
+    threading.Thread(target=beat, daemon=True).start()
     task = TASK.validate_json(sys.stdin.readline())
     actor = PartyActor(task, tell)
     actor.open()

@@ -2,23 +2,43 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pydantic import ValidationError
+from securevfl.actors.task import (
+    EVENT,
+    PEERS,
+    SILENCE_SECONDS,
+    START_SECONDS,
+    TASK,
+    ActorTask,
+    Event,
+    Peer,
+    Tell,
+    silent,
+)
 
-from securevfl.actors.task import EVENT, PEERS, TASK, ActorTask, Event, Peer, Tell
+_CHUNK = 1 << 16
 
 
+@dataclass(kw_only=True)
 class ProcessHost:
-    """Starts an actor as a process in a group of its own, so that Ctrl-C is the supervisor's."""
+    """Starts an actor as a process in a group of its own, so that Ctrl-C is the supervisor's.
+
+    Attributes:
+        silence_seconds: after which an actor is lost.
+    """
+
+    silence_seconds: float = SILENCE_SECONDS
 
     def start(self, task: ActorTask, tell: Tell) -> "ProcessHandle":
         """Start an actor, see `Host`."""
-        return ProcessHandle(task, tell)
+        return ProcessHandle(task, tell, self.silence_seconds)
 
 
 class ProcessHandle:
@@ -27,13 +47,14 @@ class ProcessHandle:
     Args:
         task: its part of the job.
         tell: called with what it says, on a thread of this.
+        silence_seconds: after which it is lost.
 
     Attributes:
         process: the actor's.
     """
 
-    def __init__(self, task: ActorTask, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, task: ActorTask, tell: Tell, silence_seconds: float) -> None:
+        self._tell, self._silence_seconds = tell, silence_seconds
         self.process = subprocess.Popen(  # this interpreter, our own module
             [sys.executable, "-P", "-m", "securevfl.actors.process"],
             stdin=subprocess.PIPE,
@@ -71,11 +92,20 @@ class ProcessHandle:
 
     def _read(self) -> None:
         assert self.process.stdout is not None  # noqa: S101
-        for line in self.process.stdout:
-            try:
-                self._tell(EVENT.validate_json(line))
-            except ValidationError:
-                break  # killed in the middle of a line
-        status = self.process.wait()
-        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        self._tell(Event("lost", text=how))
+        told, left = self.process.stdout.fileno(), b""
+        speaks = select.poll()
+        speaks.register(told, select.POLLIN)
+        seconds = max(self._silence_seconds, START_SECONDS)
+        how = None
+        while speaks.poll(round(1000 * seconds)):
+            seconds = self._silence_seconds
+            said = os.read(told, _CHUNK)
+            if not said:
+                status = self.process.wait()
+                how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+                break
+            *lines, left = (left + said).split(b"\n")
+            for event in map(EVENT.validate_json, lines):
+                if event.kind != "alive":
+                    self._tell(event)
+        self._tell(Event("lost", text=how or silent(seconds)))

@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from securevfl.actors.party import PartyActor
-from securevfl.actors.task import EVENT, PEERS, TASK, ActorTask, Event, Peer, Tell
+from securevfl.actors.task import (
+    EVENT,
+    PEERS,
+    SILENCE_SECONDS,
+    START_SECONDS,
+    TASK,
+    ActorTask,
+    Event,
+    Peer,
+    Tell,
+    silent,
+)
 from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, own_address
 
 ANYWHERE = "tcp:*:0"
@@ -56,16 +67,17 @@ class RayHost:
 
     Args:
         address: as it was connected; in one on this machine actors meet over Unix sockets.
+        silence_seconds: after which an actor is lost.
     """
 
-    def __init__(self, address: str) -> None:
-        self._local = address == LOCAL
+    def __init__(self, address: str, silence_seconds: float = SILENCE_SECONDS) -> None:
+        self._local, self._silence_seconds = address == LOCAL, silence_seconds
 
     def start(self, task: ActorTask, tell: Tell) -> "RayHandle":
         """Start an actor, see `Host`."""
         if not self._local and task.listen.startswith("unix:"):
             task = replace(task, listen=ANYWHERE)
-        return RayHandle(task, tell)
+        return RayHandle(task, tell, self._silence_seconds)
 
 
 class RayHandle:
@@ -74,13 +86,14 @@ class RayHandle:
     Args:
         task: its part of the job.
         tell: called with what it says, on a thread of this.
+        silence_seconds: after which it is lost.
 
     Attributes:
         remote: where it runs.
     """
 
-    def __init__(self, task: ActorTask, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, task: ActorTask, tell: Tell, silence_seconds: float) -> None:
+        self._tell, self._silence_seconds = tell, silence_seconds
         self.remote = RemoteObject("securevfl.actors.ray_host:RemoteParty", f"party:{task.party}")
         self.remote.begin("open", TASK.dump_json(task).decode())
         self._listening = threading.Thread(target=self._listen, daemon=True)
@@ -96,9 +109,13 @@ class RayHandle:
         self._listening.join()
 
     def _listen(self) -> None:
+        seconds = max(self._silence_seconds, START_SECONDS)
         try:
             while True:
-                for event in self.remote.call("events"):
+                for event in self.remote.call("events", seconds=seconds):
                     self._tell(EVENT.validate_json(event))
+                seconds = self._silence_seconds
         except Gone as gone:
             self._tell(Event("lost", text=str(gone)))
+        except TimeoutError:
+            self._tell(Event("lost", text=silent(seconds)))

@@ -76,8 +76,9 @@ class Event:
     """What an actor, or whoever watches over it, says.
 
     Attributes:
-        kind: introduced: it listens; progress: rounds are done; finished: its model and what else
-            is left are written; failed: an error ended it; lost: it is gone without a word.
+        kind: alive: nothing but that; introduced: it listens; progress: rounds are done; finished:
+            its model and what else is left are written; failed: an error ended it; lost: it is gone
+            without a word.
         peer: how it is reached.
         rounds: done.
         error: class of the error.
@@ -86,7 +87,7 @@ class Event:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    kind: Literal["introduced", "progress", "finished", "failed", "lost"]
+    kind: Literal["alive", "introduced", "progress", "finished", "failed", "lost"]
     peer: Peer | None = None
     rounds: int = 0
     error: str = ""
@@ -95,6 +96,21 @@ class Event:
 
 EVENT = TypeAdapter(Event)
 Tell = Callable[[Event], None]
+
+
+SILENCE_SECONDS = 60.0
+"""An actor that has said nothing for so long is gone, as one that was stopped by a signal is.
+
+A thread of its process says that it is alive, whatever the program computes; only a call that keeps
+Python's interpreter to itself for so long would be taken for a death.
+"""
+START_SECONDS = 60.0
+"""At least so long it has until its first word, as a busy machine starts processes slowly."""
+
+
+def silent(seconds: float) -> str:
+    """How an actor was lost that has said nothing."""
+    return f"silent for {seconds:g} s"
 
 
 class Handle(Protocol):
@@ -108,7 +124,7 @@ class Handle(Protocol):
 
 
 class Host(Protocol):
-    """Where actors live."""
+    """Where actors live; one that is silent for too long is told as lost."""
 
     def start(self, task: ActorTask, tell: Tell) -> Handle:
         """Start an actor.

@@ -190,6 +190,8 @@ def _tasks(
 ) -> dict[str, ActorTask]:
     pads = () if places.pads is None else _pad_folders(places.pads)
     job = plan.job.model_dump(mode="json", exclude_unset=True)
+    # Of its own each time: one that is killed before all are connected leaves its socket.
+    sockets = Path(tempfile.mkdtemp(dir=sockets))
     return {
         name: ActorTask(
             name=name,

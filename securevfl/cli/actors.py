@@ -32,6 +32,7 @@ class Actors:
         processes: whether each party is a process.
         ray: address of a Ray cluster, or local.
         row_shards: actors of every party, each with its part of the rows.
+        silence: seconds after which a silent one is lost; None says nothing.
     """
 
     beside: Path
@@ -41,6 +42,7 @@ class Actors:
     processes: bool
     ray: str | None = None
     row_shards: int = 1
+    silence: float | None = None
 
     @property
     def wanted(self) -> bool:
@@ -69,6 +71,8 @@ class Actors:
             raise ConfigError("--row-shards: such a job keeps no state to go on from")
         if self.restarts is not None and not self.wanted:
             raise ConfigError("--restarts are of parties that are --processes, or on --ray")
+        if self.silence is not None and not self.wanted:
+            raise ConfigError("--silence is of parties that are --processes, or on --ray")
         if self.listen is not None and not self.processes:
             raise ConfigError("--listen is for parties that are --processes")
         if ahead and self.wanted:
@@ -125,13 +129,16 @@ class Actors:
 
     @contextmanager
     def _host(self) -> "Iterator[Host]":
+        from securevfl.actors.task import SILENCE_SECONDS
+
+        silence = self.silence or SILENCE_SECONDS
         if self.ray is None:
             from securevfl.actors.processes import ProcessHost
 
-            yield ProcessHost()
+            yield ProcessHost(silence_seconds=silence)
             return
         from securevfl.actors.ray_host import RayHost
         from securevfl.ray_cluster import cluster
 
         with cluster(self.ray):
-            yield RayHost(self.ray)
+            yield RayHost(self.ray, silence)

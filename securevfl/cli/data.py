@@ -11,7 +11,7 @@ from securevfl.cli import options
 if TYPE_CHECKING:
     from securevfl.data.locations import Listing
 
-data = typer.Typer(help="Data sets: list, find, download.", no_args_is_help=True)
+data = typer.Typer(help="Data sets: list, find, download, convert, make.", no_args_is_help=True)
 
 Force = Annotated[bool, typer.Option("--force", help="Replace shards that are there.")]
 Name = Annotated[str, typer.Argument(help="Name of a data set.")]
@@ -142,7 +142,7 @@ def convert(
     force: Force = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Convert sparse data once into a shard, which `[[party]] data` of a job file may name.
+    """Convert sparse data once into a shard, for `[[party]] data`.
 
     LIBSVM (.libsvm, .svm, .svmlight, .txt, .t), Parquet (a column of lists of indices, or numbers)
     or CSV of numbers, in the memory of a part of it. A shard is a folder of arrays that training
@@ -186,7 +186,7 @@ def make(
     force: Force = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Make a set by a seed: shards of three parties, and a job file beside them.
+    """Make a sparse set by a seed: three shards and a job file.
 
     planted-sparse has 8,700 columns of ones (7,000, 1,000 and 700), 50 to 100 a row, and labels of
     a planted model; 5,000,000 rows are the size of FDML's paper.

@@ -41,7 +41,7 @@ checkpoint_every = 10
 # [[party]]
 # name = "bank"
 # role = "label"
-# data = "bank.csv"            # CSV or Parquet
+# data = "bank.csv"            # CSV, Parquet, or a shard by `securevfl data convert`
 # separator = ";"              # as decimal and encoding, only where it cannot be found out
 # id_column = "id"
 # label_column = "default"

@@ -70,6 +70,14 @@ def train(
         int | None,
         typer.Option(min=0, help="How often all start again where a process dies; 3 if absent."),
     ] = None,
+    silence: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="A process that has been silent for so long counts as dead; 60 if absent.",
+        ),
+    ] = None,
     ray: options.Ray = None,
     row_shards: Annotated[
         int, typer.Option(min=1, help="Processes of each party, each with its part of the rows.")
@@ -92,7 +100,7 @@ def train(
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
     names.check_names(described)
-    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray, row_shards)
+    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray, row_shards, silence)
     actors.require_fit(ahead=ahead, resume=resume)
     described = actors.fitted(described)
     if seed is not None:

@@ -51,7 +51,8 @@ class TableColumns:
             DataError: columns that are named are not there, or no other is.
         """
         if missing := [each for each in (*self.taken, *self.drop) if each not in there]:
-            raise DataError(f"{where}: no column {missing[0]!r}; it has {_few(there)}")
+            remedy = "; --id-column names that of ids" if missing[0] == self.id else ""
+            raise DataError(f"{where}: no column {missing[0]!r}; it has {_few(there)}{remedy}")
         features = [each for each in there if each not in {*self.taken, *self.drop}]
         if not features:
             raise DataError(f"{where}: no feature columns, expected at least 1")

@@ -7,7 +7,16 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from securevfl.errors import ConfigError, MalformedMessage, UnexpectedMessage
-from securevfl.flower.orders import CONTROL, MODEL, NAME, UPLOAD, Orders, entries_of, runs_of
+from securevfl.flower.orders import (
+    CONTROL,
+    MODEL,
+    NAME,
+    REFUSED,
+    UPLOAD,
+    Orders,
+    agreed_on,
+    entries_of,
+)
 from securevfl.flower.records import record_of, record_of_state, state_of, vector_of
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, local_training
@@ -24,6 +33,8 @@ def client_app(
 ) -> ClientApp:
     """A ClientApp that trains as `local_training` does.
 
+    A strategy of another federation or coding is refused, which ends its run.
+
     What a client keeps between rounds is in its context, which Flower keeps on its node. It becomes
     what a round made of it only once the server says that the round's upload counted.
 
@@ -37,6 +48,9 @@ def client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         orders = Orders.of(_config(message, NAME))
+        if orders.agreed != agreed_on(federation, coding):  # an error alone would void the round
+            told = ConfigRecord({"reason": _said(federation, coding)})
+            return Message(RecordDict({REFUSED: told}), reply_to=message)
         weights = vector_of(_arrays(message, MODEL))
         control = weights[:0]
         if federation.method.corrects:
@@ -93,6 +107,14 @@ class UploadsBlock:
         return reply
 
 
+def _said(federation: Federation, coding: Coding) -> str:
+    method, blocks = federation.method.name, federation.blocks
+    return (
+        f"its app has {method}, {federation.settings}, {len(blocks)} blocks of "
+        f"{blocks.parameters} parameters and uploads {coding.terms}; give both the same"
+    )
+
+
 def _kept(context: Context, counted: int) -> ClientState:
     if counted < 0:  # nothing of it counted yet, whatever it trained
         return ClientState()
@@ -120,10 +142,5 @@ def _require_fitting(
     if (weights, control) != due or not 0 <= orders.block < len(blocks):
         raise UnexpectedMessage(
             f"θ of {weights}, κ of {control} and block {orders.block}, where {due[0]}, {due[1]} "
-            f"and one of {len(blocks)} blocks are due: is this the strategy's federation?"
-        )
-    own, shared = blocks.own[orders.block], blocks.shared
-    if (orders.own, orders.shared) != (runs_of(own), runs_of(shared)):
-        raise UnexpectedMessage(
-            f"block {orders.block} is of other parameters here: is this the strategy's federation?"
+            f"and one of {len(blocks)} blocks are due"
         )

@@ -1,5 +1,6 @@
 """What the strategy tells a client beside the model: which round, who it is, what it uploads."""
 
+import hashlib
 from dataclasses import asdict, astuple, dataclass
 from itertools import chain, pairwise
 from typing import Self
@@ -9,9 +10,11 @@ from flwr.app import ConfigRecord
 
 from securevfl.arrays import IntArray
 from securevfl.errors import MalformedMessage
+from securevfl.protocols.horizontal.federation import Federation
+from securevfl.protocols.horizontal.uploads import Coding
 
 NAME = "securevfl"
-MODEL, CONFIG, CONTROL, UPLOAD = "arrays", "config", "control", "upload"
+MODEL, CONFIG, CONTROL, UPLOAD, REFUSED = "arrays", "config", "control", "upload", "refused"
 """Names of records in a message; the first two are those of Flower's own strategies."""
 
 
@@ -20,6 +23,7 @@ class Orders:
     """One client's part of a round.
 
     Attributes:
+        agreed: digest of what both ends have to agree on, see `agreed_on`.
         round_index: counted from 0.
         client: its number.
         block: of its group.
@@ -28,6 +32,7 @@ class Orders:
         shared: the same of the shared block.
     """
 
+    agreed: bytes
     round_index: int
     client: int
     block: int
@@ -49,13 +54,20 @@ class Orders:
         if record.keys() != cls.__dataclass_fields__.keys():
             raise MalformedMessage(f"orders hold {', '.join(record)}")
         orders = cls(**record)  # type: ignore[arg-type]  # checked next
-        whole, runs = astuple(orders)[:4], (orders.own, orders.shared)
+        if not isinstance(orders.agreed, bytes):
+            raise MalformedMessage("orders without a digest")
+        whole, runs = astuple(orders)[1:5], (orders.own, orders.shared)
         if not (
             all(isinstance(each, list) for each in runs)
             and all(isinstance(each, int) for each in chain(whole, *runs))
         ):
             raise MalformedMessage("orders hold other things than whole numbers")
         return orders
+
+
+def agreed_on(federation: Federation, coding: Coding) -> bytes:
+    """Of method, settings, blocks and coding, 32 bytes."""
+    return hashlib.sha256(federation.digest + coding.terms.encode()).digest()
 
 
 def runs_of(entries: IntArray) -> list[int]:

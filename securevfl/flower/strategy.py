@@ -19,7 +19,17 @@ from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from typing_extensions import override
 
 from securevfl.errors import ConfigError, PeerViolation
-from securevfl.flower.orders import CONFIG, CONTROL, MODEL, NAME, UPLOAD, Orders, runs_of
+from securevfl.flower.orders import (
+    CONFIG,
+    CONTROL,
+    MODEL,
+    NAME,
+    REFUSED,
+    UPLOAD,
+    Orders,
+    agreed_on,
+    runs_of,
+)
 from securevfl.flower.records import arrays_of, message_of, vector_of
 from securevfl.protocols.horizontal.federation import Assignment, Federation
 from securevfl.protocols.horizontal.server import ServerState, aggregate
@@ -27,6 +37,7 @@ from securevfl.protocols.horizontal.uploads import Coding, Plain
 from securevfl.wire.codec import StepMessage
 
 _LOG = getLogger("flwr")
+MOST_REASON = 1000
 
 
 class FederationStrategy(FedAvg):
@@ -104,7 +115,7 @@ class FederationStrategy(FedAvg):
         """The model after the round.
 
         Raises:
-            PeerViolation: an upload that does not fit.
+            PeerViolation: a client of another federation, or an upload that does not fit.
             TrainingDiverged: θ or κ is no longer finite.
         """
         fine, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
@@ -146,6 +157,7 @@ class FederationStrategy(FedAvg):
     def _message(self, to: Assignment, config: ConfigRecord) -> Message:
         state, blocks = self.state, self._federation.blocks
         orders = Orders(
+            agreed_on(self._federation, self._coding),
             state.round_index,
             to.client,
             to.block,
@@ -167,6 +179,9 @@ class FederationStrategy(FedAvg):
 
     def _upload(self, reply: Message) -> StepMessage:
         node = reply.metadata.src_node_id
+        if REFUSED in reply.content.config_records:
+            reason = str(reply.content.config_records[REFUSED]["reason"])
+            raise PeerViolation(f"node {node} is in another federation: {reason[:MOST_REASON]}")
         if UPLOAD not in reply.content.array_records:
             raise PeerViolation(
                 f"node {node} uploaded no block: its ClientApp needs `UploadsBlock`"

@@ -77,7 +77,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     exchange: str | Mapping[str, Any] = "plain"
     local_steps: int | Literal["exact"] | None = None
     batch_size: int | Literal["full"] | None = None
-    rounds: int = 100
+    rounds: int | None = None
     learning_rate: float | Literal["auto"] = "auto"
     hide: Literal["residuals", "both"] = "residuals"
     standardize: bool = True
@@ -129,10 +129,12 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             RangeExceeded: fixed-point products could overflow.
         """
         job = self._job(**settings)
-        if plan_for(job, dataset).networks:
+        plan = plan_for(job, dataset)
+        if plan.networks:
             raise ConfigError(f"{type(self).__name__} is linear: securevfl.train trains networks")
         with line_of_progress(self.verbose) as tell:
-            told = Environment(progress=lambda done: tell(f"round {done} of at most {self.rounds}"))
+            rounds = plan.rounds
+            told = Environment(progress=lambda done: tell(f"round {done} of at most {rounds}"))
             result = train(job, dataset, told)
         self.result_ = result
         self.n_iter_ = result.rounds
@@ -164,6 +166,8 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         more = sections.pop("job", {})
         for key in own.keys() & more.keys():
             raise ConfigError(f"job: {key} of [job] is the estimator's to say")
+        # A default depends on whether the job says a number: under blind it is another one.
+        own = {key: value for key, value in own.items() if value is not None}
         exchange = self.exchange
         keys = {"scheme": exchange} if isinstance(exchange, str) else dict(exchange)
         return Job.of(**sections, job={**more, **own}, exchange={"hide": self.hide, **keys})
@@ -175,7 +179,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         watched = self.learning_rate == "auto" and not result.plan.exchange.shares_parameters
         if watched and result.ended == "rounds":
             warnings.warn(
-                f"rounds = {self.rounds} were done before the loss had settled (tol = "
+                f"rounds = {result.job.job.rounds} were done before the loss had settled (tol = "
                 f"{self.tol:g}): more rounds go on",
                 ConvergenceWarning,
                 stacklevel=4,

@@ -47,7 +47,7 @@ class KillingHost(RayHost):
     """Kills a party once, after some rounds."""
 
     def __init__(self, victim: str, state: Path, kill: Kill) -> None:
-        super().__init__(LOCAL)
+        super().__init__(LOCAL, silence_seconds=10.0)
         self._victim, self._state, self._kill = victim, state, kill
         self._killed = False
 
@@ -72,6 +72,10 @@ class KillingHost(RayHost):
 
 def by_signal(_: RayHandle, process: int) -> None:
     os.kill(process, signal.SIGKILL)
+
+
+def by_stopping(_: RayHandle, process: int) -> None:
+    os.kill(process, signal.SIGSTOP)
 
 
 def by_ray(handle: RayHandle, _: int) -> None:
@@ -101,8 +105,10 @@ def noting_words(noted: list[int]) -> None:
         noted.extend(len(json.dumps(json.loads(each))) for each in words)
         begin(remote, method, *words)
 
-    def called(remote: RemoteObject, method: str, *words: str) -> object:
-        given = call(remote, method, *words)
+    def called(
+        remote: RemoteObject, method: str, *words: str, seconds: float | None = None
+    ) -> object:
+        given = call(remote, method, *words, seconds=seconds)
         noted.append(len(json.dumps([words, given])))
         return given
 
@@ -147,7 +153,11 @@ def main(folder: Path) -> dict[str, object]:
         import ray  # noqa: PLC0415  # after its cluster's token
 
         found["stranger"] = strangers_word(ray.get_runtime_context().gcs_address)
-        for name, victim, kill in (("signal", "party2", by_signal), ("ray", "party1", by_ray)):
+        for name, victim, kill in (
+            ("signal", "party2", by_signal),
+            ("ray", "party1", by_ray),
+            ("stopping", "party2", by_stopping),
+        ):
             result, said = killed(folder, name, victim, kill)
             found[name] = {"said": said, "before": result.rounds_before, "rounds": result.rounds}
         found["words"], found["stored"] = max(noted), stored_bytes()

@@ -41,12 +41,14 @@ class KillingHost(ProcessHost):
         when: the file; of a state, that of a round.
         times: how often.
         rounds: of the state.
+        by: the signal.
     """
 
     victim: str
     when: Path
     times: int = 1
     rounds: int = 3
+    by: signal.Signals = signal.SIGKILL
     watching: list[threading.Thread] = field(default_factory=list)
 
     @override
@@ -61,7 +63,7 @@ class KillingHost(ProcessHost):
         deadline = time.monotonic() + LONG
         while not self._is_time() and time.monotonic() < deadline:
             time.sleep(0.001)
-        handle.process.kill()
+        handle.process.send_signal(self.by)
 
     def _is_time(self) -> bool:
         if not self.when.name.endswith(".state"):
@@ -188,6 +190,56 @@ def test_what_is_counted_once_is_not_released_again(tmp_path: Path) -> None:
         train_by_actors(job, load("breast_cancer"), host, places_of(tmp_path))
 
 
+@pytest.mark.usefixtures("clean_place")
+def test_what_one_left_that_listened_is_in_nobodys_way(tmp_path: Path) -> None:
+    """It is killed before all are connected, which is when it would have removed its socket."""
+    left: list[Path] = []
+
+    class Stillborn(ProcessHost):
+        @override
+        def start(self, task: ActorTask, tell: Tell) -> ProcessHandle:
+            assert task.listen.startswith("unix:")
+            left.append(Path(task.listen.removeprefix("unix:")))
+            left[-1].touch(exist_ok=False)
+            handle = super().start(task, tell)
+            handle.process.kill()
+            return handle
+
+    with pytest.raises(SecureVFLError, match=r"is gone .*, after 1 restarts"):
+        train_by_actors(
+            job_of(),
+            load("breast_cancer"),
+            Stillborn(),
+            places_of(tmp_path),
+            supervision=Supervision(restarts=1),
+        )
+    assert len(left) == 4
+    assert not any(path.exists() for path in left)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_place")
+def test_one_that_is_frozen_is_started_again_and_one_that_computes_is_not(tmp_path: Path) -> None:
+    """All but the frozen one wait for it, and say that they are alive, for longer than it may."""
+    job, said = job_of(), list[str]()
+    host = KillingHost(
+        "party2",
+        tmp_path / "models" / "party2.state",
+        by=signal.SIGSTOP,
+        silence_seconds=4.0,
+    )
+    result = train_by_actors(
+        job,
+        load("breast_cancer"),
+        host,
+        places_of(tmp_path),
+        supervision=Supervision(say=said.append),
+    )
+    require_same(result, in_one_process(job, tmp_path), tmp_path)
+    (line,) = said
+    assert line.startswith("party2 is gone (silent for 4 s): all go on after ")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean_place")
 def test_one_that_always_dies_ends_the_job(tmp_path: Path) -> None:
@@ -263,7 +315,7 @@ def test_a_party_that_cannot_open_its_data_is_named(
 
     def start(host: ProcessHost, task: ActorTask, tell: Tell) -> ProcessHandle:
         Path("shop.csv").unlink(missing_ok=True)
-        return ProcessHandle(task, tell)
+        return ProcessHandle(task, tell, host.silence_seconds)
 
     monkeypatch.setattr(ProcessHost, "start", start)
     assert run("train", job, "--processes", "--quiet") == 2
@@ -291,6 +343,7 @@ def test_a_port_that_is_taken(capsys: Capture) -> None:
     [
         (("--listen", "127.0.0.1:0"), "--listen is for parties that are --processes"),
         (("--restarts", "1"), "--restarts are of parties that are --processes"),
+        (("--silence", "5"), "--silence is of parties that are --processes"),
         (("--processes", "--listen", "here"), "'here': expected HOST:PORT"),
         (("--row-shards", "2"), "--row-shards are for parties that are --processes"),
         (("--processes", "--row-shards", "2", "--resume"), "such a job keeps no state"),

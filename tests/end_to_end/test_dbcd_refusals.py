@@ -25,7 +25,7 @@ L1 = 0.01
     ("sections", "told"),
     [
         ({"exchange": {"scheme": "bfv"}}, "residuals and curvature of all rows in clear"),
-        ({"exchange": {"scheme": "masked"}}, "at least 3 parties"),
+        ({"exchange": {"scheme": "masked"}}, "at least 3 parties.* exchange 'blind', hides it"),
         ({"l1": 0.0}, r"either job\.l1 above 0 or \[dbcd\] path"),
         ({"dbcd": {"path": [0.1]}}, r"either job\.l1 above 0 or \[dbcd\] path"),
         ({"l1": 0.0, "dbcd": {"path": [0.1, 0.1]}}, "falling"),

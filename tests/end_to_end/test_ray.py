@@ -40,16 +40,23 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
 
 @needs_ray
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "victim"), [("signal", "party2"), ("ray", "party1")])
-def test_a_killed_actor_changes_nothing(
-    found: tuple[dict[str, Any], Path], how: str, victim: str
+@pytest.mark.parametrize(
+    ("how", "victim", "text"),
+    [
+        ("signal", "party2", "The actor died "),
+        ("ray", "party1", "The actor died "),
+        ("stopping", "party2", "silent for 10 s"),
+    ],
+)
+def test_a_killed_or_frozen_actor_changes_nothing(
+    found: tuple[dict[str, Any], Path], how: str, victim: str, text: str
 ) -> None:
     told, folder = found
     for name in ("party1", "party2"):
         model, twin = (folder / each / f"{name}.safetensors" for each in (how, "expected"))
         assert model.read_bytes() == twin.read_bytes()
     (line,) = told[how]["said"]
-    assert line.startswith(f"{victim} is gone (The actor died ")
+    assert line.startswith(f"{victim} is gone ({text}")
     assert 0 < told[how]["before"] < told[how]["rounds"] == 300
 
 
@@ -110,6 +117,7 @@ def test_without_ray_a_line_says_how_to_get_it(
     ]
 
 
+@needs_ray
 @pytest.mark.usefixtures("clean_place")
 def test_processes_and_ray_are_two_places(capsys: Capture) -> None:
     two_organizations()

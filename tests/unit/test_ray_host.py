@@ -1,10 +1,11 @@
 """Where Ray is asked to place actors; Ray itself is not needed."""
 
 import pytest
+from typing_extensions import override
 
 from securevfl.actors import ray_host
 from securevfl.actors.ray_host import RayHost
-from securevfl.actors.task import ActorTask, Event
+from securevfl.actors.task import START_SECONDS, ActorTask, Event
 from securevfl.ray_cluster import LOCAL, Gone
 
 
@@ -17,7 +18,7 @@ class Remote:
     def begin(self, method: str, *words: str) -> None:
         """Nothing."""
 
-    def call(self, method: str, *words: str) -> list[str]:
+    def call(self, method: str, *words: str, seconds: float) -> list[str]:
         raise Gone("gone")
 
     def end(self) -> None:
@@ -38,3 +39,25 @@ def test_all_actors_of_a_party_ask_for_its_machine(
     assert isinstance(handle.remote, Remote)
     assert handle.remote.resource == "party:bank"
     assert said == [Event("lost", text="gone")]
+
+
+def test_one_that_does_not_answer_in_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has longer until its first answer."""
+    asked: list[float] = []
+
+    class Frozen(Remote):
+        @override
+        def call(self, method: str, *words: str, seconds: float) -> list[str]:
+            asked.append(seconds)
+            if len(asked) == 1:
+                return []
+            raise TimeoutError
+
+    monkeypatch.setattr(ray_host, "RemoteObject", Frozen)
+    said: list[Event] = []
+    task = ActorTask(
+        "bank", "bank", {}, "", ("bank",), "", "", "", "", None, "unix:there", guard_directory=""
+    )
+    RayHost(LOCAL, silence_seconds=5).start(task, said.append).stop()
+    assert asked == [START_SECONDS, 5]
+    assert said == [Event("lost", text="silent for 5 s")]

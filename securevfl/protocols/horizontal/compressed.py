@@ -46,6 +46,11 @@ class Compressed:
     def __init__(self, compressor: Compressor) -> None:
         self._compressor = compressor
 
+    @property
+    def terms(self) -> str:
+        """The compressor."""
+        return f"compressed by {self._compressor!r}"
+
     def learns(self, method: Method) -> Mapping[str, str]:
         """As the method says, but coarsely."""
         return {**method.learns, "server": f"coarsely, {method.learns['server']}"}

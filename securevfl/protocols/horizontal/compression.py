@@ -33,7 +33,7 @@ MAX_LEVELS = 2**15
 
 
 class Compressor(Protocol):
-    """Makes bytes of an upload, and an upload of bytes."""
+    """Makes bytes of an upload, and an upload of bytes; its repr says what both ends agree on."""
 
     unbiased: bool
 

@@ -41,6 +41,11 @@ class Noisy:
         self._noise = noise
         self._stream = key.stream("client sums")
 
+    @property
+    def terms(self) -> str:
+        """Length and noise."""
+        return f"noisy, {self._noise!r}"
+
     def learns(self, method: Method) -> Mapping[str, str]:
         """As the method says at the server; clients get θ from noisy sums."""
         client = f"{method.learns['client']}: of another client no more than (ε, δ) allows"

@@ -40,6 +40,10 @@ class Coding(Protocol):
     def kind(self) -> type[StepMessage]:
         """The messages that it makes."""
 
+    @property
+    def terms(self) -> str:
+        """What both ends have to agree on."""
+
     def learns(self, method: Method) -> Mapping[str, str]:
         """Who learns what of a method's uploads, by role."""
 
@@ -62,6 +66,7 @@ class Plain:
     """Every upload as it is, in the dtype of θ."""
 
     kind = BlockUpload
+    terms = "plain"
 
     def learns(self, method: Method) -> Mapping[str, str]:
         """As the method says."""

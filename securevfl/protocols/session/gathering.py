@@ -143,7 +143,8 @@ def require_summands(parties: int) -> None:
     if parties < 3:  # noqa: PLR2004
         raise ConfigError(
             f"masked predictions need at least 3 parties, this job has {parties}: with one "
-            "feature party the sum is its prediction"
+            "feature party the sum is its prediction; hide = 'both' of a homomorphic exchange, or "
+            "exchange 'blind', hides it, and 'plain' shows it"
         )
 
 

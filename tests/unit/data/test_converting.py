@@ -232,7 +232,12 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
     "a column of LIBSVM": ("a.svm", "0 1:1", Conversion(id_column="id"), "only '#'"),
     "a label of LIBSVM": ("a.svm", "0 1:1", Conversion(label_column="y"), "columns have names"),
     "another suffix": ("a.xyz", "0 1:1", Conversion(), "expected .parquet, .csv"),
-    "no id column": ("a.csv", "u,v\n1,2\n3,4\n", Conversion(), "no column 'id'; it has u, v"),
+    "no id column": (
+        "a.csv",
+        "u,v\n1,2\n3,4\n",
+        Conversion(),
+        "'id'; it has u, v; --id-column",
+    ),
     "id and numbers": (
         "a.csv",
         "id,v\n1,2\n",

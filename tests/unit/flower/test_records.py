@@ -114,7 +114,7 @@ def test_runs_that_do_not_fit_are_refused(runs: list[int]) -> None:
 
 
 def test_orders_travel_and_are_checked() -> None:
-    orders = Orders(3, 1, 0, -1, [0, 2], [])
+    orders = Orders(b"agreed", 3, 1, 0, -1, [0, 2], [])
     assert Orders.of(orders.record()) == orders
     record = orders.record()
     record["more"] = 1

@@ -1,6 +1,7 @@
 """The strategy, the client app and the mod over a grid that calls clients in this process."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +28,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from securevfl.arrays import RealArray
 from securevfl.errors import ConfigError, MalformedMessage, PeerViolation, UnexpectedMessage
 from securevfl.flower import FederationStrategy, UploadsBlock, arrays_of, client_app, vector_of
-from securevfl.protocols.horizontal.blocks import Blocks
+from securevfl.privacy.clients import ClientNoise
+from securevfl.privacy.streams import NoiseKey
 from securevfl.protocols.horizontal.compressed import Compressed
-from securevfl.protocols.horizontal.compression import TopK
+from securevfl.protocols.horizontal.compression import Quantizer, TopK
+from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.handing import Sealed
 from securevfl.protocols.horizontal.methods import METHODS
+from securevfl.protocols.horizontal.noisy import Noisy
 from securevfl.protocols.horizontal.simulation import World, simulate_federation
 from securevfl.protocols.horizontal.uploads import Coding, Plain
 from tests.flower_app import of, partition, problems, start
@@ -264,6 +268,24 @@ def test_an_upload_that_does_not_fit_is_refused(
         over(LocalGrid(own_client("fedbcgd"), change), "fedbcgd")
 
 
+def test_orders_and_arrays_that_do_not_fit_are_refused() -> None:
+    """Of a strategy that says it has the same federation."""
+    grid = LocalGrid(own_client("fedbcgd+"))
+    over(grid, "fedbcgd+")
+    message, context = grid.sent[0], next(iter(grid.nodes.values()))
+    small = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
+    orders = message.content.config_records["securevfl"]
+    for name, record, refused in (
+        ("arrays", small, r"θ of \(3,\)"),
+        ("control", small, r"κ of \(3,\)"),
+        ("securevfl", ConfigRecord({**orders, "block": 2}), "and block 2, where"),
+        ("securevfl", ConfigRecord({**orders, "agreed": 2}), "orders without a digest"),
+    ):
+        content = RecordDict({**message.content, name: record})
+        with pytest.raises(PeerViolation, match=refused):
+            grid.app(Message(content, 7, "train"), context)
+
+
 def test_an_array_that_is_no_array_is_refused() -> None:
     def change(_: int, __: int, reply: Message) -> Message:
         reply.content.array_records["upload"]["own"] = Array("float32", (5,), "numpy.ndarray", b"x")
@@ -279,18 +301,30 @@ def test_a_client_without_the_mod_is_refused() -> None:
 
 
 def test_both_ends_have_to_mean_the_same_federation() -> None:
-    with pytest.raises(UnexpectedMessage, match="is this the strategy's federation"):
-        over(LocalGrid(own_client("fedavg")), "fedbcgd")
-    with pytest.raises(MalformedMessage, match="without the arrays 'control'"):
-        over(LocalGrid(own_client("fedbcgd+")), "fedbcgd")
-    other = of("fedbcgd", CLIENTS, ROUNDS)
-    swapped_blocks = replace(other.blocks, own=other.blocks.own[::-1])
-    app = client_app(replace(other, blocks=swapped_blocks), lambda _: problems(CLIENTS)[0])
-    with pytest.raises(UnexpectedMessage, match="block 0 is of other parameters here"):
-        over(LocalGrid(app), "fedbcgd")
-    smaller = replace(of("fedavg", CLIENTS, ROUNDS), blocks=Blocks.whole(5))
-    with pytest.raises(UnexpectedMessage, match=r"θ of \(12,\), .* where \(5,\)"):
-        over(LocalGrid(client_app(smaller, lambda _: problems(CLIENTS)[0])), "fedbcgd")
+    ours = of("fedbcgd", CLIENTS, ROUNDS)
+    others: list[tuple[Federation, Coding | None]] = [
+        (replace(ours, settings=replace(ours.settings, **{name: value})), None)  # type: ignore[arg-type]
+        for name, value in (("learning_rate", 0.06), ("seed", 1), ("epochs", 3), ("decay", 0.9))
+    ]
+    others += [
+        (of("fedavg", CLIENTS, ROUNDS), None),
+        (of("fedbcgd+", CLIENTS, ROUNDS), None),
+        (replace(ours, blocks=replace(ours.blocks, own=ours.blocks.own[::-1])), None),
+        (ours, Compressed(TopK(0.4))),
+    ]
+    for federation, coding in others:
+        grid = LocalGrid(client_app(federation, lambda _: problems(CLIENTS)[0], coding))
+        with pytest.raises(PeerViolation, match=r"node \d+ is in another federation: its app has "):
+            over(grid, "fedbcgd")
+        assert len(grid.sent) == 4
+    other = Compressed(Quantizer(5))
+    with pytest.raises(PeerViolation, match=r"uploads compressed by Quantizer\(levels=5"):
+        over(LocalGrid(own_client("fedbcgd", other)), "fedbcgd", Compressed(Quantizer(7)))
+    for noises in ((1.0, 1.0), (1.0, 2.0)):
+        ends = [Noisy(ClientNoise(0.1, clip), NoiseKey.generate()) for clip in noises]
+        told = "another federation" if len(set(noises)) > 1 else None
+        with pytest.raises(PeerViolation, match=told) if told else nullcontext():
+            over(LocalGrid(own_client("fedbcgd", ends[0])), "fedbcgd", ends[1])
     small = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
     with pytest.raises(ConfigError, match="12 parameters, the initial arrays 3"):
         FederationStrategy(of("fedbcgd", CLIENTS, 1)).start(

@@ -18,6 +18,7 @@ import securevfl
 from securevfl import VerticalLogisticRegression, VerticalRidge
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
+from securevfl.protocols.defaults import BLIND_ROUNDS
 
 Labels = NDArray[np.str_]
 NAMES = ["age", "income", "visits", "spent"]
@@ -227,7 +228,8 @@ def test_the_package_says_what_it_has() -> None:
 def test_a_job_in_shares_never_says_that_a_loss_nobody_sees_has_not_settled(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
-    VerticalRidge(exchange="blind", rounds=3).fit(*_real_targets())
+    model = VerticalRidge(exchange="blind").fit(*_real_targets())
+    assert model.n_iter_ == BLIND_ROUNDS
     assert not [each for each in recwarn if each.category is ConvergenceWarning]
 
 
