@@ -163,14 +163,14 @@ class ModuleProblem:
         with torch.no_grad():
             one = module.module(self._inputs[:1])
             module.loss(one.expand(len(targets), *one.shape[1:]), targets)
-            losses = [
+            single, double = (
                 module.loss(
                     one.expand(rows, *one.shape[1:]), targets[:1].expand(rows, *targets.shape[1:])
                 )
                 for rows in (1, 2)
-            ]
+            )
         module.gradient(module.weights(), self._inputs[:1], targets[:1])
-        if losses[1].numel() > 1 or not torch.allclose(*losses, rtol=1e-3, equal_nan=True):
+        if double.numel() > 1 or not torch.allclose(single, double, rtol=1e-3, equal_nan=True):
             raise ValueError("the loss of two equal rows is not that of one, as a mean's is")
 
     def _require_apart(self) -> None:

@@ -259,7 +259,8 @@ class LocalSteps:
 
     @property
     def _scale_now(self) -> float:
-        return self._scale + self._noise * (1 + NOISE_GROWTH * self._round) ** self.pace.growth
+        grown: float = (1 + NOISE_GROWTH * self._round) ** self.pace.growth
+        return self._scale + self._noise * grown
 
     def _next_momentum(self) -> tuple[float, float]:
         # By this round's noise: where the next exchange takes place is known before its batch is.

@@ -3,14 +3,15 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from securevfl.actors.leftover import leave_ledger, leave_outcome, ledger_at, outcome_at
 from securevfl.actors.own_data import own_data, read_facts, require_own_data, write_facts
-from securevfl.actors.task import ActorTask
-from securevfl.actors.training import Places, require_one_model
+from securevfl.actors.task import ActorTask, Tell
+from securevfl.actors.training import Places, require_one_model, train_by_actors
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job
@@ -46,6 +47,27 @@ def test_other_data_than_were_planned_for_are_refused(tmp_path: Path) -> None:
     other = replace(plan, facts=replace(plan.facts, rows=plan.facts.rows - 1))
     with pytest.raises(DataError, match="party 'party1': its data are not those that"):
         own_data(other, "party1", tmp_path, tmp_path, None)
+
+
+def test_nobody_else_gets_at_what_actors_share(tmp_path: Path) -> None:
+    seen: dict[str, int] = {}
+
+    class Looking:
+        """A host that looks at folders in place of starting anybody."""
+
+        def start(self, task: ActorTask, tell: Tell) -> NoReturn:
+            for name, path in {
+                "facts": Path(task.work),
+                "socket": Path(task.listen.removeprefix("unix:")).parent,
+            }.items():
+                seen[name] = path.stat().st_mode & 0o777
+            raise DataError("enough")
+
+    places = Places(tmp_path / "models", tmp_path, tmp_path)
+    with pytest.raises(DataError, match="enough"):
+        train_by_actors(job_of(), load("breast_cancer"), Looking(), places)
+    assert seen == {"facts": 0o700, "socket": 0o700}
+    assert not (tmp_path / "models" / ".actors").exists()
 
 
 def test_facts_come_back(tmp_path: Path) -> None:

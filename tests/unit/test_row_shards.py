@@ -20,7 +20,7 @@ from securevfl.actors.row_shards import (
 )
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import row_digests
-from securevfl.errors import ConfigError, SecureVFLError
+from securevfl.errors import ConfigError, SecureVFLError, UnexpectedMessage
 from securevfl.job import Job
 from securevfl.models.linear import LinearModel
 from securevfl.protocols.plan import Plan
@@ -156,3 +156,22 @@ def test_gradients_of_all_shards_are_those_of_all_rows(tmp_path: Path) -> None:
     for gradient in gradients.values():
         np.testing.assert_allclose(gradient, inputs.T @ residuals / 31, rtol=1e-12)
     assert all(ledger.messages["ShardGradient"] == 2 * (SHARDS - 1) for ledger in ledgers)
+
+
+def test_a_gradient_of_another_shape_is_refused(tmp_path: Path) -> None:
+    """Added up it could pass for one number that stands for all."""
+    names = [actor_name("bank", shard) for shard in range(SHARDS)]
+    with ExitStack() as stack:
+        links = [Links(name, f"unix:{tmp_path / name}") for name in names]
+        for each in links:
+            stack.callback(each.close)
+
+        def step(shard: int) -> None:
+            own = links[shard]
+            own.connect({n: each.peer for n, each in zip(names, links, strict=True) if each != own})
+            sums = ShardSums(names[shard], names, own, Costs(MeasuredClock(), Stopwatch()))
+            sums.mean_part(np.ones((4 if shard else 1, 1)), 5)
+
+        found = at_all(step)
+    assert "bank sent an array of" in " ".join(map(str, found))
+    assert all(isinstance(each, UnexpectedMessage) for each in found)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typing_extensions import override
 
 from securevfl.arrays import RealArray
 from securevfl.errors import ConfigError
@@ -120,6 +121,7 @@ class Mixed(nn.Module):
 class Beside(nn.Module):
     """Takes off the mean of the rows that come together."""
 
+    @override
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return rows - rows.mean(dim=0)
 
