@@ -278,7 +278,7 @@ result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 
 
 # docs/results/fdml.md
 result fdml 300 bench fdml
-for several in 1 8 16; do
+for several in 1 8 16 32; do
     result "fdml-messages-$several" 60 bench fdml --model lr --learning-rate 3 --l2 0 \
         --batches-a-message "$several" --staleness "$((several - 1))"
 done

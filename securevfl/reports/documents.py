@@ -27,7 +27,16 @@ from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
-from securevfl.reports.scale import MESSAGES, PHASES, SCALE_IN_FULL, of_fdml, phases_of
+from securevfl.reports.scale import (
+    MESSAGES,
+    PHASES,
+    RATIOS,
+    SCALE,
+    SCALE_IN_FULL,
+    laws,
+    of_fdml,
+    phases_of,
+)
 from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import (
     COST_LAW,
@@ -220,7 +229,9 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "fdml": by_columns(*FDML),
     "fdml-phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),
     "fdml-messages": lambda rows: by_columns(*MESSAGES)(of_fdml(rows)),
-    "scale": by_columns(*SCALE_IN_FULL),
+    "scale": by_columns(*SCALE),
+    "scale-ratios": lambda rows: by_columns(SCALE_IN_FULL[2], *RATIOS)(of_fdml(rows)),
+    "scale-laws": lambda rows: [["training"], *([line] for line in laws(rows))],
     "noise": by_columns(*NOISE),
     "audit": audit_matrix,
     "cost-law": by_columns(*COST_LAW),

@@ -168,6 +168,6 @@ MESSAGES: tuple[Column[FdmlRow], ...] = (
 )
 
 
-def of_fdml(rows: Sequence[Any]) -> list[FdmlRow]:
+def of_fdml(rows: Sequence[Any]) -> list[Any]:
     """Those of fdml itself."""
     return [row for row in rows if row["training"] == "fdml"]
