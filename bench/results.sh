@@ -277,9 +277,9 @@ result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 
     --repeats 2 --learning-rate 3 --workers 1
 
 # docs/results/fdml.md
-result fdml 300 bench fdml
+result fdml 180 bench fdml
 for several in 1 8 16 32; do
-    result "fdml-messages-$several" 60 bench fdml --model lr --learning-rate 3 --l2 0 \
+    result "fdml-messages-$several" 20 bench fdml --model lr --learning-rate 3 --l2 0 \
         --batches-a-message "$several" --staleness "$((several - 1))"
 done
 
@@ -291,13 +291,13 @@ result scale-law 300 bench fdml-scale --learning-rate 30 --batch-size 10000,1000
     --batches-a-message 1,1 --no-alone --processes \
     --shards results/planted-111112,results/planted-333334,results/planted-1111112,results/planted-5000000
 # And `--rows 333334 --columns COLUMNS --seed 17 --to results/planted-COLUMNS-columns`
-result scale-columns 300 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
+result scale-columns 120 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
     --batches-a-message 1,1 --no-alone --processes \
     --shards results/planted-870-columns,results/planted-2900-columns,results/planted-8700-columns,results/planted-26100-columns,results/planted-87000-columns
-result scale-nn 600 bench fdml-scale --model nn --shards results/planted-333334 --epochs 4 \
+result scale-nn 50 bench fdml-scale --model nn --shards results/planted-333334 --epochs 4 \
     --standardize --learning-rate 1 --no-alone --batch-size 1000 --batches-a-message 1
-result scale-phases 120 bench fdml-scale --shards results/planted-1111112 --learning-rate 30 \
-    --no-alone --batch-size 10000,1000 --batches-a-message 1,1 --profile
+result scale-phases 80 bench fdml-scale --shards results/planted-1111112 --learning-rate 30 \
+    --epochs 2 --no-alone --batch-size 10000,1000 --batches-a-message 1,1 --profile
 
 # docs/results/fdml.md
 result staleness 300 bench staleness --label-party second
