@@ -308,12 +308,12 @@ horizontal() {
     shift 2
     result "horizontal-$name" "$seconds" bench horizontal "$@"
 }
-# Seconds are estimates, an hour together on two idle cores.
+# Five quarters of an hour together on two idle cores; `--repeats 2` takes two thirds.
 methods=fedavg,fedavgm,fedadam,scaffold,feddc,fedbcgd,fedbcgd+
 coded=top-k,fedpaq,fedbcgd:qsgd,fedbcgd+:qsgd
 changes=fedbcgd:freezing,fedbcgd:unshared,fedbcgd:no-momentum
-horizontal cifar10-0.6 1800 --images cifar10 --dirichlet 0.6 --method "$methods,$coded,$changes"
-horizontal cifar10-0.1 950 --images cifar10 --dirichlet 0.1 --method "$methods"
+horizontal cifar10-0.6 2300 --images cifar10 --dirichlet 0.6 --method "$methods,$coded,$changes"
+horizontal cifar10-0.1 1250 --images cifar10 --dirichlet 0.1 --method "$methods"
 for mix in 0.6 0.1; do
     horizontal "mnist-$mix" 250 --images mnist --dirichlet "$mix" --method "$methods,fedbcgd:qsgd" \
         --max-rounds 60 --tuning-rounds 40

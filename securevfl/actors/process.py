@@ -55,10 +55,9 @@ def _end(task: ActorTask) -> None:
     kind, _, place = task.listen.partition(":")
     if kind == "unix":
         Path(place).unlink(missing_ok=True)
-        # The supervisor that made its folders is gone: the last of its actors removes them.
+        # The supervisor that made its folder is gone: the last of its actors removes it.
         with contextlib.suppress(OSError):
             Path(place).parent.rmdir()
-            Path(place).parent.parent.rmdir()
     # Its own group: whoever it started, too.
     os.killpg(os.getpgid(0), signal.SIGKILL)
 

@@ -1,5 +1,6 @@
 """A job by actors: as `securevfl.training.train`, with every party where it lives."""
 
+import secrets
 import shutil
 import tempfile
 import time
@@ -191,8 +192,9 @@ def _tasks(
 ) -> dict[str, ActorTask]:
     pads = () if places.pads is None else _pad_folders(places.pads)
     job = plan.job.model_dump(mode="json", exclude_unset=True)
-    # Of its own each time: one that is killed before all are connected leaves its socket.
-    sockets = Path(tempfile.mkdtemp(dir=sockets))
+    # Names of their own each time: one that is killed before all are connected leaves its socket.
+    # Short ones, as no path of a socket has more than some 100 bytes.
+    attempt = secrets.token_hex(2)
     return {
         name: ActorTask(
             name=name,
@@ -206,7 +208,7 @@ def _tasks(
             output=str(_output_of(places, shard).resolve()),
             # A server keeps no state.
             resume_rounds=resume_rounds if party in plan.facts.names else None,
-            listen=_address(places.listen, sockets, number),
+            listen=_address(places.listen, sockets / f"{attempt}-{number}", number),
             guard_directory=str(places.guard_directory.resolve()),
             pads=pads,
             threads=threads,
@@ -221,9 +223,9 @@ def _pad_folders(pads: PadPlaces) -> tuple[str, ...]:
     return str(pads.folder.resolve()), str(pads.keys.resolve())
 
 
-def _address(listen: str | None, sockets: Path, number: int) -> str:
+def _address(listen: str | None, path: Path, number: int) -> str:
     if listen is None:
-        return f"unix:{sockets / str(number)}"
+        return f"unix:{path}"
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError(f"{listen!r}: expected HOST:PORT, port 0 for free ones")

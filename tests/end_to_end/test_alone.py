@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securevfl import training, verdict
+from securevfl import verdict
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
@@ -50,7 +50,7 @@ def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     def never(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(training, "alone", never)
+    monkeypatch.setattr("securevfl.training.result.alone", never)
     result = trained(data(), rounds=1)
     with pytest.raises(AssertionError):
         result.alone  # noqa: B018
