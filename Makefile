@@ -4,8 +4,8 @@ BIN := .venv/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Two workers share two cores: more threads of BLAS than one each would wait for each other.
 THREADS := 1
-TESTS = OPENBLAS_NUM_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) \
-  $(BIN)/pytest -q --numprocesses 2 --dist worksteal
+PYTEST = OPENBLAS_NUM_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) $(BIN)/pytest -q
+TESTS = $(PYTEST) --numprocesses 2 --dist worksteal
 # Kernels of OpenBLAS that this CPU can run: the last bits of a product differ between them.
 CORE_TYPES := Prescott $(if $(shell grep -m1 -w avx2 /proc/cpuinfo 2>/dev/null),Haswell) \
   $(if $(shell grep -m1 -w avx512vl /proc/cpuinfo 2>/dev/null),SkylakeX)
@@ -23,15 +23,17 @@ bench: .venv/installed
 	$(BIN)/securevfl bench tradeoff --json results/tradeoff.json
 
 test: .venv/installed-dev check
-	$(TESTS) -m "not slow"
+	$(TESTS) -m "not slow and not framework"
+	$(PYTEST) -m "framework and not slow" tests/end_to_end
 
 test-all: .venv/installed-dev check
-	$(TESTS) --cov --cov-report=term-missing:skip-covered --cov-fail-under=90
+	$(TESTS) -m "not framework" --cov --cov-report=term-missing:skip-covered --cov-fail-under=90
+	$(PYTEST) -m framework tests/end_to_end
 	$(MAKE) test-core-types THREADS=1
 	$(MAKE) test-core-types THREADS=2
 
 test-core-types: .venv/installed-dev
-	set -e; for type in $(CORE_TYPES); do OPENBLAS_CORETYPE=$$type $(TESTS) -m "not slow"; done
+	set -e; for type in $(CORE_TYPES); do OPENBLAS_CORETYPE=$$type $(TESTS) -m "not slow and not framework"; done
 
 check: .venv/installed-dev imports
 	$(BIN)/ruff check .

@@ -150,8 +150,8 @@ class BatchSchedule:
         seed = f"shuffle|{self._fingerprint}|{self.batch_size}|{self.seed}|{epoch}"
         order = np.argsort(_generator(seed).random_raw(self.rows), kind="stable")
         # Of millions of rows an epoch's order is much of what a party holds.
-        order = order.astype(np.min_scalar_type(self.rows))
-        parts = np.array_split(order, self.rows // self.batch_size)
+        narrow: RowNumbers = order.astype(np.min_scalar_type(self.rows))
+        parts = np.array_split(narrow, self.rows // self.batch_size)
         for part in parts:
             part.sort()
         return parts

@@ -274,5 +274,6 @@ def _check_rows(
 
 def give_back(mapped: NDArray[Any]) -> None:
     """Count the pages of a map as this process's no more, until they are read again."""
-    if isinstance(mapped.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.base.madvise(mmap.MADV_DONTNEED)
+    base: object = mapped.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)

@@ -75,7 +75,7 @@ PHASES: tuple[Column[PhaseRow], ...] = (
 )
 
 
-def phases_of(rows: Sequence[ScaleRow]) -> list[PhaseRow]:
+def phases_of(rows: Sequence[Any]) -> list[PhaseRow]:
     """Those of every profile, the longest first."""
     found: list[PhaseRow] = []
     for row in rows:
@@ -136,7 +136,7 @@ def trainings(rows: Sequence[ScaleRow], size: Size = "rows") -> dict[str, list[S
     return named
 
 
-def laws(rows: Sequence[ScaleRow]) -> list[str]:
+def laws(rows: Sequence[Any]) -> list[str]:
     """How figures grow with rows and with columns, a line a training."""
     lines = []
     for size in sizes_of(rows):

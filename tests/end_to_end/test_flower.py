@@ -21,6 +21,7 @@ from securevfl.flower import vector_of
 from securevfl.protocols.horizontal.simulation import simulate_federation
 from tests.flower_app import of, problems, start
 
+pytestmark = pytest.mark.framework
 ROOT = Path(__file__).parents[2]
 APP = """
 from tests.flower_app import client, server

@@ -39,6 +39,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
 
 
 @needs_ray
+@pytest.mark.framework
 @pytest.mark.usefixtures("clean_place")
 def test_a_small_job_runs_on_a_cluster_of_its_own() -> None:
     """The slow tests look closer."""
@@ -53,6 +54,7 @@ def test_a_small_job_runs_on_a_cluster_of_its_own() -> None:
 
 
 @needs_ray
+@pytest.mark.framework
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "victim", "text"),
@@ -75,6 +77,7 @@ def test_a_killed_or_frozen_actor_changes_nothing(
 
 
 @needs_ray
+@pytest.mark.framework
 @pytest.mark.slow
 def test_a_stranger_in_the_network_runs_nothing(found: tuple[dict[str, Any], Path]) -> None:
     """Ray's ports are open on every interface."""
@@ -101,6 +104,7 @@ def test_a_cluster_of_ones_own_gets_a_token_before_ray_is_there(
 
 
 @needs_ray
+@pytest.mark.framework
 @pytest.mark.slow
 def test_data_never_enter_the_object_store(found: tuple[dict[str, Any], Path]) -> None:
     """The table of party1 alone would be 50 kB."""
@@ -111,6 +115,7 @@ def test_data_never_enter_the_object_store(found: tuple[dict[str, Any], Path]) -
 
 
 @needs_ray
+@pytest.mark.framework
 @pytest.mark.slow
 def test_cells_give_what_processes_give(found: tuple[dict[str, Any], Path]) -> None:
     told, _ = found
@@ -132,6 +137,7 @@ def test_without_ray_a_line_says_how_to_get_it(
 
 
 @needs_ray
+@pytest.mark.framework
 @pytest.mark.usefixtures("clean_place")
 def test_processes_and_ray_are_two_places(capsys: Capture) -> None:
     two_organizations()
