@@ -14,7 +14,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.training import Environment, train
 
-REST = "messages: codec, envelope, clock, ledgers"
+REST = "the rest: messages, steps, labels, ledgers"
 PHASES: dict[str, frozenset[tuple[str, str]]] = {
     "rows gathered": frozenset({("sparse.py", "_copied")}),
     "made ready for kernels": frozenset({("sparse.py", "stored")}),
