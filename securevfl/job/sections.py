@@ -81,7 +81,8 @@ class JobSettings(Section):
             what they hand on is float64 either way.
         start: random hides the first residuals, by θ⁰ with std(H⁰) = 1 at the label party, or for
             gradient steps of linear models by an offset that it adds to every row's H for the
-            whole job; or zero. Where not given, zero if parameters stay in shares, and else random.
+            whole job; or zero. Where not given, zero if parameters stay in shares, or all parties
+            hold the labels and train no network, and else random.
         intercept: a constant column at the label party.
         standardize: features to mean 0 and deviation 1 at each party; where not given, as is
             usual for the data set.

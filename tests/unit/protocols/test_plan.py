@@ -115,6 +115,21 @@ def test_an_algorithms_own_section_has_defaults_and_is_checked() -> None:
         plan_of(job={"algorithm": "fdml"}, fdml={"stale": 1})
 
 
+@pytest.mark.parametrize(
+    ("job", "start"),
+    [
+        ({"algorithm": "fdml"}, "zero"),
+        ({"algorithm": "fdml", "start": "random"}, "random"),
+        ({"algorithm": "fdml", "model": "mlp"}, "random"),
+        ({"algorithm": "fedsgd"}, "random"),
+    ],
+)
+def test_a_start_is_random_where_it_hides_something_or_breaks_a_symmetry(
+    job: dict[str, Any], start: str
+) -> None:
+    assert plan_of(job=job).job.job.start == start
+
+
 def test_the_hash_covers_an_algorithms_own_section() -> None:
     hashes = {
         plan_of(job={"algorithm": "fdml"}, fdml={"staleness": limit}).hash for limit in (0, 1)
