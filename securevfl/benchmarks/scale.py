@@ -29,7 +29,7 @@ from securevfl.data.planted_sparse import PARTIES
 from securevfl.data.shards import open_shard
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import Job
-from securevfl.reports.rows import ScaleRow
+from securevfl.reports.scale import ScaleRow
 from securevfl.sparse import Matrix, SparseRows
 
 FDML, ONE_PLACE = "fdml", "one place"
@@ -105,6 +105,7 @@ def _rows(
             "epochs": epochs,
             "batch_size": size,
             "batches_a_message": several,
+            "precision": settings.precision,
             "learning_rate": settings.learning_rate,
             "auc": found.auc,
             "cpu_s_per_epoch": found.cpu_s / epochs,

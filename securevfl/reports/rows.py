@@ -242,34 +242,6 @@ class FdmlRow(TypedDict):
     machinery_s: float | None
 
 
-class ScaleRow(TypedDict):
-    """One training on so many rows; bytes stored are of training rows, memory of the process."""
-
-    dataset: str
-    rows: int
-    columns: int
-    ones_a_row: float
-    stored_bytes: int
-    model: str
-    training: str
-    epochs: int
-    batch_size: int
-    batches_a_message: int
-    learning_rate: float
-    auc: float
-    cpu_s_per_epoch: float
-    wall_s_per_epoch: float
-    virtual_s_per_epoch: float | None
-    network_s_per_epoch: float | None
-    processes_s_per_epoch: float | None
-    peak_bytes: int | None
-    process_peak_bytes: int | None
-    ratio_to_one_place: float | None
-    virtual_ratio: float | None
-    processes_ratio: float | None
-    phases_s: dict[str, float] | None
-
-
 class CostLawRow(TypedDict):
     """One scheme at one Q; operations are of the first run."""
 

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Sequence
 from statistics import linear_regression
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
-from securevfl.reports.rows import FdmlRow, ScaleRow
+from typing_extensions import TypedDict
+
+from securevfl.reports.rows import FdmlRow
 from securevfl.reports.tables import Column, seconds
 
 MIB = 1 << 20
+BITS = {"double": 64, "single": 32}
 ScaleField = Literal[
     "cpu_s_per_epoch", "virtual_s_per_epoch", "processes_s_per_epoch", "process_peak_bytes"
 ]
@@ -29,9 +32,39 @@ def _times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f} x"
 
 
+class ScaleRow(TypedDict):
+    """One training on so many rows; bytes stored are of training rows, memory of the process."""
+
+    dataset: str
+    rows: int
+    columns: int
+    ones_a_row: float
+    stored_bytes: int
+    model: str
+    training: str
+    epochs: int
+    batch_size: int
+    batches_a_message: int
+    precision: str
+    learning_rate: float
+    auc: float
+    cpu_s_per_epoch: float
+    wall_s_per_epoch: float
+    virtual_s_per_epoch: float | None
+    network_s_per_epoch: float | None
+    processes_s_per_epoch: float | None
+    peak_bytes: int | None
+    process_peak_bytes: int | None
+    ratio_to_one_place: float | None
+    virtual_ratio: float | None
+    processes_ratio: float | None
+    phases_s: dict[str, float] | None
+
+
 SCALE: tuple[Column[ScaleRow], ...] = (
     ("rows", lambda row: f"{row['rows']:,}"),
     ("S", lambda row: f"{row['batch_size']:,}"),
+    ("n", lambda row: str(row["batches_a_message"])),
     ("training", lambda row: row["training"]),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("CPU/epoch", lambda row: seconds(row["cpu_s_per_epoch"])),
@@ -39,7 +72,8 @@ SCALE: tuple[Column[ScaleRow], ...] = (
     ("peak", lambda row: _mib(row["peak_bytes"])),
 )
 RATIOS: tuple[Column[ScaleRow], ...] = (
-    *SCALE[:2],
+    *SCALE[:3],
+    ("bits", lambda row: str(BITS[row["precision"]])),
     ("CPU", lambda row: _times(row["ratio_to_one_place"])),
     ("virtual", lambda row: _seconds(row["virtual_s_per_epoch"])),
     ("network", lambda row: _seconds(row["network_s_per_epoch"])),
@@ -49,6 +83,7 @@ RATIOS: tuple[Column[ScaleRow], ...] = (
     ("peak", lambda row: _mib(row["process_peak_bytes"])),
 )
 SCALE_NOTES = (
+    "n: batches a message, with tau = n - 1; bits: of the numbers in a message",
     "CPU: of this process, all parties after each other",
     "virtual: parties and server at the same time, CPU seconds and the network's",
     "apart: of the wall, each party and the server a process; peak: the largest one's",
@@ -125,12 +160,14 @@ def _all(rows: Sequence[ScaleRow], size: Size) -> set[int]:
 
 
 def trainings(rows: Sequence[ScaleRow], size: Size = "rows") -> dict[str, list[ScaleRow]]:
-    """Those of each training at each S that differ in one size alone, by name."""
+    """Those of each training at each S and n that differ in one size alone, by name."""
     other = SIZES[1 - SIZES.index(size)]
     several = len(_all(rows, other)) > 1
     named: dict[str, list[ScaleRow]] = {}
     for row in rows:
         name = f"{row['training']}, S = {row['batch_size']:,}"
+        if row["training"] == "fdml" and row["batches_a_message"] > 1:
+            name += f", n = {row['batches_a_message']}"
         told = f"{name}, {row[other]:,} {other}" if several else name
         named.setdefault(told, []).append(row)
     return named
@@ -152,10 +189,8 @@ SCALE_IN_FULL: tuple[Column[ScaleRow], ...] = (
     ("model", lambda row: row["model"]),
     SCALE[0],
     ("columns", lambda row: f"{row['columns']:,}"),
-    SCALE[1],
-    ("a message", lambda row: str(row["batches_a_message"])),
-    *SCALE[2:],
-    *RATIOS[2:],
+    *SCALE[1:],
+    *RATIOS[3:],
 )
 MESSAGES: tuple[Column[FdmlRow], ...] = (
     ("a message", lambda row: str(row.get("batches_a_message", 1))),

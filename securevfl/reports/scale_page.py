@@ -6,7 +6,6 @@ from typing import Any
 from securevfl.auditing.curves import curve
 from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
-from securevfl.reports.rows import ScaleRow
 from securevfl.reports.scale import (
     LAWS,
     MIB,
@@ -14,6 +13,7 @@ from securevfl.reports.scale import (
     SCALE_NOTES,
     SIZES,
     ScaleField,
+    ScaleRow,
     Size,
     laws,
     sizes_of,

@@ -15,8 +15,7 @@ from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
 from securevfl.benchmarks.scale import job_at_scale, planted_shards
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.errors import ConfigError
-from securevfl.reports import rows
-from securevfl.reports.scale import exponent, laws
+from securevfl.reports.scale import ScaleRow, exponent, laws
 from securevfl.reports.scale_page import growth
 from securevfl.sparse import SparseRows
 from securevfl.sparse_tables import check_cells, side_by_side
@@ -44,7 +43,7 @@ def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
     assert "one place, S = 100 grows as rows to the power of: CPU " in " ".join(shown.split())
     assert Path("out.html").read_text().count("<svg") == 2
     found = rows_of("out.json", "bench fdml-scale")
-    adapter: TypeAdapter[Any] = TypeAdapter(with_config(extra="forbid")(rows.ScaleRow))
+    adapter: TypeAdapter[Any] = TypeAdapter(with_config(extra="forbid")(ScaleRow))
     for each in found:
         adapter.validate_json(json.dumps(each), strict=True)
     trainings = ["store alone", "browser alone", "safety alone", "one place", "fdml"]
@@ -99,9 +98,9 @@ def test_an_exponent_is_of_rows_and_needs_two_sizes() -> None:
 
 
 def test_laws_are_of_whatever_sets_differ_in_the_other_size_fixed() -> None:
-    def row(training: str, rows: int, columns: int) -> Any:  # noqa: ANN401
+    def row(training: str, rows: int, columns: int, together: int = 1) -> Any:  # noqa: ANN401
         figures = {"cpu_s_per_epoch": rows * columns**0.5, "process_peak_bytes": None}
-        sizes = {"rows": rows, "columns": columns, "batch_size": 10}
+        sizes = {"rows": rows, "columns": columns, "batch_size": 10, "batches_a_message": together}
         others = dict.fromkeys(("virtual_s_per_epoch", "processes_s_per_epoch"))
         return {"training": training, **sizes, **figures, **others}
 
@@ -113,6 +112,10 @@ def test_laws_are_of_whatever_sets_differ_in_the_other_size_fixed() -> None:
         "fdml, S = 10, 10 columns grows as rows to the power of: CPU 1.00",
         "fdml, S = 10, 100 rows grows as columns to the power of: CPU 0.50",
     ]
+    several = [row("fdml", rows, 10, 16) for rows in (1000, 10_000)]
+    assert laws([*longer, *several])[1] == (
+        "fdml, S = 10, n = 16 grows as rows to the power of: CPU 1.00"
+    )
 
 
 def test_values_stand_side_by_side_with_ones_and_kinds_do_not_mix() -> None:
