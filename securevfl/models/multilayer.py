@@ -7,12 +7,12 @@ H = a(…a(XW₁ + b₁)…)W + b. The numbers, their names and their shapes in 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 from scipy.special import erf
 
 from securevfl.arrays import FloatArray
+from securevfl.models.layers_start import layers_start
 from securevfl.models.local_model import Network, PullBack, StateDict
 from securevfl.sparse import Matrix, SparseRows, dense
 
@@ -217,16 +217,9 @@ def multilayer_start(
     *,
     whatever_the_rows: bool = False,
 ) -> Multilayer:
-    """A private random θ⁰ with std(H⁰) = 1 over the rows, or that depends on no row.
-
-    Weights and biases are uniform within ±1/√(a layer's inputs), as torch's linear layers begin.
-    """
-    layers = []
-    for before, after in pairwise((features.shape[1], *network.hidden, outputs)):
-        bound = 1 / np.sqrt(before)
-        numbers = generator.uniform(-bound, bound, (before + 1, after))
-        layers.append((numbers[:-1], numbers[-1]))
-    model = Multilayer(layers, network.activation, represents=network.represents)
+    """A private random θ⁰ with std(H⁰) = 1 over the rows, or that depends on no row."""
+    state = layers_start(features.shape[1], network.hidden, outputs, generator)
+    model = Multilayer.of_state(network, state)
     if whatever_the_rows:
         return model
     predictions = model.predict(features)

@@ -19,6 +19,7 @@ from torch.func import functional_call, jacrev, vmap
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
+from securevfl.models.layers_start import layers_start
 from securevfl.models.local_model import (
     KERNEL,
     MakeModule,
@@ -235,6 +236,7 @@ def neural_start(
     outputs: int,
     generator: np.random.Generator,
     *,
+    hidden: Sequence[int] | None = None,
     precision: Precision = "double",
     whatever_the_rows: bool = False,
 ) -> NeuralModel:
@@ -245,6 +247,7 @@ def neural_start(
         inputs: the training rows, shape (N, F).
         outputs: C.
         generator: draws the module's initial parameters; torch's own generator stays as it was.
+        hidden: of an mlp, its hidden layers, to start as one on sparse rows does.
         precision: that it computes in.
         whatever_the_rows: leave the module's own start as it is, so that θ⁰ depends on no row, as
             differential privacy end to end has it.
@@ -253,8 +256,13 @@ def neural_start(
         ConfigError: a module that is no function of single rows, or whose last layer does not
             scale its predictions.
     """
-    with _private_draws(generator):
-        module = make(inputs.shape[1], outputs).to(torch.float64)
+    columns = inputs.shape[1]
+    if hidden is None:
+        with _private_draws(generator):
+            module = make(columns, outputs).to(torch.float64)
+    else:
+        state = layers_start(columns, hidden, outputs, generator)
+        module = _loaded_module(make, columns, outputs, state)
     _require_function_of_rows(module, dense(inputs[:_CHECKED_ROWS]), outputs)
     model = NeuralModel(module, precision)
     if whatever_the_rows:
@@ -283,6 +291,10 @@ def loaded_network(
     Raises:
         DataError: a state dict of another module.
     """
+    return NeuralModel(_loaded_module(make, features, outputs, state), precision)
+
+
+def _loaded_module(make: MakeModule, features: int, outputs: int, state: StateDict) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         module = make(features, outputs).to(torch.float64)
     try:
@@ -290,7 +302,7 @@ def loaded_network(
     except RuntimeError as error:
         told = " ".join(str(error).split())
         raise DataError(f"a saved network does not fit its module: {told}") from error
-    return NeuralModel(module, precision)
+    return module
 
 
 def _spread(model: NeuralModel, inputs: Matrix) -> float:

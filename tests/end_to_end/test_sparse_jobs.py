@@ -1,5 +1,8 @@
 """Jobs on sparse rows give what they give on the same rows as arrays."""
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,14 @@ from securevfl.sparse import SparseRows
 from securevfl.training import TrainingResult, save_models, train
 from tests.sparse_data import few_ones, sparse
 
+ROOT = Path(__file__).parents[2]
+STEPS: dict[str, Any] = {
+    "algorithm": "fedbcd-p",
+    "rounds": 4,
+    "batch_size": 16,
+    "local_steps": 2,
+    "learning_rate": 0.3,
+}
 CLEAR: dict[str, dict[str, Any]] = {
     "plain": {},
     "plain, steps derived": {"job": {"learning_rate": "auto"}},
@@ -30,6 +41,11 @@ NOISY: dict[str, dict[str, Any]] = {
     "dp end to end": {"privacy": {**NOISE, "gradient_clip": 0.5, "gradient_noise_multiplier": 1.0}},
     "dp under fdml": {"job": {"algorithm": "fdml", "local_steps": 1}, "privacy": NOISE},
 }
+NETWORKS: dict[str, dict[str, Any]] = {
+    "one": {"hidden": [5]},
+    "two": {"hidden": [5, 3], "activation": "tanh"},
+    "fdml": {"hidden": [5], "algorithm": "fdml", "local_steps": 1},
+}
 ENCRYPTED: dict[str, dict[str, Any]] = {
     "bfv": {"exchange": {"scheme": "bfv", "round_trips": 2}},
     "bfv in one trip": {"exchange": {"scheme": "bfv", "round_trips": 1}},
@@ -46,14 +62,7 @@ ENCRYPTED: dict[str, dict[str, Any]] = {
 def run(
     binary: bool, sections: dict[str, dict[str, Any]], rounds: int = 4
 ) -> tuple[TrainingResult, TrainingResult]:
-    settings = {
-        "algorithm": "fedbcd-p",
-        "rounds": rounds,
-        "batch_size": 16,
-        "local_steps": 2,
-        "learning_rate": 0.3,
-        **sections.get("job", {}),
-    }
+    settings = {**STEPS, "rounds": rounds, **sections.get("job", {})}
     others = {name: section for name, section in sections.items() if name != "job"}
     job = Job.of(job=settings, **others)
     dataset = few_ones(binary=binary)
@@ -74,6 +83,32 @@ def assert_twins(ours: TrainingResult, theirs: TrainingResult, atol: float = 1e-
 @pytest.mark.parametrize("name", CLEAR)
 def test_jobs_in_clear_give_the_same_models(name: str, binary: bool) -> None:
     assert_twins(*run(binary, CLEAR[name]))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_begin_and_go_on_alike(name: str) -> None:
+    assert_twins(*run(False, {"job": {"model": "mlp", **NETWORKS[name]}}))
+
+
+def test_networks_under_a_head_begin_and_go_on_alike() -> None:
+    """Its label party takes arrays; an activation ends each network, and no start is scaled."""
+    arrays = few_ones(binary=False)
+    parties = (arrays.parties[0], *sparse(arrays).parties[1:])
+    job = Job.of(job={**STEPS, **NETWORKS["two"], "model": "mlp", "head": "logistic"})
+    assert_twins(train(job, arrays), train(job, replace(sparse(arrays), parties=parties)))
+
+
+def test_networks_on_sparse_rows_load_no_torch() -> None:
+    program = """
+import sys
+from securevfl.job import Job
+from securevfl.training import train
+from tests.sparse_data import few_ones, sparse
+job = Job.of(job={"rounds": 1, "model": "mlp", "learning_rate": 0.1})
+train(job, sparse(few_ones()))
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)  # noqa: S603
 
 
 @pytest.mark.parametrize("name", NOISY)

@@ -96,14 +96,13 @@ class LocalPart:
         return None if self.model.is_linear else self.model.weights.size
 
     def _start(self, features: Matrix, intercept: bool, start: np.random.Generator) -> LocalModel:
-        job, outputs = self._plan.job, self._plan.given
+        job, outputs, network = self._plan.job, self._plan.given, self._network
         # A promise end to end covers θ⁰, which predictions show.
         private = job.privacy.gradient_clip is not None
-        if self._network is not None and self._network.kind == "dense":
-            (units,) = self._network.hidden
-            return dense_start(features, units, self._network.activation, start)
         depends_on_none = private or self._plan.representation is not None
-        network = self._network
+        if network is not None and network.kind == "dense":
+            (units,) = network.hidden
+            return dense_start(features, units, network.activation, start)
         if network is not None and network.kind == "mlp" and isinstance(features, SparseRows):
             # scipy takes its time to load, as torch does.
             from securevfl.models.multilayer import multilayer_start  # noqa: PLC0415
@@ -111,17 +110,17 @@ class LocalPart:
             return multilayer_start(
                 network, features, outputs, start, whatever_the_rows=depends_on_none
             )
-        if self._network is not None:
+        if network is not None:
             # torch takes a second to load, and linear jobs need none.
             from securevfl.models.neural import maker_of, neural_start  # noqa: PLC0415
 
-            make = maker_of(self._network, self._make_module)
             return neural_start(
-                make,
+                maker_of(network, self._make_module),
                 features,
                 outputs,
                 start,
-                precision=self._network.precision,
+                hidden=network.hidden if network.kind == "mlp" else None,
+                precision=network.precision,
                 whatever_the_rows=depends_on_none,
             )
         if job.job.start == "zero":
