@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from securevfl.data.sparse_batches import SparseBatch, in_order
+from securevfl.data.sparse_batches import SparseBatch, first_rounded, in_order
 from securevfl.errors import DataError
 
 BYTES = 1 << 24
@@ -26,7 +26,8 @@ def libsvm_batches(path: Path, *, labels: bool, ids: bool) -> Iterator[SparseBat
 
     Raises:
         DataError: it cannot be read or ends within its compression, or a line is malformed: a label
-            or entry that is no number, an index twice or below 0, or no id.
+            or entry that is no number, or a whole one that no float64 is, an index twice or below
+            0, or no id.
     """
     line = 1
     try:
@@ -74,16 +75,24 @@ def _parsed(path: Path, lines: list[str], first: int, *, labels: bool, ids: bool
     parts = entries.str.splitn(":", 2).struct.unnest()
     indices = parts["field_0"].cast(pl.Int64, strict=False)
     values = parts["field_1"].cast(pl.Float64, strict=False)
+
+    def entry(place: int) -> str:
+        row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+        return f"{where} {number[row]}: {entries[place]!r}"
+
     wrong = indices.is_null() | values.is_null()
     if wrong.any():
-        place = int(wrong.arg_max() or 0)
-        row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
-        raise DataError(f"{where} {number[row]}: {entries[place]!r} is not index:value")
+        raise DataError(f"{entry(int(wrong.arg_max() or 0))} is not index:value")
+    if (rounded := first_rounded(parts["field_1"], values)) is not None:
+        raise DataError(f"{entry(rounded)} has a whole number that no float64 is")
     numbers = table["label"].cast(pl.Float64, strict=False)
     unusable = numbers.is_null() | ~numbers.is_finite()
     if unusable.any():
         row = int(unusable.arg_max() or 0)
         raise DataError(f"{where} {number[row]}: label {table['label'][row]!r} is no number")
+    if labels and (rounded := first_rounded(table["label"], numbers)) is not None:
+        told = f"label {table['label'][rounded]!r} is a whole number that no float64 is"
+        raise DataError(f"{where} {number[rounded]}: {told}")
     comments = table["comment"].fill_null("")
     if ids and (comments == "").any():
         raise DataError(f"{where} {number[int((comments == '').arg_max() or 0)]}: no id after a #")

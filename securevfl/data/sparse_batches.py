@@ -1,12 +1,21 @@
 """Rows on their way into a shard: what the readers of formats give, some thousands at a time."""
 
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+LARGE = 2.0**53
+"""From here on not every whole number is a float64."""
+_WHOLE = re.compile(r"[+-]?0*([0-9]+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,3 +81,17 @@ def in_order(
         lengths = np.bincount(row[kept], minlength=len(lengths))
         indices, values = indices[kept], values[kept]
     return lengths, indices, values
+
+
+def first_rounded(written: "pl.Series", numbers: "pl.Series") -> int | None:
+    """The place of the first whole number that no float64 is; None where there is none.
+
+    Args:
+        written: as text, with its numbers written with a point.
+        numbers: what was read of it, float64.
+    """
+    for place in (numbers.is_finite() & (numbers.abs() >= LARGE)).arg_true():
+        whole = _WHOLE.fullmatch(written[place].strip())
+        if whole is not None and int(whole[1]) != abs(int(numbers[place])):
+            return int(place)
+    return None

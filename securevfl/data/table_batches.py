@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.data.csv_files import read_csv
+from securevfl.data.csv_files import as_point, read_csv
 from securevfl.data.csv_format import CsvFormat, find_format
 from securevfl.data.label_encoding import label_values
 from securevfl.data.own_files import FOUND_OUT
-from securevfl.data.sparse_batches import SparseBatch, in_order
+from securevfl.data.sparse_batches import LARGE, SparseBatch, first_rounded, in_order
 from securevfl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def csv_batches(path: Path, columns: TableColumns) -> Iterator[SparseBatch]:
             frame = read_csv(part, [*columns.taken, *features], columns.taken, ("",))
             if frame.is_empty():
                 continue
+            _require_exact_text(str(path), part, frame.select(features))
             yield _from_wide(str(path), frame, features, columns, row)
             row += len(frame)
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -201,8 +202,27 @@ def _require_exact(where: str, column: "pl.Series") -> None:
 
     if not column.dtype.is_integer():
         return
-    if not (column == column.cast(pl.Float64).cast(column.dtype)).all():
-        raise DataError(f"{where}: column {column.name!r} has whole numbers that no float64 is")
+    # Rounded, the largest are too large to be cast back.
+    if not column.eq_missing(column.cast(pl.Float64).cast(column.dtype, strict=False)).all():
+        raise _rounded(where, column.name)
+
+
+def _require_exact_text(where: str, part: CsvFormat, frame: "pl.DataFrame") -> None:
+    """The same of numbers in text, which is looked at only where they are large."""
+    import polars as pl  # noqa: PLC0415
+
+    numbers = frame.select(pl.col(pl.Float64))
+    large = [each.name for each in numbers.iter_columns() if (each.abs() >= LARGE).any()]
+    if not large:
+        return
+    for written in read_csv(part, large, large, ("",)).iter_columns():
+        text = as_point(written.str.strip_chars(), part)
+        if first_rounded(text, frame[written.name]) is not None:
+            raise _rounded(where, written.name)
+
+
+def _rounded(where: str, name: str) -> DataError:
+    return DataError(f"{where}: column {name!r} has whole numbers that no float64 is")
 
 
 def _entries(where: str, lists: "pl.Series") -> "pl.Series":
@@ -246,4 +266,8 @@ def _labels(
         raise DataError(f"{where}: column {columns.label!r} has {missing} missing labels")
     names: list[str] = text.to_list()
     values = label_values(names)
-    return values.astype(np.float64) if values.dtype.kind == "f" else names
+    if values.dtype.kind != "f":
+        return names
+    if first_rounded(text, pl.Series(values)) is not None:
+        raise _rounded(where, columns.label)
+    return values.astype(np.float64)

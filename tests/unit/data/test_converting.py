@@ -196,6 +196,7 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
     "an index below 0": ("a.svm", "0 -1:1", Conversion(), "line 1: index -1:1 is below 0"),
     "NaN": ("a.svm", "0 1:1\n0 1:nan", Conversion(), "line 2: 1:nan is not finite"),
     "infinite": ("a.svm", "0 1:1e999", Conversion(), "line 1: 1:inf is not finite"),
+    "of 400 digits": ("a.svm", f"0 1:{'9' * 400}", Conversion(), "line 1: 1:inf is not finite"),
     "no value": ("a.svm", "0 1:1\n0 1:1 12", Conversion(), "line 2: '12' is not index:value"),
     "cut": ("a.svm", "0 1:1\n0 1:1 2:", Conversion(), "line 2: '2:' is not index:value"),
     "two colons": ("a.svm", "0 1:1:1", Conversion(), "line 1: '1:1:1' is not index:value"),
@@ -309,6 +310,48 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
         Conversion(),
         "that no float64 is",
     ),
+    "the largest whole number": (
+        "a.parquet",
+        parquet(id=["a"], v=[2**63 - 1]),
+        Conversion(),
+        "column 'v' has whole numbers that no float64 is",
+    ),
+    "labels that would be rounded": (
+        "a.parquet",
+        parquet(id=["a"], v=[1], y=[2**53 + 1]),
+        Conversion(label_column="y"),
+        "column 'y' has whole numbers that no float64 is",
+    ),
+    "whole numbers in CSV that would be rounded": (
+        "a.csv",
+        f"id,u,v\n1,3,0.5\n2,4, {2**53 + 1}\n",
+        Conversion(),
+        "column 'v' has whole numbers that no float64 is",
+    ),
+    "those with marks between thousands": (
+        "a.csv",
+        "id;v;w\n1;1,5;2\n2;9.007.199.254.740.993;3\n",
+        Conversion(),
+        "column 'v' has whole numbers that no float64 is",
+    ),
+    "labels in CSV that would be rounded": (
+        "a.csv",
+        f"id,v,y\n1,3,{2**53}\n2,4,{2**53 + 1}\n",
+        Conversion(label_column="y"),
+        "column 'y' has whole numbers that no float64 is",
+    ),
+    "whole numbers in LIBSVM that would be rounded": (
+        "a.svm",
+        f"0 1:1\n0 1:2 2:-{2**53 + 1}\n",
+        Conversion(),
+        f"line 2: '2:-{2**53 + 1}' has a whole number that no float64 is",
+    ),
+    "labels in LIBSVM that would be rounded": (
+        "a.svm",
+        f"0 1:1\n{2**53 + 1} 1:2\n",
+        Conversion(),
+        f"line 2: label '{2**53 + 1}' is a whole number that no float64 is",
+    ),
     "a cut Parquet": (
         "a.parquet",
         parquet(id=["a"], v=[1])[:-20],
@@ -356,3 +399,16 @@ def test_values_are_as_narrow_as_loses_nothing(
     shard = converted(tmp_path, "a.svm", f"0 1:1 2:1\n0 1:1 2:{value}\n")
     assert shard.header.values == kind
     assert shard.rows.toarray()[:, 1].tolist() == [1.0, float(value)]
+
+
+def test_large_numbers_that_lose_nothing_and_ids_are_taken(tmp_path: Path) -> None:
+    """Fractions are rounded anyway; an id is text, and labels that are left out are not read."""
+    large, odd = 2**53 + 2, 2**53 + 1
+    text = f"{odd} 1:{large} 2:1e300 3:{odd}.5 # {odd}\n"
+    shard = converted(tmp_path, "a.svm", text, Conversion(id_column="#", labels=False))
+    assert shard.rows.toarray().tolist() == [[float(large), 1e300, float(f"{odd}.5")]]
+    assert shard.ids == (str(odd),)
+    text = f"id,u,v,w\n{odd},{large},1e300,{odd}.5\n"
+    shard = converted(tmp_path, "a.csv", text, Conversion(force=True))
+    assert shard.rows.toarray().tolist() == [[float(large), 1e300, float(f"{odd}.5")]]
+    assert shard.ids == (str(odd),)
