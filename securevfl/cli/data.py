@@ -133,6 +133,9 @@ def convert(
         bool, typer.Option(help="Keep LIBSVM's labels, or leave them out at a feature party.")
     ] = True,
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out.")] = None,
+    index_column: Annotated[
+        str | None, typer.Option(help="The lists of indices, where both columns have integers.")
+    ] = None,
     columns: Annotated[
         int | None, typer.Option(min=1, help="P, where indices may end before.")
     ] = None,
@@ -164,6 +167,7 @@ def convert(
         None if first_index is None else 1 if first_index else 0,
         id_format,
         force,
+        index_column,
     )
     console = Console(stderr=True)
     hidden = quiet or not console.is_terminal

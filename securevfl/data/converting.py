@@ -33,6 +33,7 @@ class Conversion:
             0 if that occurs, and 1 if the smallest is 1.
         id_format: how ids are compared.
         force: replace a shard that is there.
+        index_column: of Parquet, which lists are of indices where two columns have integers.
     """
 
     id_column: str | None = None
@@ -44,6 +45,7 @@ class Conversion:
     first_index: Literal[0, 1] | None = None
     id_format: IdFormat = "text"
     force: bool = False
+    index_column: str | None = None
 
 
 def convert(
@@ -151,6 +153,8 @@ def _kind(files: Sequence[Path]) -> str:
 def _check(kind: str, how: Conversion) -> None:
     if how.id_column is not None and how.row_numbers:
         raise ConfigError("--id-column or --row-numbers: give one of them")
+    if how.index_column is not None and kind != "parquet":
+        raise ConfigError("--index-column is for lists in Parquet")
     if kind == "libsvm":
         if how.id_column not in (None, COMMENT):
             raise ConfigError(
@@ -175,6 +179,6 @@ def _batches(files: Sequence[Path], kind: str, how: Conversion) -> Iterator[Spar
             yield from libsvm_batches(path, labels=how.labels, ids=how.id_column == COMMENT)
         return
     id_column = None if how.row_numbers else how.id_column or "id"
-    columns = TableColumns(id_column, how.label_column, how.drop)
+    columns = TableColumns(id_column, how.label_column, how.drop, how.index_column)
     for path in files:
         yield from (parquet_batches if kind == "parquet" else csv_batches)(path, columns)

@@ -1,6 +1,6 @@
 """Parquet and CSV, some rows at a time: a column of lists of indices, or wide numeric columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -33,11 +33,13 @@ class TableColumns:
         id: None where rows are known by their numbers.
         label: None where labels are not asked for.
         drop: columns to leave out.
+        index: of two columns of lists of integers, that of indices.
     """
 
     id: str | None
     label: str | None
     drop: Sequence[str] = ()
+    index: str | None = None
 
     @property
     def taken(self) -> list[str]:
@@ -70,6 +72,8 @@ def parquet_batches(path: Path, columns: TableColumns) -> Iterator[SparseBatch]:
     their values; else all are numbers, of which 0 is not stored.
 
     Raises:
+        ConfigError: both lists are of integers and `columns` does not say which are indices, or
+            says it of another column.
         DataError: it cannot be read, lacks columns, or has values missing, not finite or not
             numeric, or an index below 0 or twice in a row.
     """
@@ -78,19 +82,45 @@ def parquet_batches(path: Path, columns: TableColumns) -> Iterator[SparseBatch]:
     try:
         schema = pl.read_parquet_schema(path)
         features = columns.features(tuple(schema), str(path))
-        lists = [name for name in features if isinstance(schema[name], pl.List)]
-        if lists and len(lists) < len(features):
-            other = next(name for name in features if name not in lists)
-            raise DataError(f"{path}: column {other!r} beside lists of indices; --drop leaves it")
-        rows = LISTS if lists else max(1, CELLS // len(features))
+        place = _index_column(path, schema, features, columns.index)
+        rows = max(1, CELLS // len(features)) if place is None else LISTS
         lazy = pl.scan_parquet(path, glob=False).select(*columns.taken, *features)
         start = 0
         while not (frame := lazy.slice(start, rows).collect()).is_empty():
-            read = _from_lists if lists else _from_wide
-            yield read(str(path), frame, features, columns, start + 1)
+            if place is None:
+                yield _from_wide(str(path), frame, features, columns, start + 1)
+            else:
+                yield _from_lists(str(path), frame, place, columns, start + 1)
             start += len(frame)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _malformed(path, error) from error
+
+
+def _index_column(
+    path: Path, schema: "Mapping[str, pl.DataType]", features: list[str], said: str | None
+) -> str | None:
+    """Which column has the lists of indices; None where there are no lists."""
+    import polars as pl  # noqa: PLC0415
+
+    kinds = {name: schema[name] for name in features}
+    lists = {name: kind.inner for name, kind in kinds.items() if isinstance(kind, pl.List)}
+    whole = [name for name, kind in lists.items() if kind.is_integer()]
+    if said is not None and said not in whole:
+        raise ConfigError(f"{path}: --index-column {said!r}: no lists of integers there")
+    if not lists:
+        return None
+    if len(lists) < len(features):
+        other = next(name for name in features if name not in lists)
+        raise DataError(f"{path}: column {other!r} beside lists of indices; --drop leaves it")
+    if len(lists) > 2 or not whole:  # noqa: PLR2004
+        told = ", ".join(f"{name!r} of {kind}" for name, kind in lists.items())
+        raise DataError(f"{path}: lists {told}; expected one of integers, and one of their values")
+    if len(whole) > 1 and said is None:
+        raise ConfigError(
+            f"{path}: lists of {whole[0]!r} and {whole[1]!r} are both of integers; "
+            "--index-column names those that are indices"
+        )
+    return said or whole[0]
 
 
 def csv_batches(path: Path, columns: TableColumns) -> Iterator[SparseBatch]:
@@ -166,22 +196,16 @@ def _from_wide(
 
 
 def _from_lists(
-    where: str, frame: "pl.DataFrame", features: list[str], columns: TableColumns, first: int
+    where: str, frame: "pl.DataFrame", place: str, columns: TableColumns, first: int
 ) -> SparseBatch:
     import polars as pl  # noqa: PLC0415
 
-    kinds = {name: frame.schema[name].inner for name in features}  # type: ignore[attr-defined]
-    whole = [name for name, kind in kinds.items() if kind.is_integer()]
-    if len(features) > 2 or not whole:  # noqa: PLR2004
-        told = ", ".join(f"{name!r} of {kind}" for name, kind in kinds.items())
-        raise DataError(f"{where}: lists {told}; expected one of integers, and one of their values")
-    place = whole[0]
     numbers = np.arange(first, first + len(frame))
     lengths = frame[place].list.len().fill_null(0).cast(pl.Int64).to_numpy()
     indices = _entries(where, frame[place])
     values: FloatArray | None = None
-    for other in features:
-        if other != place:
+    for other in frame.columns:
+        if other not in (place, *columns.taken):
             if not np.array_equal(frame[other].list.len().fill_null(0).to_numpy(), lengths):
                 raise DataError(f"{where}: lists of {other!r} and {place!r} differ in length")
             numbers_of = _entries(where, frame[other])

@@ -95,6 +95,14 @@ def test_lists_of_indices_and_their_values(tmp_path: Path) -> None:
     assert shard.ids == ("7", "8", "9")
 
 
+def test_of_two_lists_of_integers_the_named_one_is_of_indices(tmp_path: Path) -> None:
+    """Wherever it stands: by their numbers alone both could be."""
+    frame = pl.DataFrame({"id": [7, 8], "count": [[3, 1], [2]], "at": [[0, 2], [1]]})
+    frame.write_parquet(tmp_path / "t.parquet")
+    convert([tmp_path / "t.parquet"], tmp_path / "shard", Conversion(index_column="at"))
+    assert open_shard(tmp_path / "shard").rows.toarray().tolist() == [[3, 0, 1], [0, 2, 0]]
+
+
 def test_an_entry_of_0_in_a_list_says_where_columns_count_from(tmp_path: Path) -> None:
     frame = pl.DataFrame({"id": [7], "at": [[0, 1]], "is": [[0.0, 2.0]]})
     frame.write_parquet(tmp_path / "t.parquet")
@@ -291,6 +299,31 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
         Conversion(),
         "expected one of integers",
     ),
+    "two lists of integers": (
+        "a.parquet",
+        parquet(id=["a"], at=[[1]], count=[[3]]),
+        Conversion(),
+        "lists of 'at' and 'count' are both of integers; --index-column names those that are",
+    ),
+    "indices that are none": (
+        "a.parquet",
+        parquet(id=["a"], at=[[1]], share=[[0.5]]),
+        Conversion(index_column="share"),
+        "--index-column 'share': no lists of integers there",
+    ),
+    "indices where there are no lists": (
+        "a.parquet",
+        parquet(id=["a"], v=[1]),
+        Conversion(index_column="v"),
+        "--index-column 'v': no lists of integers there",
+    ),
+    "lists of CSV": ("a.csv", "id,v\n1,2\n", Conversion(index_column="v"), "for lists in Parquet"),
+    "three lists": (
+        "a.parquet",
+        parquet(id=["a"], at=[[1]], u=[[0.5]], v=[[0.5]]),
+        Conversion(),
+        "expected one of integers, and one of their values",
+    ),
     "lists of other lengths": (
         "a.parquet",
         parquet(id=["a"], at=[[1]], v=[[1.0, 2.0]]),
@@ -307,7 +340,7 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
     "whole numbers in lists that would be rounded": (
         "a.parquet",
         parquet(id=["a"], at=[[1]], v=[[2**53 + 1]]),
-        Conversion(),
+        Conversion(index_column="at"),
         "that no float64 is",
     ),
     "the largest whole number": (
