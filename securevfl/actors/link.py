@@ -139,10 +139,12 @@ class Link:
         Raises:
             PeerError: nothing more will come.
         """
+        comes = select.poll()  # not select(), which takes no file number beyond 1023
+        comes.register(self._end, select.POLLIN)
         while not self._ready:
             self._ready.extend(self.arrived())
             if not self._ready:
-                select.select([self._end], [], [])
+                comes.poll()
         return self._ready.popleft()
 
     def send(self, frame: bytes) -> None:

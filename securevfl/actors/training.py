@@ -1,12 +1,12 @@
 """A job by actors: as `securevfl.training.train`, with every party where it lives."""
 
-import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +109,8 @@ def train_by_actors(
         require_shardable(plan)
     rounds_before = max((each.rounds for each in resume.values()), default=0)
     sockets = Path(tempfile.mkdtemp(prefix="securevfl-"))
+    # Short ones, as no path of a socket has more than some 100 bytes.
+    names_of_sockets = (sockets / str(attempt) for attempt in count())
     work = places.output / WORK
     started = time.perf_counter()
     try:
@@ -119,7 +121,7 @@ def train_by_actors(
         write_facts(work, plan, places.beside.resolve())
         supervise(
             host,
-            partial(_tasks, plan, places, sockets, watched.threads),
+            partial(_tasks, plan, places, names_of_sockets, watched.threads),
             resume_rounds=rounds_before if resume else None,
             restarts=watched.restarts,
             restart_from=partial(_restart_from, plan, places),
@@ -188,13 +190,16 @@ def _make_private(work: Path) -> None:
 
 
 def _tasks(
-    plan: Plan, places: Places, sockets: Path, threads: int, resume_rounds: int | None
+    plan: Plan,
+    places: Places,
+    sockets: Iterator[Path],
+    threads: int,
+    resume_rounds: int | None,
 ) -> dict[str, ActorTask]:
     pads = () if places.pads is None else _pad_folders(places.pads)
     job = plan.job.model_dump(mode="json", exclude_unset=True)
     # Names of their own each time: one that is killed before all are connected leaves its socket.
-    # Short ones, as no path of a socket has more than some 100 bytes.
-    attempt = secrets.token_hex(2)
+    own = next(sockets)
     return {
         name: ActorTask(
             name=name,
@@ -208,7 +213,7 @@ def _tasks(
             output=str(_output_of(places, shard).resolve()),
             # A server keeps no state.
             resume_rounds=resume_rounds if party in plan.facts.names else None,
-            listen=_address(places.listen, sockets / f"{attempt}-{number}", number),
+            listen=_address(places.listen, f"{own}-{number}", number),
             guard_directory=str(places.guard_directory.resolve()),
             pads=pads,
             threads=threads,
@@ -223,7 +228,7 @@ def _pad_folders(pads: PadPlaces) -> tuple[str, ...]:
     return str(pads.folder.resolve()), str(pads.keys.resolve())
 
 
-def _address(listen: str | None, path: Path, number: int) -> str:
+def _address(listen: str | None, path: str, number: int) -> str:
     if listen is None:
         return f"unix:{path}"
     host, _, port = listen.rpartition(":")

@@ -1,6 +1,7 @@
 """What an actor opens, and what it leaves: nothing is lost on the way, and nothing else opened."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -10,8 +11,8 @@ import pytest
 
 from securevfl.actors.leftover import leave_ledger, leave_outcome, ledger_at, outcome_at
 from securevfl.actors.own_data import own_data, read_facts, require_own_data, write_facts
-from securevfl.actors.task import ActorTask, Tell
-from securevfl.actors.training import Places, require_one_model, train_by_actors
+from securevfl.actors.task import ActorTask, Event, Peer, Tell
+from securevfl.actors.training import Places, Supervision, require_one_model, train_by_actors
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job
@@ -68,6 +69,30 @@ def test_nobody_else_gets_at_what_actors_share(tmp_path: Path) -> None:
         train_by_actors(job_of(), load("breast_cancer"), Looking(), places)
     assert seen == {"facts": 0o700, "socket": 0o700}
     assert not (tmp_path / "models" / ".actors").exists()
+
+
+def test_no_socket_gets_the_name_of_an_earlier_one(tmp_path: Path) -> None:
+    """Of an actor that was killed before all were connected one may be left."""
+    listened: list[str] = []
+
+    class Stillborn:
+        """A host of which every actor is lost at once."""
+
+        def start(self, task: ActorTask, tell: Tell) -> "Stillborn":
+            listened.append(task.listen)
+            tell(Event("lost", text="at once"))
+            return self
+
+        def introduce(self, peers: Mapping[str, Peer]) -> None:
+            """Nobody is left to hear of them."""
+
+        def stop(self) -> None:
+            """Nobody is left to stop."""
+
+    places, many = Places(tmp_path / "models", tmp_path, tmp_path), Supervision(restarts=1000)
+    with pytest.raises(SecureVFLError, match="after 1000 restarts"):
+        train_by_actors(job_of(), load("breast_cancer"), Stillborn(), places, supervision=many)
+    assert len(set(listened)) == len(listened) == 2 * 1001
 
 
 def test_facts_come_back(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Connections between actors: exactly the peers that were introduced, whole frames, and an end."""
 
 import asyncio
+import fcntl
+import resource
 import socket
 import ssl
 import threading
@@ -265,6 +267,28 @@ def test_what_comes_along_with_a_greeting_is_kept() -> None:
     assert link.greeted() == "bank"
     link.begin()
     assert list(link.arrived()) == [b"abc"]
+    one.close()
+    link.close()
+
+
+def test_frames_are_waited_for_at_any_file_number() -> None:
+    """A process of many files: `select` takes numbers below 1024 only."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this machine allows a process fewer files")
+    one, other = socket.socketpair()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        high = socket.socket(fileno=fcntl.fcntl(other, fcntl.F_DUPFD_CLOEXEC, 1500))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    other.close()
+    link = Link(high)
+    link.begin()
+    later = threading.Timer(0.2, one.sendall, [b"\x03\x00\x00\x00abc"])
+    later.start()
+    assert link.next_frame() == b"abc"
+    later.join()
     one.close()
     link.close()
 
