@@ -2,12 +2,13 @@
 
 It reads its task and then its peers, a line of JSON each, and tells a line of JSON for everything,
 and again and again that it is alive.
-When its input ends, it ends at once, with all processes that it has started: nobody is left behind
-a supervisor that was killed.
+When its input ends, it ends at once, with all processes that it has started and with what the job's
+actors shared: nobody and nothing is left behind a supervisor that was killed.
 """
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -39,6 +40,8 @@ def main() -> None:
 
     threading.Thread(target=beat, daemon=True).start()
     task = TASK.validate_json(sys.stdin.readline())
+    # While it is open no other folder has its number.
+    work = os.open(task.work, os.O_RDONLY)
     actor = PartyActor(task, tell)
     actor.open()
     peers = sys.stdin.readline()
@@ -48,16 +51,20 @@ def main() -> None:
         )
         taking_part.start()
         sys.stdin.read()
-    _end(task)
+    _end(task, work)
 
 
-def _end(task: ActorTask) -> None:
+def _end(task: ActorTask, work: int) -> None:
     kind, _, place = task.listen.partition(":")
     if kind == "unix":
         Path(place).unlink(missing_ok=True)
         # The supervisor that made its folder is gone: the last of its actors removes it.
         with contextlib.suppress(OSError):
             Path(place).parent.rmdir()
+    # Ids and predictions; not those of a job that was started since.
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(work), os.stat(task.work)):
+            shutil.rmtree(task.work, ignore_errors=True)
     # Its own group: whoever it started, too.
     os.killpg(os.getpgid(0), signal.SIGKILL)
 

@@ -62,8 +62,7 @@ def _ends_when(
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
     assert not list((folder / "tmp").iterdir())
-    if expected > 0:
-        assert not (folder / "models" / ".actors").exists()
+    assert not (folder / "models" / ".actors").exists()
     return told.splitlines(), children
 
 

@@ -1,8 +1,9 @@
-"""A process that says nothing any more is lost; one that waits, or computes, is not."""
+"""A process that says nothing any more is lost; one that is left alone ends, and tidies up."""
 
 import queue
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,28 @@ SILENCE = 4 * BEAT_SECONDS
 LONG = 60.0
 
 
+def task_of(work: Path) -> ActorTask:
+    return ActorTask(
+        name="bank",
+        party="bank",
+        job={},
+        job_hash="00",
+        names=("bank",),
+        beside="",
+        data_dir="",
+        work=str(work),
+        output="",
+        resume_rounds=None,
+        listen=f"unix:{work}.socket",
+        guard_directory="",
+    )
+
+
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_frozen_process_is_lost_and_one_that_waits_is_not(frozen: bool) -> None:
+def test_a_frozen_process_is_lost_and_one_that_waits_is_not(frozen: bool, tmp_path: Path) -> None:
     """It fails at once, as its job is none, and then waits for its end."""
     told: queue.Queue[Event] = queue.Queue()
-    task = ActorTask("bank", "bank", {}, "00", ("bank",), "", "", "", "", None, "unix:there", "")
+    task = task_of(tmp_path)
     handle = ProcessHost(silence_seconds=SILENCE).start(task, told.put)
     try:
         assert told.get(timeout=LONG).kind == "failed"
@@ -32,3 +50,24 @@ def test_a_frozen_process_is_lost_and_one_that_waits_is_not(frozen: bool) -> Non
         handle.stop()
     if not frozen:
         assert told.get(timeout=LONG) == Event("lost", text="killed by signal 9")
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_whom_the_supervisor_left_removes_what_was_shared(another: bool, tmp_path: Path) -> None:
+    """And not the folder of a job that was started since, under the same name."""
+    work = tmp_path / "work"
+    (work / "shard 1").mkdir(parents=True)
+    (work / "aligned.json").touch()
+    told: queue.Queue[Event] = queue.Queue()
+    handle = ProcessHost().start(task_of(work), told.put)
+    try:
+        assert told.get(timeout=LONG).kind == "failed"
+        if another:
+            work.rename(tmp_path / "of before")
+            work.mkdir()
+        assert handle.process.stdin is not None
+        handle.process.stdin.close()
+        handle.process.wait(LONG)
+    finally:
+        handle.stop()
+    assert work.exists() == another
