@@ -23,7 +23,7 @@ def overlapping(
         seed: Of the draw.
 
     Raises:
-        ConfigError: More rows than there are, or fewer than two.
+        ConfigError: More rows than there are, or fewer than two, or sparse ones.
     """
     rows = len(dataset.train_labels)
     kept = overlap if isinstance(overlap, int) else round(overlap * rows)
@@ -38,7 +38,8 @@ def overlapping(
     order = sorted(range(rows), key=list(draws).__getitem__)
     both, alone = np.sort(order[:kept]), np.sort(order[kept:])
     table = next(each for each in dataset.parties if each.name == dataset.label_party)
-    own = OwnRows(require_dense(table.train, "an overlap")[alone], dataset.train_labels[alone])
+    features = require_dense(table.train, f"party {table.name!r}: algorithm 'ftl'")
+    own = OwnRows(features[alone], dataset.train_labels[alone])
     if dataset.own_rows is not None:
         own = OwnRows(
             np.concatenate([own.features, dataset.own_rows.features]),

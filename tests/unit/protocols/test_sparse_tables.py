@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.data.overlap import overlapping
 from securevfl.data.tables import PartyTable
 from securevfl.errors import ConfigError
 from securevfl.protocols.session.workplace import PartyData
@@ -14,6 +15,7 @@ from securevfl.protocols.vertical.held_out_guarding import rank_of
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.sparse import Matrix, SparseRows
 from tests.plans import plan_of
+from tests.sparse_data import few_ones, sparse
 
 STEPS = {"local_steps": 2, "learning_rate": 0.1}
 ONES = np.where(np.random.default_rng(0).random((64, 12)) < 0.3, 1.0, 0.0)
@@ -64,6 +66,10 @@ def test_batches_under_encryption_are_arrays_or_refused(
 
 def test_what_goes_through_columns_takes_dense_ones() -> None:
     refused("'dbcd' takes dense ones", job={"algorithm": "dbcd", "l1": 0.1})
+    refused("'ftl' takes dense ones", job={"algorithm": "ftl"})
+    told = "party 'party0': algorithm 'ftl' takes dense columns, and these are sparse"
+    with pytest.raises(ConfigError, match=told):
+        overlapping(sparse(few_ones()), 0.5, seed=0)
     head = {**STEPS, "head": "logistic", "model": "mlp"}
     refused("a head at the label party takes dense ones", party="bank", job=head)
 
