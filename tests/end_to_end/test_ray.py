@@ -103,6 +103,20 @@ def test_a_cluster_of_ones_own_gets_a_token_before_ray_is_there(
     assert os.environ["RAY_AUTH_TOKEN"] == token
 
 
+def test_no_cluster_is_made_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray was imported, and is connected with none: it would open its ports to everybody."""
+    ray = ModuleType("ray")
+    ray.is_initialized = lambda: False  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: ray)
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    with (
+        pytest.raises(ConfigError, match="anyone in the network can use its cluster"),
+        ray_cluster.cluster(ray_cluster.LOCAL),
+    ):
+        pytest.fail("it was made")
+
+
 @needs_ray
 @pytest.mark.framework
 @pytest.mark.slow

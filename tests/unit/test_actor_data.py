@@ -1,16 +1,19 @@
 """What an actor opens, and what it leaves: nothing is lost on the way, and nothing else opened."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from securevfl.actors.leftover import leave_ledger, leave_outcome, ledger_at, outcome_at
 from securevfl.actors.own_data import own_data, read_facts, require_own_data, write_facts
+from securevfl.actors.party import PartyActor
 from securevfl.actors.task import ActorTask, Event, Peer, Tell
 from securevfl.actors.training import Places, Supervision, require_one_model, train_by_actors
 from securevfl.data.sources import load
@@ -132,6 +135,37 @@ def task_of(folder: Path, party: str) -> ActorTask:
         guard_directory="",
         listen="",
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"job_hash": 64 * "0"}, r"the job's hash is [0-9a-f]{16}, not 0{16}$"),
+        ({"resume_rounds": 3}, "no state after 3 rounds in "),
+    ],
+)
+def test_an_actor_of_another_job_or_state_takes_no_part(
+    changes: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    job = job_of()
+    plan, said = plan_for(job, load("breast_cancer")), list[Event]()
+    write_facts(tmp_path, plan, tmp_path)
+    task = replace(
+        task_of(tmp_path, "party1"),
+        job=job.model_dump(mode="json", exclude_unset=True),
+        job_hash=plan.hash.hex(),
+        names=plan.facts.names,
+        listen=f"unix:{tmp_path / 'socket'}",
+    )
+    with threadpool_limits(task.threads):  # an actor sets its process's, and this one is ours
+        for each in (task, replace(task, **changes)):
+            actor = PartyActor(each, said.append)
+            actor.open()
+            actor.close()
+    introduced, failed = said
+    assert introduced.kind == "introduced"
+    assert (failed.kind, failed.error) == ("failed", "DataError")
+    assert re.search(told, failed.text)
 
 
 @pytest.fixture(scope="module")

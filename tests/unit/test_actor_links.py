@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from securevfl.actors.certificates import Encrypted, Identity
-from securevfl.actors.link import Link
+from securevfl.actors.link import MOST_NAME_BYTES, Link
 from securevfl.actors.links import Links
 from securevfl.actors.task import Peer
 from securevfl.errors import (
@@ -222,6 +222,61 @@ def test_who_is_there_does_not_come_again(tmp_path: Path) -> None:
         waiting.join()
         links["bank"].carry("telco", b"hello")
         assert links["telco"].next_from("bank") == b"hello"
+
+
+def test_whoever_answers_by_another_name_is_not_talked_with(tmp_path: Path) -> None:
+    """A Unix socket shows no certificate: the name is what tells one actor from another."""
+    with listening("unix", tmp_path, ("shop", "telco")) as links:
+        peers = {name: each.peer for name, each in links.items()}
+        links["telco"].name = "trudy"
+        accepting = threading.Thread(target=links["telco"].connect, args=({"shop": peers["shop"]},))
+        accepting.start()
+        with pytest.raises(PeerNotTrusted, match=r"telco at unix:.*: it is another"):
+            links["shop"].connect({"telco": peers["telco"]})
+        accepting.join()
+
+
+def test_a_stranger_that_says_nothing_is_sent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.actors.links.HANDSHAKE_SECONDS", 0.2)
+    with listening("unix", tmp_path, ("bank", "shop")) as links, ExitStack() as stack:
+        peers = {name: each.peer for name, each in links.items()}
+        waiting = threading.Thread(target=lambda: links["shop"].connect({"bank": peers["bank"]}))
+        waiting.start()
+        assert _is_closed(stack.enter_context(_connected(peers["shop"])))
+        links["bank"].connect({"shop": peers["shop"]})
+        waiting.join()
+
+
+def test_a_peer_that_answers_nothing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.actors.links.HANDSHAKE_SECONDS", 0.2)
+    found: list[PeerError] = []
+    with listening("unix", tmp_path, ("bank", "shop")) as links:
+
+        def bank() -> None:
+            try:
+                links["bank"].connect({"shop": links["shop"].peer})
+            except PeerError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=bank, daemon=True)
+        thread.start()
+        thread.join(20)
+    (error,) = found
+    assert "timed out" in str(error)
+
+
+def test_a_name_that_is_too_long_is_not_waited_for() -> None:
+    one, other = socket.socketpair()
+    other.settimeout(5)
+    one.sendall((MOST_NAME_BYTES + 1).to_bytes(4, "little"))
+    with pytest.raises(PeerNotTrusted, match=f"{MOST_NAME_BYTES + 1} bytes, at most"):
+        Link(other).greeted()
+    one.close()
+    other.close()
 
 
 def test_without_a_certificate_nobody_gets_in() -> None:

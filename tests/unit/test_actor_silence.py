@@ -2,6 +2,7 @@
 
 import queue
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -50,6 +51,22 @@ def test_a_frozen_process_is_lost_and_one_that_waits_is_not(frozen: bool, tmp_pa
         handle.stop()
     if not frozen:
         assert told.get(timeout=LONG) == Event("lost", text="killed by signal 9")
+
+
+def test_one_that_is_slow_to_start_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a process says its first word later than it may be silent after it."""
+    slow = tmp_path / "python"
+    slow.write_text(f'#!/bin/sh\nsleep {1.5 * SILENCE}\nexec "{sys.executable}" "$@"\n')
+    slow.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    told: queue.Queue[Event] = queue.Queue()
+    handle = ProcessHost(silence_seconds=SILENCE).start(task_of(tmp_path), told.put)
+    try:
+        assert told.get(timeout=LONG).kind == "failed"
+    finally:
+        handle.stop()
 
 
 @pytest.mark.parametrize("another", [False, True])
