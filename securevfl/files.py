@@ -1,5 +1,6 @@
 """Writing a file in one step: a reader sees the old one or the new one, never half of it."""
 
+import glob
 import os
 import shutil
 import tempfile
@@ -65,6 +66,12 @@ def replace_file(path: Path, data: bytes, what: str) -> None:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what processes that are gone were about to put at `path` by `replace_file`."""
+    for each in path.parent.glob(f".{glob.escape(path.name)}-*"):
+        each.unlink(missing_ok=True)
 
 
 def wipe_file(path: Path) -> None:

@@ -18,6 +18,7 @@ from securevfl.actors.supervisor import supervise
 from securevfl.actors.task import ActorTask, Host
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, SecureVFLError
+from securevfl.files import remove_unfinished
 from securevfl.job import Job
 from securevfl.models.storage import load_model
 from securevfl.protocols.plan import Plan
@@ -135,6 +136,10 @@ def train_by_actors(
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
+        # Nobody is left that writes; one that was killed may have been about to.
+        for name in plan.facts.names:
+            remove_unfinished(places.output / f"{name}.state")
+            remove_unfinished(places.output / f"{name}.safetensors")
     label = plan.facts.label_party
     return TrainingResult(
         plan=plan,

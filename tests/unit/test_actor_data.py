@@ -98,6 +98,25 @@ def test_no_socket_gets_the_name_of_an_earlier_one(tmp_path: Path) -> None:
     assert len(set(listened)) == len(listened) == 2 * 1001
 
 
+def test_what_a_killed_actor_was_about_to_write_is_removed(tmp_path: Path) -> None:
+    output = tmp_path / "models"
+    wrote = {".party1.safetensors-abcd1234", ".party2.state-abcd1234", ".other.state-abcd1234"}
+
+    class Killed:
+        """A host whose first actor is gone while it writes."""
+
+        def start(self, task: ActorTask, tell: Tell) -> NoReturn:
+            for name in wrote:
+                (output / name).touch()
+            raise DataError("enough")
+
+    with pytest.raises(DataError, match="enough"):
+        train_by_actors(
+            job_of(), load("breast_cancer"), Killed(), Places(output, tmp_path, tmp_path)
+        )
+    assert {path.name for path in output.iterdir()} == {".other.state-abcd1234"}
+
+
 def test_facts_come_back(tmp_path: Path) -> None:
     plan = plan_for(job_of(), load("breast_cancer"))
     write_facts(tmp_path, plan, tmp_path)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from securevfl.errors import DataError
+from securevfl.files import remove_unfinished
 from securevfl.protocols.session.state import SessionState
 
 
@@ -50,8 +51,9 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Drop all of it, with what a killed process was about to write."""
-        for path in (self.newest, self.before, *self.newest.parent.glob(f".{self.newest.name}-*")):
-            path.unlink(missing_ok=True)
+        self.newest.unlink(missing_ok=True)
+        self.before.unlink(missing_ok=True)
+        remove_unfinished(self.newest)
 
 
 def last_session(folder: Path, parties: Collection[str]) -> Mapping[str, SessionState]:
