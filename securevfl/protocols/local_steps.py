@@ -9,10 +9,10 @@ with f″ ≤ c; how much less does, the label party's watch finds out (`session
 
 Batches of S of N rows leave noise in G of about ζ = (P/S)(1 − S/N) in units of the step, P the
 columns of all: γ grows by ζ(1 + i/5) at round i, by ζ alone where η falls by itself, and α stays
-below 1 − 2√ζ. *Plain gradient steps* of batches that nobody watches have the intrinsic dimension of
-the party's columns times γ in place of P, and √(1 + i/5).
+below 1 − 2√ζ. *Plain gradient steps* have the intrinsic dimension of the party's columns times γ in
+place of P; of FDML √(1 + i/5).
 Source: docs/exact-steps.md; docs/decisions/0015-exact-block-steps.md; of plain steps
-docs/decisions/0048-derived-steps-of-fdml.md.
+docs/decisions/0048-derived-steps-of-fdml.md, 0049-derived-steps-of-fedsgd.md.
 """
 
 from collections.abc import Callable, Mapping

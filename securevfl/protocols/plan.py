@@ -170,9 +170,19 @@ class Plan(Shown):
 
     @property
     def is_plain(self) -> bool:
-        """Whether parties of an algorithm whose η falls derive gradient steps of linear models."""
-        falls = self.algorithm.default_schedule == "inverse-sqrt"
-        return falls and self.derives_steps and not self.networks
+        """Whether parties derive plain gradient steps of linear models, each from its own columns.
+
+        Steps count as such by Q = 1, but not where there is other noise than that of batches, or
+        where parameters are in shares and so their pace known to all; by an algorithm whose η
+        falls, always.
+        """
+        other = self.exchange.adds_noise or self.exchange.shares_parameters
+        plain = self._falls or (self.local_steps == 1 and not other)
+        return plain and self.derives_steps and not self.networks
+
+    @property
+    def _falls(self) -> bool:
+        return self.algorithm.default_schedule == "inverse-sqrt"
 
     @property
     def full_batches(self) -> bool:
@@ -283,6 +293,7 @@ class Plan(Shown):
         Parties that move together majorize with γ = K; as losses bend less than their bound, and
         parties' columns differ, a watched job starts at √K/2 and is told where that is too far.
         In turns at 1/√2: at half of 1, which is enough there, steps on squared losses mirror them.
+        Plain steps from batches start at K: nothing else holds them, and windows tell late.
 
         Args:
             model: its model at θ⁰.
@@ -291,15 +302,16 @@ class Plan(Shown):
         """
         together = 1 if self.algorithm.in_turns else len(self.facts.names)
         watched = self.is_watched and self.learns.predictions != "hidden"
+        told_late = self.is_plain and not self.full_batches
         majorizes = self.rule.exact and self.full_batches and not self.exchange.adds_noise
         pace = Pace(
-            scale=sqrt(max(together, 2)) / 2 if watched else together,
+            scale=sqrt(max(together, 2)) / 2 if watched and not told_late else together,
             most=together if majorizes else inf,
             columns=columns if self.derives_steps and not self.networks else 0,
             rows=self.facts.rows,
             step_size=self.step_size.at,
             derived=self.derives_steps,
-            growth=0.0 if self.step_size.decays else 0.5 if self.is_plain else 1.0,
+            growth=0.0 if self.step_size.decays else 0.5 if self._falls and self.is_plain else 1.0,
             plain=self.is_plain,
         )
         # Where every step has a product of its own, it is an exchange of its own too.

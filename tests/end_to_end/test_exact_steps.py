@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
@@ -332,6 +333,12 @@ def test_usual_l2_ends_at_the_joint_optimum() -> None:
 
 def test_strong_l2_ends_at_the_joint_optimum() -> None:
     assert excess(run(made(3, 2, rows=400), loss="squared", l2=1.0, rounds=100)) <= 0.01
+
+
+def test_plain_steps_of_small_batches_learn() -> None:
+    """Were noise that of exact steps, the loss would hardly fall below a constant's, 2.3."""
+    settings = {"algorithm": "fedsgd", "batch_size": 16, "eval_every": 0}
+    assert train(Job.of(job=settings), load("digits")).clear_loss < 1.5
 
 
 def test_a_large_column_does_not_hide_small_ones() -> None:

@@ -170,6 +170,11 @@ SIGNS = {"exchange": {"scheme": "dp"}, "privacy": LABEL_NOISE}
         ({"job": {"learning_rate": 0.1, "batch_size": "full"}}, 5, 5, inf, 0),
         # Gradient steps prove nothing: the label party follows its true loss.
         ({"job": {"local_steps": 9, "batch_size": "full"}}, 5, 5**0.5 / 2, inf, 7),
+        ({"job": {"local_steps": 1, "batch_size": "full"}}, 5, 5**0.5 / 2, inf, 7),
+        ({"job": {"local_steps": 9, "batch_size": 64}}, 5, 5**0.5 / 2, inf, 7),
+        # Windows of batches would tell late.
+        ({"job": {"local_steps": 1, "batch_size": 64}}, 5, 5, inf, 7),
+        ({"job": {"algorithm": "fedbcd-s", "local_steps": 1, "batch_size": 64}}, 5, 1, inf, 7),
     ],
 )
 def test_how_far_parties_go(
@@ -180,6 +185,36 @@ def test_how_far_parties_go(
     assert pace.scale == pytest.approx(scale)
     assert (pace.most, pace.columns) == (most, columns)
     assert (pace.rows, pace.derived) == (ROWS, found.derives_steps)
+
+
+FEDSGD: dict[str, Any] = {"algorithm": "fedsgd"}
+BLIND: dict[str, Any] = {"exchange": {"scheme": "blind"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "plain", "growth"),
+    [
+        ({"job": FEDSGD}, True, 1.0),
+        ({"job": {**FEDSGD, "l1": 0.1}}, True, 1.0),
+        ({"job": {**FEDSGD, "schedule": "inverse-sqrt"}}, True, 0.0),
+        ({"job": {"local_steps": 1}}, True, 1.0),
+        ({"job": {"algorithm": "fdml"}}, True, 0.5),
+        ({"job": {"algorithm": "fdml"}, **NOISY}, True, 0.0),
+        ({}, False, 1.0),
+        ({"job": {"local_steps": 2}}, False, 1.0),
+        ({"job": {**FEDSGD, **MLP}}, False, 1.0),
+        ({"job": {**FEDSGD, "learning_rate": 0.1}}, False, 1.0),
+        # Noise is not of batches alone, or all know what steps follow from.
+        ({"job": FEDSGD, **NOISY}, False, 1.0),
+        ({"job": FEDSGD, **BLIND}, False, 1.0),
+    ],
+)
+def test_whose_noise_is_that_of_plain_steps(
+    sections: dict[str, Any], plain: bool, growth: float
+) -> None:
+    found = plan(**sections)
+    pace = found.steps(LinearModel(np.zeros((3, 1))), np.ones((ROWS, 3)), 7).pace
+    assert (pace.plain, pace.growth) == (plain, growth)
 
 
 def test_feature_parties_start_small_where_steps_are_exact() -> None:
