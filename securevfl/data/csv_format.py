@@ -212,7 +212,7 @@ def _lines(content: Path | bytes) -> Iterator[bytes]:
 def _find_separator(head: list[bytes], known: tuple[str, ...], where: str) -> str:
     """The one under which the header has the columns that it must have."""
     text = b"".join(head).decode("utf-8-sig")
-    headers = {each: next(csv.reader(io.StringIO(text), delimiter=each), []) for each in SEPARATORS}
+    headers = {each: _header(text, each) for each in SEPARATORS}
     fitting = [each for each, header in headers.items() if set(known) <= set(header)]
     if len(fitting) == 1:
         return fitting[0]
@@ -225,6 +225,13 @@ def _find_separator(head: list[bytes], known: tuple[str, ...], where: str) -> st
         )
     most = max(len(header) for header in headers.values())
     return next(each for each, header in headers.items() if len(header) == most)
+
+
+def _header(text: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader(io.StringIO(text), delimiter=separator), [])
+    except csv.Error:  # a wide header is one field, and too long, under another separator
+        return []
 
 
 def _survey(content: Path | bytes, separator: str, columns: int, skipped: int) -> _Survey:

@@ -1,5 +1,6 @@
 """CSV as it comes: found out where a file can be read in one way, refused where in two."""
 
+import csv
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,14 @@ def test_a_key_settles_it(
     source: FileSource, given: GivenFormat, content: str, value: float
 ) -> None:
     assert rows(replace(source, csv=given), content) == [("1", value)]
+
+
+@pytest.mark.parametrize("separator", ",;\t|")
+def test_a_header_may_be_longer_than_a_field(source: FileSource, separator: str) -> None:
+    names = [f"{number:01000}" for number in range(150)]
+    assert len(separator.join(names)) > csv.field_size_limit()
+    content = "".join(f"{separator.join(line)}\n" for line in (["id", *names], "p" + "1" * 150))
+    assert rows(source, content) == [("p", *[1.0] * 150)]
 
 
 def test_a_point_is_no_decimal_mark_beside_a_decimal_comma(source: FileSource) -> None:
