@@ -41,6 +41,11 @@ class TableColumns:
     drop: Sequence[str] = ()
     index: str | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse one column as both, with a `ConfigError`."""
+        if self.label is not None and self.label == self.id:
+            raise ConfigError(f"--label-column {self.label}: is that of ids")
+
     @property
     def taken(self) -> list[str]:
         """Id and label."""

@@ -385,6 +385,12 @@ WRONG: dict[str, tuple[str, str | bytes, Conversion, str]] = {
         Conversion(),
         f"line 2: label '{2**53 + 1}' is a whole number that no float64 is",
     ),
+    "ids as labels": (
+        "a.csv",
+        "id,u\np,1\n",
+        Conversion(label_column="id"),
+        "--label-column id: is that of ids",
+    ),
     "a cut Parquet": (
         "a.parquet",
         parquet(id=["a"], v=[1])[:-20],
