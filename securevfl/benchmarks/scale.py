@@ -28,6 +28,7 @@ from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.data.planted_sparse import PARTIES
 from securevfl.data.shards import open_shard
 from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.errors import DataError
 from securevfl.job import Job
 from securevfl.reports.scale import ScaleRow
 from securevfl.sparse import Matrix, SparseRows
@@ -50,6 +51,10 @@ def planted_shards(folder: Path) -> VerticalDataset[Matrix]:
     Raises:
         DataError: no shards there.
     """
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is not there: `securevfl data make planted-sparse --to {folder}` makes it"
+        )
     tables, labels, digests = [], {}, None
     for party in PARTIES:
         train, test = (open_shard(folder / party.name / part) for part in ("train", "test"))

@@ -14,7 +14,7 @@ from securevfl.benchmarks.fdml_profile import PHASES, REST
 from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
 from securevfl.benchmarks.scale import job_at_scale, planted_shards
 from securevfl.benchmarks.settings.scale import ScaleSettings
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, DataError
 from securevfl.reports.scale import ScaleRow, exponent, laws
 from securevfl.reports.scale_page import growth
 from securevfl.sparse import SparseRows
@@ -23,6 +23,11 @@ from securevfl.training import train
 from tests.end_to_end.commands import rows_of, run
 
 Capture = pytest.CaptureFixture[str]
+
+
+def test_a_set_that_is_not_there_is_named_with_what_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data make planted-sparse --to \S+/no-set` makes it"):
+        planted_shards(tmp_path / "no-set")
 
 
 @pytest.mark.usefixtures("clean_place")
