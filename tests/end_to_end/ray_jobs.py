@@ -21,7 +21,7 @@ from securevfl.actors.ray_host import RayHandle, RayHost
 from securevfl.actors.task import ActorTask, Tell
 from securevfl.actors.training import Places, Supervision, train_by_actors
 from securevfl.data.sources import load
-from securevfl.errors import DataError
+from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.processes import Tell as TellTask
 from securevfl.processes import in_processes
@@ -118,9 +118,12 @@ def noting_words(noted: list[int]) -> None:
 
 def stored_bytes() -> int:
     """What the object store holds in shared memory, in all machines."""
+    import ray  # noqa: PLC0415
     from ray._private.internal_api import memory_summary  # noqa: PLC0415
 
-    summary: str = memory_summary(stats_only=True)  # type: ignore[no-untyped-call]
+    # There may be another cluster on this machine.
+    here = ray.get_runtime_context().gcs_address
+    summary: str = memory_summary(here, stats_only=True)  # type: ignore[no-untyped-call]
     line = next(line for line in summary.splitlines() if line.startswith("Plasma memory usage"))
     return round(float(line.split()[3]) * (1 << 20))
 
@@ -173,6 +176,10 @@ def main(folder: Path) -> dict[str, object]:
                 list(results)
         except DataError as error:
             found["error"] = str(error)
+        try:
+            RemoteObject("securevfl.nowhere:Thing", "").call("events", seconds=60)
+        except ConfigError as error:
+            found["unmade"] = str(error)
     return found
 
 
