@@ -26,7 +26,7 @@ from securevfl.job import Job
 from securevfl.processes import Tell as TellTask
 from securevfl.processes import in_processes
 from securevfl.protocols.session.state import SessionState
-from securevfl.ray_cluster import LOCAL, RemoteObject, cluster
+from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, cluster
 from securevfl.training import TrainingResult, save_models, train
 from tests.end_to_end import ray_jobs
 
@@ -180,6 +180,10 @@ def main(folder: Path) -> dict[str, object]:
             RemoteObject("securevfl.nowhere:Thing", "").call("events", seconds=60)
         except ConfigError as error:
             found["unmade"] = str(error)
+        try:  # Ray has many errors; whoever waits for an object hears of each
+            RemoteObject("queue:Queue", "").call("get_nowait", seconds=60)
+        except Gone as gone:
+            found["no death"] = str(gone)
     return found
 
 

@@ -143,6 +143,7 @@ def test_cells_give_what_processes_give(found: tuple[dict[str, Any], Path]) -> N
 def test_what_a_machine_lacks_is_an_error_and_no_death(found: tuple[dict[str, Any], Path]) -> None:
     told, _ = found
     assert told["unmade"].startswith("its machine cannot make it: ModuleNotFoundError")
+    assert told["no death"]
 
 
 @pytest.mark.usefixtures("clean_place")
