@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ from securevfl.errors import (
 from securevfl.protocols.vertical.fdml_server import PushedPredictions
 from securevfl.runtime.real import RealChannel
 
+Ts = TypeVarTuple("Ts")
 NAMES = ("bank", "shop", "telco")
 ANY_PORT = "tcp:127.0.0.1:0"
 
@@ -110,7 +111,7 @@ class NeverWaiting(asyncio.SelectorEventLoop):
     """As uvloop, which Ray takes where it is installed: sockets that it reads wait for nothing."""
 
     @override
-    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
         os.set_blocking(fd if isinstance(fd, int) else fd.fileno(), False)
         super().add_reader(fd, callback, *args)
 
