@@ -14,6 +14,7 @@ from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from socket import gethostname
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -132,7 +133,14 @@ def _do_one(given: tuple[str, Any]) -> Any:  # noqa: ANN401
     path, task = given
     if not _work_of_file or _work_of_file[0][0] != path:
         threadpool_limits(1)
-        _work_of_file[:] = [(path, ForkingPickler.loads(Path(path).read_bytes()))]
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"work in the cluster: {path} on {gethostname()}: {error.strerror}; set TMPDIR to "
+                "a folder that all machines see"
+            ) from error
+        _work_of_file[:] = [(path, ForkingPickler.loads(content))]
     return _work_of_file[0][1](task, lambda what, done, total: None)
 
 

@@ -116,14 +116,15 @@ def cluster(address: str) -> Iterator[None]:
                 ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
             except Exception as error:  # that it did not start in time is no kind of its own
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise ConfigError(f"--ray {address}: no cluster there ({reason})") from error
-            try:
-                # It says there of every process that ends; whoever started it knows better.
-                with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+                which = "" if address == LOCAL else ", or one with another token"
+                raise ConfigError(f"--ray {address}: no cluster there{which} ({reason})") from error
+            # It says there of every process that ends, and what is left of that as it shuts down;
+            # whoever started it knows better.
+            with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+                try:
                     yield
+                finally:
                     ray.shutdown()
-            finally:
-                ray.shutdown()
 
 
 def _is_connected() -> bool:
@@ -192,6 +193,7 @@ class RemoteObject:
             seconds: how long to wait for it; None waits on.
 
         Raises:
+            ConfigError: it was never there, as its machine lacks what it needs.
             Gone: the process is gone.
             TimeoutError: it gave nothing in time.
         """
@@ -215,7 +217,16 @@ class RemoteObject:
 
         try:
             return ray.get(reference, timeout=seconds)
-        except ray.exceptions.RayActorError as error:
+        except TimeoutError:
+            raise
+        except ray.exceptions.ActorUnavailableError as error:
+            raise Gone("it cannot be reached") from error
+        except ray.exceptions.ActorDiedError as error:
+            if error.actor_init_failed:  # it would fail again
+                reason = str(error).splitlines()[-1]
+                raise ConfigError(f"its machine cannot make it: {reason}") from error
+            raise Gone(str(error).splitlines()[0]) from error
+        except ray.exceptions.RayError as error:  # out of memory, and more, are no RayActorError
             raise Gone(str(error).splitlines()[0]) from error
 
 

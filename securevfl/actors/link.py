@@ -188,11 +188,24 @@ class Link:
                     return
                 data = self._left[0]
             try:
-                self._end.sendall(data)
+                self._send_all(data)
             except OSError:
                 return  # who reads notices
             with self._lock:
                 self._left.popleft()
+
+    def _send_all(self, data: bytes) -> None:
+        """`sendall`, also where the program's loop keeps its sockets from waiting, as uvloop does.
+
+        Ray's processes have that loop wherever it is installed.
+        """
+        view = memoryview(data)
+        room = select.poll()
+        room.register(self._end, select.POLLOUT)
+        while view:
+            room.poll()
+            with contextlib.suppress(BlockingIOError):
+                view = view[self._end.send(view, socket.MSG_DONTWAIT) :]
 
     def _frames(self, data: bytes, most: int) -> Iterator[bytes]:
         """The frames that are whole."""

@@ -22,6 +22,7 @@ from securevfl.actors.task import (
     Tell,
     silent,
 )
+from securevfl.errors import ConfigError
 from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, own_address
 
 ANYWHERE = "tcp:*:0"
@@ -115,6 +116,8 @@ class RayHandle:
                 for event in self.remote.call("events", seconds=seconds):
                     self._tell(EVENT.validate_json(event))
                 seconds = self._silence_seconds
+        except ConfigError as error:
+            self._tell(Event("failed", error="ConfigError", text=str(error)))
         except Gone as gone:
             self._tell(Event("lost", text=str(gone)))
         except TimeoutError:

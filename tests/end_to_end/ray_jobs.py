@@ -21,12 +21,12 @@ from securevfl.actors.ray_host import RayHandle, RayHost
 from securevfl.actors.task import ActorTask, Tell
 from securevfl.actors.training import Places, Supervision, train_by_actors
 from securevfl.data.sources import load
-from securevfl.errors import DataError
+from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.processes import Tell as TellTask
 from securevfl.processes import in_processes
 from securevfl.protocols.session.state import SessionState
-from securevfl.ray_cluster import LOCAL, RemoteObject, cluster
+from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, cluster
 from securevfl.training import TrainingResult, save_models, train
 from tests.end_to_end import ray_jobs
 
@@ -118,9 +118,12 @@ def noting_words(noted: list[int]) -> None:
 
 def stored_bytes() -> int:
     """What the object store holds in shared memory, in all machines."""
+    import ray  # noqa: PLC0415
     from ray._private.internal_api import memory_summary  # noqa: PLC0415
 
-    summary: str = memory_summary(stats_only=True)  # type: ignore[no-untyped-call]
+    # There may be another cluster on this machine.
+    here = ray.get_runtime_context().gcs_address
+    summary: str = memory_summary(here, stats_only=True)  # type: ignore[no-untyped-call]
     line = next(line for line in summary.splitlines() if line.startswith("Plasma memory usage"))
     return round(float(line.split()[3]) * (1 << 20))
 
@@ -173,6 +176,14 @@ def main(folder: Path) -> dict[str, object]:
                 list(results)
         except DataError as error:
             found["error"] = str(error)
+        try:
+            RemoteObject("securevfl.nowhere:Thing", "").call("events", seconds=60)
+        except ConfigError as error:
+            found["unmade"] = str(error)
+        try:  # Ray has many errors; whoever waits for an object hears of each
+            RemoteObject("queue:Queue", "").call("get_nowait", seconds=60)
+        except Gone as gone:
+            found["no death"] = str(gone)
     return found
 
 

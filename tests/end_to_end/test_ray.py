@@ -137,6 +137,15 @@ def test_cells_give_what_processes_give(found: tuple[dict[str, Any], Path]) -> N
     assert told["error"] == "task 3"
 
 
+@needs_ray
+@pytest.mark.framework
+@pytest.mark.slow
+def test_what_a_machine_lacks_is_an_error_and_no_death(found: tuple[dict[str, Any], Path]) -> None:
+    told, _ = found
+    assert told["unmade"].startswith("its machine cannot make it: ModuleNotFoundError")
+    assert told["no death"]
+
+
 @pytest.mark.usefixtures("clean_place")
 @pytest.mark.parametrize("command", [("train", "job.toml"), ("audit",), ("sweep", "noise")])
 def test_without_ray_a_line_says_how_to_get_it(

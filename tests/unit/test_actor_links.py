@@ -2,17 +2,20 @@
 
 import asyncio
 import fcntl
+import os
 import resource
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVarTuple
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from securevfl.actors.certificates import Encrypted, Identity
 from securevfl.actors.link import MOST_NAME_BYTES, Link
@@ -28,6 +31,7 @@ from securevfl.errors import (
 from securevfl.protocols.vertical.fdml_server import PushedPredictions
 from securevfl.runtime.real import RealChannel
 
+Ts = TypeVarTuple("Ts")
 NAMES = ("bank", "shop", "telco")
 ANY_PORT = "tcp:127.0.0.1:0"
 
@@ -101,6 +105,25 @@ def test_everybody_hears_everybody(kind: str, rows: int, tmp_path: Path) -> None
         assert not connect_all(links)
         asyncio.run(talk(links, rows))
     assert not list(tmp_path.iterdir())
+
+
+class NeverWaiting(asyncio.SelectorEventLoop):
+    """As uvloop, which Ray takes where it is installed: sockets that it reads wait for nothing."""
+
+    @override
+    def add_reader(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
+        os.set_blocking(fd if isinstance(fd, int) else fd.fileno(), False)
+        super().add_reader(fd, callback, *args)
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_long_messages_arrive_whatever_the_loop_does_with_sockets(
+    kind: str, tmp_path: Path
+) -> None:
+    with listening(kind, tmp_path, NAMES[:2]) as links:
+        assert not connect_all(links)
+        with asyncio.Runner(loop_factory=NeverWaiting) as runner:
+            runner.run(asyncio.wait_for(talk(links, 300_000), 60))
 
 
 @pytest.mark.parametrize("kind", ["unix", "tcp"])

@@ -3,12 +3,13 @@ import signal
 import time
 from functools import partial
 from multiprocessing import active_children, get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from securevfl.errors import DataError, SecureVFLError
-from securevfl.processes import Tell, in_processes
+from securevfl.processes import Tell, _do_one, in_processes
 
 
 def scaled(weights: np.ndarray, task: int, tell: Tell) -> float:
@@ -83,3 +84,8 @@ def test_an_interrupt_ends_own_processes_at_once_and_no_others() -> None:
     assert set(active_children()) - others == {neighbour}
     neighbour.terminate()
     neighbour.join()
+
+
+def test_work_that_a_machine_of_the_cluster_does_not_see_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"No such file.*set TMPDIR to"):
+        _do_one((str(tmp_path / "work"), 0))

@@ -6,6 +6,7 @@ from typing_extensions import override
 from securevfl.actors import ray_host
 from securevfl.actors.ray_host import RayHost
 from securevfl.actors.task import START_SECONDS, ActorTask, Event
+from securevfl.errors import ConfigError
 from securevfl.ray_cluster import LOCAL, Gone
 
 
@@ -39,6 +40,21 @@ def test_all_actors_of_a_party_ask_for_its_machine(
     assert isinstance(handle.remote, Remote)
     assert handle.remote.resource == "party:bank"
     assert said == [Event("lost", text="gone")]
+
+
+def test_one_that_cannot_be_made_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unmade(Remote):
+        @override
+        def call(self, method: str, *words: str, seconds: float) -> list[str]:
+            raise ConfigError("no module")
+
+    monkeypatch.setattr(ray_host, "RemoteObject", Unmade)
+    said: list[Event] = []
+    task = ActorTask(
+        "bank", "bank", {}, "", ("bank",), "", "", "", "", None, "unix:there", guard_directory=""
+    )
+    RayHost(LOCAL).start(task, said.append).stop()
+    assert said == [Event("failed", error="ConfigError", text="no module")]
 
 
 def test_one_that_does_not_answer_in_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
