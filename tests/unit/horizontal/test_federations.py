@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from securevfl.arrays import RealArray
 from securevfl.errors import (
@@ -20,13 +23,21 @@ from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.handing import Masked, Sealed
 from securevfl.protocols.horizontal.local import ClientState, local_training
 from securevfl.protocols.horizontal.methods import METHODS
-from securevfl.protocols.horizontal.programs import ModelSent, Scoring
+from securevfl.protocols.horizontal.programs import (
+    ModelSent,
+    Scoring,
+    client_name,
+    serve,
+    take_part,
+)
 from securevfl.protocols.horizontal.protection import MaskedUpload, Ready
 from securevfl.protocols.horizontal.server import ServerState, aggregate, total
 from securevfl.protocols.horizontal.simulation import Federated, World, simulate_federation
-from securevfl.protocols.horizontal.uploads import BlockUpload
+from securevfl.protocols.horizontal.uploads import BlockUpload, Plain
+from securevfl.runtime.channel import ChannelAround
 from securevfl.runtime.costs import FixedCosts
-from securevfl.wire.codec import decode, encode
+from securevfl.runtime.simulation import Program, simulate
+from securevfl.wire.codec import Message, decode, encode
 from tests.quadratics import PARAMETERS, Quadratic, federation, quadratics, run
 
 BLOCKS = Blocks.equal({"first": 4, "second": 5, "last": 3}, 2, ["last"])
@@ -171,6 +182,34 @@ def test_uploads_that_do_not_fit_are_refused(
         simulated(problems, by, uploads_changed(change))
 
 
+class Twice(ChannelAround):
+    """Of a client that uploads everything once more."""
+
+    @override
+    async def send(self, to: str, message: Message) -> None:
+        for _ in range(1 + isinstance(message, BlockUpload)):
+            await super().send(to, message)
+
+
+def test_an_upload_is_counted_once(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2, taking_part=8)
+    ends = {"federation": by, "handing": Sealed()}
+    programs: dict[str, Program[Any]] = {
+        client_name(client): lambda channel, costs, client=client: take_part(
+            Twice(channel) if client == 3 else channel,
+            costs,
+            client=client,
+            problem=problems[client],
+            dtype=START.dtype,
+            **ends,
+        )
+        for client in range(8)
+    }
+    programs["server"] = partial(serve, start=START, scoring=Scoring(), **ends)
+    with pytest.raises(UnexpectedMessage, match="client-3 sent BlockUpload of step 0 where step 1"):
+        simulate(programs, World().network)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -229,6 +268,8 @@ def test_federations_that_differ_in_anything_have_other_digests() -> None:
     ]
     assert len({each.digest for each in (by, *others)}) == 5
     assert by.digest == federation(METHODS["fedbcgd"], BLOCKS, rounds=1).digest
+    same = replace(by.settings, epochs=np.int64(3), decay=1, learning_rate=np.float64(0.1))
+    assert by.digest == replace(by, settings=same).digest
 
 
 def test_a_hundred_clients_of_which_ten_take_part() -> None:
@@ -249,6 +290,14 @@ def test_masked_sums_are_the_sums(problems: list[Quadratic], name: str) -> None:
     keys = 4 * 32 / 4
     assert masked.rounds[0].up_floats == plain.rounds[0].up_floats + keys
     assert masked.rounds[0].up_bytes > 2 * 4 * plain.rounds[0].up_floats
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), "60", Plain()])
+def test_a_timeout_that_is_no_time_and_noise_that_is_none_are_refused(wrong: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match="timeout_seconds = "):
+        Masked(wrong)
+    with pytest.raises(ConfigError, match="noise = "):
+        Masked(noise=wrong)
 
 
 def test_a_group_of_one_cannot_be_masked(problems: list[Quadratic]) -> None:

@@ -155,6 +155,31 @@ def test_fedavgm_is_a_mean_with_momentum_and_fedadam_an_adam_of_means(
         np.testing.assert_allclose(ours.weights, weights, atol=1e-12)
 
 
+def test_scaffold_is_the_paper_s_over_batches_of_unequal_size() -> None:
+    """Option II, by loops, with weight decay and a step size that falls."""
+    many = quadratics(8, 5, rows=7)
+    settings = {"batch_size": 3, "epochs": 2, "weight_decay": 0.01, "decay": 0.9}
+    by = federation(METHODS["scaffold"], BLOCKS, rounds=15, **settings)
+    weights, mean = np.zeros(PARAMETERS), np.zeros(PARAMETERS)
+    own = np.zeros((8, PARAMETERS))
+    for index in range(15):
+        rate, moves, shifts = 0.1 * 0.9**index, np.zeros(PARAMETERS), np.zeros(PARAMETERS)
+        for each in by.assignments(index):
+            j, at = each.client, weights.copy()
+            batches = by.settings.batches(j, 7, index)
+            assert [len(rows) for rows in batches] == [3, 3, 1] * 2
+            for rows in batches:
+                gradient = many[j].curvature @ (at - many[j].minima[rows].mean(0)) + 0.01 * at
+                at -= rate * (gradient - own[j] + mean)
+            after = own[j] - mean + (weights - at) / (6 * rate)
+            moves, shifts = moves + (at - weights) / 4, shifts + (after - own[j]) / 4
+            own[j] = after
+        weights, mean = weights + moves, mean + 4 / 8 * shifts
+    ours, _ = run(many, by)
+    np.testing.assert_allclose(ours.weights, weights, atol=1e-12)
+    np.testing.assert_allclose(ours.control, mean, atol=1e-12)
+
+
 def test_feddc_is_its_public_code_over_full_gradients(problems: list[Quadratic]) -> None:
     by = federation(METHODS["feddc"], BLOCKS, rounds=20)
     rate, pull, count = 0.1, 0.1, len(problems)

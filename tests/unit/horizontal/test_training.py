@@ -1,5 +1,6 @@
 """The public door, with a torch module and without one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from securevfl.errors import ConfigError
 from securevfl.horizontal import Blocks, HorizontalResult, method_named, train_horizontal
 from securevfl.models.flat_module import FlatModule, module_problems
 from securevfl.protocols.horizontal.judging import loss_change
-from tests.quadratics import PARAMETERS, optimum, quadratics
+from securevfl.protocols.horizontal.programs import Scoring
+from tests.quadratics import PARAMETERS, Quadratic, optimum, quadratics
 
 START = np.zeros(PARAMETERS)
 
@@ -89,9 +91,65 @@ def test_what_cannot_be_trained_is_refused() -> None:
         ({"weights": [START]}, r"weights of float64 \(1, 12\)"),
         ({"weights": [[0.0], [0.0, 1.0]]}, "weights: expected a vector"),
         ({"weights": torch.zeros(12, requires_grad=True)}, "weights: expected a vector"),
+        ({"weights": START * np.nan, "method": "fedavg", "taking_part": 2}, "a finite vector"),
+        ({"method": ["fedavg"]}, r"method = \['fedavg'\]: expected a name"),
+        ({"blocks": 5}, r"blocks = 5: expected Blocks.equal"),
+        ({"method": "fedavg", "network": "wan"}, "network = 'wan': expected a Line"),
+        (
+            {"problems": problems[0], "method": "fedavg"},
+            "problems: expected one of each client, not one Quadratic",
+        ),
+        (
+            {"problems": [*problems[:3], (START, 1)], "method": "fedavg"},
+            "client 3: a tuple, where rows under a model",
+        ),
+        (
+            {"problems": [*problems[:3], Quadratic(START, START[:0])], "method": "fedavg"},
+            "client 3: expected at least",
+        ),
+        ({"problems": [], "method": "fedavg"}, "clients = 0: expected at least 1"),
+        ({"method": "fedavg", "taking_part": 2, "epochs": 1.5}, "epochs = 1.5: expected a whole"),
+        ({"method": "fedavg", "taking_part": 2, "seed": "a"}, "seed = 'a': expected a whole"),
+        ({"method": "fedavg", "learning_rate": "auto"}, "learning_rate = 'auto': expected a num"),
+        ({"method": "fedavg", "weight_decay": None}, "weight_decay = None: expected a number"),
+        ({"method": "fedavg", "taking_part": 2, "score": 0.9}, "score = 0.9: expected a function"),
+        ({"method": "fedavg", "taking_part": 2, "score_every": 1.5}, "score_every = 1.5"),
     ):
         with pytest.raises(ConfigError, match=says):
-            trained_with({"weights": START, "rounds": 1, **arguments}, problems=problems)
+            trained_with({"problems": problems, "weights": START, "rounds": 1, **arguments})
+
+
+@pytest.mark.parametrize("target", ["0.9", float("nan"), [0.9]])
+def test_a_target_that_no_score_can_be_held_against_is_refused(target: object) -> None:
+    with pytest.raises(ConfigError, match="target = "):
+        Scoring(lambda _: 0.5, target=target)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("score", ["0.9", None, [0.5], np.zeros(2), torch.zeros(2)])
+def test_a_score_that_is_no_number_ends_training_by_its_name(score: object) -> None:
+    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
+    arguments |= {"rounds": 5, "taking_part": 2}
+    with pytest.raises(ConfigError, match=r"what score gave = .*: expected a number"):
+        trained_with(arguments, score=lambda _: score)
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.array, torch.tensor])
+def test_whatever_holds_one_number_is_a_score(kind: Callable[[float], Any]) -> None:
+    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
+    arguments |= {"rounds": 5, "taking_part": 2, "target": 0.25}
+    trained = trained_with(arguments, score=lambda _: kind(0.25))
+    assert [each.score for each in trained.rounds] == [0.25]
+    assert isinstance(trained.rounds[0].score, float)
+
+
+def test_a_score_that_is_nan_is_told() -> None:
+    scores = iter([0.1, float("nan"), 0.3, float("nan")])
+    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
+    arguments |= {"rounds": 4, "taking_part": 8, "weight_decay": 0.0}
+    with pytest.warns(UserWarning, match="2 of 4 scores are NaN, the first after round 2: "):
+        trained = trained_with(arguments, score=lambda _: next(scores), target=0.5)
+    assert [each.kind for each in trained.warnings] == ["went wrong"]
+    assert len(trained.rounds) == 4
 
 
 def test_what_numpy_takes_for_a_vector_is_weights() -> None:
