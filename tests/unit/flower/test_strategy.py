@@ -294,6 +294,7 @@ def test_orders_and_arrays_that_do_not_fit_are_refused() -> None:
         ("arrays", small, r"θ of \(3,\)"),
         ("control", small, r"κ of \(3,\)"),
         ("securevfl", ConfigRecord({**orders, "block": 2}), "and block 2, where"),
+        ("securevfl", ConfigRecord({**orders, "block": -1}), "and block -1, where"),
         ("securevfl", ConfigRecord({**orders, "agreed": 2}), "orders without a digest"),
     ):
         content = RecordDict({**message.content, name: record})

@@ -5,8 +5,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
-from securevfl.arrays import FloatArray, RealArray
+from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.federation import Federation
@@ -255,6 +256,30 @@ def test_a_step_too_large_is_an_error_and_no_model(problems: list[Quadratic]) ->
     totals = Totals(np.full(PARAMETERS, 1e308), np.zeros(0), (1,))
     with pytest.raises(TrainingDiverged, match="fedavg diverged in round 0"):
         aggregate(state, by, totals)
+
+
+class Steep(Quadratic):
+    """Whose slope is the same everywhere, and hardly fits a float."""
+
+    @override
+    def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
+        return np.full(PARAMETERS, 0.89e308)
+
+
+def test_control_variates_that_are_not_finite_are_an_error_too() -> None:
+    by = federation(METHODS["fedbcgd+"], BLOCKS, learning_rate=1e-300, epochs=1)
+    far = np.full(PARAMETERS, -1e308)
+    start = replace(ServerState.start(np.zeros(PARAMETERS), by.method), control=far)
+    steep, given = Steep(np.zeros(0), np.zeros((1, 1))), start.broadcast(by.assignments(0)[0])
+    with pytest.raises(TrainingDiverged, match=r"client \d diverged in round 0"):
+        local_training(steep, by, given, ClientState(control=far))
+    nearly, totals = (
+        replace(start, control=1.7 * far),
+        Totals(np.zeros(PARAMETERS), 1.6 * far, (2, 2)),
+    )
+    with pytest.raises(TrainingDiverged, match="diverged in round 0 at"):
+        aggregate(nearly, by, totals)
+    assert np.isfinite(aggregate(start, by, totals).control).all()
 
 
 @pytest.mark.parametrize("start", [np.zeros((3, 1)), np.zeros(3, np.float16), np.array([np.nan])])

@@ -1,19 +1,21 @@
 """The public door, with a torch module and without one."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from typing_extensions import override
 
-from securevfl.arrays import FloatArray, RealArray
+from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError
 from securevfl.horizontal import Blocks, HorizontalResult, method_named, train_horizontal
 from securevfl.models.flat_module import FlatModule, module_problems
-from securevfl.protocols.horizontal.judging import loss_change
+from securevfl.protocols.horizontal.judging import loss_change, losses
 from securevfl.protocols.horizontal.programs import Scoring
 from tests.quadratics import PARAMETERS, Quadratic, optimum, quadratics
 
@@ -207,6 +209,80 @@ def test_a_network_that_is_no_better_than_a_constant_or_than_before_is_told() ->
     with pytest.warns(UserWarning, match="training went wrong: the clients' mean training loss"):
         worse = trained_with(arguments, **pulled)
     assert [each.kind for each in worse.warnings] == ["went wrong"]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged(Quadratic):
+    """With a loss, of one class or of none."""
+
+    at_end: float
+    classes: IntArray | None
+
+    def loss(self, weights: RealArray, rows: IntArray) -> float:
+        """Of zero weights 1."""
+        return self.at_end if weights.any() else 1.0
+
+    def labels(self, rows: IntArray) -> IntArray | None:
+        """The same of every row."""
+        return None if self.classes is None else self.classes[rows]
+
+
+@pytest.mark.parametrize(
+    ("classes", "at_end", "told"),
+    [
+        ([0, 1], 0.69, []),
+        ([0, 1], 0.70, ["learned nothing"]),  # the entropy of halves is 0.693
+        ([0, 1], np.nan, ["learned nothing"]),
+        (None, 1.009, []),
+        (None, 1.011, ["went wrong"]),
+        (None, np.nan, ["went wrong"]),
+    ],
+)
+def test_a_loss_that_is_nan_is_no_better_than_any(
+    classes: list[int] | None, at_end: float, told: list[str]
+) -> None:
+    found = None if classes is None else np.array(classes)
+    problems = [
+        Judged(each.curvature, each.minima, at_end, found) for each in quadratics(4, 1, rows=2)
+    ]
+    with pytest.warns(UserWarning, match="mean training loss") if told else nullcontext():
+        trained = train_horizontal(problems, START, method="fedavg", rounds=1, taking_part=2)
+    assert [each.kind for each in trained.warnings] == told
+
+
+class Broken(Quadratic):
+    """Whose gradients are NaN where training has got to."""
+
+    @override
+    def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
+        found = super().gradient(weights, rows)
+        return found * np.nan if np.abs(weights).max() > 0.5 else found
+
+
+def test_gradients_that_are_nan_at_the_end_are_told() -> None:
+    problems = [Broken(each.curvature, each.minima) for each in quadratics(4, 1)]
+    arguments = {"problems": problems, "weights": START, "method": "fedavg", "rounds": 1}
+    with pytest.warns(UserWarning, match="by the clients' gradients"):
+        trained = trained_with(arguments, taking_part=4, epochs=1, learning_rate=1.0)
+    assert np.isfinite(trained.weights).all()
+
+
+def test_a_constant_prediction_knows_every_client_s_classes_alike() -> None:
+    def entropy(*labels: list[int] | None) -> float | None:
+        problems = [
+            Judged(START, START[: 1 if own is None else len(own)], 0.5, np.array(own or []))
+            for own in labels
+        ]
+        if None in labels:
+            problems[0] = replace(problems[0], classes=None)
+        found = losses(problems, START, START)
+        assert found is not None
+        return found.constant
+
+    assert entropy([0, 0, 0], [2]) == pytest.approx(np.log(2))
+    assert entropy([0, 1], [2]) == pytest.approx(0.5 * np.log(4) + 0.5 * np.log(2))
+    assert entropy([1], [1, 1]) == 0
+    assert entropy(None, [1]) is None
 
 
 def test_ablations_are_descriptions_with_something_left_out() -> None:

@@ -282,6 +282,13 @@ def test_accuracy_is_of_a_class_a_row() -> None:
             flat.predict(flat.weights(), rows)
 
 
+def test_asking_whether_a_module_draws_numbers_draws_none() -> None:
+    flat, before = FlatModule(nn.Sequential(small(), nn.Dropout(0.9))), torch.get_rng_state()
+    with pytest.raises(ConfigError, match="leave out dropout"):
+        ModuleProblem(flat, *data())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_weights_of_another_precision_or_length_are_not_rounded_in_silence() -> None:
     flat = FlatModule(small(torch.float32))
     for wrong in (np.zeros(22), np.zeros(21, np.float32), np.zeros(1, np.float32)):
