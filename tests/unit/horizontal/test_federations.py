@@ -24,6 +24,7 @@ from securevfl.protocols.horizontal.handing import Masked, Sealed
 from securevfl.protocols.horizontal.local import ClientState, local_training
 from securevfl.protocols.horizontal.methods import METHODS
 from securevfl.protocols.horizontal.programs import (
+    Ledger,
     ModelSent,
     Scoring,
     client_name,
@@ -34,8 +35,8 @@ from securevfl.protocols.horizontal.protection import MaskedUpload, Ready
 from securevfl.protocols.horizontal.server import ServerState, aggregate, total
 from securevfl.protocols.horizontal.simulation import Federated, World, simulate_federation
 from securevfl.protocols.horizontal.uploads import BlockUpload, Plain
-from securevfl.runtime.channel import ChannelAround
-from securevfl.runtime.costs import FixedCosts
+from securevfl.runtime.channel import Channel, ChannelAround
+from securevfl.runtime.costs import Costs, FixedCosts
 from securevfl.runtime.simulation import Program, simulate
 from securevfl.wire.codec import Message, decode, encode
 from tests.quadratics import PARAMETERS, Quadratic, federation, quadratics, run
@@ -193,19 +194,24 @@ class Twice(ChannelAround):
 
 def test_an_upload_is_counted_once(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2, taking_part=8)
-    ends = {"federation": by, "handing": Sealed()}
-    programs: dict[str, Program[Any]] = {
-        client_name(client): lambda channel, costs, client=client: take_part(
-            Twice(channel) if client == 3 else channel,
+
+    async def client(channel: Channel, costs: Costs, number: int) -> Ledger:
+        return await take_part(
+            Twice(channel) if number == 3 else channel,
             costs,
-            client=client,
-            problem=problems[client],
+            client=number,
+            problem=problems[number],
+            federation=by,
+            handing=Sealed(),
             dtype=START.dtype,
-            **ends,
         )
-        for client in range(8)
+
+    programs: dict[str, Program[Any]] = {
+        client_name(number): partial(client, number=number) for number in range(8)
     }
-    programs["server"] = partial(serve, start=START, scoring=Scoring(), **ends)
+    programs["server"] = partial(
+        serve, federation=by, start=START, handing=Sealed(), scoring=Scoring()
+    )
     with pytest.raises(UnexpectedMessage, match="client-3 sent BlockUpload of step 0 where step 1"):
         simulate(programs, World().network)
 
@@ -268,7 +274,8 @@ def test_federations_that_differ_in_anything_have_other_digests() -> None:
     ]
     assert len({each.digest for each in (by, *others)}) == 5
     assert by.digest == federation(METHODS["fedbcgd"], BLOCKS, rounds=1).digest
-    same = replace(by.settings, epochs=np.int64(3), decay=1, learning_rate=np.float64(0.1))
+    numpys_own: Any = np.int64(3)
+    same = replace(by.settings, epochs=numpys_own, decay=1, learning_rate=np.float64(0.1))
     assert by.digest == replace(by, settings=same).digest
 
 

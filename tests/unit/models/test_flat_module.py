@@ -116,7 +116,8 @@ def test_gradients_are_told_after_others_have_trained_the_module() -> None:
     expected = problem.gradient(weights, every).copy()
     optimizer = torch.optim.SGD(flat.module.parameters(), 0.1)
     optimizer.zero_grad()
-    nn.functional.cross_entropy(flat.module(torch.tensor(own[0])), torch.tensor(own[1])).backward()
+    rows, labels = (torch.tensor(each) for each in own)
+    flat.loss(flat.module(rows), labels).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     assert not np.array_equal(flat.weights(), weights)
     np.testing.assert_array_equal(problem.gradient(weights, every), expected)
@@ -163,8 +164,8 @@ def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
     ("make", "says"),
     [
         (lambda: FlatModule(nn.ReLU()), "expected some"),
-        (lambda: FlatModule(nn.ReLU), "expected a torch.nn.Module"),
-        (lambda: FlatModule(small(), "cross_entropy"), "a loss of predictions and targets"),
+        (lambda: FlatModule(nn.ReLU), "expected a torch.nn.Module"),  # type: ignore[arg-type]
+        (lambda: FlatModule(small(), "cross_entropy"), "a loss of predictions and targets"),  # type: ignore[arg-type]
         (lambda: FlatModule(Mixed()), "all float32 or all float64"),
         (lambda: FlatModule(small().to(torch.float16)), "all float32 or all float64"),
         (lambda: FlatModule(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))), "batch norm"),
@@ -200,7 +201,7 @@ def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
             lambda: module_problems(FlatModule(small()), [data(), (data()[0], data()[1] + 9)]),
             "client 1: module and loss do not take",
         ),
-        (lambda: module_problems(FlatModule(small()), data()), "client 0: expected its inputs and"),
+        (lambda: module_problems(FlatModule(small()), data()), "client 0: expected its inputs and"),  # type: ignore[arg-type]
         (
             lambda: ModuleProblem(
                 FlatModule(nn.Sequential(small(), nn.Dropout(0.9), nn.Linear(2, 64).double())),
