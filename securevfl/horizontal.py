@@ -14,8 +14,10 @@ learns what: `HorizontalResult.learns`.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
+from types import UnionType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,7 +33,7 @@ from securevfl.protocols.horizontal.judging import loss_change, losses
 from securevfl.protocols.horizontal.methods import Method, method_named
 from securevfl.protocols.horizontal.problem import ClientProblem, JudgedProblem
 from securevfl.protocols.horizontal.programs import Score, Scoring
-from securevfl.protocols.horizontal.settings import Settings
+from securevfl.protocols.horizontal.settings import Settings, whole
 from securevfl.protocols.horizontal.simulation import World, simulate_federation
 from securevfl.protocols.horizontal.uploads import Coding, Plain
 from securevfl.runtime.line import PRESETS, Line
@@ -64,7 +66,7 @@ class HorizontalResult(Shown):
         learns: who learns what, by role.
         warnings: whether the model is of no use, or worse than at the start, by the rows that
             clients train on. A simulation has these; the promise of noisy uploads does not cover
-            what is said here.
+            what is said here. Also whether a score was NaN.
     """
 
     weights: RealArray
@@ -140,24 +142,27 @@ def train_horizontal(
         epochs: E.
         batch_size: rows of a client's step.
         seed: of who takes part when, and of the order of rows.
-        score: of weights, at the server; the higher the better.
+        score: of weights, at the server, one number; the higher the better.
         score_every: rounds between scorings.
         target: training ends after the first score of at least this.
         uploads: their coding, `Plain` by default, or `Masked` sums.
         network: the line of every party.
 
     Raises:
-        ConfigError: weights or settings that cannot be, a blockwise method without blocks, a
-            target without a score.
+        ConfigError: problems, weights or settings that cannot be, a blockwise method without
+            blocks, a target without a score, a score that is no number.
         PeerError: a client is gone or sent what does not fit.
         TrainingDiverged: weights are no longer finite.
     """
     start = _vector(weights)
     method = method_named(method) if isinstance(method, str) else method
+    _require("method", method, Method, "a name, or a Method")
+    _require("blocks", blocks, Blocks | None, "Blocks.equal(…) or Blocks.by_layers(…)")
+    _require("uploads", uploads, Coding | Masked | None, "Compressed(…), Noisy(…) or Masked()")
+    _require("network", network, Line, 'a Line, as PRESETS["wan"]')
     if blocks is None and method.blockwise:
         raise ConfigError(f"method {method.name!r} needs blocks")
-    if not isinstance(uploads, Coding | Masked | None):
-        raise ConfigError(f"uploads = {uploads!r}: expected Compressed(…), Noisy(…) or Masked()")
+    problems = _each_with_rows(problems)
     settings = Settings(
         clients=len(problems),
         taking_part=taking_part,
@@ -174,10 +179,34 @@ def train_horizontal(
     world = World(network, handing, Scoring(score, score_every, target))
     ended = simulate_federation(problems, federation, start, world)
     end = ended.state.weights
-    warned = tuple(_warned(problems, start, end))
+    warned = (*_warned(problems, start, end), *_unscored(ended.rounds))
     for each in warned:
         warnings.warn(each.text, UserWarning, stacklevel=2)
     return HorizontalResult(end, ended.rounds, federation, handing.learns(method), warned)
+
+
+def _require(name: str, value: object, kind: UnionType | type, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} = {value!r}: expected {expected}")
+
+
+def _each_with_rows(problems: Sequence[ClientProblem]) -> list[ClientProblem]:
+    if not isinstance(problems, Iterable):
+        raise ConfigError(f"problems: expected one of each client, not one {_kind(problems)}")
+    every = list(problems)
+    for client, each in enumerate(every):
+        if not isinstance(each, ClientProblem):
+            raise ConfigError(
+                f"client {client}: a {_kind(each)}, where rows under a model are due, as "
+                "module_problems makes them"
+            )
+        if whole(f"client {client}: rows", each.rows) < 1:
+            raise ConfigError(f"client {client}: expected at least one row")
+    return every
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
 def _vector(weights: ArrayLike) -> RealArray:
@@ -216,4 +245,16 @@ def _warned(
             "went wrong",
             f"training went wrong: the clients' mean training loss is {found.end:.3g} at the end "
             f"and was {found.start:.3g} at the start. {remedy}",
+        )
+
+
+def _unscored(rounds: Sequence[Round]) -> Iterator[Warned]:
+    scored = [(done, each.score) for done, each in enumerate(rounds, 1) if each.score is not None]
+    missing = [done for done, score in scored if isnan(score)]
+    if missing:
+        yield Warned(
+            "went wrong",
+            f"{len(missing)} of {len(scored)} scores are NaN, the first after round {missing[0]}: "
+            "they end no training and tell nothing of the model. Look at what score does with "
+            "these weights; where predictions overflow, try a smaller learning_rate",
         )

@@ -122,7 +122,10 @@ class FederationStrategy(FedAvg):
         due = {self._nodes[each.client]: each for each in self._assignments()}
         uploads: dict[int, StepMessage] = {}
         for reply in fine:
-            uploads[due[reply.metadata.src_node_id].client] = self._upload(reply)
+            node = reply.metadata.src_node_id
+            if node not in due or due[node].client in uploads:
+                raise PeerViolation(f"node {node} was not asked for an upload, or sent another")
+            uploads[due[node].client] = self._upload(reply)
         lost = {each.block for each in due.values()} - {
             each.block for each in due.values() if each.client in uploads
         }
@@ -180,7 +183,7 @@ class FederationStrategy(FedAvg):
     def _upload(self, reply: Message) -> StepMessage:
         node = reply.metadata.src_node_id
         if REFUSED in reply.content.config_records:
-            reason = str(reply.content.config_records[REFUSED]["reason"])
+            reason = str(reply.content.config_records[REFUSED].get("reason"))
             raise PeerViolation(f"node {node} is in another federation: {reason[:MOST_REASON]}")
         if UPLOAD not in reply.content.array_records:
             raise PeerViolation(

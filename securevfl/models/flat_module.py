@@ -6,6 +6,7 @@ weights is one copy, and a gradient needs no walk over the module. Clients share
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from securevfl.errors import ConfigError
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Mean loss of predictions (S, C) and targets (S,)."""
 Rows = ArrayLike | torch.Tensor
-SCORED_ROWS = 1024
+SCORED_ROWS, FEW = 1024, 8
 
 
 class FlatModule:
@@ -46,6 +47,8 @@ class FlatModule:
         loss: Loss = nn.functional.cross_entropy,
         device: torch.device | str = "cpu",
     ) -> None:
+        if not isinstance(module, nn.Module) or not callable(loss):
+            raise ConfigError("expected a torch.nn.Module, and a loss of predictions and targets")
         self.module, self.loss, self.device = module.to(device), loss, torch.device(device)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         dtypes = {each.dtype for each in trained.values()}
@@ -61,11 +64,13 @@ class FlatModule:
         self._flat = torch.cat([each.detach().reshape(-1) for each in trained.values()])
         self._gradient = torch.zeros_like(self._flat)
         self._given = self._flat.cpu()
+        self._views: list[tuple[nn.Parameter, int, torch.Tensor]] = []
         start = 0
         for each in trained.values():
             span = slice(start, start + each.numel())
             each.data = self._flat[span].view(each.shape)
-            each.grad = self._gradient[span].view(each.shape)
+            own = self._gradient[span].view(each.shape)
+            self._views.append((each, each.data_ptr(), own))
             start = span.stop
 
     def weights(self) -> RealArray:
@@ -76,8 +81,13 @@ class FlatModule:
         """Go to weights of shape (p,).
 
         Raises:
-            ConfigError: of another shape or dtype.
+            ConfigError: of another shape or dtype, or the module's parameters were taken away.
         """
+        if any(each.data_ptr() != place for each, place, _ in self._views):
+            raise ConfigError(
+                "the module's parameters are no longer here: it was moved or converted, or given "
+                "to another FlatModule; make a new one, and clients of it"
+            )
         given = self._given.numpy()
         if (weights.shape, weights.dtype) != (given.shape, given.dtype):
             raise ConfigError(
@@ -100,21 +110,50 @@ class FlatModule:
         """The loss's gradient, shape (p,); the next call overwrites it."""
         self.load(weights)
         self._gradient.zero_()
+        for each, _, own in self._views:  # others' optimizers let go of them
+            each.grad = own
         self.loss(self.module(inputs), targets).backward()  # type: ignore[no-untyped-call]
         found: RealArray = self._gradient.cpu().numpy()
         return found
 
+    def rows(self, inputs: Rows) -> torch.Tensor:
+        """A copy of inputs, shape (N, ...), on the CPU.
+
+        Raises:
+            ConfigError: other than finite numbers, or another precision than the module's.
+        """
+        found = _finite("inputs", inputs)
+        if found.is_floating_point() and found.dtype != self.dtype:
+            given, own = (str(each).removeprefix("torch.") for each in (found.dtype, self.dtype))
+            raise ConfigError(f"inputs of {given}: the module is of {own}")
+        return found
+
     def predict(self, weights: RealArray, inputs: Rows) -> RealArray:
-        """Predictions of rows, shape (N, C)."""
+        """Predictions of rows, shape (N, C).
+
+        Raises:
+            ConfigError: weights or inputs that the module does not have or take.
+        """
         self.load(weights)
         with torch.no_grad():
-            pieces = torch.split(torch.tensor(_array(inputs)), SCORED_ROWS)
+            pieces = torch.split(self.rows(inputs), SCORED_ROWS)
             scores = [self.module(piece.to(self.device)).cpu().numpy() for piece in pieces]
         return np.concatenate(scores)
 
     def accuracy(self, weights: RealArray, inputs: Rows, labels: Rows) -> float:
-        """How often the largest score is the label's."""
-        return float(np.mean(self.predict(weights, inputs).argmax(axis=1) == _array(labels)))
+        """How often the largest score is the label's.
+
+        Raises:
+            ConfigError: as `predict`, predictions that are no scores of classes, or labels of
+                another shape.
+        """
+        scores, due = self.predict(weights, inputs), _array(labels)
+        if scores.ndim < 2 or scores.shape[1] < 2:  # noqa: PLR2004
+            raise ConfigError(f"accuracy of predictions {scores.shape}: expected a score a class")
+        found = scores.argmax(axis=1)
+        if found.shape != due.shape:  # NumPy would compare each with each
+            raise ConfigError(f"labels of {due.shape}: the predicted classes are {found.shape}")
+        return float(np.mean(found == due))
 
 
 class ModuleProblem:
@@ -132,18 +171,14 @@ class ModuleProblem:
     """
 
     def __init__(self, module: FlatModule, inputs: Rows, targets: Rows) -> None:
-        inputs, targets = _array(inputs), _array(targets)
-        if not len(inputs) == len(targets) > 0:
-            raise ConfigError(
-                f"{len(inputs)} rows, {len(targets)} targets: expected as many of each"
-            )
         self._module = module
-        self._inputs = torch.tensor(inputs, device=module.device)
-        self._targets = torch.tensor(targets, device=module.device)
-        if self._inputs.is_floating_point() and self._inputs.dtype != module.dtype:
-            raise ConfigError(f"inputs of {inputs.dtype}: the module is of {module.dtype}")
-        if not torch.isfinite(self._inputs).all():
-            raise ConfigError("inputs that are not finite: fill gaps, or leave those rows out")
+        self._inputs = module.rows(inputs).to(module.device)
+        self._targets = _finite("targets", targets).to(module.device)
+        if not len(self._inputs) == len(self._targets) > 0:
+            raise ConfigError(
+                f"{len(self._inputs)} rows, {len(self._targets)} targets: expected as many of "
+                "each, and at least one"
+            )
         devices = [module.device] if module.device.type == "cuda" else []
         with torch.random.fork_rng(devices), warnings.catch_warnings():
             # A loss that stretches targets over predictions only warns.
@@ -151,7 +186,9 @@ class ModuleProblem:
             before = module.chance()
             try:
                 self._require_fitting()
-            except (IndexError, RuntimeError, TypeError, ValueError, UserWarning) as error:
+            except (
+                *(AttributeError, IndexError, RuntimeError, TypeError, ValueError, UserWarning),
+            ) as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(f"module and loss do not take these rows: {reason}") from error
             if not torch.equal(before, module.chance()):
@@ -172,6 +209,25 @@ class ModuleProblem:
         module.gradient(module.weights(), self._inputs[:1], targets[:1])
         if double.numel() > 1 or not torch.allclose(single, double, rtol=1e-3, equal_nan=True):
             raise ValueError("the loss of two equal rows is not that of one, as a mean's is")
+        self._require_pairs(one)
+
+    def _require_pairs(self, one: torch.Tensor) -> None:
+        """Refuse a loss that holds every prediction against every target, as (N,) beside (N, 1)."""
+        loss, rows = self._module.loss, min(self.rows, FEW)
+        targets = self._targets[torch.linspace(0, self.rows - 1, rows).long()]
+        with torch.no_grad():
+            scores = torch.cat([one / (1 + row) for row in range(rows)])
+            each = torch.stack(
+                [loss(scores[row : row + 1], targets[row : row + 1]) for row in range(rows)]
+            )
+            together = loss(scores, targets)
+            crossed = loss(scores.repeat_interleave(rows, 0), torch.cat([targets] * rows))
+        close = partial(torch.allclose, together, rtol=1e-3, equal_nan=True)
+        if close(crossed) and not close(each.mean()):
+            raise ValueError(
+                f"the loss of predictions {tuple(scores.shape)} and targets "
+                f"{tuple(targets.shape)} is over all pairs of both: give them one shape"
+            )
 
     def _require_apart(self) -> None:
         """Refuse predictions of a row that change with the row beside it."""
@@ -218,9 +274,32 @@ def module_problems(
     """The problems of clients that hold (inputs, targets) each.
 
     Raises:
-        ConfigError: as `ModuleProblem`.
+        ConfigError: as `ModuleProblem`; the error names the client.
     """
-    return [ModuleProblem(module, inputs, targets) for inputs, targets in clients]
+    problems = []
+    for client, each in enumerate(clients):
+        try:
+            inputs, targets = each
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"client {client}: expected its inputs and its targets") from error
+        try:
+            problems.append(ModuleProblem(module, inputs, targets))
+        except ConfigError as error:
+            raise ConfigError(f"client {client}: {error}") from error
+    return problems
+
+
+def _finite(what: str, values: Rows) -> torch.Tensor:
+    """A copy of rows on the CPU."""
+    try:
+        rows = torch.tensor(_array(values))
+    except (RuntimeError, TypeError, ValueError) as error:  # text, objects, ragged rows
+        raise ConfigError(f"{what}: expected an array of numbers: {error}") from error
+    if not rows.ndim:
+        raise ConfigError(f"{what}: expected rows, not one number")
+    if not torch.isfinite(rows).all():
+        raise ConfigError(f"{what} that are not finite: fill gaps, or leave those rows out")
+    return rows
 
 
 def _array(values: Rows) -> NDArray[Any]:

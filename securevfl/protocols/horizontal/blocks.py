@@ -11,6 +11,7 @@ import numpy as np
 
 from securevfl.arrays import IntArray
 from securevfl.errors import ConfigError
+from securevfl.protocols.horizontal.settings import whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ class Blocks:
 
 
 def _require_enough(available: int, blocks: int, what: str) -> None:
-    if not 1 <= blocks <= available:
+    if not 1 <= whole("blocks", blocks) <= available:
         raise ConfigError(f"blocks = {blocks}: expected 1 to {available}, the unshared {what}")
 
 
@@ -98,6 +99,9 @@ def _entries(
     sizes: Mapping[str, int], shared: Collection[str]
 ) -> tuple[dict[str, IntArray], IntArray]:
     """The entries of each tensor that is not shared, and those of all that are."""
+    if not isinstance(sizes, Mapping):
+        raise ConfigError(f"sizes: expected numbers by name, not a {type(sizes).__name__}")
+    shared = [shared] if isinstance(shared, str) else shared
     for name in shared:
         if not any(_is_in(tensor, name) for tensor in sizes):
             raise ConfigError(f"shared = {name!r}: the model's tensors are {', '.join(sizes)}")

@@ -23,6 +23,7 @@ from securevfl.protocols.horizontal.protection import (
     require_groups,
 )
 from securevfl.protocols.horizontal.server import ServerState, Totals
+from securevfl.protocols.horizontal.settings import number
 from securevfl.protocols.horizontal.uploads import Coding, Plain
 from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import Costs
@@ -108,10 +109,21 @@ class Masked:
     Attributes:
         timeout_seconds: how long the server waits for a next client; by default for all of them.
         noise: clips uploads before they are masked, and is added to their sums; None does neither.
+
+    Raises:
+        ConfigError: a timeout that is no time, or noise that is not `Noisy`.
     """
 
     timeout_seconds: float | None = None
     noise: Noisy | None = None
+
+    def __post_init__(self) -> None:
+        if not (
+            self.timeout_seconds is None or number("timeout_seconds", self.timeout_seconds) > 0
+        ):
+            raise ConfigError(f"timeout_seconds = {self.timeout_seconds}: expected more than 0")
+        if not isinstance(self.noise, Noisy | None):
+            raise ConfigError(f"noise = {self.noise!r}: expected Noisy(…)")
 
     def check(self, federation: Federation) -> None:
         """Check that no group has one client alone, and that sums keep the grid of noise.

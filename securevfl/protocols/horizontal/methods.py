@@ -7,10 +7,12 @@ else), `momentum=0.0`; without a shared block is `Blocks` without one (FedBCGD, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from securevfl.errors import ConfigError
+from securevfl.protocols.horizontal.settings import number
 
 Correction = Literal["none", "scaffold", "drift", "variance-reduced"]
 
@@ -61,13 +63,18 @@ class Method:
     freezes: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("momentum", "pull"):
+            object.__setattr__(self, name, number(name, getattr(self, name)))
+        if self.correction not in get_args(Correction):
+            known = ", ".join(get_args(Correction))
+            raise ConfigError(f"correction = {self.correction!r}: expected one of {known}")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum = {self.momentum}: expected 0 or more, and less than 1")
         if self.adam is not None and self.momentum:
             raise ConfigError(f"momentum = {self.momentum}: adam has its own, `Adam.first`")
         if self.correction == "drift" and (self.blockwise or self.momentum or self.adam):
             raise ConfigError("FedDC adds the mean drift to θ: no blocks, momentum or adam")
-        if (self.pull and self.correction != "drift") or self.pull < 0:
+        if (self.pull and self.correction != "drift") or not 0 <= self.pull < inf:
             raise ConfigError(f"pull = {self.pull}: FedDC's alone, and 0 or more")
 
     @property

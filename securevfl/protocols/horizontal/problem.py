@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 from securevfl.arrays import IntArray, RealArray
 
 
+@runtime_checkable
 class ClientProblem(Protocol):
     """A client's rows and the model's loss on them; θ is a vector of shape (p,).
 

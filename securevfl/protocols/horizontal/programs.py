@@ -9,6 +9,8 @@ Learns:
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isnan
+from typing import SupportsFloat
 
 import numpy as np
 from typing_extensions import override
@@ -21,13 +23,14 @@ from securevfl.protocols.horizontal.handing import SERVER, End, Handing
 from securevfl.protocols.horizontal.local import Broadcast, ClientState, local_training
 from securevfl.protocols.horizontal.problem import ClientProblem
 from securevfl.protocols.horizontal.server import ServerState, aggregate
+from securevfl.protocols.horizontal.settings import number, whole
 from securevfl.protocols.horizontal.uploads import require_array
 from securevfl.runtime.channel import Channel, ChannelAround
 from securevfl.runtime.costs import SCORING, Costs
 from securevfl.wire.codec import Message, StepMessage, message_kind
 
-Score = Callable[[RealArray], float]
-"""Of weights; the higher the better."""
+Score = Callable[[RealArray], SupportsFloat]
+"""Of weights, one number; the higher the better."""
 
 
 def client_name(client: int) -> str:
@@ -55,7 +58,7 @@ class Scoring:
         target: training ends after the first score of at least this.
 
     Raises:
-        ConfigError: a target or an interval that cannot be.
+        ConfigError: a score that is no function, a target or an interval that cannot be.
     """
 
     score: Score | None = None
@@ -63,8 +66,12 @@ class Scoring:
     target: float | None = None
 
     def __post_init__(self) -> None:
-        if self.every < 1:
+        if self.score is not None and not callable(self.score):
+            raise ConfigError(f"score = {self.score!r}: expected a function of weights")
+        if whole("score_every", self.every) < 1:
             raise ConfigError(f"score_every = {self.every}: expected at least 1")
+        if self.target is not None and isnan(number("target", self.target)):
+            raise ConfigError("target = nan: no score is at least that")
         if self.target is not None and self.score is None:
             raise ConfigError(f"target = {self.target}: nothing is scored")
 
@@ -157,6 +164,7 @@ async def serve(
         scoring: when and how θ is scored.
 
     Raises:
+        ConfigError: a score that is no number.
         PeerError: a client is gone or sent what does not fit.
         TrainingDiverged: θ or κ is no longer finite.
     """
@@ -178,7 +186,7 @@ async def serve(
         score = None
         if scoring.score is not None and scoring.is_due(state.round_index, rounds):
             async with costs.compute(SCORING):
-                score = scoring.score(state.weights)
+                score = number("what score gave", scoring.score(state.weights))
         served.scores.append(score)
         if scoring.is_reached(score):
             break

@@ -3,11 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from operator import index
+from typing import SupportsFloat, SupportsIndex, cast
 
 import numpy as np
 
 from securevfl.arrays import IntArray
 from securevfl.errors import ConfigError
+
+WHOLE = "clients", "taking_part", "rounds", "epochs", "batch_size", "seed"
+REAL = "learning_rate", "decay", "weight_decay"
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,15 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("clients", "taking_part", "rounds", "epochs", "batch_size"):
+        # Python's own types: a federation's digest is of how they are written.
+        for name in WHOLE:
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        for name in REAL:
+            object.__setattr__(self, name, number(name, getattr(self, name)))
+        self._require_range()
+
+    def _require_range(self) -> None:
+        for name in WHOLE[:-1]:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: expected at least 1")
         if self.taking_part > self.clients:
@@ -67,3 +80,29 @@ class Settings:
             for _ in range(self.epochs)
             for batch in np.split(generator.permutation(rows), cuts)
         ]
+
+
+def whole(name: str, value: object) -> int:
+    """What counts something, as Python's own integer.
+
+    Raises:
+        ConfigError: it is no whole number.
+    """
+    try:
+        return index(cast(SupportsIndex, value))
+    except TypeError as error:
+        raise ConfigError(f"{name} = {value!r}: expected a whole number") from error
+
+
+def number(name: str, value: object) -> float:
+    """A number of Python or NumPy, or a tensor that holds one, as Python's own float.
+
+    Raises:
+        ConfigError: it is text, or no single number.
+    """
+    try:
+        if not isinstance(value, str | bytes):  # which float would read
+            return float(cast(SupportsFloat, value))
+    except (OverflowError, RuntimeError, TypeError, ValueError):
+        pass
+    raise ConfigError(f"{name} = {value!r}: expected a number")

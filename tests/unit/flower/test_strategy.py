@@ -268,6 +268,21 @@ def test_an_upload_that_does_not_fit_is_refused(
         over(LocalGrid(own_client("fedbcgd"), change), "fedbcgd")
 
 
+@pytest.mark.parametrize("extra", ["twice", "not asked"])
+def test_a_node_uploads_once_and_where_it_was_asked(extra: str) -> None:
+    strategy = FederationStrategy(of("fedbcgd", CLIENTS, ROUNDS))
+    grid = LocalGrid(own_client("fedbcgd"))
+    sent = list(strategy.configure_train(1, start(), ConfigRecord(), grid))
+    replies = list(grid.send_and_receive(sent))
+    other = sent[0]
+    if extra == "not asked":
+        idle = min(set(grid.nodes) - {message.metadata.dst_node_id for message in sent})
+        other = Message(sent[0].content, idle, "train")
+    replies.append(grid.answer(other))
+    with pytest.raises(PeerViolation, match="was not asked for an upload, or sent another"):
+        strategy.aggregate_train(1, replies)
+
+
 def test_orders_and_arrays_that_do_not_fit_are_refused() -> None:
     """Of a strategy that says it has the same federation."""
     grid = LocalGrid(own_client("fedbcgd+"))
@@ -279,6 +294,7 @@ def test_orders_and_arrays_that_do_not_fit_are_refused() -> None:
         ("arrays", small, r"θ of \(3,\)"),
         ("control", small, r"κ of \(3,\)"),
         ("securevfl", ConfigRecord({**orders, "block": 2}), "and block 2, where"),
+        ("securevfl", ConfigRecord({**orders, "block": -1}), "and block -1, where"),
         ("securevfl", ConfigRecord({**orders, "agreed": 2}), "orders without a digest"),
     ):
         content = RecordDict({**message.content, name: record})

@@ -34,6 +34,7 @@ def test_blocks_by_layers_hold_whole_tensors_as_even_as_these_allow() -> None:
     ]
     assert blocks.shared.tolist() == list(range(23, 27))
     assert len(Blocks.by_layers(SIZES, 5)) == 5
+    assert Blocks.by_layers(SIZES, 2, "fc2").shared.tolist() == list(range(23, 27))
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,8 @@ def test_blocks_by_layers_hold_whole_tensors_as_even_as_these_allow() -> None:
     [
         (lambda: Blocks.equal(SIZES, 28), "blocks = 28: expected 1 to 27"),
         (lambda: Blocks.equal(SIZES, 0), "expected 1 to 27"),
+        (lambda: Blocks.equal(SIZES, 2.0), "blocks = 2.0: expected a whole number"),  # type: ignore[arg-type]
+        (lambda: Blocks.equal([*SIZES], 2), "sizes: expected numbers by name, not a list"),  # type: ignore[arg-type]
         (lambda: Blocks.by_layers(SIZES, 6), "expected 1 to 5, the unshared tensors"),
         (lambda: Blocks.by_layers(SIZES, 2, ["fc"]), "shared = 'fc': the model's tensors are conv"),
         (lambda: Blocks.by_layers(SIZES, 1, [*SIZES]), "expected 1 to 0"),
@@ -105,6 +108,8 @@ def test_the_step_size_decays_by_the_round_and_batches_are_epochs_of_all_rows() 
         *((name, 0) for name in ("clients", "taking_part", "rounds", "epochs", "batch_size")),
         *(("taking_part", 101), ("learning_rate", 0.0), ("learning_rate", float("inf"))),
         *(("decay", 0.0), ("decay", 1.1), ("weight_decay", -1.0), ("seed", -1)),
+        *((name, 1.5) for name in ("clients", "taking_part", "rounds", "epochs", "batch_size")),
+        *((name, float("nan")) for name in ("learning_rate", "decay", "weight_decay", "seed")),
     ],
 )
 def test_settings_that_cannot_be_are_refused(name: str, value: float) -> None:
@@ -120,6 +125,9 @@ def test_settings_that_cannot_be_are_refused(name: str, value: float) -> None:
         (lambda: replace(METHODS["feddc"], blockwise=True), "no blocks"),
         (lambda: replace(METHODS["fedavg"], pull=0.1), "pull = 0.1"),
         (lambda: replace(METHODS["feddc"], pull=-0.1), "pull = -0.1"),
+        (lambda: replace(METHODS["feddc"], pull=float("nan")), "pull = nan"),
+        (lambda: Method("mine", momentum="most"), "momentum = 'most': expected a number"),  # type: ignore[arg-type]
+        (lambda: Method("mine", correction="drfit"), "correction = 'drfit': expected one of none"),  # type: ignore[arg-type]
         (lambda: Adam(floor=0.0), "above 0"),
         (lambda: Adam(second=1.0), r"in \[0, 1\)"),
         (lambda: method_named("fedbcg"), "expected one of fedavg, fedavgm"),

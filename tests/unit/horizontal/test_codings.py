@@ -218,6 +218,20 @@ def test_an_upload_that_is_too_long_is_refused() -> None:
             coding.open(by, state, {client: message, **rest})
 
 
+def test_control_variates_count_for_the_length_of_an_upload() -> None:
+    by = federation(METHODS["fedbcgd+"], BLOCKS)
+    state = ServerState.start(np.zeros(PARAMETERS), by.method)
+    coding = Noisy(ClientNoise(1.0, 3.0), NoiseKey.generate())
+    clients = [each.client for each in by.assignments(0)]
+    for parts in ([0, 0, 3.001, 0], [0, 0, 0, 3.001], [3.0, 0, 0.1, 0]):
+        sizes = 5, 2, 5, 2
+        own, *others = (np.eye(1, size)[0] * part for size, part in zip(sizes, parts, strict=True))
+        empty = BlockUpload(0, *(np.zeros(size) for size in sizes))
+        messages = dict.fromkeys(clients, empty) | {clients[2]: BlockUpload(0, own, *others)}
+        with pytest.raises(PeerViolation, match=f"client {clients[2]} sent an upload of length 3"):
+            coding.open(by, state, messages)
+
+
 def test_a_promise_counts_the_client_that_takes_part_most_often() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, taking_part=8, clients=8)
     found = promise(by, ClientNoise(3.0, 1.0), 7, 1e-5)

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from securevfl.arrays import RealArray
 from securevfl.errors import (
@@ -20,13 +23,22 @@ from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.handing import Masked, Sealed
 from securevfl.protocols.horizontal.local import ClientState, local_training
 from securevfl.protocols.horizontal.methods import METHODS
-from securevfl.protocols.horizontal.programs import ModelSent, Scoring
+from securevfl.protocols.horizontal.programs import (
+    Ledger,
+    ModelSent,
+    Scoring,
+    client_name,
+    serve,
+    take_part,
+)
 from securevfl.protocols.horizontal.protection import MaskedUpload, Ready
 from securevfl.protocols.horizontal.server import ServerState, aggregate, total
 from securevfl.protocols.horizontal.simulation import Federated, World, simulate_federation
-from securevfl.protocols.horizontal.uploads import BlockUpload
-from securevfl.runtime.costs import FixedCosts
-from securevfl.wire.codec import decode, encode
+from securevfl.protocols.horizontal.uploads import BlockUpload, Plain
+from securevfl.runtime.channel import Channel, ChannelAround
+from securevfl.runtime.costs import Costs, FixedCosts
+from securevfl.runtime.simulation import Program, simulate
+from securevfl.wire.codec import Message, decode, encode
 from tests.quadratics import PARAMETERS, Quadratic, federation, quadratics, run
 
 BLOCKS = Blocks.equal({"first": 4, "second": 5, "last": 3}, 2, ["last"])
@@ -171,6 +183,39 @@ def test_uploads_that_do_not_fit_are_refused(
         simulated(problems, by, uploads_changed(change))
 
 
+class Twice(ChannelAround):
+    """Of a client that uploads everything once more."""
+
+    @override
+    async def send(self, to: str, message: Message) -> None:
+        for _ in range(1 + isinstance(message, BlockUpload)):
+            await super().send(to, message)
+
+
+def test_an_upload_is_counted_once(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2, taking_part=8)
+
+    async def client(channel: Channel, costs: Costs, number: int) -> Ledger:
+        return await take_part(
+            Twice(channel) if number == 3 else channel,
+            costs,
+            client=number,
+            problem=problems[number],
+            federation=by,
+            handing=Sealed(),
+            dtype=START.dtype,
+        )
+
+    programs: dict[str, Program[Any]] = {
+        client_name(number): partial(client, number=number) for number in range(8)
+    }
+    programs["server"] = partial(
+        serve, federation=by, start=START, handing=Sealed(), scoring=Scoring()
+    )
+    with pytest.raises(UnexpectedMessage, match="client-3 sent BlockUpload of step 0 where step 1"):
+        simulate(programs, World().network)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -229,6 +274,9 @@ def test_federations_that_differ_in_anything_have_other_digests() -> None:
     ]
     assert len({each.digest for each in (by, *others)}) == 5
     assert by.digest == federation(METHODS["fedbcgd"], BLOCKS, rounds=1).digest
+    numpys_own: Any = np.int64(3)
+    same = replace(by.settings, epochs=numpys_own, decay=1, learning_rate=np.float64(0.1))
+    assert by.digest == replace(by, settings=same).digest
 
 
 def test_a_hundred_clients_of_which_ten_take_part() -> None:
@@ -251,9 +299,17 @@ def test_masked_sums_are_the_sums(problems: list[Quadratic], name: str) -> None:
     assert masked.rounds[0].up_bytes > 2 * 4 * plain.rounds[0].up_floats
 
 
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), "60", Plain()])
+def test_a_timeout_that_is_no_time_and_noise_that_is_none_are_refused(wrong: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match="timeout_seconds = "):
+        Masked(wrong)
+    with pytest.raises(ConfigError, match="noise = "):
+        Masked(noise=wrong)
+
+
 def test_a_group_of_one_cannot_be_masked(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1, taking_part=2)
-    with pytest.raises(ConfigError, match="groups of at least 2"):
+    with pytest.raises(ConfigError, match=r"at least 2 clients.*take more clients a round, or few"):
         simulated(problems, by, World(handing=Masked()))
 
 

@@ -5,8 +5,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
-from securevfl.arrays import FloatArray, RealArray
+from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.protocols.horizontal.blocks import Blocks
 from securevfl.protocols.horizontal.federation import Federation
@@ -155,6 +156,31 @@ def test_fedavgm_is_a_mean_with_momentum_and_fedadam_an_adam_of_means(
         np.testing.assert_allclose(ours.weights, weights, atol=1e-12)
 
 
+def test_scaffold_is_the_paper_s_over_batches_of_unequal_size() -> None:
+    """Option II, by loops, with weight decay and a step size that falls."""
+    many = quadratics(8, 5, rows=7)
+    settings = {"batch_size": 3, "epochs": 2, "weight_decay": 0.01, "decay": 0.9}
+    by = federation(METHODS["scaffold"], BLOCKS, rounds=15, **settings)
+    weights, mean = np.zeros(PARAMETERS), np.zeros(PARAMETERS)
+    own = np.zeros((8, PARAMETERS))
+    for index in range(15):
+        rate, moves, shifts = 0.1 * 0.9**index, np.zeros(PARAMETERS), np.zeros(PARAMETERS)
+        for each in by.assignments(index):
+            j, at = each.client, weights.copy()
+            batches = by.settings.batches(j, 7, index)
+            assert [len(rows) for rows in batches] == [3, 3, 1] * 2
+            for rows in batches:
+                gradient = many[j].curvature @ (at - many[j].minima[rows].mean(0)) + 0.01 * at
+                at -= rate * (gradient - own[j] + mean)
+            after = own[j] - mean + (weights - at) / (6 * rate)
+            moves, shifts = moves + (at - weights) / 4, shifts + (after - own[j]) / 4
+            own[j] = after
+        weights, mean = weights + moves, mean + 4 / 8 * shifts
+    ours, _ = run(many, by)
+    np.testing.assert_allclose(ours.weights, weights, atol=1e-12)
+    np.testing.assert_allclose(ours.control, mean, atol=1e-12)
+
+
 def test_feddc_is_its_public_code_over_full_gradients(problems: list[Quadratic]) -> None:
     by = federation(METHODS["feddc"], BLOCKS, rounds=20)
     rate, pull, count = 0.1, 0.1, len(problems)
@@ -230,6 +256,30 @@ def test_a_step_too_large_is_an_error_and_no_model(problems: list[Quadratic]) ->
     totals = Totals(np.full(PARAMETERS, 1e308), np.zeros(0), (1,))
     with pytest.raises(TrainingDiverged, match="fedavg diverged in round 0"):
         aggregate(state, by, totals)
+
+
+class Steep(Quadratic):
+    """Whose slope is the same everywhere, and hardly fits a float."""
+
+    @override
+    def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
+        return np.full(PARAMETERS, 0.89e308)
+
+
+def test_control_variates_that_are_not_finite_are_an_error_too() -> None:
+    by = federation(METHODS["fedbcgd+"], BLOCKS, learning_rate=1e-300, epochs=1)
+    far = np.full(PARAMETERS, -1e308)
+    start = replace(ServerState.start(np.zeros(PARAMETERS), by.method), control=far)
+    steep, given = Steep(np.zeros(0), np.zeros((1, 1))), start.broadcast(by.assignments(0)[0])
+    with pytest.raises(TrainingDiverged, match=r"client \d diverged in round 0"):
+        local_training(steep, by, given, ClientState(control=far))
+    nearly, totals = (
+        replace(start, control=1.7 * far),
+        Totals(np.zeros(PARAMETERS), 1.6 * far, (2, 2)),
+    )
+    with pytest.raises(TrainingDiverged, match="diverged in round 0 at"):
+        aggregate(nearly, by, totals)
+    assert np.isfinite(aggregate(start, by, totals).control).all()
 
 
 @pytest.mark.parametrize("start", [np.zeros((3, 1)), np.zeros(3, np.float16), np.array([np.nan])])

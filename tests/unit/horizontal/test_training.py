@@ -1,19 +1,23 @@
 """The public door, with a torch module and without one."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from typing_extensions import override
 
-from securevfl.arrays import FloatArray, RealArray
+from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError
 from securevfl.horizontal import Blocks, HorizontalResult, method_named, train_horizontal
 from securevfl.models.flat_module import FlatModule, module_problems
-from securevfl.protocols.horizontal.judging import loss_change
-from tests.quadratics import PARAMETERS, optimum, quadratics
+from securevfl.protocols.horizontal.judging import loss_change, losses
+from securevfl.protocols.horizontal.programs import Scoring
+from tests.quadratics import PARAMETERS, Quadratic, optimum, quadratics
 
 START = np.zeros(PARAMETERS)
 
@@ -89,9 +93,65 @@ def test_what_cannot_be_trained_is_refused() -> None:
         ({"weights": [START]}, r"weights of float64 \(1, 12\)"),
         ({"weights": [[0.0], [0.0, 1.0]]}, "weights: expected a vector"),
         ({"weights": torch.zeros(12, requires_grad=True)}, "weights: expected a vector"),
+        ({"weights": START * np.nan, "method": "fedavg", "taking_part": 2}, "a finite vector"),
+        ({"method": ["fedavg"]}, r"method = \['fedavg'\]: expected a name"),
+        ({"blocks": 5}, r"blocks = 5: expected Blocks.equal"),
+        ({"method": "fedavg", "network": "wan"}, "network = 'wan': expected a Line"),
+        (
+            {"problems": problems[0], "method": "fedavg"},
+            "problems: expected one of each client, not one Quadratic",
+        ),
+        (
+            {"problems": [*problems[:3], (START, 1)], "method": "fedavg"},
+            "client 3: a tuple, where rows under a model",
+        ),
+        (
+            {"problems": [*problems[:3], Quadratic(START, START[:0])], "method": "fedavg"},
+            "client 3: expected at least",
+        ),
+        ({"problems": [], "method": "fedavg"}, "clients = 0: expected at least 1"),
+        ({"method": "fedavg", "taking_part": 2, "epochs": 1.5}, "epochs = 1.5: expected a whole"),
+        ({"method": "fedavg", "taking_part": 2, "seed": "a"}, "seed = 'a': expected a whole"),
+        ({"method": "fedavg", "learning_rate": "auto"}, "learning_rate = 'auto': expected a num"),
+        ({"method": "fedavg", "weight_decay": None}, "weight_decay = None: expected a number"),
+        ({"method": "fedavg", "taking_part": 2, "score": 0.9}, "score = 0.9: expected a function"),
+        ({"method": "fedavg", "taking_part": 2, "score_every": 1.5}, "score_every = 1.5"),
     ):
         with pytest.raises(ConfigError, match=says):
-            trained_with({"weights": START, "rounds": 1, **arguments}, problems=problems)
+            trained_with({"problems": problems, "weights": START, "rounds": 1, **arguments})
+
+
+@pytest.mark.parametrize("target", ["0.9", float("nan"), [0.9]])
+def test_a_target_that_no_score_can_be_held_against_is_refused(target: object) -> None:
+    with pytest.raises(ConfigError, match="target = "):
+        Scoring(lambda _: 0.5, target=target)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("score", ["0.9", None, [0.5], np.zeros(2), torch.zeros(2)])
+def test_a_score_that_is_no_number_ends_training_by_its_name(score: object) -> None:
+    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
+    arguments |= {"rounds": 5, "taking_part": 2}
+    with pytest.raises(ConfigError, match=r"what score gave = .*: expected a number"):
+        trained_with(arguments, score=lambda _: score)
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.array, torch.tensor])
+def test_whatever_holds_one_number_is_a_score(kind: Callable[[float], Any]) -> None:
+    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
+    arguments |= {"rounds": 5, "taking_part": 2, "target": 0.25}
+    trained = trained_with(arguments, score=lambda _: kind(0.25))
+    assert [each.score for each in trained.rounds] == [0.25]
+    assert isinstance(trained.rounds[0].score, float)
+
+
+def test_a_score_that_is_nan_is_told() -> None:
+    scores = iter([0.1, float("nan"), 0.3, float("nan")])
+    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
+    arguments |= {"rounds": 4, "taking_part": 8, "weight_decay": 0.0}
+    with pytest.warns(UserWarning, match="2 of 4 scores are NaN, the first after round 2: "):
+        trained = trained_with(arguments, score=lambda _: next(scores), target=0.5)
+    assert [each.kind for each in trained.warnings] == ["went wrong"]
+    assert len(trained.rounds) == 4
 
 
 def test_what_numpy_takes_for_a_vector_is_weights() -> None:
@@ -149,6 +209,80 @@ def test_a_network_that_is_no_better_than_a_constant_or_than_before_is_told() ->
     with pytest.warns(UserWarning, match="training went wrong: the clients' mean training loss"):
         worse = trained_with(arguments, **pulled)
     assert [each.kind for each in worse.warnings] == ["went wrong"]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged(Quadratic):
+    """With a loss, of one class or of none."""
+
+    at_end: float
+    classes: IntArray | None
+
+    def loss(self, weights: RealArray, rows: IntArray) -> float:
+        """Of zero weights 1."""
+        return self.at_end if weights.any() else 1.0
+
+    def labels(self, rows: IntArray) -> IntArray | None:
+        """The same of every row."""
+        return None if self.classes is None else self.classes[rows]
+
+
+@pytest.mark.parametrize(
+    ("classes", "at_end", "told"),
+    [
+        ([0, 1], 0.69, []),
+        ([0, 1], 0.70, ["learned nothing"]),  # the entropy of halves is 0.693
+        ([0, 1], np.nan, ["learned nothing"]),
+        (None, 1.009, []),
+        (None, 1.011, ["went wrong"]),
+        (None, np.nan, ["went wrong"]),
+    ],
+)
+def test_a_loss_that_is_nan_is_no_better_than_any(
+    classes: list[int] | None, at_end: float, told: list[str]
+) -> None:
+    found = None if classes is None else np.array(classes)
+    problems = [
+        Judged(each.curvature, each.minima, at_end, found) for each in quadratics(4, 1, rows=2)
+    ]
+    with pytest.warns(UserWarning, match="mean training loss") if told else nullcontext():
+        trained = train_horizontal(problems, START, method="fedavg", rounds=1, taking_part=2)
+    assert [each.kind for each in trained.warnings] == told
+
+
+class Broken(Quadratic):
+    """Whose gradients are NaN where training has got to."""
+
+    @override
+    def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
+        found = super().gradient(weights, rows)
+        return found * np.nan if np.abs(weights).max() > 0.5 else found
+
+
+def test_gradients_that_are_nan_at_the_end_are_told() -> None:
+    problems = [Broken(each.curvature, each.minima) for each in quadratics(4, 1)]
+    arguments = {"problems": problems, "weights": START, "method": "fedavg", "rounds": 1}
+    with pytest.warns(UserWarning, match="by the clients' gradients"):
+        trained = trained_with(arguments, taking_part=4, epochs=1, learning_rate=1.0)
+    assert np.isfinite(trained.weights).all()
+
+
+def test_a_constant_prediction_knows_every_client_s_classes_alike() -> None:
+    def entropy(*labels: list[int] | None) -> float | None:
+        problems = [
+            Judged(START, START[: 1 if own is None else len(own)], 0.5, np.array(own or []))
+            for own in labels
+        ]
+        if None in labels:
+            problems[0] = replace(problems[0], classes=None)
+        found = losses(problems, START, START)
+        assert found is not None
+        return found.constant
+
+    assert entropy([0, 0, 0], [2]) == pytest.approx(np.log(2))
+    assert entropy([0, 1], [2]) == pytest.approx(0.5 * np.log(4) + 0.5 * np.log(2))
+    assert entropy([1], [1, 1]) == 0
+    assert entropy(None, [1]) is None
 
 
 def test_ablations_are_descriptions_with_something_left_out() -> None:

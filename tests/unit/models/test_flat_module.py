@@ -109,6 +109,29 @@ def test_clients_share_one_module_and_a_loss_of_one_s_own_is_taken() -> None:
     np.testing.assert_allclose(whole.gradient(weights, np.arange(6)), mean, atol=1e-12)
 
 
+def test_gradients_are_told_after_others_have_trained_the_module() -> None:
+    flat, own = FlatModule(small()), data()
+    problem, every = ModuleProblem(flat, *own), np.arange(ROWS)
+    weights = flat.weights()
+    expected = problem.gradient(weights, every).copy()
+    optimizer = torch.optim.SGD(flat.module.parameters(), 0.1)
+    optimizer.zero_grad()
+    rows, labels = (torch.tensor(each) for each in own)
+    flat.loss(flat.module(rows), labels).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    assert not np.array_equal(flat.weights(), weights)
+    np.testing.assert_array_equal(problem.gradient(weights, every), expected)
+
+
+@pytest.mark.parametrize("take", [FlatModule, lambda module: module.to(torch.float32)])
+def test_a_module_that_was_taken_away_is_told(take: Callable[[nn.Module], object]) -> None:
+    flat = FlatModule(small())
+    problem, weights = ModuleProblem(flat, *data()), flat.weights()
+    take(flat.module)
+    with pytest.raises(ConfigError, match="no longer here"):
+        problem.gradient(weights, np.arange(2))
+
+
 class Mixed(nn.Module):
     """Of two precisions."""
 
@@ -126,6 +149,11 @@ class Beside(nn.Module):
         return rows - rows.mean(dim=0)
 
 
+def squares(predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Which NumPy's rules stretch."""
+    return ((predictions - targets) ** 2).mean()
+
+
 def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
     flat = FlatModule(nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 2)))
     problem = ModuleProblem(flat, np.array([[0, 4], [1, 1]]), np.array([0, 1]))
@@ -136,6 +164,8 @@ def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
     ("make", "says"),
     [
         (lambda: FlatModule(nn.ReLU()), "expected some"),
+        (lambda: FlatModule(nn.ReLU), "expected a torch.nn.Module"),  # type: ignore[arg-type]
+        (lambda: FlatModule(small(), "cross_entropy"), "a loss of predictions and targets"),  # type: ignore[arg-type]
         (lambda: FlatModule(Mixed()), "all float32 or all float64"),
         (lambda: FlatModule(small().to(torch.float16)), "all float32 or all float64"),
         (lambda: FlatModule(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))), "batch norm"),
@@ -145,7 +175,33 @@ def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
         (lambda: ModuleProblem(FlatModule(small()), data()[0][:, 1:], data()[1]), "do not take"),
         (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1] + 9), "9.* out of bounds"),
         (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1] * 0.5), "expected target"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0][:0], data()[1][:0]), "0 rows"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0][:0], data()[1][:0]), "at least one"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1].astype(str)), "targets: "),
+        (lambda: ModuleProblem(FlatModule(small()), [[1.0], [1.0, 2.0]], [0, 1]), "inputs: exp"),
+        (lambda: ModuleProblem(FlatModule(small()), data()[0], 1), "targets: expected rows"),
+        (
+            lambda: ModuleProblem(
+                FlatModule(small(), nn.functional.mse_loss), data()[0], data()[0][:, :2] * np.nan
+            ),
+            "targets that are not finite",
+        ),
+        (
+            lambda: ModuleProblem(
+                FlatModule(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double(), squares),
+                data()[0],
+                data()[0][:, :1],
+            ),
+            r"predictions \(6,\) and targets \(6, 1\) is over all pairs",
+        ),
+        (
+            lambda: ModuleProblem(FlatModule(nn.LSTM(3, 2).double()), *data()),
+            "do not take these rows",
+        ),
+        (
+            lambda: module_problems(FlatModule(small()), [data(), (data()[0], data()[1] + 9)]),
+            "client 1: module and loss do not take",
+        ),
+        (lambda: module_problems(FlatModule(small()), data()), "client 0: expected its inputs and"),  # type: ignore[arg-type]
         (
             lambda: ModuleProblem(
                 FlatModule(nn.Sequential(small(), nn.Dropout(0.9), nn.Linear(2, 64).double())),
@@ -184,6 +240,54 @@ def test_what_cannot_be_trained_by_clients_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         make()
+
+
+def of_shares(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(scores, targets, torch.tensor([5.0, 1.0]).to(scores))
+
+
+@pytest.mark.parametrize(
+    ("make", "targets"),
+    [
+        (small, data()[1]),
+        (small, np.ones(ROWS, int)),
+        (lambda: nn.Sequential(small(), nn.Linear(2, 1).double(), nn.Flatten(0)), np.ones(ROWS)),
+        (lambda: nn.Sequential(small(), nn.Linear(2, 1).double()), data()[0][:, :1]),
+    ],
+)
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0])
+def test_losses_that_are_means_of_rows_are_taken(
+    make: Callable[[], nn.Module], targets: np.ndarray, scale: float
+) -> None:
+    """Also with weights of classes, and where all predictions are the same."""
+    module = make()
+    for name, each in module.named_parameters():
+        each.data *= 1.0 if name.endswith("bias") else scale
+    loss = of_shares if targets.dtype == int else squares
+    assert ModuleProblem(FlatModule(module, loss), data()[0], targets).rows == ROWS
+
+
+def test_accuracy_is_of_a_class_a_row() -> None:
+    flat, (inputs, labels) = FlatModule(small()), data()
+    for wrong in (labels[:, None], labels[:-1]):
+        with pytest.raises(ConfigError, match=r"the predicted classes are \(6,\)"):
+            flat.accuracy(flat.weights(), inputs, wrong)
+    one = FlatModule(nn.Linear(3, 1).double())
+    with pytest.raises(ConfigError, match=r"predictions \(6, 1\): expected a score a class"):
+        one.accuracy(one.weights(), inputs, labels)
+    for rows, says in (
+        (inputs.astype(np.float32), "inputs of float32"),
+        (inputs * np.inf, "finite"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            flat.predict(flat.weights(), rows)
+
+
+def test_asking_whether_a_module_draws_numbers_draws_none() -> None:
+    flat, before = FlatModule(nn.Sequential(small(), nn.Dropout(0.9))), torch.get_rng_state()
+    with pytest.raises(ConfigError, match="leave out dropout"):
+        ModuleProblem(flat, *data())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_weights_of_another_precision_or_length_are_not_rounded_in_silence() -> None:
