@@ -71,7 +71,7 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
         if is_shard(path):
             if (read_header(path).labels is not None) != (party.role == "label"):
                 remedy = (
-                    "has no labels (`securevfl data convert --label-column` keeps some)"
+                    "has no labels (`securevfl data convert` keeps LIBSVM's, or --label-column)"
                     if party.role == "label"
                     else "has labels (`securevfl data convert --no-labels` leaves them out)"
                 )

@@ -22,7 +22,7 @@ from securevfl.protocols.horizontal.compressed import Compressed
 from securevfl.protocols.horizontal.compression import Compressor, Quantizer, TopK
 from securevfl.protocols.horizontal.federation import Federation
 from securevfl.protocols.horizontal.handing import Sealed
-from securevfl.protocols.horizontal.methods import Method, method_named
+from securevfl.protocols.horizontal.methods import METHODS, Method
 from securevfl.protocols.horizontal.programs import Scoring
 from securevfl.protocols.horizontal.settings import Settings
 from securevfl.protocols.horizontal.simulation import World, simulate_federation
@@ -99,7 +99,11 @@ class Variant:
         for change in changes:
             if change not in CHANGES:
                 raise ConfigError(f"method = {text!r}: expected {', '.join(CHANGES)} after a colon")
-        method = method_named(CODED.get(name, name))
+        if name not in {*METHODS, *CODED}:
+            raise ConfigError(f"method = {name!r}: expected one of {', '.join([*METHODS, *CODED])}")
+        method = METHODS[CODED.get(name, name)]
+        if changes and not method.blockwise:
+            raise ConfigError(f"method = {text!r}: changes are of blockwise methods")
         if method.momentum:
             kept = 0.0 if "no-momentum" in changes else settings.momentum
             method = replace(method, momentum=kept)

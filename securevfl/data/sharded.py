@@ -245,6 +245,7 @@ def _side(source: FileSource) -> _Side:
     if not is_shard(source.path):
         return _FileSide(source, read_party(source))
     said = {
+        "id_column": source.id_column != "id",
         "label_column": source.label_column is not None,
         "features": source.features is not None,
         "drop": bool(source.drop),
@@ -254,7 +255,7 @@ def _side(source: FileSource) -> _Side:
     if given := [setting for setting, there in said.items() if there]:
         raise ConfigError(
             f"party {source.name!r}: {given[0]} is said of a file; {source.path} is a shard, whose "
-            "columns and labels are what it was converted to"
+            "ids, columns and labels are what it was converted to"
         )
     shard = open_shard(source.path)
     if shard.header.id_format != source.id_format:

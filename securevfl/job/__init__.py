@@ -300,6 +300,8 @@ def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
     if home is not None:
         heading = "[[party]]" if home == "party" else f"[{home}]"
         return f"unknown key {place!r}: {key} belongs in {heading}"
+    if key in sections:
+        return f"unknown key {place!r}: [{key}] is a section of its own"
     beside = list(sections if len(where) == 1 else sections[str(where[0])].model_fields)
     nearest = difflib.get_close_matches(key, beside, n=1, cutoff=0.0)
     return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"

@@ -99,8 +99,10 @@ def test_changes_of_a_method_are_those_of_figure_5() -> None:
     assert (whole.shared, Variant.of("fedbcgd:unshared", SMALL).shared) == (True, False)
     with pytest.raises(ConfigError, match="'fedbcgd:slow': expected qsgd, freezing"):
         Variant.of("fedbcgd:slow", SMALL)
-    with pytest.raises(ConfigError, match="'fedsgd'"):
+    with pytest.raises(ConfigError, match=r"'fedsgd': expected .*, top-k, fedpaq"):
         Variant.of("fedsgd", SMALL)
+    with pytest.raises(ConfigError, match="'fedavg:qsgd': changes are of blockwise methods"):
+        Variant.of("fedavg:qsgd", SMALL)
 
 
 def test_a_run_ends_where_its_budget_does() -> None:

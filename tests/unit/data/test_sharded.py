@@ -163,6 +163,10 @@ WRONG: dict[str, tuple[Callable[[list[FileSource]], list[FileSource]], str]] = {
         lambda p: [sharded(p[0]), replace(sharded(p[1]), features=["c2"])],
         "party 'shop': features is said of a file",
     ),
+    "an id column": (
+        lambda p: [sharded(p[0]), replace(sharded(p[1]), id_column="customer")],
+        "party 'shop': id_column is said of a file",
+    ),
     "a label column": (
         lambda p: [replace(sharded(p[0]), label_column="y"), p[1]],
         "party 'bank': label_column is said of a file",
