@@ -66,9 +66,9 @@ def test_the_lowest_loss_is_below_everything_else(objective: Objective) -> None:
 
 
 def test_the_path_has_every_local_step(objective: Objective) -> None:
-    job = Job.of(
-        job={"rounds": 4, "local_steps": 3, "batch_size": 228, "start": "zero", "eval_every": 0}
-    )
+    # A rate that is given, as derived ones of one step and of several differ.
+    settings = {"learning_rate": 0.5, "start": "zero", "eval_every": 0}
+    job = Job.of(job={"rounds": 4, "local_steps": 3, "batch_size": 228, **settings})
     path = objective.follow(job)
     assert path.shape == (1 + 4 * 3, 31)
     assert not path[0].any()
