@@ -11,7 +11,10 @@ Departures from the paper's Algorithm 1 (docs/decisions/0024-departures-from-fdm
 - Noise: there a party steps on the row sum with its own noisy push in it, here on the others'
   noisy sum and its own exact prediction; `own_prediction = "noisy"` is the paper's.
 - Refusal: there from a lead of τ on, here beyond it; our τ is the paper's τ + 1.
-- Step: there the sum of a batch's gradients, here their mean; our η0 is S times the paper's.
+- Step: there the sum of a batch's gradients, here their mean; our η0 is S times the paper's. There
+  η0/√t, here by default what a party's columns and the noise of batches allow (decision 48).
+- Messages: there one batch's predictions, here several batches', or in float32, on request
+  (decision 40).
 
 Learns:
     server: every party's predictions per sample, clipped and noisy under `dp`; no label.
