@@ -169,7 +169,7 @@ class Plan(Shown):
         return self.job.job.learning_rate == "auto"
 
     @property
-    def is_plain(self) -> bool:
+    def takes_plain_steps(self) -> bool:
         """Whether parties derive plain gradient steps of linear models, each from its own columns.
 
         Steps count as such by Q = 1, but not where there is other noise than that of batches, or
@@ -234,7 +234,7 @@ class Plan(Shown):
         settings = self.job.job
         rate = settings.learning_rate
         # A derived η counts the noise of batches, which a schedule is for, but no other.
-        counted = self.is_plain and not self.exchange.adds_noise
+        counted = self.takes_plain_steps and not self.exchange.adds_noise
         default = "constant" if counted else self.algorithm.default_schedule
         schedule = settings.schedule or default
         parties = len(self.facts.names) if settings.divide_by_sqrt_parties else 1
@@ -302,7 +302,8 @@ class Plan(Shown):
         """
         together = 1 if self.algorithm.in_turns else len(self.facts.names)
         watched = self.is_watched and self.learns.predictions != "hidden"
-        told_late = self.is_plain and not self.full_batches
+        told_late = self.takes_plain_steps and not self.full_batches
+        as_root = self._falls and self.takes_plain_steps
         majorizes = self.rule.exact and self.full_batches and not self.exchange.adds_noise
         pace = Pace(
             scale=sqrt(max(together, 2)) / 2 if watched and not told_late else together,
@@ -311,8 +312,8 @@ class Plan(Shown):
             rows=self.facts.rows,
             step_size=self.step_size.at,
             derived=self.derives_steps,
-            growth=0.0 if self.step_size.decays else 0.5 if self._falls and self.is_plain else 1.0,
-            plain=self.is_plain,
+            growth=0.0 if self.step_size.decays else 0.5 if as_root else 1.0,
+            plain=self.takes_plain_steps,
         )
         # Where every step has a product of its own, it is an exchange of its own too.
         rule = replace(self.rule, local_steps=self.rule.local_steps // self.products)
