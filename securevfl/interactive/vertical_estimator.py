@@ -45,7 +45,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         exchange: by name, or a mapping of the keys of `[exchange]`.
         local_steps: Q, or "exact".
         batch_size: S, or "full".
-        rounds: at most.
+        rounds: at most; where not given, as a job takes them.
         learning_rate: η0, or "auto".
         hide: "residuals", or "both", of homomorphic exchanges.
         standardize: each party its own columns.
