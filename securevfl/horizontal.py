@@ -128,8 +128,8 @@ def train_horizontal(
     Warns where the model is of no use, see `HorizontalResult.warnings`.
 
     Args:
-        problems: of each of the M clients; of a `JudgedProblem` a useless model is known for
-            certain.
+        problems: of each of the M clients; where each is a `JudgedProblem`, their losses say
+            whether the model is of use, else their gradients whether it got worse.
         weights: θ before the first round, shape (p,), float32 or float64, which is kept.
         blocks: that clients upload under FedBCGD; methods without blocks upload all of θ.
         method: its name, or a description, as `dataclasses.replace(method_named("fedbcgd"),

@@ -217,7 +217,7 @@ class RemoteObject:
 
         try:
             return ray.get(reference, timeout=seconds)
-        except TimeoutError:
+        except TimeoutError:  # a RayError, too
             raise
         except ray.exceptions.ActorUnavailableError as error:
             raise Gone("it cannot be reached") from error

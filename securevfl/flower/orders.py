@@ -1,7 +1,7 @@
 """What the strategy tells a client beside the model: which round, who it is, what it uploads."""
 
 import hashlib
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, pairwise
 from typing import Self
 
@@ -56,7 +56,8 @@ class Orders:
         orders = cls(**record)  # type: ignore[arg-type]  # checked next
         if not isinstance(orders.agreed, bytes):
             raise MalformedMessage("orders without a digest")
-        whole, runs = astuple(orders)[1:5], (orders.own, orders.shared)
+        whole = orders.round_index, orders.client, orders.block, orders.counted
+        runs = orders.own, orders.shared
         if not (
             all(isinstance(each, list) for each in runs)
             and all(isinstance(each, int) for each in chain(whole, *runs))

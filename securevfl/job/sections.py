@@ -55,7 +55,7 @@ class JobSettings(Section):
         l2: λ; where not given 1/N with learning_rate = "auto" and no l1, as scikit-learn's C = 1,
             else 0.
         schedule: constant η0, or inverse-sqrt: η0/√(i+1) at round i; where not given, constant,
-            and inverse-sqrt under fdml unless "auto" finds the steps of linear models.
+            and inverse-sqrt under fdml unless "auto" finds the steps of linear models, without dp.
         divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
         loss: logistic (multinomial beyond two classes), squared, taylor-logistic, squared-hinge or
             hinge, which bends without bound: it takes a learning_rate and a rule without curvature.

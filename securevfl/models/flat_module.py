@@ -251,14 +251,14 @@ class ModuleProblem:
         return self._module.gradient(weights, *self._chosen(rows))
 
     def loss(self, weights: RealArray, rows: IntArray) -> float:
-        """The mean loss of these rows."""
+        """The loss of these rows at θ, the mean over them, see `JudgedProblem`."""
         inputs, targets = self._chosen(rows)
         self._module.load(weights)
         with torch.no_grad():
             return float(self._module.loss(self._module.module(inputs), targets))
 
     def labels(self, rows: IntArray) -> IntArray | None:
-        """Classes of these rows, where the loss is their cross entropy."""
+        """Classes of these rows, shape (S,), where the loss is their cross entropy; else None."""
         chosen = self._targets.cpu().numpy()[rows]
         classes = self._module.loss is nn.functional.cross_entropy and chosen.ndim == 1
         return chosen if classes and chosen.min() >= 0 else None  # below 0: not to be learned from

@@ -14,6 +14,15 @@ def layers_start(
     """Random weights and biases of all layers, with the names and shapes that torch gives them.
 
     They are uniform within ±1/√(a layer's inputs), as torch's linear layers begin.
+
+    Args:
+        columns: inputs of the first layer.
+        hidden: units of each hidden layer.
+        outputs: C.
+        generator: of a party's own draws.
+
+    Returns:
+        By name the weights, shape (outputs, inputs) of a layer, and the biases, shape (outputs,).
     """
     state = {}
     for place, (before, after) in enumerate(pairwise((columns, *hidden, outputs))):

@@ -33,7 +33,13 @@ class Losses:
 
 
 def losses(problems: Sequence[ClientProblem], start: RealArray, end: RealArray) -> Losses | None:
-    """What training came to; None where a client's problem tells no loss."""
+    """What training came to; None where a client's problem tells no loss.
+
+    Args:
+        problems: of all clients.
+        start: θ before the first round, shape (p,).
+        end: θ after the last one.
+    """
     told = [each for each in problems if isinstance(each, JudgedProblem)]
     if len(told) < len(problems):
         return None

@@ -9,7 +9,8 @@ from securevfl.arrays import IntArray, RealArray
 class ClientProblem(Protocol):
     """A client's rows and the model's loss on them; θ is a vector of shape (p,).
 
-    What `gradient` returns has the dtype of θ and may be overwritten by the next call.
+    Rows are asked for by their numbers from 0 on, shape (S,), and losses are means over them. What
+    `gradient` returns has the dtype of θ and may be overwritten by the next call.
     """
 
     @property
@@ -17,15 +18,15 @@ class ClientProblem(Protocol):
         """How many rows the client holds, at least 1."""
 
     def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
-        """The mean gradient of these rows at θ, shape (p,), without weight decay."""
+        """The loss's gradient over these rows at θ, shape (p,), without weight decay."""
 
 
 @runtime_checkable
 class JudgedProblem(ClientProblem, Protocol):
-    """One that tells its loss, too, so that a useless model is known for certain."""
+    """One that tells its loss, too: what training came to is read off that, not off gradients."""
 
     def loss(self, weights: RealArray, rows: IntArray) -> float:
-        """The mean loss of these rows at θ, without weight decay."""
+        """The loss of these rows at θ, without weight decay."""
 
     def labels(self, rows: IntArray) -> IntArray | None:
-        """Classes of these rows where the loss is their cross entropy, else None."""
+        """Their classes from 0 on, shape (S,), where the loss is their cross entropy; else None."""
