@@ -1,7 +1,7 @@
-"""How uploads travel: the place of compression, masks and noise between client and server.
+"""How uploads travel singly: the place of compression and noise between client and server.
 
 A coding makes a message of an `Upload` at the client, and the `Totals` of a round of the messages
-at the server. So what a coding hides in sums (masks) need never be opened one by one.
+at the server. Masks, which know of sums alone and take more messages, are no coding: `handing`.
 
 Learns:
     server: under `Plain`, every upload singly: `Method.learns`.

@@ -4,7 +4,8 @@ The prediction of a sample is σ(Σ_k h_k(x_k)). The server keeps the newest H_k
 party. At iteration i a party *pushes* its predictions of that batch and *pulls* the sum of the
 others' for the same batch; the server refuses the pull, and answers as soon as it may, while the
 party is more than τ iterations ahead of the slowest (stale-synchronous parallel). τ = 0 is bulk
-synchronous: every sum is fresh, and the steps are those of one trainer with all columns.
+synchronous: every sum is fresh, and at a given rate the steps are those of one trainer with all
+columns.
 
 Departures from the paper's Algorithm 1 (docs/decisions/0024-departures-from-fdml.md):
 
