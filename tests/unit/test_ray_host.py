@@ -26,16 +26,19 @@ class Remote:
         """Nothing."""
 
 
+def task_of(name: str) -> ActorTask:
+    return ActorTask(
+        name, "bank", {}, "", ("bank",), "", "", "", "", None, "unix:there", guard_directory=""
+    )
+
+
 @pytest.mark.parametrize("name", ["bank", "bank#1"])
 def test_all_actors_of_a_party_ask_for_its_machine(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_host, "RemoteObject", Remote)
     said: list[Event] = []
-    task = ActorTask(
-        name, "bank", {}, "", ("bank",), "", "", "", "", None, "unix:there", guard_directory=""
-    )
-    handle = RayHost(LOCAL).start(task, said.append)
+    handle = RayHost(LOCAL).start(task_of(name), said.append)
     handle.stop()
     assert isinstance(handle.remote, Remote)
     assert handle.remote.resource == "party:bank"
@@ -50,10 +53,7 @@ def test_one_that_cannot_be_made_is_not_tried_again(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ray_host, "RemoteObject", Unmade)
     said: list[Event] = []
-    task = ActorTask(
-        "bank", "bank", {}, "", ("bank",), "", "", "", "", None, "unix:there", guard_directory=""
-    )
-    RayHost(LOCAL).start(task, said.append).stop()
+    RayHost(LOCAL).start(task_of("bank"), said.append).stop()
     assert said == [Event("failed", error="ConfigError", text="no module")]
 
 
@@ -71,9 +71,6 @@ def test_one_that_does_not_answer_in_time_is_lost(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(ray_host, "RemoteObject", Frozen)
     said: list[Event] = []
-    task = ActorTask(
-        "bank", "bank", {}, "", ("bank",), "", "", "", "", None, "unix:there", guard_directory=""
-    )
-    RayHost(LOCAL, silence_seconds=5).start(task, said.append).stop()
+    RayHost(LOCAL, silence_seconds=5).start(task_of("bank"), said.append).stop()
     assert asked == [START_SECONDS, 5]
     assert said == [Event("lost", text="silent for 5 s")]
