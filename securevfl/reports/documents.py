@@ -28,11 +28,11 @@ from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.scale import (
+    COLUMNS,
     MESSAGES,
     PHASES,
     RATIOS,
     SCALE,
-    SCALE_IN_FULL,
     laws,
     of_fdml,
     phases_of,
@@ -230,7 +230,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "fdml-phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),
     "fdml-messages": lambda rows: by_columns(*MESSAGES)(of_fdml(rows)),
     "scale": by_columns(*SCALE),
-    "scale-ratios": lambda rows: by_columns(SCALE_IN_FULL[2], *RATIOS)(of_fdml(rows)),
+    "scale-ratios": lambda rows: by_columns(COLUMNS, *RATIOS)(of_fdml(rows)),
     "scale-laws": lambda rows: [["training"], *([line] for line in laws(rows))],
     "noise": by_columns(*NOISE),
     "audit": audit_matrix,

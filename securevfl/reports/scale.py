@@ -71,6 +71,7 @@ SCALE: tuple[Column[ScaleRow], ...] = (
     ("stored", lambda row: _mib(row["stored_bytes"])),
     ("peak", lambda row: _mib(row["peak_bytes"])),
 )
+COLUMNS: Column[ScaleRow] = ("columns", lambda row: f"{row['columns']:,}")
 RATIOS: tuple[Column[ScaleRow], ...] = (
     *SCALE[:3],
     ("bits", lambda row: str(BITS[row["precision"]])),
@@ -84,7 +85,7 @@ RATIOS: tuple[Column[ScaleRow], ...] = (
 )
 SCALE_NOTES = (
     "n: batches a message, with tau = n - 1; bits: of the numbers in a message",
-    "CPU: of this process, all parties after each other",
+    "CPU: of this process, all parties after each other; ratio, x: to one place",
     "virtual: parties and server at the same time, CPU seconds and the network's",
     "apart: of the wall, each party and the server a process; peak: the largest one's",
     "stored: training rows; peak: the process's memory, mapped files in it",
@@ -151,10 +152,10 @@ def exponent(rows: Sequence[ScaleRow], field: ScaleField, size: Size = "rows") -
 
 def sizes_of(rows: Sequence[ScaleRow]) -> list[Size]:
     """What sets differ in."""
-    return [size for size in SIZES if len(_all(rows, size)) > 1]
+    return [size for size in SIZES if len(_sizes(rows, size)) > 1]
 
 
-def _all(rows: Sequence[ScaleRow], size: Size) -> set[int]:
+def _sizes(rows: Sequence[ScaleRow], size: Size) -> set[int]:
     """A set's rows, or the columns of all its parties."""
     return {row[size] for row in rows if row["training"] == "fdml"}
 
@@ -162,7 +163,7 @@ def _all(rows: Sequence[ScaleRow], size: Size) -> set[int]:
 def trainings(rows: Sequence[ScaleRow], size: Size = "rows") -> dict[str, list[ScaleRow]]:
     """Those of each training at each S and n that differ in one size alone, by name."""
     other = SIZES[1 - SIZES.index(size)]
-    several = len(_all(rows, other)) > 1
+    several = len(_sizes(rows, other)) > 1
     named: dict[str, list[ScaleRow]] = {}
     for row in rows:
         name = f"{row['training']}, S = {row['batch_size']:,}"
@@ -188,7 +189,7 @@ def laws(rows: Sequence[Any]) -> list[str]:
 SCALE_IN_FULL: tuple[Column[ScaleRow], ...] = (
     ("model", lambda row: row["model"]),
     SCALE[0],
-    ("columns", lambda row: f"{row['columns']:,}"),
+    COLUMNS,
     *SCALE[1:],
     *RATIOS[3:],
 )
