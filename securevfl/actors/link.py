@@ -103,7 +103,6 @@ class Link:
 
     def begin(self) -> None:
         """Wait for nothing from here on; `arrived` is to be called."""
-        self._end.settimeout(None)
         self._writing = threading.Thread(target=self._write_left, daemon=True)
         self._writing.start()
 

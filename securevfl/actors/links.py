@@ -177,6 +177,7 @@ class Links:
             link.greet(self.name)
             if link.greeted() != name:
                 raise PeerNotTrusted("it is another")
+            end.settimeout(None)
         except (OSError, PeerError) as error:
             end.close()
             kind_of = type(error) if isinstance(error, PeerError) else PeerUnreachable
@@ -217,6 +218,7 @@ class Links:
                 if name in self._links:
                     raise PeerNotTrusted(f"{name} is there already")
                 link.greet(self.name)
+                end.settimeout(None)
                 self._links[name] = link
                 self._change.notify()
         except (OSError, PeerError) as error:

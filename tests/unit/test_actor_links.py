@@ -1,9 +1,7 @@
 """Connections between actors: exactly the peers that were introduced, whole frames, and an end."""
 
 import asyncio
-import fcntl
 import os
-import resource
 import socket
 import ssl
 import threading
@@ -18,7 +16,6 @@ import pytest
 from typing_extensions import override
 
 from securevfl.actors.certificates import Encrypted, Identity
-from securevfl.actors.link import MOST_NAME_BYTES, Link
 from securevfl.actors.links import Links
 from securevfl.actors.task import Peer
 from securevfl.errors import (
@@ -26,7 +23,6 @@ from securevfl.errors import (
     PeerError,
     PeerNotTrusted,
     PeerUnreachable,
-    PeerViolation,
 )
 from securevfl.protocols.vertical.fdml_server import PushedPredictions
 from securevfl.runtime.real import RealChannel
@@ -259,6 +255,19 @@ def test_whoever_answers_by_another_name_is_not_talked_with(tmp_path: Path) -> N
         accepting.join()
 
 
+def test_the_time_to_get_to_know_each_other_ends_with_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.actors.links.HANDSHAKE_SECONDS", 0.2)
+    with listening("unix", tmp_path, ("bank", "shop")) as links:
+        assert not connect_all(links)
+        for one, other in (("bank", "shop"), ("shop", "bank")):
+            later = threading.Timer(0.5, links[one].carry, (other, b"hello"))
+            later.start()
+            assert links[other].next_from(one) == b"hello"
+            later.join()
+
+
 def test_a_stranger_that_says_nothing_is_sent_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,16 +301,6 @@ def test_a_peer_that_answers_nothing_is_given_up(
     assert "timed out" in str(error)
 
 
-def test_a_name_that_is_too_long_is_not_waited_for() -> None:
-    one, other = socket.socketpair()
-    other.settimeout(5)
-    one.sendall((MOST_NAME_BYTES + 1).to_bytes(4, "little"))
-    with pytest.raises(PeerNotTrusted, match=f"{MOST_NAME_BYTES + 1} bytes, at most"):
-        Link(other).greeted()
-    one.close()
-    other.close()
-
-
 def test_without_a_certificate_nobody_gets_in() -> None:
     bank, shop = Identity("bank"), Identity("shop")
     context = shop.context([bank.certificate], server=False)
@@ -325,64 +324,6 @@ def test_older_versions_of_tls_are_refused() -> None:
     data, _ = Encrypted(context, server=False).shake_hands(b"")
     with pytest.raises(PeerNotTrusted, match="no TLS connection"):
         ours.shake_hands(data)
-
-
-def test_a_frame_that_is_too_long_is_not_waited_for() -> None:
-    one, other = socket.socketpair()
-    link = Link(other, max_frame_bytes=100)
-    link.begin()
-    one.sendall(b"\x65\x00\x00\x00")
-    with pytest.raises(PeerViolation, match="a frame of 101 bytes, at most 100 accepted"):
-        list(link.arrived())
-    one.close()
-    link.close()
-
-
-def test_what_comes_along_with_a_greeting_is_kept() -> None:
-    one, other = socket.socketpair()
-    link = Link(other)
-    one.sendall(b"\x04\x00\x00\x00bank\x03\x00\x00\x00abc")
-    assert link.greeted() == "bank"
-    link.begin()
-    assert list(link.arrived()) == [b"abc"]
-    one.close()
-    link.close()
-
-
-def test_frames_are_waited_for_at_any_file_number() -> None:
-    """A process of many files: `select` takes numbers below 1024 only."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 2048:
-        pytest.skip("this machine allows a process fewer files")
-    one, other = socket.socketpair()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-    try:
-        high = socket.socket(fileno=fcntl.fcntl(other, fcntl.F_DUPFD_CLOEXEC, 1500))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    other.close()
-    link = Link(high)
-    link.begin()
-    later = threading.Timer(0.2, one.sendall, [b"\x03\x00\x00\x00abc"])
-    later.start()
-    assert link.next_frame() == b"abc"
-    later.join()
-    one.close()
-    link.close()
-
-
-def test_whoever_is_gone_is_noticed() -> None:
-    one, other = socket.socketpair()
-    link = Link(other)
-    link.begin()
-    one.sendall(b"\x03\x00\x00\x00abc\x02\x00")
-    assert list(link.arrived()) == [b"abc"]
-    one.close()
-    with pytest.raises(PeerUnreachable, match="closed the connection"):
-        list(link.arrived())
-    with pytest.raises(PeerUnreachable, match="closed the connection"):
-        link.send(b"hello")
-    link.close()
 
 
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
