@@ -89,8 +89,9 @@ def test_a_job_with_noise_says_what_it_promises(capsys: Capture) -> None:
          "gradient_noise_multiplier = 4.0\nlabel_noise_multiplier = 2.0\n\n[audit]"),
         ("# target_auc = 0.99", "learning_rate = 0.3\neval_every = 0"),
     )  # fmt: skip
-    # Noise is fresh in every run, and decides whether a party alone is better (status 4).
-    assert run("train", job, "--json", "out.json") in (0, 4)
+    # Noise is fresh in every run, and decides whether a party alone is better (status 4) or the
+    # loss has risen by the end (5).
+    assert run("train", job, "--json", "out.json") in (0, 4, 5)
     shown = capsys.readouterr().out
     assert max(len(line) for line in shown.splitlines()) <= 80
     for said in (
