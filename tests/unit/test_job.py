@@ -54,6 +54,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         ("[jobs]", "unknown key 'jobs': nearest known key is 'job'"),
         ("rounds = 3", r"unknown key 'rounds': rounds belongs in \[job\]"),
         ("[job]\nstaleness = 2", r"unknown key 'job.staleness': staleness belongs in \[fdml\]"),
+        ("[job]\nexchange = 'bfv'", r"'job.exchange': \[exchange\] is a section of its own"),
         ("[job]\nlabel_column = 'y'", r"label_column belongs in \[\[party\]\]"),
         ("[[party]]\nname='a'\nrole='label'\ndat='x'", "nearest known key is 'data'"),
         ("[exchange]\nshceme='x'", "nearest known key is 'scheme'"),
