@@ -44,10 +44,10 @@ def upload(name: str) -> tuple[FloatArray, FloatArray]:
     return draws.standard_normal(SIZES[BLOCKS[name]]), draws.standard_normal(SHARED)
 
 
-def giving(name: str, late: float = 0.0, steps: int = 1) -> Giving:
+def giving(name: str, late: float = 0.0, steps: int = 1, job_hash: bytes = b"job") -> Giving:
     async def program(channel: Channel, costs: Costs) -> list[bool]:
         await asyncio.sleep(late)
-        giver = MaskedGiver(channel, costs, "server", b"job")
+        giver = MaskedGiver(channel, costs, "server", job_hash)
         return [await giver.give(step, BLOCKS[name], *upload(name)) for step in range(steps)]
 
     return program
@@ -161,6 +161,16 @@ def test_without_any_group_the_round_is_void() -> None:
     assert all(done.results[name] == [False] for name in BLOCKS)
 
 
+def test_masks_of_clients_with_another_job_do_not_cancel() -> None:
+    done = run(everyone(a=giving("a", job_hash=b"other"), d=giving("d", job_hash=b"other")))
+    (sums,) = done.results["server"]
+    for found, clear in [
+        (sums.own[0], upload("a")[0] + upload("b")[0]),
+        (sums.own[1], np.sum([upload(name)[0] for name in "cde"], axis=0)),
+    ]:
+        assert np.all(np.abs(found - clear) > 2.0 ** (32 - FRACTION_BITS))
+
+
 def test_an_upload_that_is_lost_voids_the_round_for_everyone() -> None:
     def lost(sender: str, _: str, data: bytes) -> bytes | None:
         is_lost = sender == "d" and isinstance(message_of(data), MaskedUpload)
@@ -237,12 +247,15 @@ def test_a_client_never_masks_one_upload_twice() -> None:
         )
 
 
-def test_an_upload_of_another_shape_is_refused_and_voids_the_round() -> None:
+@pytest.mark.parametrize(("own", "shared"), [(4, SHARED), (1, SHARED), (SIZES[0], 1)])
+def test_an_upload_of_another_shape_is_refused_and_voids_the_round(own: int, shared: int) -> None:
+    """Also one that NumPy would repeat for every entry of the block."""
     told = list[bool]()
 
     async def other(channel: Channel, costs: Costs) -> None:
+        giver = MaskedGiver(channel, costs, "server", b"job")
         with pytest.raises(asyncio.CancelledError):
-            await MaskedGiver(channel, costs, "server", b"job").give(0, 0, *[np.zeros(4)] * 2)
+            await giver.give(0, 0, np.zeros(own), np.zeros(shared))
         raise asyncio.CancelledError
 
     def overheard(_: str, to: str, data: bytes) -> bytes:
