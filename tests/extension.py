@@ -26,7 +26,7 @@ from securevfl.runtime.simulation import Program
 from securevfl.wire.codec import message_kind
 
 
-@message_kind(200, stage="round", carries="values")
+@message_kind(200, stage="round", carries="values", shows="residuals")
 class RoundedResiduals(Residuals):
     """Residuals rounded to multiples of 2^-16, shape (S, C)."""
 

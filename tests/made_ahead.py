@@ -4,14 +4,14 @@ from securevfl.arrays import FloatArray
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 
-@message_kind(201, stage="ahead", carries="ciphertexts")
+@message_kind(201, stage="ahead", carries="ciphertexts", shows="pads")
 class PadRequest(StepMessage):
     """Ciphertexts, ahead of the rounds that use what is made of them."""
 
     parts: Blobs
 
 
-@message_kind(202, stage="ahead", carries="values")
+@message_kind(202, stage="ahead", carries="values", shows="pads")
 class Pad(StepMessage):
     """Numbers, ahead of a round; its bytes are as many as those of `Predictions`."""
 

@@ -33,7 +33,7 @@ from securevfl.wire.codec import MAX_MESSAGE_BYTES, StepMessage, encode, message
 SHARDABLE = ("fdml", "fedsgd", "fedbcd-p")
 
 
-@message_kind(100, stage="round", carries="values")
+@message_kind(100, stage="round", carries="values", shows="gradients")
 class ShardGradient(StepMessage):
     """Row shards, one to another of its party: Σ_s (∂H_s/∂θ)ᵀd_s of its `rows` of a batch."""
 

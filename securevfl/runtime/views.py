@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.runtime.channel import Channel, ChannelAround, M
-from securevfl.wire.codec import Message
+from securevfl.wire.codec import Message, Shows, Stage, StepMessage
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,17 @@ class Learned:
     """Numbers in clear that no message shows as they are.
 
     A party's own gradient once its masks are off, or predictions that were meant for it.
+
+    Attributes:
+        sender: who they came from.
+        step: of the job.
+        shows: what they are, as of a message.
+        values: the numbers.
     """
 
     sender: str
     step: int
+    shows: Shows
     values: NDArray[np.float64]
 
 
@@ -80,6 +87,15 @@ class View:
             entry
             for entry in self.entries
             if isinstance(entry, Received) and (kind is None or isinstance(entry.message, kind))
+        ]
+
+    def showing(self, shows: Shows, stage: Stage = "round") -> list[tuple[str, StepMessage]]:
+        """The received messages that show this, each with its sender, in order."""
+        return [
+            (entry.sender, entry.message)
+            for entry in self.received(StepMessage)
+            if isinstance(entry.message, StepMessage)
+            and (entry.message.shows, entry.message.stage) == (shows, stage)
         ]
 
     def decrypted(self) -> list[Decrypted]:

@@ -1,10 +1,10 @@
 """The only codec between messages and bytes.
 
 Every protocol declares its messages in its own file: a class under `message_kind`, which says by
-what number it travels, in which part of a job, and what it carries; numbers from 128 on are for
-other packages. Bytes from a peer are hostile: `decode` accepts exactly what `encode` writes and
-refuses everything else with `MalformedMessage`. No pickle, no evaluation, no allocation beyond
-the bytes at hand.
+what number it travels, in which part of a job, what it carries, and what that shows of a job;
+numbers from 128 on are for other packages. Bytes from a peer are hostile: `decode` accepts exactly
+what `encode` writes and refuses everything else with `MalformedMessage`. No pickle, no evaluation,
+no allocation beyond the bytes at hand.
 
 Layout: b"SVFL", version, number, then the fields in the order of the class. Integers are unsigned
 64-bit little-endian; text and bytes carry their length; arrays carry dimensions and
@@ -30,6 +30,21 @@ MAX_DIMENSIONS = 2
 Blobs = tuple[bytes, ...]
 Stage = Literal["setup", "ahead", "round", "evaluation"]
 Carries = Literal["control", "values", "shares", "masked", "ciphertexts"]
+Shows = Literal[
+    "nothing",
+    "predictions",
+    "sums",
+    "residuals",
+    "gradients",
+    "components",
+    "units",
+    "weights",
+    "updates",
+    "penalties",
+    "scores",
+    "pads",
+    "course",
+]
 M = TypeVar("M", bound="Message")
 
 
@@ -43,11 +58,17 @@ class Message:
             use it, or between rounds for later ones.
         carries: `values` in clear; `shares` of a sum, under masks that cancel in it; `masked`
             values, whose mask the receiver knows; `ciphertexts`; or only `control`.
+        shows: what its first array is, in clear or not. `predictions` of some rows by one party;
+            `sums` of such; `residuals`; `gradients`; the label party's `components` or the other's
+            `units` in transfer learning; `weights` or their `updates`; `penalties` of directions;
+            sums that `scores` come from; `pads`, which say nothing by themselves; the `course` of
+            training; or `nothing`. Who judges what a party sees asks for this, not for a class.
     """
 
     number: ClassVar[int]
     stage: ClassVar[Stage]
     carries: ClassVar[Carries]
+    shows: ClassVar[Shows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,19 +83,21 @@ _KINDS: dict[int, type[Message]] = {}
 
 @dataclass_transform(eq_default=False, frozen_default=True)
 def message_kind(
-    number: int, *, stage: Stage, carries: Carries = "control"
+    number: int, *, stage: Stage, carries: Carries = "control", shows: Shows = "nothing"
 ) -> Callable[[type[M]], type[M]]:
     """Declare a kind of message: makes the class a frozen dataclass that the codec knows.
 
     Raises:
-        ValueError: the number is another kind's, or no byte.
+        ValueError: the number is another kind's, or no byte; or what it carries shows nothing.
         KeyError: a field of a type that does not travel.
     """
 
     def declare(kind: type[M]) -> type[M]:
         if number in _KINDS or not 0 <= number < 256:  # noqa: PLR2004
             raise ValueError(f"message number {number} of {kind.__name__}: taken, or no byte")
-        kind.number, kind.stage, kind.carries = number, stage, carries
+        if carries != "control" and shows == "nothing":
+            raise ValueError(f"message {kind.__name__} carries {carries}: say what it shows")
+        kind.number, kind.stage, kind.carries, kind.shows = number, stage, carries, shows
         declared = dataclass(frozen=True, eq=False)(kind)
         _LAYOUTS[declared] = tuple(
             (field.name, _FIELD_CODECS[field.type]) for field in fields(declared)

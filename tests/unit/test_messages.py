@@ -249,6 +249,13 @@ def test_a_number_is_given_once_and_for_ever() -> None:
             message_kind(number, stage="round")(type("Another", (Message,), {}))
 
 
+def test_what_is_carried_says_what_it_shows() -> None:
+    assert all((kind.shows == "nothing") <= (kind.carries == "control") for kind in kinds())
+    with pytest.raises(ValueError, match="say what it shows"):
+        message_kind(255, stage="round", carries="values")(type("Another", (Message,), {}))
+    assert 255 not in {kind.number for kind in kinds()}
+
+
 def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
     assert {k for k in kinds() if k.carries == "ciphertexts" and k.number < 128} == {
         EncryptedValues,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _WIRE = np.dtype("<u2")
 
 
-@message_kind(67, stage="round", carries="masked")
+@message_kind(67, stage="round", carries="masked", shows="predictions")
 class MaskedPhases(StepMessage):
     """The sender's share of H + ρ for every row of a batch, two little-endian bytes each."""
 

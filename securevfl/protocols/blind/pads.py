@@ -42,35 +42,35 @@ if TYPE_CHECKING:
 D = TypeVar("D", np.int64, np.uint64)
 
 
-@message_kind(60, stage="ahead", carries="ciphertexts")
+@message_kind(60, stage="ahead", carries="ciphertexts", shows="pads")
 class EncryptedPads(StepMessage):
     """Enc(u_r) of the rounds of some groups of a block; `step` is the first of these."""
 
     groups: Blobs
 
 
-@message_kind(61, stage="ahead", carries="ciphertexts")
+@message_kind(61, stage="ahead", carries="ciphertexts", shows="pads")
 class MaskedSteps(StepMessage):
     """Their products with −N, masked."""
 
     groups: Blobs
 
 
-@message_kind(75, stage="ahead", carries="ciphertexts")
+@message_kind(75, stage="ahead", carries="ciphertexts", shows="pads")
 class EncryptedPoints(StepMessage):
     """Enc(τ_r) in the same way, under the holder's other key."""
 
     groups: Blobs
 
 
-@message_kind(74, stage="ahead", carries="ciphertexts")
+@message_kind(74, stage="ahead", carries="ciphertexts", shows="pads")
 class MaskedShares(StepMessage):
     """Their products with X, masked."""
 
     groups: Blobs
 
 
-@message_kind(62, stage="ahead", carries="masked")
+@message_kind(62, stage="ahead", carries="masked", shows="pads")
 class Corrections(StepMessage):
     """e_r of every round of a block, and h_r − w_r of the rows of E, each of shape (R, P)."""
 

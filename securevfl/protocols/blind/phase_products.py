@@ -29,14 +29,14 @@ SCHEME = "bfv-slots"
 _IN_FLIGHT = 16
 
 
-@message_kind(65, stage="ahead", carries="ciphertexts")
+@message_kind(65, stage="ahead", carries="ciphertexts", shows="pads")
 class EncryptedPhases(StepMessage):
     """Enc(cos(mρ₂)), Enc(sin(mρ₂)) of the next angles, up to 8192; `step` counts such pairs."""
 
     parts: Blobs
 
 
-@message_kind(66, stage="ahead", carries="ciphertexts")
+@message_kind(66, stage="ahead", carries="ciphertexts", shows="pads")
 class EncryptedPhaseProducts(StepMessage):
     """Their products by e^{imρ₁}, masked, under the receiver's key."""
 

@@ -42,21 +42,21 @@ from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 
 
-@message_kind(68, stage="round", carries="masked")
+@message_kind(68, stage="round", carries="masked", shows="predictions")
 class PredictionShares(StepMessage):
     """A share of H of a batch plus a share of zero, modulo 2^59, shape (S,)."""
 
     values: RingArray
 
 
-@message_kind(70, stage="evaluation", carries="masked")
+@message_kind(70, stage="evaluation", carries="masked", shows="predictions")
 class HeldOutShares(StepMessage):
     """Predictions of the held-out rows plus a share of zero, modulo 2^59, shape (test rows,)."""
 
     values: RingArray
 
 
-@message_kind(63, stage="round", carries="masked")
+@message_kind(63, stage="round", carries="masked", shows="residuals")
 class MaskedResiduals(StepMessage):
     """A share of d less the receiver's pad or a mask, modulo 2^59, shape (S,)."""
 

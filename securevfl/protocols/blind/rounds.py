@@ -29,7 +29,7 @@ from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Message, message_kind
 
 
-@message_kind(64, stage="round", carries="masked")
+@message_kind(64, stage="round", carries="masked", shows="weights")
 class RevealedShare(Message):
     """The top bits of a holder's share of θ, for its owner, shape (P,)."""
 

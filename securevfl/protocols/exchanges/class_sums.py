@@ -57,7 +57,7 @@ from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 
-@message_kind(20, stage="evaluation", carries="ciphertexts")
+@message_kind(20, stage="evaluation", carries="ciphertexts", shows="scores")
 class EncryptedHeldOut(StepMessage):
     """Enc(t_0), Enc(t_1), Enc(t_0·H_A/b) and Enc(t_1·H_A/b) over the held-out rows.
 
@@ -67,14 +67,14 @@ class EncryptedHeldOut(StepMessage):
     vectors: Blobs
 
 
-@message_kind(21, stage="evaluation", carries="ciphertexts")
+@message_kind(21, stage="evaluation", carries="ciphertexts", shows="scores")
 class EncryptedHeldOutProducts(StepMessage):
     """Masked products of these with [H_B/b, (H_B/b)²], under the receiver's key."""
 
     products: Blobs
 
 
-@message_kind(22, stage="evaluation", carries="masked")
+@message_kind(22, stage="evaluation", carries="masked", shows="scores")
 class HeldOutMasks(StepMessage):
     """What the masks of the sums add up to, shape (2, 2), or (1, 1), modulo 2^64."""
 

@@ -60,7 +60,7 @@ class EncryptedFeatureSide:
             gradient = self._key.unmasked(masked, mask) / len(batch.inputs)
             if exponents is not None:
                 gradient = np.ldexp(gradient, -exponents[:, None])
-        record(party.channel, Learned(party.label_party, step.index, gradient))
+        record(party.channel, Learned(party.label_party, step.index, "gradients", gradient))
         return GradientSignal(gradient)
 
 

@@ -95,7 +95,7 @@ class EncryptedBothSide:
         async with party.costs.compute("local"):
             received = any_key.unmasked(_ring_sum(shares), _ring_sum(masks))
             gradient = (received + batch.inputs.T @ values) / len(batch.inputs)
-        record(party.channel, Learned(party.name, step.index, gradient))
+        record(party.channel, Learned(party.name, step.index, "gradients", gradient))
         return GradientSignal(gradient)
 
     def _share(self, step: Step) -> Share | None:

@@ -44,7 +44,7 @@ HEAD_LEARNS = Learns(
 )
 
 
-@message_kind(40, stage="round", carries="values")
+@message_kind(40, stage="round", carries="values", shows="residuals")
 class HeadResiduals(StepMessage):
     """Residuals d of a batch, shape (S, C), and the receiver's θ_k, shape (w, C), in clear."""
 

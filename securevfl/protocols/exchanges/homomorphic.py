@@ -26,21 +26,21 @@ T = TypeVar("T")
 Share = Callable[[str, tuple[int, ...]], RingArray]
 
 
-@message_kind(5, stage="round", carries="ciphertexts")
+@message_kind(5, stage="round", carries="ciphertexts", shows="residuals")
 class EncryptedValues(StepMessage):
     """C encrypted vectors of S values each under the sender's key."""
 
     vectors: Blobs
 
 
-@message_kind(6, stage="round", carries="ciphertexts")
+@message_kind(6, stage="round", carries="ciphertexts", shows="gradients")
 class EncryptedProducts(StepMessage):
     """C masked products Enc(Xᵀv + r) under the receiver's key."""
 
     products: Blobs
 
 
-@message_kind(8, stage="round", carries="masked")
+@message_kind(8, stage="round", carries="masked", shows="gradients")
 class DecryptedProducts(StepMessage):
     """The masked products in clear, shape (P, C), modulo 2^64; only the receiver knows r."""
 

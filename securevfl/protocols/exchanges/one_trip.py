@@ -45,7 +45,7 @@ SCALE_OFFSET = 64
 NEXT_SUM = "sum of the next predictions"
 
 
-@message_kind(7, stage="round", carries="ciphertexts")
+@message_kind(7, stage="round", carries="ciphertexts", shows="gradients")
 class EncryptedStep(StepMessage):
     """C products of [X | matrixᵀ]: the masked Xᵀv + r, and the sender's next predictions, open.
 
@@ -127,7 +127,7 @@ class OneTripFeatureSide:
         masked = await key.take_decrypted(step, mask.shape)
         async with party.costs.compute("local"):
             gradient = key.unmasked(masked, mask) / len(batch.inputs)
-        record(party.channel, Learned(party.label_party, step.index, gradient))
+        record(party.channel, Learned(party.label_party, step.index, "gradients", gradient))
         return GradientSignal(gradient)
 
     async def _multiply_ahead(
@@ -206,7 +206,7 @@ class OneTripLabelSide:
             values = await key.decrypted(sender, message.products, columns + next_rows)
             await key.return_products(step, batch, sender, values[:columns])
             found[sender] = self._opened(values[columns:], message.scale - SCALE_OFFSET)
-            record(party.channel, Learned(sender, step.index, found[sender]))
+            record(party.channel, Learned(sender, step.index, "predictions", found[sender]))
         total = np.zeros((next_rows, party.loss.outputs))
         for name in party.feature_parties:
             total = total + found[name]

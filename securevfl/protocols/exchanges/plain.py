@@ -35,7 +35,7 @@ from securevfl.wire.codec import StepMessage, message_kind
 Perturb = Callable[[FloatArray], FloatArray]
 
 
-@message_kind(4, stage="round", carries="values")
+@message_kind(4, stage="round", carries="values", shows="residuals")
 class Residuals(StepMessage):
     """Residuals d = ∂f/∂H of a batch in clear, shape (S, C)."""
 

@@ -26,7 +26,7 @@ _ERROR = "left out by compression"
 _DRAWS = 1
 
 
-@message_kind(94, stage="round", carries="values")
+@message_kind(94, stage="round", carries="values", shows="updates")
 class CompressedUpload(StepMessage):
     """A client to the server: what `compression` encodes of its changes, and of those of κ_j."""
 

@@ -38,7 +38,7 @@ def client_name(client: int) -> str:
     return f"client-{client}"
 
 
-@message_kind(80, stage="round", carries="values")
+@message_kind(80, stage="round", carries="values", shows="weights")
 class ModelSent(StepMessage):
     """The server to a client that takes part: its group's block, θ⁰ and κ; at the end nothing."""
 

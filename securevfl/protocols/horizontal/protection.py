@@ -67,7 +67,7 @@ class Roster(StepMessage):
     blocks: RingArray
 
 
-@message_kind(92, stage="round", carries="shares")
+@message_kind(92, stage="round", carries="shares", shows="updates")
 class MaskedUpload(StepMessage):
     """A block and the shared block in fixed point, plus masks that cancel in sums."""
 

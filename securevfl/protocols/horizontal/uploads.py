@@ -22,7 +22,7 @@ from securevfl.runtime.channel import expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 
 
-@message_kind(81, stage="round", carries="values")
+@message_kind(81, stage="round", carries="values", shows="updates")
 class BlockUpload(StepMessage):
     """A client to the server: the change of its block, of the shared block, and of κ_j in them."""
 

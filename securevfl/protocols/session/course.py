@@ -30,7 +30,7 @@ MOST_WAYS_BACK = 5
 NOISY_RISE = 0.05
 
 
-@message_kind(14, stage="round")
+@message_kind(14, stage="round", shows="course")
 class Course(StepMessage):
     """The label party's word before residuals: one of the three, none, or back and stop."""
 

@@ -22,28 +22,28 @@ FRACTION_BITS = 32
 PREDICTION_BOUND = 2.0**24
 
 
-@message_kind(2, stage="round", carries="values")
+@message_kind(2, stage="round", carries="values", shows="predictions")
 class Predictions(StepMessage):
     """Local predictions H_k of a batch in clear, shape (S, C)."""
 
     values: FloatArray
 
 
-@message_kind(3, stage="round", carries="shares")
+@message_kind(3, stage="round", carries="shares", shows="predictions")
 class MaskedPredictions(StepMessage):
     """H_k in fixed point plus masks that cancel in the sum over parties, shape (S, C)."""
 
     values: RingArray
 
 
-@message_kind(9, stage="evaluation", carries="values")
+@message_kind(9, stage="evaluation", carries="values", shows="predictions")
 class HeldOutPredictions(StepMessage):
     """Local predictions of the held-out rows in clear, for scoring."""
 
     values: FloatArray
 
 
-@message_kind(10, stage="evaluation", carries="shares")
+@message_kind(10, stage="evaluation", carries="shares", shows="predictions")
 class MaskedHeldOutPredictions(StepMessage):
     """Local predictions of the held-out rows under masks that cancel in the sum."""
 

@@ -43,7 +43,7 @@ from securevfl.wire.codec import Blobs, StepMessage, message_kind
 ROUNDING = 1 + 2.0**-20
 
 
-@message_kind(33, stage="round", carries="ciphertexts")
+@message_kind(33, stage="round", carries="ciphertexts", shows="components")
 class EncryptedComponents(StepMessage):
     """Components, one vector a unit, under the sender's key; e − `LEAST_EXPONENT`."""
 
@@ -133,7 +133,7 @@ class EncryptedSide:
             signal = Signal(
                 Linearized(gradient, objective.bend(largest)), objective.steepest(largest)
             )
-        record(party.channel, Learned(party.name, step.index, gradient))
+        record(party.channel, Learned(party.name, step.index, "gradients", gradient))
         return signal
 
     async def _take_components(self, peer: str, index: int) -> tuple[int, Blobs]:

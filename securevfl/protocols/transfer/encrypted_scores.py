@@ -33,21 +33,21 @@ from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import StepMessage, message_kind
 
 
-@message_kind(34, stage="evaluation", carries="ciphertexts")
+@message_kind(34, stage="evaluation", carries="ciphertexts", shows="scores")
 class EncryptedScoreVector(StepMessage):
     """Enc(Φ) under the sender's key."""
 
     vector: bytes
 
 
-@message_kind(35, stage="evaluation", carries="ciphertexts")
+@message_kind(35, stage="evaluation", carries="ciphertexts", shows="scores")
 class EncryptedScores(StepMessage):
     """The masked products of Φ with u of every held-out row, under the receiver's key."""
 
     product: bytes
 
 
-@message_kind(36, stage="evaluation", carries="masked")
+@message_kind(36, stage="evaluation", carries="masked", shows="scores")
 class ScoreMasks(StepMessage):
     """Their masks, shape (test rows,), modulo 2^64."""
 

@@ -30,7 +30,7 @@ from securevfl.runtime.costs import SCORING
 from securevfl.wire.codec import StepMessage, message_kind
 
 
-@message_kind(30, stage="round", carries="values")
+@message_kind(30, stage="round", carries="values", shows="components")
 class LabelComponents(StepMessage):
     """½ y Φ + 2g u of a batch, shape (S, w), and Φ, shape (w,)."""
 
@@ -38,14 +38,14 @@ class LabelComponents(StepMessage):
     phi: FloatArray
 
 
-@message_kind(31, stage="round", carries="values")
+@message_kind(31, stage="round", carries="values", shows="units")
 class FeatureComponents(StepMessage):
     """u of a batch, shape (S, w)."""
 
     rows: FloatArray
 
 
-@message_kind(32, stage="evaluation", carries="values")
+@message_kind(32, stage="evaluation", carries="values", shows="components")
 class ScoreVector(StepMessage):
     """Φ, by which held-out rows are scored, shape (w,)."""
 

@@ -25,7 +25,7 @@ SERVER = "server"
 TYPES: dict[Precision, type[np.floating[Any]]] = {"double": np.float64, "single": np.float32}
 
 
-@message_kind(12, stage="round", carries="values")
+@message_kind(12, stage="round", carries="values", shows="predictions")
 class PushedPredictions(StepMessage):
     """FDML, a party to the server: its predictions of one batch or more, shape (ΣS, C).
 
@@ -35,7 +35,7 @@ class PushedPredictions(StepMessage):
     values: RealArray
 
 
-@message_kind(13, stage="round", carries="values")
+@message_kind(13, stage="round", carries="values", shows="sums")
 class PulledSums(StepMessage):
     """FDML, the server to a party: the newest of the others for the same batches, summed."""
 

@@ -16,7 +16,7 @@ from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 
 
-@message_kind(45, stage="round", carries="values")
+@message_kind(45, stage="round", carries="values", shows="penalties")
 class Penalties(StepMessage):
     """Penalties by step, shape (A, B), and what bounds the gap; see `L1Block`."""
 
@@ -24,7 +24,7 @@ class Penalties(StepMessage):
     optimality: FloatArray
 
 
-@message_kind(46, stage="round", carries="shares")
+@message_kind(46, stage="round", carries="shares", shows="penalties")
 class MaskedPenalties(StepMessage):
     """The same in fixed point plus masks that cancel in the sum over parties."""
 

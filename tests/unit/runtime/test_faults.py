@@ -226,7 +226,7 @@ def test_a_view_holds_what_was_received_and_decrypted_in_order() -> None:
 
 def test_recording_needs_a_recorder_and_nothing_else_does() -> None:
     async def program(channel: Channel, costs: Costs) -> bool:
-        record(channel, Learned("a", 0, np.ones(1)))
+        record(channel, Learned("a", 0, "gradients", np.ones(1)))
         return isinstance(channel, RecordingChannel)
 
     assert simulate({"b": program}, LAN).results == {"b": False}
