@@ -86,3 +86,17 @@ def test_a_record_that_another_job_holds_is_not_waited_for_for_ever(
         only_one(tmp_path / "record", "record"),
     ):
         pytest.fail("two hold it")
+
+
+def test_a_record_is_free_again_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.0)
+    # What is caught keeps the lock's frame alive, as an error on its way up does.
+    with (
+        pytest.raises(ValueError, match="half of it") as caught,
+        only_one(tmp_path / "record", "record"),
+    ):
+        raise ValueError("half of it")
+    with only_one(tmp_path / "record", "record"):
+        assert caught.tb is not None
