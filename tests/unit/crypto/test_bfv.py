@@ -347,6 +347,24 @@ def test_other_random_words_in_c1_are_noticed(
             owner.decrypt(damaged, COLUMNS)
 
 
+@pytest.mark.parametrize("odd", [0, 1])
+def test_noise_is_noticed_at_every_other_place(
+    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray, odd: int
+) -> None:
+    """7/16 of what lies between two plaintexts: too little to change what is decrypted."""
+    parameters, prime = owner._parameters, owner._primes[0]
+    assert parameters.reply_primes == 1
+    positions = parameters.positions(COLUMNS)
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
+    size = reply_bytes(parameters, len(positions))
+    polynomials = unpack_reply(parameters, reply[:size], positions)
+    noise = (1 - 2 * odd) * (prime * 7 // 16 >> parameters.plain_bits)
+    moved = polynomials[0, 0, positions[odd::2]].astype(object) + noise
+    polynomials[0, 0, positions[odd::2]] = (moved % prime).astype(np.uint64)
+    with pytest.raises(KeyMismatch, match="damaged"):
+        owner.decrypt(pack_reply(parameters, polynomials, positions) + reply[size:], COLUMNS)
+
+
 def test_a_matrix_prepared_for_other_parameters_is_refused(
     owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
 ) -> None:

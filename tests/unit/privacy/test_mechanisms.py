@@ -2,17 +2,27 @@ import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.privacy.mechanisms import GRID, Mechanism
+from securevfl.privacy.mechanisms import GRID, Mechanism, MechanismName
 from securevfl.privacy.streams import NoiseStream
 
 KEY = bytes(32)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "laplace"])
-def test_noise_has_the_scale_of_the_sensitivity(name: str) -> None:
-    mechanism = Mechanism(name, 1.5, clip=2.0)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "outputs", "deviation"),
+    [
+        ("gaussian", 1, 6.0),
+        ("gaussian", 3, 6.0 * np.sqrt(3)),
+        ("laplace", 1, 6.0 * np.sqrt(2)),
+        ("laplace", 3, 18.0 * np.sqrt(2)),
+    ],
+)
+def test_noise_has_the_scale_of_the_sensitivity(
+    name: MechanismName, outputs: int, deviation: float
+) -> None:
+    """Of all outputs together, in the norm of the mechanism."""
+    mechanism = Mechanism(name, 1.5, clip=2.0, outputs=outputs)
     noise = mechanism.release(np.zeros(200_000), NoiseStream(KEY))
-    deviation = 6.0 if name == "gaussian" else 6.0 * np.sqrt(2)
     # 200,000 draws: the deviation within 1.5 % but once in 10^9 (Laplace has the wider tails).
     assert abs(noise.std() / deviation - 1) < 0.015
     assert abs(noise.mean()) < 6 * deviation / np.sqrt(noise.size)
