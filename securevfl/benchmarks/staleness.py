@@ -21,8 +21,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, Staleness
 from securevfl.reports.rows import StalenessRow, StalenessRun
-from securevfl.runtime.costs import FixedCosts, Stopwatch
-from securevfl.runtime.pace import Pace, Slower
+from securevfl.runtime.costs import FixedCosts, Pace, Slower, Stopwatch
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 NOBODY, IN_TURNS = "none", "turns"

@@ -11,6 +11,7 @@ something else: pieces that need no message, which a party does while it waits f
 (`Costs.ahead`, phase "offline"); what fits into waits is on nobody's path.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from securevfl.runtime.pace import Pace, steady
+from securevfl.errors import ConfigError
 from securevfl.shown import Shown
 from securevfl.wire.codec import Message, Stage
 
@@ -102,6 +103,46 @@ class FixedCosts(Stopwatch):
         return self._seconds.get(phase, 0.0)
 
 
+Pace = Callable[[float, float], float]
+"""From a party's time and the measured seconds of a computation to the seconds it takes there."""
+
+
+def steady(now: float, seconds: float) -> float:
+    """As measured."""
+    del now
+    return seconds
+
+
+@dataclass(frozen=True)
+class Slower:
+    """So many times slower than measured, all the time or in turns.
+
+    Attributes:
+        factor: 1 is as measured.
+        period: seconds of a turn; 0 makes it last.
+        turn: which of the turns is this party's, from 0.
+        turns: how many there are.
+
+    Raises:
+        ConfigError: numbers that cannot be.
+    """
+
+    factor: float
+    period: float = 0.0
+    turn: int = 0
+    turns: int = 1
+
+    def __post_init__(self) -> None:
+        if not (self.factor > 0 and self.period >= 0 and 0 <= self.turn < self.turns):
+            raise ConfigError(f"pace {self}: expected a positive factor and a turn of `turns`")
+
+    def __call__(self, now: float, seconds: float) -> float:
+        """What begins in the party's own turn takes longer."""
+        if self.period > 0 and int(now / self.period) % self.turns != self.turn:
+            return seconds
+        return seconds * self.factor
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Messages that left, their bytes, and the bytes of those that carry ciphertexts."""
@@ -142,7 +183,7 @@ class Costs:
         messages: messages sent, by kind.
         bytes_sent: bytes sent, by kind.
         hops: length of the longest chain of round messages that ends here.
-        ahead: work that can be done in any wait, see `runtime.ahead`; each call does one
+        ahead: work that can be done in any wait, see `WorkAhead`; each call does one
             piece and says whether there was one to do.
         hidden_s: seconds of such work that fitted into waits.
         pace: how much longer than measured the party's computations take.
@@ -268,6 +309,57 @@ class ComputeSection:
             return
         costs.passed(phase, seconds)
         await costs.clock.spend(seconds)
+
+
+class WorkAhead:
+    """Fills a party's waits with the work that its ledger lists, piece by piece.
+
+    The same pieces fill waits in virtual time, where the end of a wait is known when it is taken,
+    and in real time, where nobody knows it before the message is there.
+    """
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+
+    def during(self, wait_seconds: float) -> float:
+        """Fill a wait of so many seconds.
+
+        Returns:
+            Seconds by which the last piece outlasted the wait: a party finishes what it has begun.
+        """
+        left = max(wait_seconds, 0.0)
+        while left > 0 and (spent := self._piece()) is not None:
+            self._costs.hidden_s += min(spent, left)
+            left -= spent
+        return max(-left, 0.0)
+
+    async def until(self, over_for: Callable[[], float | None]) -> float:
+        """Fill a wait whose end nobody knows.
+
+        Args:
+            over_for: for how many seconds the wait has been over; None while it goes on.
+
+        Returns:
+            As `during`.
+        """
+        outlasted = 0.0
+        while over_for() is None and (spent := self._piece()) is not None:
+            await asyncio.sleep(0)  # lets in what has come meanwhile
+            outlasted = min(over_for() or 0.0, spent)
+            self._costs.hidden_s += spent - outlasted
+        return outlasted
+
+    def _piece(self) -> float | None:
+        """Seconds of one piece of work; None if there is none to do."""
+        costs = self._costs
+        costs.stopwatch.start()
+        # The first that has a piece to do does it.
+        worked = any(work() for work in costs.ahead)
+        spent = costs.stopwatch.stop(OFFLINE)
+        if not worked:
+            return None
+        costs.seconds[OFFLINE] = costs.seconds.get(OFFLINE, 0.0) + spent
+        return spent
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,10 +17,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from securevfl.errors import PeerError, PeerUnreachable, UnexpectedMessage
-from securevfl.runtime.ahead import WorkAhead
-from securevfl.runtime.channel import M, awaited, expect, timed_out, unsealed
-from securevfl.runtime.costs import Costs, Stopwatch, component_of, overrun_phase
-from securevfl.runtime.inbox import Arrived, Inbox
+from securevfl.runtime.channel import Arrived, Inbox, M, awaited, expect, timed_out, unsealed
+from securevfl.runtime.costs import Costs, Stopwatch, WorkAhead, component_of, overrun_phase
 from securevfl.wire.codec import MAX_MESSAGE_BYTES, Message, Stage, encode, stage_of
 from securevfl.wire.envelope import Envelope, seal
 

@@ -14,8 +14,7 @@ from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.session.workplace import PartyData, Workplace
-from securevfl.runtime.costs import Stopwatch
-from securevfl.runtime.pace import Pace
+from securevfl.runtime.costs import Pace, Stopwatch
 from securevfl.runtime.simulation import Tamper
 from securevfl.sparse import Matrix
 

@@ -25,8 +25,7 @@ from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.keeping import KeepState
 from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.runtime.costs import FixedCosts
-from securevfl.runtime.pace import Pausing, Slower
+from securevfl.runtime.costs import FixedCosts, Slower
 from securevfl.training import TrainingResult, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.fdml_jobs import FEW, run
@@ -193,14 +192,6 @@ def test_every_party_scores_the_same(breast_cancer: VerticalDataset) -> None:
     result = run(breast_cancer, privacy={"noise_multiplier": 1})
     first, second = (outcome.scores[0].auc for outcome in result.outcomes.values())
     assert first == pytest.approx(second, abs=1e-12)
-
-
-def test_a_pause_delays_its_party(breast_cancer: VerticalDataset) -> None:
-    slow = breast_cancer.parties[0].name
-    costs = FixedCosts({"local": 1e-3})
-    steady = run(breast_cancer, stopwatch=costs)
-    paused = run(breast_cancer, stopwatch=costs, paces={slow: Pausing(every=0.05, pause=0.5)})
-    assert paused.costs().total_s > steady.costs().total_s + 0.5
 
 
 def tampered(kind: type, change: Callable[[Any], Any]) -> Callable[[str, str, bytes], bytes]:

@@ -20,8 +20,7 @@ from securevfl.protocols.vertical.fdml_server import (
     PushedPredictions,
     as_it_travels,
 )
-from securevfl.runtime.costs import FixedCosts
-from securevfl.runtime.pace import Slower
+from securevfl.runtime.costs import FixedCosts, Slower
 from securevfl.training import plan_for, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.fdml_jobs import FEW, run

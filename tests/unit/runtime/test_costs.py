@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from securevfl.errors import ConfigError
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
@@ -14,7 +15,6 @@ from securevfl.protocols.exchanges.homomorphic import (
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
-from securevfl.runtime.ahead import WorkAhead
 from securevfl.runtime.costs import (
     COMMUNICATION,
     PHASES,
@@ -22,8 +22,11 @@ from securevfl.runtime.costs import (
     SETUP,
     Costs,
     FixedCosts,
+    Slower,
     Stopwatch,
+    WorkAhead,
     job_costs,
+    steady,
 )
 from securevfl.wire.codec import Message, encode
 
@@ -254,3 +257,31 @@ def test_every_source_of_work_ahead_has_its_turn() -> None:
     assert WorkAhead(costs).during(10.0) == 0.0
     assert (first.left, second.left) == (-3, -1)
     assert costs.hidden_s == 3.0
+
+
+def test_a_steady_party_takes_what_is_measured() -> None:
+    assert steady(3.0, 0.25) == 0.25
+
+
+def test_a_slow_party_takes_longer_all_the_time() -> None:
+    assert [Slower(4.0)(now, 0.25) for now in (0.0, 7.0)] == [1.0, 1.0]
+
+
+def test_turns_pass_from_one_party_to_the_next() -> None:
+    first, second = (Slower(4.0, period=1.0, turn=turn, turns=2) for turn in (0, 1))
+    moments = (0.0, 0.9, 1.0, 1.9, 2.0)
+    assert [first(now, 0.25) for now in moments] == [1.0, 1.0, 0.25, 0.25, 1.0]
+    assert [second(now, 0.25) for now in moments] == [0.25, 0.25, 1.0, 1.0, 0.25]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Slower(0.0),
+        lambda: Slower(2.0, period=-1.0),
+        lambda: Slower(2.0, turn=2, turns=2),
+    ],
+)
+def test_paces_that_cannot_be_are_refused(make: type) -> None:
+    with pytest.raises(ConfigError, match="pace"):
+        make()

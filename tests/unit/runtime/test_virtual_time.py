@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from securevfl.runtime.virtual_time import Stalled, VirtualTimeLoop
+from securevfl.runtime.simulation import Stalled, VirtualTimeLoop
 
 
 def run(program: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401
