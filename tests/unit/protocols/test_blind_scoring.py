@@ -134,6 +134,8 @@ def test_no_single_product_opens_with_the_masks_that_are_given(scored: Scored) -
     (products,) = [each.values for each in view.decrypted()]
     assert masks.shape == (2, 2)
     assert products.shape == (6, 4)
+    # Bits beyond the ring would tell sums of masks before they wrap.
+    assert int(masks.max()) >> ring.RING_BITS == 0
     columns = of_limbs(products)
     words = np.concatenate(
         [

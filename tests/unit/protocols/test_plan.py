@@ -60,6 +60,23 @@ def test_local_steps_in_force_are_the_algorithms(algorithm: str, steps: int) -> 
     assert plan_of(job={"algorithm": algorithm, "local_steps": 7}).local_steps == steps
 
 
+@pytest.mark.parametrize(
+    ("local_rule", "follows"),
+    [
+        ("curvature", {}),
+        ("frozen", {"frozen": True}),
+        ("gauss-newton", {"gauss_newton": True}),
+        ("exact", {"own_loss": True}),
+    ],
+)
+def test_the_rule_of_local_steps_is_the_jobs(local_rule: str, follows: dict[str, bool]) -> None:
+    network = {"model": "mlp"} if local_rule == "gauss-newton" else {}
+    rule = plan_of(job={"local_rule": local_rule, "learning_rate": 0.1, **network}).rule
+    usual = {"frozen": False, "gauss_newton": False, "own_loss": False}
+    assert {name: getattr(rule, name) for name in usual} == {**usual, **follows}
+    assert rule.curvature == (0.0 if rule.frozen else 0.25)
+
+
 def test_the_largest_batch_is_known_before_it_comes() -> None:
     plan = plan_of(rows=100, job={"batch_size": 30})
     assert max(len(plan.schedule.batch(index)) for index in range(20)) == plan.most_batch_rows
