@@ -34,6 +34,7 @@ from securevfl.protocols.blind.phase_pads import uniform_phases
 from securevfl.protocols.blind.rounds import Rounds
 from securevfl.protocols.blind.schedule import Round
 from securevfl.protocols.vertical.program import Trained, Training
+from securevfl.runtime.simulation import Tamper
 from securevfl.training import Environment, TrainingResult, train
 
 KINDS = ("pads", "masks", "phases", "slots")
@@ -168,13 +169,19 @@ class _ClearSlotEvaluator(SlotEvaluator):
         return (reply[0].tobytes(), reply[1].tobytes()), masks
 
 
-def run(job: Job, dataset: VerticalDataset, tapes: Mapping[str, Tape] | None = None) -> World:
+def run(
+    job: Job,
+    dataset: VerticalDataset,
+    tapes: Mapping[str, Tape] | None = None,
+    tamper: Tamper | None = None,
+) -> World:
     """A job with products in clear.
 
     Args:
         job: the settings.
         dataset: the data.
         tapes: by party, what it is to draw; all others draw afresh.
+        tamper: changes messages on their way.
     """
     drawings: dict[str, _Drawing] = {}
     links: dict[str, Links] = {}
@@ -183,7 +190,7 @@ def run(job: Job, dataset: VerticalDataset, tapes: Mapping[str, Tape] | None = N
         _in_clear(patch)
         _watch(patch, drawings, tapes or {})
         _keep(patch, links, rounds)
-        result = train(job, dataset, Environment(record_views=True))
+        result = train(job, dataset, Environment(record_views=True, tamper=tamper))
     return World(result, {name: each.tape for name, each in drawings.items()}, links, rounds)
 
 

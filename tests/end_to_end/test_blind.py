@@ -142,7 +142,7 @@ def test_it_starts_at_zero_and_takes_twenty_full_batches_where_nothing_is_said()
         ({"algorithm": "fedbcd-s"}, {}, "'blind' takes fedsgd and fedbcd-p"),
         ({"algorithm": "fdml"}, {}, "fdml"),
         ({"model": "mlp", "learning_rate": 0.1, "start": "random"}, {}, "linear models"),
-        ({"l1": 0.1, "local_steps": 2, "learning_rate": 0.1}, {}, "l1"),
+        ({"l1": 0.1, "local_steps": 2, "learning_rate": 0.1}, {}, "l1's threshold has no form"),
         ({"target_auc": 0.9}, {}, "before the last round: drop target_auc"),
         ({"eval_every": 5}, {}, "before the last round: drop eval_every"),
         ({"loss": "hinge", "local_rule": "frozen", "learning_rate": 0.1}, {}, "loss = 'hinge'"),
@@ -191,6 +191,7 @@ def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
     with pytest.raises(LabelLeakRefused, match="labels of 40 rows can be read from the 4"):
         run(dataset, batch_size=40, **steps)
     run(dataset, batch_size=60, **steps)
+    run(made(8, rows=48), batch_size="full", **steps)
     run(dataset, batch_size=40, allow_label_leak=True, **steps)
     # Rows that come again count once.
     steps["rounds"] = 2

@@ -5,6 +5,8 @@ notices, and shows how far the promise goes. Products are in clear here, as they
 holder "decrypts" is whatever its owner made of the words, digits of the holder's key among them.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import RangeExceeded
+from securevfl.errors import RangeExceeded, UnexpectedMessage
 from securevfl.job import Job
 from securevfl.protocols.blind import block
 from securevfl.protocols.blind.pads import (
@@ -26,10 +28,11 @@ from securevfl.protocols.blind.pads import (
     MaskedShares,
     MaskedSteps,
 )
-from securevfl.protocols.blind.rounds import SharedWeights
+from securevfl.protocols.blind.rounds import RevealedShare, SharedWeights
 from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
 from securevfl.protocols.blind.widths import REVEALED_BITS, Widths
 from securevfl.protocols.vertical.program import Training
+from securevfl.wire.codec import Message, decode, encode
 from tests.blind_pads import ClearOwner, run
 from tests.made_data import blocks_of, dataset_of, labels_of
 
@@ -194,6 +197,34 @@ def test_one_round_from_zero_tells_an_owner_with_a_matrix_of_its_own_every_label
     sums = np.rint(0.5 * ((1 << each) - 1) - np.ldexp(read[0], 8)).astype(np.int64)
     found = (sums[:, None] >> np.arange(each)) & 1
     np.testing.assert_array_equal(found.ravel(), labels)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (Corrections, lambda m: replace(m, points=m.points[:, 1:])),
+        (Corrections, lambda m: replace(m, points=m.points[1:])),
+        (Corrections, lambda m: replace(m, pulls=m.pulls[:, :1])),
+        (Corrections, lambda m: replace(m, pulls=m.pulls[1:])),
+        (EncryptedPads, lambda m: replace(m, groups=())),
+        (MaskedSteps, lambda m: replace(m, groups=m.groups * 2)),
+        (EncryptedPoints, lambda m: replace(m, groups=m.groups * 2)),
+        (MaskedShares, lambda m: replace(m, groups=())),
+        (RevealedShare, lambda m: RevealedShare(m.values[:1])),
+    ],
+)
+def test_messages_of_other_sizes_are_refused(
+    kind: type[Message], change: Callable[[Any], Message]
+) -> None:
+    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
+        del sender, receiver
+        message = decode(data)
+        return encode(change(message)) if isinstance(message, kind) else data
+
+    blocks = blocks_of(np.random.default_rng(5), 2, rows=ROWS, columns=COLUMNS)
+    dataset = dataset_of(blocks, labels_of(np.random.default_rng(5), blocks))
+    with pytest.raises(UnexpectedMessage, match=r"sent (an array of|\d products where \d are due)"):
+        run(job(rounds=2), dataset, tamper=tamper)
 
 
 @pytest.mark.parametrize("empty", [True, False])

@@ -12,6 +12,7 @@ from securevfl.arrays import FloatArray
 from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, HeldOutLeakRefused
+from securevfl.protocols.blind.pads import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import HeldOutMasks
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
@@ -95,9 +96,10 @@ def test_logistic_residuals_open_phases_on_the_way(parties: int, run_job: RunJob
 def test_every_word_of_a_round_is_used_once(blind: TrainingResult) -> None:
     words: list[int] = []
     for view in blind.views.values():
-        for kind in (PredictionShares, MaskedResiduals):
+        for kind in (PredictionShares, MaskedResiduals, Corrections):
             for entry in view.received(kind):
-                words += vars(entry.message)["values"].tolist()
+                arrays = [v for v in vars(entry.message).values() if isinstance(v, np.ndarray)]
+                words += np.concatenate(arrays, axis=None).tolist()
     assert len(set(words)) == len(words)
     assert max(words) >> ring.RING_BITS == 0
     # Uniform ones: their mean is in the middle, as that of so many would be.

@@ -70,9 +70,13 @@ class OtherBasis:
         patch.setattr(Curvature, "whitening", property(turned))
 
 
-def job_of(settings: dict[str, object] = BATCHES, ahead_rounds: int | None = None) -> Job:
+def job_of(
+    settings: dict[str, object] = BATCHES,
+    ahead_rounds: int | None = None,
+    scores: str | None = None,
+) -> Job:
     fixed = {"rounds": ROUNDS, "loss": "taylor-logistic", "eval_every": "never"}
-    exchange = {"scheme": "blind", "ahead_rounds": ahead_rounds}
+    exchange = {"scheme": "blind", "ahead_rounds": ahead_rounds, "scores": scores}
     return Job.of(job={**fixed, **settings}, exchange=exchange)
 
 
@@ -200,14 +204,17 @@ def test_three_parties_make_logistic_pads_ahead(
 
 
 def test_pads_that_a_peer_has_not_are_refused_and_kept(
-    dataset: VerticalDataset, places: PadPlaces
+    dataset: VerticalDataset, places: PadPlaces, tmp_path: Path
 ) -> None:
-    job = job_of()
+    """Before anything of held-out rows is counted as shown."""
+    job = job_of({**BATCHES, "eval_every": 0}, scores="rows")
     make_ahead(job, dataset, Environment(pads=places))
     first, second = (table.name for table in dataset.parties)
     places.of(second).discard()
+    guarded = Environment(pads=places, guard_directory=tmp_path / "guards")
     with pytest.raises(PeerViolation, match="holds pads made ahead and"):
-        train(job, dataset, Environment(pads=places))
+        train(job, dataset, guarded)
+    assert not list(tmp_path.rglob("held-out.json"))
     plan = plan_for(job, dataset)
     places.of(first).usable(plan.hash.hex(), plan.facts.names)
 

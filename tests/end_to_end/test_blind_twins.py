@@ -17,6 +17,7 @@ from securevfl.job import Job
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import Scales
 from securevfl.protocols.blind.widths import REVEALED_BITS
+from securevfl.runtime.views import Share
 from securevfl.wire.codec import encode
 from tests.blind_pads import World, run
 from tests.blind_twins import Twin, same, seen_by
@@ -120,6 +121,22 @@ def test_a_view_of_a_pad_used_twice_has_no_twin_that_uses_it_twice() -> None:
     twin.solve()
     pads = twin.tapes[LABEL].drawn["pads"]
     assert not np.array_equal(pads[0], pads[2])
+
+
+@pytest.mark.parametrize(("parties", "settings"), [(2, MINIBATCHES), (3, LOGISTIC)])
+def test_every_pad_is_gone_once_it_is_used(parties: int, settings: dict[str, Any]) -> None:
+    """And an owner's point of every round is in its view, beside its share of residuals."""
+    world = run(job(**settings), data(parties))
+    for name, rounds in world.rounds.items():
+        pads = rounds._pads
+        by_round = list(vars(pads.own).values())
+        for held in pads.held.values():
+            by_round += [held.residuals, held.predictions, held.path]
+        assert not any(by_round)
+        entries = world.result.views[name].entries
+        for what in ("point", "residuals"):
+            shares = [each for each in entries if isinstance(each, Share) and each.owner == name]
+            assert [s.step for s in shares if s.what == what] == list(range(ROUNDS))
 
 
 def test_the_last_word_follows_from_the_end_and_ones_own_share() -> None:

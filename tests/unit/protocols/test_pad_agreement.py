@@ -18,8 +18,8 @@ FIRST, SECOND = "01" * 16, "02" * 16
 NAMES = ("bank", "shop", "club")
 
 
-def agreed(*held: str | None, lies: bytes | None = None) -> dict[str, str]:
-    """What every party gets, from what each holds; or with what the bank says replaced."""
+def agreed(*held: str | None, lies: bytes | None = None, liar: str = "bank") -> dict[str, str]:
+    """What every party gets, from what each holds; or with what one of them says replaced."""
     names = NAMES[: len(held)]
 
     async def program(name: str, channel: Channel, costs: Costs) -> str:
@@ -27,7 +27,7 @@ def agreed(*held: str | None, lies: bytes | None = None) -> dict[str, str]:
         return await agree_on_pads(party, dict(zip(names, held, strict=True))[name])
 
     def tamper(sender: str, to: str, data: bytes) -> bytes:
-        return lies if lies is not None and sender == "bank" else data
+        return lies if lies is not None and sender == liar else data
 
     programs = {name: partial(program, name) for name in names}
     return simulate(programs, PRESETS["lan"], tamper=tamper).results
@@ -38,6 +38,13 @@ def test_new_pads_have_a_new_name_that_all_know() -> None:
     assert all(len(set(each.values())) == 1 for each in names)
     assert names[0] != names[1]
     assert len(bytes.fromhex(names[0]["bank"])) == 16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_new_name_follows_from_every_partys_word(name: str) -> None:
+    """Who hears another word of a party than that party said has another name."""
+    found = agreed(None, None, None, lies=encode(NamePads(made=False, name=bytes(16))), liar=name)
+    assert all(found[name] != found[other] for other in NAMES if other != name)
 
 
 def test_pads_made_ahead_keep_their_name() -> None:

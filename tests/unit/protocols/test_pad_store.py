@@ -12,6 +12,10 @@ import pytest
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import replace_file
+from securevfl.protocols.blind.rounds import SharedWeights
+from securevfl.protocols.blind.schedule import Scales
+from securevfl.protocols.blind.shares import Shares
+from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.session import pad_store
 from securevfl.protocols.session.pad_store import MAGIC, Pads, PadsHeader, PadStore
 
@@ -262,6 +266,20 @@ def test_a_damaged_or_shortened_file_is_refused_and_uses_nothing_up(kept: Place)
     kept.take()
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [(b'"first_round":0', b'"first_round":1'), (b'"rounds":3', b'"rounds":4')]
+)
+def test_a_header_that_somebody_changed_is_refused(kept: Place, one: bytes, other: bytes) -> None:
+    path = kept.store().path
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(one, other))
+    assert kept.store().header() != pads_of().header
+    with pytest.raises(DataError, match="another key"):
+        kept.take()
+    path.write_bytes(whole)
+    kept.take()
+
+
 def test_a_header_of_hostile_size_or_text_is_refused(kept: Place) -> None:
     path = kept.store().path
     text = pads_of().header.model_dump_json().encode()
@@ -324,6 +342,55 @@ def test_a_key_that_cannot_be_destroyed_gives_nothing_out(
         with pytest.raises(DataError, match="cannot be destroyed"):
             kept.take()
     kept.take()
+
+
+STATE = {"own": np.arange(6, dtype=np.uint64).reshape(2, 3), "into": np.eye(3)}
+
+
+def test_states_are_sealed_for_their_party_job_and_session(place: Place) -> None:
+    seal = place.store().state_seal(JOB)
+    seal.renew()
+    sealed = seal.seal(STATE)
+    assert not any(values.tobytes() in sealed["sealed"].tobytes() for values in STATE.values())
+    opened = seal.open(sealed)
+    assert all(np.array_equal(opened[name], values) for name, values in STATE.items())
+    (key,) = place.keys.rglob("*.state-key")
+    for party, job in (("shop", JOB), ("bank", JOB[:32] + OTHER_JOB[32:])):
+        other = place.keys / party / key.name
+        other.parent.mkdir(exist_ok=True)
+        other.write_bytes(key.read_bytes())
+        with pytest.raises(DataError, match="damaged, or another party's"):
+            place.store(party).state_seal(job).open(sealed)
+    before = key.read_bytes()
+    seal.renew()
+    assert key.read_bytes() != before
+    with pytest.raises(DataError, match="damaged, or another party's"):
+        seal.open(sealed)
+
+
+def test_the_key_of_states_is_wiped_and_gone(place: Place, tmp_path: Path) -> None:
+    seal = place.store().state_seal(JOB)
+    seal.renew()
+    (key,) = place.keys.rglob("*.state-key")
+    (tmp_path / "link").hardlink_to(key)
+    seal.destroy()
+    assert not any((tmp_path / "link").read_bytes())
+    assert not key.exists()
+    seal.destroy()
+    with pytest.raises(DataError, match="no key of its shares"):
+        seal.seal(STATE)
+
+
+def test_shares_are_kept_under_a_key_of_their_session(place: Place) -> None:
+    seal = place.store().state_seal(JOB)
+    own = SharedWeights(np.zeros(3), Widths(12, 20, 12, 34, 20), Scales(30, 20))
+    shares, whitening = Shares(3, ["shop"], seal), (np.eye(3), np.eye(3))
+    keys = []
+    for _ in range(2):
+        shares.begin(own, whitening)
+        keys.append(next(place.keys.rglob("*.state-key")).read_bytes())
+        assert shares.arrays().keys() == {"sealed"}
+    assert keys[0] != keys[1]
 
 
 def test_discarded_pads_are_gone_with_their_key(kept: Place, tmp_path: Path) -> None:

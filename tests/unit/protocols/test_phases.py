@@ -135,7 +135,9 @@ def test_pads_are_handed_out_once() -> None:
     rho, tables = uniform_phases(6), ring.uniform(6, 4)
     pads = PhasePads(rho[:4], tables[:4])
     assert pads.take(3).phases.tolist() == rho[:3].tolist()
-    more = PhasePads.of_arrays(pads.arrays()).followed_by(PhasePads(rho[4:], tables[4:]))
+    one, other = PhasePads.of_arrays(pads.arrays()), PhasePads(rho[4:], tables[4:])
+    more = one.followed_by(other)
+    assert len(one) == len(other) == 0
     assert len(more) == 3
     found = more.take(3)
     assert np.array_equal(found.tables, tables[3:])
