@@ -25,7 +25,7 @@ from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course
-from securevfl.protocols.session.gathering import Predictions
+from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.training import Environment, train
 from securevfl.wire.codec import Message, decode, encode
@@ -141,6 +141,17 @@ def test_an_array_of_another_shape_or_step_is_refused(
 ) -> None:
     with pytest.raises(UnexpectedMessage, match=told):
         run(exchange, tampering(kind, change))
+
+
+@pytest.mark.parametrize("rows", [slice(1, None), slice(1)])
+def test_a_masked_array_of_another_shape_is_refused(rows: slice) -> None:
+    """One row would be added to all, and a sum of other rows is no number."""
+
+    def cut(message: Message) -> Message:
+        return replace(message, values=vars(message)["values"][rows])  # type: ignore[call-arg]
+
+    with pytest.raises(UnexpectedMessage, match=r"party\d.* array of"):
+        run({"scheme": "masked"}, tampering(MaskedPredictions, cut), parties=3)
 
 
 def test_a_lost_message_stalls_the_job_and_says_who_waits() -> None:

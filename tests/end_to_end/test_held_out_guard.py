@@ -1,19 +1,23 @@
 """A job whose scorings would tell held-out rows is refused by the party whose rows they are."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from securevfl import files
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused
 from securevfl.job import Job
+from securevfl.protocols.session.held_out_guard import HeldOutRecord
 from securevfl.protocols.session.scoring import FeatureScoring
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys
+from tests.scoring_jobs import features_of, scored, trained
 
 # Eight of the fifteen columns' rank; and one that hides what training rows predict.
 HALF: dict[str, Any] = {"eval_every": 1, "rounds": 8}
@@ -125,6 +129,70 @@ def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:
     assert record(tmp_path, "party2").keys().isdisjoint(record(tmp_path, "party3"))
     with pytest.raises(HeldOutLeakRefused):
         run(tmp_path, three, **MASKED)
+
+
+def test_rows_are_known_by_their_columns_as_the_file_has_them(tmp_path: Path) -> None:
+    """Other training rows scale the same held-out rows in another way."""
+    three = load("breast_cancer", parties=3)
+    fewer = replace(
+        three,
+        parties=tuple(replace(each, train=each.train[50:]) for each in three.parties),
+        train_labels=three.train_labels[50:],
+        row_digests=three.row_digests[50:],
+    )
+    run(tmp_path, three, **MASKED)
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, fewer, **MASKED)
+
+
+def test_dbcd_counts_its_scorings_as_well(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"algorithm": "dbcd", "l1": 0.01, "eval_every": 0}
+    job = Job.of(job={"rounds": 2, **settings}, exchange={"scheme": "masked"})
+    three, environment = load("breast_cancer", parties=3), Environment(guard_directory=tmp_path)
+    train(job, three, environment)
+    with pytest.raises(HeldOutLeakRefused):
+        train(job, three, environment)
+
+
+def test_what_another_job_has_written_down_since_the_first_check_counts(tmp_path: Path) -> None:
+    three = load("breast_cancer", parties=3)
+    run(tmp_path / "other", three, **MASKED)
+
+    checked = set()
+
+    def written_meanwhile(sender: str, _to: str, data: bytes) -> bytes:
+        checked.add(sender)
+        if {"party2", "party3"} <= checked and not (tmp_path / "own").exists():
+            shutil.copytree(tmp_path / "other", tmp_path / "own")
+        return data
+
+    job = Job.of(job={"rounds": 2, "learning_rate": 0.1}, exchange=MASKED["exchange"])
+    guarded = Environment(guard_directory=tmp_path / "own", tamper=written_meanwhile)
+    with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs"):
+        train(job, three, guarded)
+
+
+def test_it_is_written_down_while_nobody_else_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+    save = HeldOutRecord.save
+
+    def watched(record: HeldOutRecord, shown: dict[str, int]) -> None:
+        monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.01)
+        try:
+            with files.only_one(record.path, "record"):
+                held.append(False)
+        except DataError:
+            held.append(True)
+        save(record, shown)
+
+    monkeypatch.setattr(HeldOutRecord, "save", watched)
+    run(tmp_path)
+    result, dataset = trained(3, guard=tmp_path, exchange={"scheme": "masked"})
+    fresh = {name: values + 1.0 for name, values in features_of(dataset).items()}
+    scored(result, dataset, features=fresh, guard_directory=tmp_path)
+    assert held == [True] * 5
 
 
 def test_where_scoring_shows_no_row_nothing_is_counted(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from securevfl.data.tables import VerticalDataset
@@ -134,3 +135,14 @@ def test_settings_that_do_not_fit_are_named(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         train(Job.of(job=FEW, exchange=exchange, privacy=privacy), breast_cancer)
+
+
+def test_a_feature_partys_gradient_steps_are_private_and_the_label_partys_are_exact(
+    breast_cancer: VerticalDataset,
+) -> None:
+    """A clip of next to nothing leaves a feature party where it starts."""
+    privacy = {"noise_multiplier": 1, "gradient_clip": 1e-12, "gradient_noise_multiplier": 1}
+    result = noisy(breast_cancer, privacy, start="zero")
+    moved = {name: np.abs(each.model.weights).max() for name, each in result.outcomes.items()}
+    assert moved["party1"] > 1e-3
+    assert 0 < moved["party2"] < 1e-9

@@ -1,5 +1,6 @@
 """New rows are scored as training scored held-out ones, and nobody learns more than is said."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.crypto.masks import MaskKey, PairwiseMasks
+from securevfl.data.tables import fingerprint
 from securevfl.errors import (
     BudgetExhausted,
     ConfigError,
@@ -14,7 +17,9 @@ from securevfl.errors import (
     HeldOutLeakRefused,
     PeerViolation,
 )
+from securevfl.models.storage import SavedModel
 from securevfl.protocols.predicting.agreement import ScoringHello
+from securevfl.protocols.predicting.guarding import require_scoring_guard
 from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.scoring import JointModel
 from securevfl.scoring.outputs import metrics
@@ -208,6 +213,45 @@ def test_the_same_model_may_score_the_same_rows_again_and_another_one_is_counted
         scored(result, dataset, features=fresh, guard_directory=tmp_path)
     overruled = other.job.with_settings(allow_feature_leak=True)
     scored(other, dataset, job=overruled, guard_directory=tmp_path)
+
+
+@pytest.mark.parametrize(("rows", "rank", "allowed"), [(40, 3, 2), (40, 1, 1), (2, 1, 2)])
+def test_rows_may_be_shown_by_fewer_models_than_their_columns_have_rank(
+    tmp_path: Path, generator: np.random.Generator, rows: int, rank: int, allowed: int
+) -> None:
+    """So few rows that they cannot have that rank count as if they had it."""
+    result, _ = trained(2)
+    part = parts_of(result)["party1"]
+    factors = generator.standard_normal((rows, rank)), generator.standard_normal((rank, 3))
+    features = factors[0] @ factors[1]
+    for shown in range(allowed + 1):
+        model = replace(part, weights=part.weights + shown)
+
+        def check(model: SavedModel = model) -> Callable[[], None]:
+            return require_scoring_guard(
+                tmp_path, model, features, features, rounds_show=True, allowed=False
+            )
+
+        if shown == allowed:
+            with pytest.raises(HeldOutLeakRefused, match=f"at most {allowed} expected"):
+                check()
+            continue
+        check()()
+
+
+def test_masks_are_of_these_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed: list[bytes] = []
+    agree = MaskKey.agree
+
+    def noted(key: MaskKey, own: str, others: dict[str, bytes], context: bytes) -> PairwiseMasks:
+        agreed.append(context)
+        return agree(key, own, others, context)
+
+    result, dataset = trained(3, exchange={"scheme": "masked"})
+    monkeypatch.setattr(MaskKey, "agree", noted)
+    scored(result, dataset)
+    ids = tuple(map(str, range(len(dataset.test_labels))))
+    assert agreed == [bytes.fromhex(fingerprint(ids))] * 3
 
 
 def test_a_refused_scoring_is_not_written_down(tmp_path: Path) -> None:

@@ -143,6 +143,58 @@ def test_the_state_of_another_job_or_party_is_refused(tmp_path: Path) -> None:
         train(job, dataset, Environment(resume={first: states[second], second: states[first]}))
 
 
+def first_states(job: Job, dataset: VerticalDataset) -> dict[str, SessionState]:
+    """What all keep after the first round."""
+    kept: dict[str, SessionState] = {}
+
+    def keep(state: SessionState) -> None:
+        kept.setdefault(state.party, state)
+
+    train(job, dataset, Environment(keep_state=keep))
+    return kept
+
+
+def test_a_party_that_fits_another_ones_state_does_not_take_it() -> None:
+    generator = np.random.default_rng(1)
+    blocks = blocks_of(generator, 3)
+    dataset, job = dataset_of(blocks, labels_of(generator, blocks)), job_of({"scheme": "plain"})
+    kept = first_states(job, dataset)
+    swapped = {"party0": kept["party0"], "party1": kept["party2"], "party2": kept["party1"]}
+    with pytest.raises(ConfigError, match=r"state of party 'party[12]'"):
+        train(job, dataset, Environment(resume=swapped))
+
+
+def test_a_session_does_not_go_on_with_other_data() -> None:
+    generator = np.random.default_rng(1)
+    blocks = blocks_of(generator, 2)
+    labels, job = labels_of(generator, blocks), job_of({"scheme": "plain"})
+    kept = first_states(job, dataset_of(blocks, labels))
+    changed = dataset_of([blocks[0], blocks[1] + 0.5], labels)
+    with pytest.raises(DataError, match="'party1': its data are not those of the session"):
+        train(job, changed, Environment(resume=kept))
+
+
+def test_a_job_that_cannot_go_on_writes_no_state(tmp_path: Path) -> None:
+    every = {"checkpoint_every": 1}
+    plain = job_of({"scheme": "plain"})
+    for scheme, job in (
+        ("plain", Job.of(**{**dict(plain), "output": every})),
+        (
+            "dp",
+            Job.of(
+                job=plain.job,
+                exchange={"scheme": "dp"},
+                output=every,
+                privacy={"noise_multiplier": 1.0},
+            ),
+        ),
+    ):
+        train(job, load("breast_cancer"), Environment(checkpoints=tmp_path / scheme))
+    assert len(list((tmp_path / "plain").glob("*.state*"))) == 4
+    assert len(list((tmp_path / "dp").glob("*.safetensors"))) == 2
+    assert not list((tmp_path / "dp").glob("*.state*"))
+
+
 def test_parties_that_go_on_from_different_rounds_notice(tmp_path: Path) -> None:
     dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "plain"})
     _, states = unbroken(job, dataset, tmp_path)

@@ -9,8 +9,11 @@ from securevfl.auditing.seats import local_part
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
+from securevfl.privacy.streams import NoiseStream
 from securevfl.protocols.plan import ROW_OFFSETS
-from securevfl.training import Environment, train
+from securevfl.protocols.vertical import local_part as local_part_module
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.training import Environment, plan_for, train
 from tests.end_to_end.conftest import SmallKeys
 
 STEPS: dict[str, Any] = {
@@ -76,6 +79,24 @@ def test_offsets_stay_for_the_whole_job_and_are_no_part_of_a_model(
     outcome = result.outcomes[label]
     assert outcome.model.weights.shape == part.model.weights.shape
     np.testing.assert_allclose(outcome.held_out, part.model.predict(part.held_out), atol=1e-9)
+
+
+def test_offsets_are_drawn_by_the_generator_that_nobody_foretells(
+    breast_cancer: VerticalDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[bytes] = []
+
+    def noted(key: bytes) -> NoiseStream:
+        keys.append(key)
+        return NoiseStream(key)
+
+    monkeypatch.setattr(local_part_module, "NoiseStream", noted)
+    plan = plan_for(Job.of(job=STEPS), breast_cancer)
+    part = LocalPart(plan, breast_cancer.parties[0], np.random.default_rng(7))
+    (key,) = keys
+    shape = (len(breast_cancer.train_labels), 1)
+    expected = ROW_OFFSETS * NoiseStream(key).gaussian(shape)
+    np.testing.assert_array_equal(part.row_offsets, expected)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,8 @@ def test_a_better_score_is_not_given_up_for_a_loss_while_that_is_below_the_basel
 def test_snapshots_are_few_early_and_at_scorings(every: int) -> None:
     rounds = sorted(snapshot_rounds(range(max(every, 1), 1001, max(every, 1)), numbers=100))
     unit = max(every, 1)
-    assert len(rounds) <= MOST_SNAPSHOTS
+    # log2 of them and one are the bits of labels that SECURITY promises at most.
+    assert len(rounds) <= MOST_SNAPSHOTS == 20
     assert all(each > 0 and each % unit == 0 for each in rounds)
     assert rounds[0] == unit
     assert rounds[1] <= 3 * unit

@@ -1,6 +1,19 @@
-import numpy as np
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pytest
+
+from securevfl.errors import LabelLeakRefused
+from securevfl.models.local_model import Network
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import COMMITMENT_BYTES
 from securevfl.protocols.session.label_guard import LeakageCount, batch_digest
+from securevfl.protocols.session.person_record import PersonRecord
+from securevfl.protocols.vertical.guarding import commitments, require_guard
+from tests.plans import agreement_of, plan_of
 
 
 def rows(*numbers: int) -> np.ndarray:
@@ -55,3 +68,93 @@ def test_every_visit_of_a_batch_counts_for_a_network() -> None:
         leakage.add("shop", rows(0, 1))
         leakage.add("bank", rows(0, 1))
     assert leakage.ratio == (3 * 10 + 5) / 1600
+
+
+def counted(
+    directory: Path,
+    plan: Plan,
+    peers: dict[str, bytes],
+    *,
+    columns: int = 1,
+    labels: bool = True,
+    party: str = "bank",
+    resumes: bool = False,
+) -> PersonRecord:
+    """The record after a job whose peers have committed to so many columns each."""
+    member: Any = SimpleNamespace(name=party, others=tuple(peers))
+    agreement = replace(agreement_of(1), columns=dict.fromkeys(peers, columns), commitments=peers)
+    truth = np.arange(plan.facts.rows) % 2 if labels else None
+    require_guard(member, plan, agreement, truth, directory, resumes=resumes)
+    name = "labels.safetensors" if labels else f"{party}/predictions.safetensors"
+    return PersonRecord.load(directory / name)
+
+
+def guarded(rows: int = 4000, **job: Any) -> Plan:  # noqa: ANN401
+    parties, networks = job.pop("parties", 2), job.pop("networks", {})
+    plan = plan_of(parties=parties, rows=rows, job={"rounds": 2, **job}, exchange={"scheme": "bfv"})
+    return replace(plan, networks=networks)
+
+
+COMMITTED = b"1234567890123456"
+
+
+def test_every_visit_counts_where_nobody_has_committed_to_columns(tmp_path: Path) -> None:
+    once = counted(tmp_path / "known", guarded(), {"shop": COMMITTED})
+    twice = counted(tmp_path / "unknown", guarded(), {"shop": b""})
+    assert once.model["shop"].max() == 1 / 4000
+    assert twice.model["shop"].max() == 2 / 4000
+
+
+def test_the_gradients_of_a_network_are_none_of_one_model(tmp_path: Path) -> None:
+    plan = guarded(networks={"shop": Network("mlp", (2,), "tanh")})
+    record = counted(tmp_path, plan, {"shop": b"", "lab": COMMITTED})
+    assert not record.model["shop"].any()
+    assert record.others["shop"].max() == 2 / 4000
+    assert record.model["lab"].any()
+
+
+def test_the_same_job_started_afresh_counts_again_and_one_that_goes_on_does_not(
+    tmp_path: Path,
+) -> None:
+    first = counted(tmp_path, guarded(), {"shop": b""})
+    resumed = counted(tmp_path, guarded(), {"shop": b""}, resumes=True)
+    np.testing.assert_array_equal(resumed.model["shop"], first.model["shop"])
+    afresh = counted(tmp_path, guarded(), {"shop": b""})
+    np.testing.assert_array_equal(afresh.model["shop"], 2 * first.model["shop"])
+
+
+def test_company_is_counted_for_the_columns_of_all_peers_together(tmp_path: Path) -> None:
+    """1,000 rows that stay away are enough for one column at a variance of ¼, not for two."""
+    peers = {"shop": b"", "lab": b""}
+    for peer in peers:
+        counted(tmp_path / peer, guarded(rounds=1), {peer: b""})
+        counted(tmp_path / peer, guarded(3000, rounds=1), {peer: b""})
+    counted(tmp_path, guarded(rounds=1), peers)
+    with pytest.raises(LabelLeakRefused, match=r"1000 rows .* fewer than 1600"):
+        counted(tmp_path, guarded(3000, rounds=1), peers)
+
+
+def test_feature_parties_that_decrypt_have_records_of_their_own(tmp_path: Path) -> None:
+    for party in ("shop", "lab"):
+        record = counted(tmp_path, guarded(), {"bank": COMMITTED}, labels=False, party=party)
+        assert record.model["bank"].max() == 1 / 4000
+    assert len(list(tmp_path.rglob("predictions.safetensors"))) == 2
+
+
+def test_a_commitment_is_to_the_columns_of_these_people_in_any_order(
+    tmp_path: Path, generator: np.random.Generator
+) -> None:
+    plan, inputs = guarded(200), generator.standard_normal((200, 3))
+    order = generator.permutation(200)
+
+    def committed(people: np.ndarray, columns: np.ndarray) -> bytes:
+        facts = replace(plan.facts, row_digests=people)
+        return commitments(replace(plan, facts=facts), "shop", columns, tmp_path)
+
+    people = plan.facts.row_digests
+    first = committed(people, inputs)
+    assert len(first) == COMMITMENT_BYTES
+    assert committed(people[order], inputs[order]) == first
+    assert committed(people, inputs[order]) != first
+    # Not by their order alone: other people with the same columns are others.
+    assert committed(people + np.uint64(1), inputs) != first
