@@ -7,9 +7,9 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.auditing.views import courses_of
+from securevfl.data.labels import TargetScaling
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.data.targets import TargetScaling
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule

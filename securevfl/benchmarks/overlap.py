@@ -18,9 +18,8 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.transfer import OverlapSettings
 from securevfl.benchmarks.tuning import Tuned, chosen, step_settings
-from securevfl.data.overlap import overlapping
 from securevfl.data.scaling import Scaling
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, overlapping
 from securevfl.job import Job
 from securevfl.models.scores import auc
 from securevfl.reports.transfer import OverlapRow

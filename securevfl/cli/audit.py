@@ -108,7 +108,7 @@ def audit(
         described = described.with_settings(seed=seed)
     from securevfl.auditing.matrix import AuditSettings
     from securevfl.auditing.matrix import audit as run_audit
-    from securevfl.data.dense_tables import as_arrays
+    from securevfl.data.tables import as_arrays
     from securevfl.reports.page import audit_page, write_page
     from securevfl.reports.results import results, write_results
 

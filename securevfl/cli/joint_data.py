@@ -43,6 +43,6 @@ class JointData:
             ]
         if self.dataset is not None or self.parties:
             raise ConfigError("--dataset and --parties: the job file says what data and parties")
-        from securevfl.data.dense_tables import as_arrays
+        from securevfl.data.tables import as_arrays
 
         return [as_arrays(options.job_dataset(read_job(self.job), self.job, self.data_dir))]

@@ -124,7 +124,7 @@ class JobData(Data, SaidByJob):
     def load(self, parties: int | None = None) -> "VerticalDataset":
         if self.base is None or self.job is None:
             return super().load(parties)
-        from securevfl.data.dense_tables import as_arrays
+        from securevfl.data.tables import as_arrays
 
         data = as_arrays(job_dataset(self.base, self.job, self.data_dir))
         if data.classes == 0:

@@ -3,10 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.notes import Note
 from securevfl.data.own_files import FileSource, PartyRows
 from securevfl.data.preprocess import fit_recipe
-from securevfl.data.tables import PartyTable
+from securevfl.data.tables import Note, PartyTable
 from securevfl.errors import DataError
 from securevfl.recipe import read_as_numbers
 

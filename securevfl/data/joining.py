@@ -13,11 +13,11 @@ from securevfl.arrays import Labels
 from securevfl.data.aligned import AlignedIds
 from securevfl.data.feature_table import make_table
 from securevfl.data.id_matching import why_few
-from securevfl.data.label_encoding import encode_labels, label_values
-from securevfl.data.notes import Note
+from securevfl.data.labels import encode_labels, label_values
 from securevfl.data.own_files import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.suspicious import suspicious
 from securevfl.data.tables import (
+    Note,
     OwnRows,
     PartyTable,
     VerticalDataset,

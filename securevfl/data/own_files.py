@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 from securevfl.data.bad_columns import BadColumn, bad_columns, require_none
 from securevfl.data.csv_files import as_point, read_csv
 from securevfl.data.csv_format import CsvFormat, GivenFormat, find_format
-from securevfl.data.dense_tables import as_array
 from securevfl.data.id_matching import IdFormat, as_ids
-from securevfl.data.label_encoding import class_names
-from securevfl.data.notes import Note
+from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
+from securevfl.data.tables import Note, as_array
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Preprocessing
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.bad_columns import kind_of
-from securevfl.data.notes import Kind, Note
+from securevfl.data.tables import Kind, Note
 from securevfl.errors import DataError
 from securevfl.recipe import (
     MISSING_LEVEL,

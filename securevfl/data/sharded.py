@@ -16,12 +16,11 @@ from securevfl.arrays import IntArray, Labels
 from securevfl.data.feature_table import make_table
 from securevfl.data.id_matching import why_few
 from securevfl.data.joining import OwnData, check_sources, falls_into_test, load_files
-from securevfl.data.label_encoding import encode_labels, label_values
-from securevfl.data.notes import Note
+from securevfl.data.labels import encode_labels, label_values
 from securevfl.data.own_files import FOUND_OUT, FileSource, PartyRows, read_party, require_usable
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.suspicious import suspicious
-from securevfl.data.tables import PartyTable, VerticalDataset, check, row_digests
+from securevfl.data.tables import Note, PartyTable, VerticalDataset, check, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.sparse import Matrix
 

@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import Labels
-from securevfl.data.notes import Kind, Note
 from securevfl.data.scaling import Scaling
-from securevfl.data.tables import PartyTable
+from securevfl.data.tables import Kind, Note, PartyTable
 
 COPY = 0.999
 FEWEST = 20

@@ -11,7 +11,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.data.csv_files import as_point, read_csv
 from securevfl.data.csv_format import CsvFormat, find_format
-from securevfl.data.label_encoding import label_values
+from securevfl.data.labels import label_values
 from securevfl.data.own_files import FOUND_OUT
 from securevfl.data.sparse_batches import LARGE, SparseBatch, first_rounded, in_order
 from securevfl.errors import ConfigError, DataError

@@ -3,19 +3,48 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic
+from typing import Generic, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
-from securevfl.data.notes import Note
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
 from securevfl.shown import Shown
-from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows
+from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, require_dense
 from securevfl.sparse_tables import check_cells, unusable_cells
+
+MOST_CELLS = 1 << 27
+"""Of a sparse table as an array, which then takes 1 GiB."""
+Kind = Literal["file", "ids", "preprocess", "unused", "constant", "duplicate", "id", "label"]
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing that was noticed in a party's own data before training.
+
+    Attributes:
+        kind: what it is about.
+        party: whose data.
+        column: which column, if one.
+        text: in words, party and column not repeated.
+        warning: whether the result may be worth nothing because of it, so that it is told even
+            where little is.
+    """
+
+    kind: Kind
+    party: str
+    column: str | None
+    text: str
+    warning: bool = False
+
+    @property
+    def line(self) -> str:
+        """One line."""
+        where = "" if self.column is None else f"column {self.column!r} "
+        return f"party {self.party!r}: {where}{self.text}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -170,15 +199,8 @@ def some_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDataset[
     Raises:
         ConfigError: more rows than there are, or fewer than two.
     """
-    labels = dataset.train_labels
-    kept = _spread(labels, rows)
-    return replace(
-        dataset,
-        name=f"{dataset.name}, {rows} rows",
-        parties=tuple(replace(party, train=party.train[kept]) for party in dataset.parties),
-        train_labels=labels[kept],
-        row_digests=dataset.row_digests[kept],
-    )
+    name = f"{dataset.name}, {rows} rows"
+    return replace(_keep(dataset, _spread(dataset.train_labels, rows)), name=name)
 
 
 def some_test_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDataset[SameRows]:
@@ -189,18 +211,67 @@ def some_test_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDat
     """
     labels = dataset.test_labels
     kept = _spread(labels, min(rows, len(labels)))
-    return replace(
-        dataset,
-        parties=tuple(
-            replace(
-                party,
-                test=party.test[kept],
-                raw_test=None if party.raw_test is None else party.raw_test[kept],
-            )
-            for party in dataset.parties
-        ),
-        test_labels=labels[kept],
+    parties = tuple(
+        replace(
+            party,
+            test=party.test[kept],
+            raw_test=None if party.raw_test is None else party.raw_test[kept],
+        )
+        for party in dataset.parties
     )
+    return replace(dataset, parties=parties, test_labels=labels[kept])
+
+
+def without_rows(
+    dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]
+) -> VerticalDataset[SameRows]:
+    """All training rows but those with the given numbers, shape (n,); the others keep their order.
+
+    Raises:
+        ConfigError: rows that are not there or are given twice, or fewer than two left.
+    """
+    kept = np.setdiff1d(np.arange(len(dataset.train_labels)), rows)
+    if len(kept) != len(dataset.train_labels) - len(rows) or len(kept) < 2:  # noqa: PLR2004
+        raise ConfigError(f"without {len(rows)} rows of {len(dataset.train_labels)}")
+    return replace(_keep(dataset, kept), name=f"{dataset.name} without {len(rows)} rows")
+
+
+def overlapping(
+    dataset: VerticalDataset[SameRows], overlap: float, seed: int
+) -> VerticalDataset[SameRows]:
+    """Leave some training rows to all parties, and the others to the label party alone.
+
+    Rows are drawn by who they are and by the seed, so that every party finds the same by itself.
+
+    Args:
+        dataset: Of rows that all hold.
+        overlap: How many stay with all: a number of at least 2, or a part of them up to 1.0.
+        seed: Of the draw.
+
+    Raises:
+        ConfigError: More rows than there are, or fewer than two, or sparse ones.
+    """
+    rows = len(dataset.train_labels)
+    kept = overlap if isinstance(overlap, int) else round(overlap * rows)
+    if not 2 <= kept <= rows:  # noqa: PLR2004
+        raise ConfigError(f"overlap = {overlap}: {kept} rows, expected 2 to {rows}")
+    if kept == rows:
+        return dataset
+    draws = (
+        hashlib.sha256(f"overlap|{seed}|{digest}".encode()).digest()
+        for digest in dataset.row_digests.tolist()
+    )
+    order = sorted(range(rows), key=list(draws).__getitem__)
+    both, alone = np.sort(order[:kept]), np.sort(order[kept:])
+    table = next(each for each in dataset.parties if each.name == dataset.label_party)
+    features = require_dense(table.train, f"party {table.name!r}: algorithm 'ftl'")
+    own = OwnRows(features[alone], dataset.train_labels[alone])
+    if dataset.own_rows is not None:
+        own = OwnRows(
+            np.concatenate([own.features, dataset.own_rows.features]),
+            np.concatenate([own.labels, dataset.own_rows.labels]),
+        )
+    return replace(_keep(dataset, both), own_rows=own)
 
 
 def _spread(labels: Labels, rows: int) -> NDArray[np.int64]:
@@ -210,28 +281,50 @@ def _spread(labels: Labels, rows: int) -> NDArray[np.int64]:
     return np.sort(by_label[np.linspace(0, len(labels) - 1, rows).astype(np.int64)])
 
 
-def without_rows(
-    dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]
-) -> VerticalDataset[SameRows]:
-    """All training rows but some; the others keep their order.
-
-    Args:
-        dataset: the data.
-        rows: the numbers of those to leave out, shape (n,), each once.
-
-    Raises:
-        ConfigError: rows that are not there, or fewer than two left.
-    """
-    kept = np.setdiff1d(np.arange(len(dataset.train_labels)), rows)
-    if len(kept) != len(dataset.train_labels) - len(rows) or len(kept) < 2:  # noqa: PLR2004
-        raise ConfigError(f"without {len(rows)} rows of {len(dataset.train_labels)}")
+def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> VerticalDataset[SameRows]:
     return replace(
         dataset,
-        name=f"{dataset.name} without {len(rows)} rows",
-        parties=tuple(replace(party, train=party.train[kept]) for party in dataset.parties),
-        train_labels=dataset.train_labels[kept],
-        row_digests=dataset.row_digests[kept],
+        parties=tuple(replace(party, train=party.train[rows]) for party in dataset.parties),
+        train_labels=dataset.train_labels[rows],
+        row_digests=dataset.row_digests[rows],
     )
+
+
+def as_array(rows: Matrix, whose: str) -> FloatArray:
+    """Rows as an array of shape (rows, P).
+
+    Args:
+        rows: sparse or not.
+        whose: for messages.
+
+    Raises:
+        ConfigError: it would take more than 1 GiB.
+    """
+    if not isinstance(rows, SparseRows):
+        return rows
+    if (cells := len(rows) * rows.columns) > MOST_CELLS:
+        raise ConfigError(
+            f"{whose}: {len(rows)} rows of {rows.columns} sparse columns would take "
+            f"{cells * 8 / 1e9:.3g} GB as an array, which this needs; convert fewer rows"
+        )
+    return rows.toarray()
+
+
+def as_arrays(dataset: VerticalDataset[Matrix]) -> VerticalDataset:
+    """The same rows as arrays.
+
+    Raises:
+        ConfigError: a party's would take more than 1 GiB.
+    """
+    parties = tuple(
+        replace(
+            party,
+            train=as_array(party.train, f"party {party.name!r}"),
+            test=as_array(party.test, f"party {party.name!r}, held-out rows"),
+        )
+        for party in dataset.parties
+    )
+    return cast("VerticalDataset", replace(dataset, parties=parties))
 
 
 def check(dataset: VerticalDataset[Matrix]) -> None:

@@ -15,8 +15,7 @@ from securevfl.auditing.matrix import AuditSettings
 from securevfl.auditing.matrix import audit as run_audit
 from securevfl.auditing.policy import ATTACKS, Violation, violations
 from securevfl.cli.job_files import job_data
-from securevfl.data.dense_tables import as_arrays
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_arrays
 from securevfl.errors import ConfigError
 from securevfl.interactive.progress import line_of_progress
 from securevfl.job import Job, check_job, read_job

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from securevfl.data import dense_tables
+from securevfl.data import tables
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 
@@ -69,7 +69,7 @@ def test_rows_that_are_too_many_as_arrays_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(dense_tables, "MOST_CELLS", 100)
+    monkeypatch.setattr(tables, "MOST_CELLS", 100)
     out = ("--out", "scored.csv") if command == "predict" else ("--quick",)
     assert run(command, "shards.toml", *out) == 2
     assert "sparse columns would take" in capsys.readouterr().err

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from securevfl.data.overlap import overlapping
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, overlapping
 from securevfl.errors import ConfigError
 from securevfl.job import FtlSettings, Job
 from securevfl.models.dense import BOUNDED

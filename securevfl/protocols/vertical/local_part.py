@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from securevfl.arrays import FloatArray
+from securevfl.data.labels import TargetScaling
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
-from securevfl.data.targets import TargetScaling
 from securevfl.models.dense import dense_start
 from securevfl.models.head import HeadedModel, head_start
 from securevfl.models.header import ModelHeader

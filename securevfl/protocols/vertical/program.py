@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.crypto.scheme import KeyOwner
-from securevfl.data.targets import TargetScaling
+from securevfl.data.labels import TargetScaling
 from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import save_model
 from securevfl.protocols.plan import Plan

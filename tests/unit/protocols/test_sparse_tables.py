@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.data.overlap import overlapping
-from securevfl.data.tables import PartyTable
+from securevfl.data.tables import PartyTable, overlapping
 from securevfl.errors import ConfigError
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.protocols.vertical import batches, sparse_tables

@@ -1,11 +1,13 @@
-"""Labels as they stand in files, made class numbers or real targets."""
+"""Labels as they stand in files, made class numbers or real targets, and the scale of targets."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import Labels
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import DataError
 
 MOST_CLASSES, FEWEST_A_CLASS = 20, 5
@@ -81,3 +83,39 @@ def _require_classes(where: str, values: NDArray[np.float64], rows: int) -> None
             f"{', fractions among them' if fractions else ''}: for regression say "
             "loss = 'squared' under [job]; classes need names that are no numbers"
         )
+
+
+@dataclass(frozen=True)
+class TargetScaling:
+    """The label party's scale of real targets, which are `mean` + `scale`·y.
+
+    Both numbers are its own: no other party learns them, and its model file keeps them, so that
+    predictions come out in the targets' units. Inside a job y has mean 0 and mean square 1, so that
+    bounds on predictions, noise and a random start mean the same whatever is predicted.
+
+    Attributes:
+        mean: of the training targets; 0 for a model without intercept.
+        scale: their population deviation from it, positive.
+    """
+
+    mean: float
+    scale: float
+
+    @classmethod
+    def fit(cls, train: FloatArray, *, centered: bool) -> Self:
+        """Learn both from training targets, shape (N,), which are not all the same.
+
+        Raises:
+            DataError: values too large for a finite deviation.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float(train.mean()) if centered else 0.0
+            scale = float(np.sqrt(np.mean((train - mean) ** 2)))
+        if not (np.isfinite(mean) and np.isfinite(scale) and scale > 0):
+            raise DataError("targets have no finite mean and standard deviation")
+        return cls(mean, scale)
+
+    def apply(self, targets: Labels) -> FloatArray:
+        """Targets in units of the job, shape (N,)."""
+        scaled: FloatArray = (targets.astype(np.float64) - self.mean) / self.scale
+        return scaled
