@@ -1,9 +1,11 @@
-"""Writing a file in one step: a reader sees the old one or the new one, never half of it."""
+"""Files read whole, and written in one step: a reader sees the old one or the new one."""
 
 import glob
+import gzip
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,24 @@ from pathlib import Path
 from securevfl.errors import DataError
 
 PATIENCE_SECONDS = 60.0
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_content(path: Path) -> bytes:
+    """A file's content, gunzipped where it is gzip; archives (.tar.gz) stay as they are.
+
+    Raises:
+        DataError: No such file, not readable, or damaged gzip.
+    """
+    try:
+        data = path.read_bytes()
+        if data.startswith(GZIP_MAGIC) and not path.name.endswith((".tar.gz", ".tgz")):
+            data = gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged gzip ({error})") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return data
 
 
 @contextmanager

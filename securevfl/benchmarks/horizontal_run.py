@@ -13,8 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from securevfl.arrays import FloatArray, RealArray
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
-from securevfl.data.clients import dirichlet_split
-from securevfl.data.images import load_images
+from securevfl.data.images import dirichlet_split, load_images
 from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.protocols.horizontal.accounting import FLOAT_BYTES, Round
 from securevfl.protocols.horizontal.blocks import Blocks

@@ -9,7 +9,7 @@ import typer
 from securevfl.cli import options
 
 if TYPE_CHECKING:
-    from securevfl.data.locations import Listing
+    from securevfl.data.catalog import Listing
 
 data = typer.Typer(help="Data sets: list, find, download, convert, make.", no_args_is_help=True)
 
@@ -26,7 +26,7 @@ def list_sets(
     from rich.console import Console
     from rich.table import Table
 
-    from securevfl.data.locations import listing
+    from securevfl.data.catalog import listing
     from securevfl.reports.results import write_results
 
     found = listing(data_dir=data_dir)
@@ -61,7 +61,7 @@ def where(
     json: options.Json = None,
 ) -> None:
     """Say where a data set lies, or where it was looked for."""
-    from securevfl.data.locations import where as locate
+    from securevfl.data.catalog import where as locate
     from securevfl.reports.results import write_results
 
     found = locate(name, data_dir=data_dir)
@@ -88,7 +88,7 @@ def get(
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from securevfl.data.download import get as download
+    from securevfl.data.catalog import get as download
     from securevfl.reports.results import write_results
 
     console = Console(stderr=True)
@@ -154,8 +154,8 @@ def convert(
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
-    from securevfl.data.converting import Conversion
-    from securevfl.data.converting import convert as converted
+    from securevfl.data.convert import Conversion
+    from securevfl.data.convert import convert as converted
 
     how = Conversion(
         id_column,

@@ -1,10 +1,8 @@
 """Data: who holds which columns of which rows, and where the known data sets come from."""
 
 from securevfl.data.aligned import AlignedIds, read_aligned, write_aligned
-from securevfl.data.catalog import CatalogEntry, names
-from securevfl.data.download import get
+from securevfl.data.catalog import CatalogEntry, Listing, get, listing, names, where
 from securevfl.data.joining import OwnData, align_files, load_files, load_party
-from securevfl.data.locations import Listing, listing, where
 from securevfl.data.own_files import FileSource, PartyRows, read_party
 from securevfl.data.partition import BatchSchedule, fixed_partition
 from securevfl.data.scaling import Scaling

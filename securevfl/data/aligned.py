@@ -10,10 +10,9 @@ from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from securevfl.data.formats import read_content
 from securevfl.data.tables import fingerprint
 from securevfl.errors import DataError
-from securevfl.files import replace_file
+from securevfl.files import read_content, replace_file
 
 FORMAT = 1
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from securevfl.data.formats import read_content
 from securevfl.errors import ConfigError, DataError
+from securevfl.files import read_content
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 HEAD = 200

@@ -1,6 +1,13 @@
-"""PhysioNet/CinC Challenge 2012: all observations of 12,000 stays' first 48 hours, in long form."""
+"""PhysioNet/CinC Challenge 2012: the first 48 hours of 12,000 stays, as events and as two tables.
 
+Summaries have 227 columns; windows as in FedBCD's MIMIC-III experiment have 714.
+"""
+
+import contextlib
+import hashlib
 import io
+import os
+import secrets
 import tarfile
 import zipfile
 import zlib
@@ -11,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.formats import decode_text, parse_csv
+from securevfl.data.catalog import Content, load_arrays, user_cache
+from securevfl.data.splits import JointTable, block_sizes
 from securevfl.errors import DataError
+from securevfl.files import read_content
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,6 +37,35 @@ DESCRIPTORS = ("Age", "Gender", "Height", "ICUType", "Weight")
 PARAMETERS = (*MEASURED, *DESCRIPTORS[:4])
 SETS = ("a", "b", "c")
 _LAST_MINUTE = 48 * 60
+SERIES = (
+    *("DiasABP", "NIDiasABP", "SysABP", "NISysABP", "MAP", "NIMAP", "HR", "RespRate", "SaO2"),
+    *("Temp", "GCS", "FiO2", "pH", "Glucose", "BUN", "Urine", "Weight"),
+)
+WINDOWS = ((0, 2881), (0, 288), (0, 720), (0, 1440), (2592, 2881), (2160, 2881), (1440, 2881))
+STATISTICS = ("mean", "min", "max", "std", "skew", "count")
+_BEDSIDE = (
+    *("DiasABP", "FiO2", "GCS", "HR", "MAP", "MechVent", "NIDiasABP", "NIMAP", "NISysABP"),
+    *("RespRate", "SaO2", "SysABP", "Temp", "Urine", "Weight"),
+)
+_SUMMARIES = ("first", "last", "min", "max", "mean", "count")
+_ROUNDED_BITS = 23 - 14
+
+SUMMARY_COLUMNS = (
+    *DESCRIPTORS,
+    *(f"{name}_{what}" for name in MEASURED for what in _SUMMARIES),
+)
+WINDOW_COLUMNS = tuple(
+    f"{name}_{start}-{end}_{what}"
+    for name in SERIES
+    for start, end in WINDOWS
+    for what in STATISTICS
+)
+# Descriptors are known at the bedside.
+BEDSIDE_COLUMNS = frozenset(
+    {*DESCRIPTORS, *(f"{name}_{what}" for name in _BEDSIDE for what in _SUMMARIES)}
+)
+# Raised when a table would come out differently from the same events.
+_RECIPE = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +91,55 @@ class Events:
     value: NDArray[np.float32]
 
 
-def load_arrays(data: bytes, source: object) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz file.
+def icu2012(name: str, files: Mapping[str, Content]) -> JointTable:
+    """The table `icu2012` of summaries, the bedside's columns first, or `icu2012-714` of windows.
+
+    Sets A and B are the training rows, and set C is held out.
 
     Raises:
-        DataError: Damaged.
+        DataError: damaged files, or others than expected.
     """
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{source}: damaged npz ({error})") from error
+    if summary := files.get("icu2012_summary.npz"):
+        arrays = load_arrays(summary.data, summary.path)
+    else:
+        sources = [file.sha256 for file in files.values()]
+        arrays = cached(name, sources, lambda: _built(name, files))
+    columns, values = SUMMARY_COLUMNS, arrays["X"].astype(np.float64)
+    first, unit, label_last = len(BEDSIDE_COLUMNS), 1, False
+    if name == "icu2012-714":
+        columns, unit, label_last = WINDOW_COLUMNS, len(WINDOW_COLUMNS) // len(SERIES), True
+        first = block_sizes(len(SERIES), 2)[0] * unit
+    else:
+        # A stable sort keeps the rest of the order.
+        order = sorted(range(len(columns)), key=lambda i: columns[i] not in BEDSIDE_COLUMNS)
+        columns, values = tuple(columns[i] for i in order), values[:, order]
+    test, died = arrays["set"] == SETS.index("c"), arrays["y"].astype(np.int64)
+    return JointTable(
+        columns,
+        *fill_and_clip(values[~test], values[test]),
+        *(died[~test], died[test], arrays["record_id"][~test]),
+        label_names=("survived", "died"),
+        party_columns=(first, len(columns) - first),
+        label_last=label_last,
+        unit_columns=unit,
+    )
+
+
+def _built(name: str, files: Mapping[str, Content]) -> dict[str, NDArray[Any]]:
+    if file := files.get("icu2012_events.npz"):
+        events = read_events(file.data, file.path)
+    else:
+        by_stem = {name.split(".", maxsplit=1)[0]: file.data for name, file in files.items()}
+        events = parse_archives(
+            {letter: by_stem[f"set-{letter}"] for letter in SETS},
+            {letter: by_stem[f"Outcomes-{letter}"] for letter in SETS},
+        )
+    return {
+        "X": (window_table if name == "icu2012-714" else summary_table)(events),
+        "set": events.set_index,
+        "y": events.died,
+        "record_id": events.record_id,
+    }
 
 
 def read_events(data: bytes, source: object) -> Events:
@@ -117,7 +193,7 @@ def _parse_set(archive: bytes, outcomes: bytes, letter: str) -> list[NDArray[Any
     source = f"set-{letter}"
     names, lines, lengths = [], [], []
     for name, content in sorted(_records(archive, source)):
-        body = decode_text(content, name).splitlines()
+        body = content.decode("utf-8-sig", "replace").splitlines()
         if not body or body[0] != "Time,Parameter,Value":
             raise DataError(f"{name}, line 1: expected the header Time,Parameter,Value")
         names.append(name)
@@ -223,17 +299,164 @@ def _record_ids(
 
 
 def _deaths(content: bytes, ids: NDArray[np.int64], source: str) -> NDArray[np.int64]:
-    header, table = parse_csv(content, source)
-    if not {"RecordID", "In-hospital_death"} <= set(header):
+    header, *lines = content.decode("utf-8-sig", "replace").splitlines()
+    names = header.split(",")
+    if not {"RecordID", "In-hospital_death"} <= set(names):
         raise DataError(f"{source}, line 1: expected columns RecordID and In-hospital_death")
-    known = dict(
-        zip(
-            table[:, header.index("RecordID")].astype(np.int64).tolist(),
-            table[:, header.index("In-hospital_death")].astype(np.int64).tolist(),
-            strict=True,
-        )
-    )
+    table = np.loadtxt(lines, np.int64, delimiter=",", ndmin=2)
+    columns = (table[:, names.index(name)].tolist() for name in ("RecordID", "In-hospital_death"))
+    known = dict(zip(*columns, strict=True))
     missing = [record for record in ids.tolist() if record not in known]
     if missing:
         raise DataError(f"{source}: no outcome for {len(missing)} stays, the first is {missing[0]}")
     return np.array([known[record] for record in ids.tolist()])
+
+
+def summary_table(events: Events) -> NDArray[np.float32]:
+    """Five descriptors and first, last, min, max, mean, count of 37 parameters, one row a stay.
+
+    NaN where nothing was measured (count 0); descriptors of -1 are missing. Mantissas are rounded
+    to 14 bits (relative error at most 3.1e-5), as in the summary file, which this equals.
+
+    Returns:
+        Shape (stays, 227).
+    """
+    stays, stay = events.record_id.size, _stay_of_event(events)
+    known = ~((events.value == -1) & np.isin(events.parameter, _codes(DESCRIPTORS)))
+    table = np.full((stays, len(DESCRIPTORS)), np.nan)
+    for column, code in enumerate(_codes(DESCRIPTORS)):
+        rows = np.flatnonzero(events.parameter == code)
+        present, first = np.unique(stay[rows], return_index=True)
+        first = rows[first]
+        table[present, column] = np.where(known[first], events.value[first], np.nan)
+    keep = known & (events.parameter < len(MEASURED))
+    group = stay[keep] * len(MEASURED) + events.parameter[keep]
+    order = np.argsort(group, kind="stable")
+    group, value = group[order], events.value[keep][order].astype(np.float64)
+    start, count = _runs(group)
+    cells = np.full((stays * len(MEASURED), len(_SUMMARIES)), np.nan)
+    cells[:, -1] = 0
+    cells[group[start]] = np.column_stack(
+        [
+            value[start],
+            value[start + count - 1],
+            np.minimum.reduceat(value, start),
+            np.maximum.reduceat(value, start),
+            np.add.reduceat(value, start) / count,
+            count,
+        ]
+    )
+    return _round_mantissa(np.hstack([table, cells.reshape(stays, -1)]))
+
+
+def window_table(events: Events) -> NDArray[np.float32]:
+    """17 series x 7 windows x 6 statistics, the columns of one series side by side.
+
+    As in FedBCD's MIMIC-III experiment: mean, min, max, population standard deviation, population
+    skewness m3 / m2^1.5 (0 for a constant series) and count; in an empty window the count is 0 and
+    the rest NaN. Values are taken as published, a weight of -1 included.
+
+    Returns:
+        Shape (stays, 714).
+    """
+    codes = np.full(len(PARAMETERS), -1)
+    codes[_codes(SERIES)] = np.arange(len(SERIES))
+    series = codes[events.parameter]
+    keep = series >= 0
+    group = (_stay_of_event(events) * len(SERIES) + series)[keep]
+    order = np.argsort(group, kind="stable")
+    group, minute = group[order], events.minute[keep][order]
+    value = events.value[keep][order].astype(np.float64)
+    stays = events.record_id.size
+    table = np.full((stays * len(SERIES), len(WINDOWS), len(STATISTICS)), np.nan, dtype=np.float32)
+    table[:, :, -1] = 0
+    for window, (begin, end) in enumerate(WINDOWS):
+        inside = (minute >= begin) & (minute < end)
+        if inside.any():
+            start, _ = _runs(group[inside])
+            table[group[inside][start], window] = _statistics(group[inside], value[inside])
+    return table.reshape(stays, -1)
+
+
+def cached(
+    name: str, sources: list[str], build: Callable[[], dict[str, NDArray[Any]]]
+) -> dict[str, NDArray[Any]]:
+    """Built arrays from the per-user cache, or built and kept there.
+
+    Args:
+        name: What is built.
+        sources: SHA-256 of everything it is built from.
+        build: Makes it.
+
+    Raises:
+        DataError: A damaged cache file.
+    """
+    key = hashlib.sha256("|".join([name, str(_RECIPE), *sources]).encode()).hexdigest()
+    path = user_cache() / "built" / f"{name}-{key[:32]}.npz"
+    if path.is_file():
+        return load_arrays(read_content(path), path)
+    arrays = build()
+    part = path.with_name(f".{secrets.token_hex(4)}.part")
+    # A cache that cannot be written costs time at the next load, nothing else.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("xb") as stream:
+                np.savez(stream, allow_pickle=False, **arrays)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    return arrays
+
+
+def _statistics(group: NDArray[np.int64], value: NDArray[np.float64]) -> NDArray[np.float64]:
+    start, count = _runs(group)
+    low, high = np.minimum.reduceat(value, start), np.maximum.reduceat(value, start)
+    mean = np.add.reduceat(value, start) / count
+    centered = value - np.repeat(mean, count)
+    variance = np.add.reduceat(centered**2, start) / count
+    third = np.add.reduceat(centered**3, start) / count
+    # By value: rounding in the mean leaves a constant series a tiny variance and any skew.
+    deviation = np.where(low == high, 0.0, np.sqrt(variance))
+    skew = np.divide(third, deviation**3, out=np.zeros_like(third), where=deviation > 0)
+    return np.column_stack([mean, low, high, deviation, skew, count])
+
+
+def _runs(group: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    start = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]]))
+    return start, np.diff(np.append(start, group.size))
+
+
+def _stay_of_event(events: Events) -> NDArray[np.int64]:
+    return np.repeat(np.arange(events.record_id.size), np.diff(events.offsets))
+
+
+def _codes(names: tuple[str, ...]) -> list[int]:
+    return [PARAMETERS.index(name) for name in names]
+
+
+def _round_mantissa(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = (bits + (1 << (_ROUNDED_BITS - 1))) >> _ROUNDED_BITS << _ROUNDED_BITS
+    return np.where(np.isnan(values), np.nan, rounded.view(np.float32)).astype(np.float32)
+
+
+def fill_and_clip(
+    train: NDArray[np.float64], test: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Fill NaN by the training median, then clip to the training 0.5 and 99.5 percentiles.
+
+    Everything is fitted column by column on the training rows; a column never seen in training
+    becomes 0.
+
+    Args:
+        train: Shape (N, P), NaN where nothing was measured.
+        test: Shape (test rows, P).
+    """
+    median = np.zeros(train.shape[1])
+    seen = ~np.isnan(train).all(axis=0)
+    median[seen] = np.nanmedian(train[:, seen], axis=0)
+    train = np.where(np.isnan(train), median, train)
+    test = np.where(np.isnan(test), median, test)
+    low, high = np.percentile(train, [0.5, 99.5], axis=0)
+    return np.clip(train, low, high), np.clip(test, low, high)

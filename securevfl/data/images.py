@@ -1,18 +1,14 @@
-"""Images with a class each, as clients of a horizontal job hold them."""
+"""Images with a class each, and how clients of a horizontal job hold them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import FloatArray
-from securevfl.data import embedded
-from securevfl.data.catalog import CATALOG, CIFAR10
-from securevfl.data.formats import parse_idx
-from securevfl.data.icu2012 import load_arrays
-from securevfl.data.locations import Content, open_entry
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.data.catalog import CATALOG, CIFAR10, load_arrays, open_files
+from securevfl.data.sources import digits, parse_idx
 from securevfl.data.splits import first_fifth
 from securevfl.errors import ConfigError
 
@@ -92,41 +88,74 @@ def load_images(name: str, *, data_dir: Path | None = None) -> ImageSet:
         DataError: files missing, changed or malformed.
     """
     if name == "digits":
-        return _digits()
+        values, labels = digits()
+        small = np.round(values * (255 / values.max())).astype(np.uint8).reshape(-1, 1, 8, 8)
+        images = np.kron(small, np.ones((ENLARGED, ENLARGED), dtype=np.uint8))
+        kept = ~first_fifth(labels.size)
+        return ImageSet(name, images[kept], labels[kept], images[~kept], labels[~kept], 10)
     if name == "mnist":
-        return _mnist(open_entry(CATALOG[name], data_dir=data_dir))
-    if name == "cifar10":
-        return _cifar10(open_entry(CIFAR10, data_dir=data_dir))
-    raise ConfigError(f"images: unknown {name!r}; known: {', '.join(NAMES)}")
-
-
-def _digits() -> ImageSet:
-    values, labels = embedded.digits()
-    small = np.round(values * (255 / values.max())).astype(np.uint8).reshape(-1, 1, 8, 8)
-    images = np.kron(small, np.ones((ENLARGED, ENLARGED), dtype=np.uint8))
-    test = first_fifth(labels.size)
-    return ImageSet("digits", images[~test], labels[~test], images[test], labels[test], 10)
-
-
-def _mnist(files: Mapping[str, Content]) -> ImageSet:
-    def read(part: str) -> NDArray[np.uint8]:
-        return parse_idx(files[part].data, files[part].path)
-
-    (train, train_labels), (test, test_labels) = (
-        (
-            read(f"{split}-images-idx3-ubyte")[:, None],
-            read(f"{split}-labels-idx1-ubyte").astype(np.int64),
+        files = open_files(CATALOG[name], data_dir=data_dir)
+        train, train_labels, test, test_labels = (
+            parse_idx(files[f"{split}-{kind}-ubyte"])
+            for split in ("train", "t10k")
+            for kind in ("images-idx3", "labels-idx1")
         )
-        for split in ("train", "t10k")
-    )
-    return ImageSet("mnist", train, train_labels, test, test_labels, classes=10)
+        train, test = train[:, None], test[:, None]
+    elif name == "cifar10":
+        (file,) = open_files(CIFAR10, data_dir=data_dir).values()
+        arrays = load_arrays(file.data, file.path)
+        train, test = (
+            np.ascontiguousarray(arrays[f"X_{split}"].transpose(0, 3, 1, 2))
+            for split in ("train", "test")
+        )
+        train_labels, test_labels = arrays["y_train"], arrays["y_test"]
+    else:
+        raise ConfigError(f"images: unknown {name!r}; known: {', '.join(NAMES)}")
+    classes, test_classes = train_labels.astype(np.int64), test_labels.astype(np.int64)
+    return ImageSet(name, train, classes, test, test_classes, 10)
 
 
-def _cifar10(files: Mapping[str, Content]) -> ImageSet:
-    (file,) = files.values()
-    arrays = load_arrays(file.data, file.path)
-    train, test = (
-        np.ascontiguousarray(arrays[name].transpose(0, 3, 1, 2)) for name in ("X_train", "X_test")
-    )
-    labels = [arrays[name].astype(np.int64) for name in ("y_train", "y_test")]
-    return ImageSet("cifar10", train, labels[0], test, labels[1], classes=10)
+def dirichlet_split(
+    labels: NDArray[np.int64], clients: int, concentration: float, generator: np.random.Generator
+) -> list[IntArray]:
+    """Every row at one client, as many at each; how often which class, by a Dirichlet draw.
+
+    Every client draws a mix of classes from Dir(D, …, D); small D: few classes a client. Then all
+    clients in turn, in an order drawn anew for each turn, take a row of a class drawn from their
+    mix, until no rows are left; of classes that have run out nobody draws any more. That is the
+    split of Hsu, Qi, Brown (arXiv:1909.06335), which FedDyn's and FedDC's code has too; sizes that
+    differ between clients would be another kind of difference beside that of classes.
+
+    Args:
+        labels: shape (N,), classes.
+        clients: M.
+        concentration: D.
+        generator: draws mixes, turns and rows.
+
+    Returns:
+        The rows of each client, ascending; numbers of rows differ by one at most.
+
+    Raises:
+        ConfigError: more clients than rows, none, or D that is not positive.
+    """
+    if not 1 <= clients <= len(labels):
+        raise ConfigError(f"clients = {clients}: expected 1 to {len(labels)}, a row for each")
+    if not concentration > 0:
+        raise ConfigError(f"dirichlet = {concentration}: expected a positive number")
+    classes, places = np.unique(labels, return_inverse=True)
+    mixes = generator.dirichlet(np.full(len(classes), concentration), clients)
+    left = [
+        generator.permutation(np.flatnonzero(places == number)).tolist()
+        for number in range(len(classes))
+    ]
+    taken: list[list[int]] = [[] for _ in range(clients)]
+    while any(left):
+        for client in generator.permutation(clients):
+            there = np.array([len(rows) > 0 for rows in left])
+            if not there.any():
+                break
+            mix = np.where(there, mixes[client], 0.0)
+            # A mix of nothing but what has run out: whatever there is.
+            mix = mix / mix.sum() if mix.sum() > 0 else there / there.sum()
+            taken[client].append(left[generator.choice(len(classes), p=mix)].pop())
+    return [np.array(sorted(rows), dtype=np.int64) for rows in taken]

@@ -67,24 +67,3 @@ def _moments(train: Matrix) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
     blocks = (train[start : start + BLOCK] for start in range(0, len(train), BLOCK))
     squares = sum(((block - mean) ** 2).sum(axis=0) for block in blocks)
     return mean, np.sqrt(squares / len(train)), (train == train[0]).all(axis=0)
-
-
-def fill_and_clip(
-    train: NDArray[np.float64], test: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fill NaN by the training median, then clip to the training 0.5 and 99.5 percentiles.
-
-    Everything is fitted column by column on the training rows; a column never seen in training
-    becomes 0.
-
-    Args:
-        train: Shape (N, P), NaN where nothing was measured.
-        test: Shape (test rows, P).
-    """
-    median = np.zeros(train.shape[1])
-    seen = ~np.isnan(train).all(axis=0)
-    median[seen] = np.nanmedian(train[:, seen], axis=0)
-    train = np.where(np.isnan(train), median, train)
-    test = np.where(np.isnan(test), median, test)
-    low, high = np.percentile(train, [0.5, 99.5], axis=0)
-    return np.clip(train, low, high), np.clip(test, low, high)

@@ -1,35 +1,41 @@
-"""Loading the known data sets, each with its published or documented split and parties."""
+"""Loading the known data sets, each with its published or documented split and parties.
 
+Contents are verified before they get here, so readers need not doubt them. Importing
+`sklearn.datasets` takes longer than all else that a command does before it works, so that the sets
+that come with scikit-learn are read from its files.
+"""
+
+import gzip
+import struct
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data import embedded
-from securevfl.data.catalog import entry_of, pair_of
-from securevfl.data.formats import parse_csv, parse_idx, parse_libsvm
-from securevfl.data.icu2012 import SETS, Events, load_arrays, parse_archives, read_events
-from securevfl.data.icu2012_tables import (
-    BEDSIDE_COLUMNS,
-    SERIES,
-    SUMMARY_COLUMNS,
-    WINDOW_COLUMNS,
-    cached,
-    summary_table,
-    window_table,
-)
-from securevfl.data.locations import Content, open_files
-from securevfl.data.multiview import mfeat, wikipedia
-from securevfl.data.scaling import fill_and_clip
-from securevfl.data.splits import JointTable, block_sizes, first_fifth, part, stratified_fifth
+from securevfl.data.catalog import Content, entry_of, load_arrays, open_files, pair_of
+from securevfl.data.icu2012 import icu2012
+from securevfl.data.libsvm import parse_libsvm
+from securevfl.data.splits import JointTable, first_fifth, part, rows_by, stratified_fifth
 from securevfl.data.tables import VerticalDataset
+from securevfl.errors import DataError
 
 A9A_COLUMNS = 123
 A9A_FIRST_PARTY = 67
 DIGITS_SIDE = 8
 MNIST_SIDE = 28
+_MEASURED = (
+    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity"),
+    *("concave points", "symmetry", "fractal dimension"),
+)
+BREAST_CANCER_COLUMNS = (
+    *(f"mean {name}" for name in _MEASURED),
+    *(f"{name} error" for name in _MEASURED),
+    *(f"worst {name}" for name in _MEASURED),
+)
+DIABETES_COLUMNS = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
 CREDIT_NAMES = (
     *("ID", "LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE"),
     *(f"PAY_{month}" for month in (0, 2, 3, 4, 5, 6)),
@@ -37,6 +43,11 @@ CREDIT_NAMES = (
     *(f"PAY_AMT{month}" for month in range(1, 7)),
 )
 CREDIT_CATEGORIES = {"SEX": range(1, 3), "EDUCATION": range(7), "MARRIAGE": range(4)}
+WIKIPEDIA_LABELS = (
+    *("art", "biology", "geography", "history", "literature"),
+    *("media", "music", "royalty", "sport", "warfare"),
+)
+TEN_DIGITS = tuple(map(str, range(10)))
 
 
 def load(
@@ -60,63 +71,76 @@ def load(
         DataError: Files missing, changed or malformed.
     """
     entry = entry_of(name if variant is None else f"{name}-{variant}")
-    if entry.name == "breast_cancer":
-        table = _breast_cancer()
-    elif entry.name == "digits":
-        table = _digits()
-    elif entry.name == "diabetes":
-        table = _diabetes()
-    else:
-        files = open_files(entry.name, data_dir=data_dir)
-        family = entry.name.split("-", maxsplit=1)[0]
-        table = _FAMILIES[family](entry.name, files)
-    return part(entry.name, table, entry.parties, parties)
+    files = open_files(entry, data_dir=data_dir) if entry.file_sets else {}
+    family = entry.name.split("-", maxsplit=1)[0]
+    return part(entry.name, _FAMILIES[family](entry.name, files), entry.parties, parties)
 
 
-def _rows(
-    values: NDArray[np.float64], labels: NDArray[np.int64], test: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    return values[~test], values[test], labels[~test], labels[test]
+def parse_idx(file: Content) -> NDArray[np.uint8]:
+    """IDX of bytes: two zeros, type, number of dimensions, their sizes (big-endian), values."""
+    start = 4 + 4 * file.data[3]
+    shape = struct.unpack(f">{file.data[3]}I", file.data[4:start])
+    return np.frombuffer(file.data, np.uint8, offset=start).reshape(shape)
 
 
-def _breast_cancer() -> JointTable:
-    values, labels = embedded.breast_cancer()
-    test = first_fifth(labels.size)
+def embedded(name: str, *, skipped: int = 0, delimiter: str | None = None) -> NDArray[np.float64]:
+    """The numbers in one of scikit-learn's files, shape (rows, columns).
+
+    Raises:
+        DataError: scikit-learn has no such file.
+    """
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise DataError("scikit-learn is not installed, whose files hold the embedded data")
+    path = Path(spec.origin).parent / "datasets" / "data" / name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    return np.loadtxt(text.splitlines()[skipped:], delimiter=delimiter, ndmin=2)
+
+
+def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Images of shape (1797, 64), pixels 0 to 16 row by row, and the digits.
+
+    Raises:
+        DataError: see `embedded`.
+    """
+    table = embedded("digits.csv.gz", delimiter=",")
+    return table[:, :-1], table[:, -1].astype(np.int64)
+
+
+def _breast_cancer(_name: str, _files: Mapping[str, Content]) -> JointTable:
+    table = embedded("breast_cancer.csv", skipped=1, delimiter=",")
     return JointTable(
-        embedded.BREAST_CANCER_COLUMNS,
-        *_rows(values, labels, test),
-        train_ids=np.flatnonzero(~test),
-        label_names=embedded.BREAST_CANCER_LABELS,
+        BREAST_CANCER_COLUMNS,
+        *rows_by(first_fifth(len(table)), table[:, :-1], table[:, -1].astype(np.int64)),
+        label_names=("malignant", "benign"),
         party_columns=(15, 15),
     )
 
 
-def _digits() -> JointTable:
-    values, labels = embedded.digits()
-    test = first_fifth(labels.size)
-    images = values.reshape(-1, DIGITS_SIDE, DIGITS_SIDE)
-    half = DIGITS_SIDE * DIGITS_SIDE // 2
+def _digits(_name: str, _files: Mapping[str, Content]) -> JointTable:
+    values, labels = digits()
+    images = _by_image_column(values.reshape(-1, DIGITS_SIDE, DIGITS_SIDE)) / 16.0
     return JointTable(
         _pixels(DIGITS_SIDE),
-        *_rows(_by_image_column(images) / 16.0, labels, test),
-        train_ids=np.flatnonzero(~test),
-        label_names=tuple(map(str, range(10))),
-        party_columns=(half, half),
+        *rows_by(first_fifth(labels.size), images, labels),
+        label_names=TEN_DIGITS,
+        party_columns=(DIGITS_SIDE**2 // 2,) * 2,
         label_last=True,
         standardize=False,
     )
 
 
-def _diabetes() -> JointTable:
-    values, targets = embedded.diabetes()
-    test = first_fifth(targets.size)
+def _diabetes(_name: str, _files: Mapping[str, Content]) -> JointTable:
+    """Patients, unscaled, and the progression of the disease after a year."""
+    values = embedded("diabetes_data_raw.csv.gz")
+    targets = embedded("diabetes_target.csv.gz")[:, 0]
     return JointTable(
-        embedded.DIABETES_COLUMNS,
-        values[~test],
-        values[test],
-        targets[~test],
-        targets[test],
-        train_ids=np.flatnonzero(~test),
+        DIABETES_COLUMNS,
+        *rows_by(first_fifth(targets.size), values, targets),
         label_names=(),
         party_columns=(4, 6),  # who a patient is, and the blood serum
     )
@@ -124,14 +148,11 @@ def _diabetes() -> JointTable:
 
 def _a9a(_name: str, files: Mapping[str, Content]) -> JointTable:
     (train, train_labels), (test, test_labels) = (
-        parse_libsvm(files[name].data, A9A_COLUMNS, files[name].path) for name in ("a9a", "a9a.t")
+        _a9a_rows(files[name]) for name in ("a9a", "a9a.t")
     )
     return JointTable(
         tuple(f"x{number}" for number in range(1, A9A_COLUMNS + 1)),
-        train,
-        test,
-        (train_labels > 0).astype(np.int64),
-        (test_labels > 0).astype(np.int64),
+        *(train, test, train_labels, test_labels),
         train_ids=np.arange(train_labels.size),
         label_names=("-1", "+1"),
         party_columns=(A9A_FIRST_PARTY, A9A_COLUMNS - A9A_FIRST_PARTY),
@@ -139,9 +160,16 @@ def _a9a(_name: str, files: Mapping[str, Content]) -> JointTable:
     )
 
 
+def _a9a_rows(file: Content) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    rows = parse_libsvm(file.path, file.data.decode().splitlines())
+    values = np.zeros((len(rows.lengths), A9A_COLUMNS))
+    values[np.repeat(np.arange(len(values)), rows.lengths), rows.indices - 1] = rows.values
+    return values, (np.asarray(rows.labels) > 0).astype(np.int64)
+
+
 def _credit(name: str, files: Mapping[str, Content]) -> JointTable:
     (file,) = files.values()
-    _, values = parse_csv(file.data, file.path)
+    values = np.loadtxt(file.data.decode().splitlines()[1:], delimiter=",")
     # Two pinned files, the same columns in the same order under two headers; the label is last.
     column = dict(zip(CREDIT_NAMES, values.T[:-1], strict=True))
     payments = {payment: column[payment] for payment in CREDIT_NAMES[6:]}
@@ -151,43 +179,37 @@ def _credit(name: str, files: Mapping[str, Content]) -> JointTable:
     first, second = (people, payments) if name == "credit-swapped" else (payments, people)
     blocks = first | second
     labels = values[:, -1].astype(np.int64)
-    test = stratified_fifth(labels)
+    joint = np.column_stack(list(blocks.values())).astype(np.float64)
     return JointTable(
         tuple(blocks),
-        *_rows(np.column_stack(list(blocks.values())).astype(np.float64), labels, test),
-        train_ids=column["ID"].astype(np.int64)[~test],
+        *rows_by(stratified_fifth(labels), joint, labels, column["ID"].astype(np.int64)),
         label_names=("0", "1"),
         party_columns=(len(first), len(second)),
     )
 
 
 def _mnist(name: str, files: Mapping[str, Content]) -> JointTable:
-    arrays = []
-    for split in ("train", "t10k"):
-        for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):
-            file = files[f"{split}-{kind}"]
-            arrays.append(parse_idx(file.data, file.path))
-    train, train_digits, test, test_digits = arrays
     label_of, label_names = _digit_labels(name)
-    train_rows, test_rows = (
-        np.flatnonzero(label_of[digits] >= 0) for digits in (train_digits, test_digits)
-    )
-    half = MNIST_SIDE * MNIST_SIDE // 2
+    images, labels, kept = [], [], []
+    for split in ("train", "t10k"):
+        numerals = parse_idx(files[f"{split}-labels-idx1-ubyte"])
+        kept.append(np.flatnonzero(label_of[numerals] >= 0))
+        chosen = parse_idx(files[f"{split}-images-idx3-ubyte"])[kept[-1]]
+        images.append(_by_image_column(chosen) / 255.0)
+        labels.append(label_of[numerals[kept[-1]]])
     return JointTable(
         _pixels(MNIST_SIDE),
-        _by_image_column(train[train_rows]) / 255.0,
-        _by_image_column(test[test_rows]) / 255.0,
-        label_of[train_digits[train_rows]],
-        label_of[test_digits[test_rows]],
-        train_ids=train_rows,
+        *(images[0], images[1], labels[0], labels[1]),
+        train_ids=kept[0],
         label_names=label_names,
-        party_columns=(half, half),
+        party_columns=(MNIST_SIDE**2 // 2,) * 2,
         label_last=True,
         standardize=False,
     )
 
 
 def _digit_labels(name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """The class of each digit, -1 for none, and what classes are called."""
     label_of = np.arange(10)
     if name == "mnist-even-odd":
         return label_of % 2, ("even", "odd")
@@ -195,7 +217,7 @@ def _digit_labels(name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         label_of = np.full(10, -1)
         label_of[list(pair)] = (0, 1)
         return label_of, (str(pair[0]), str(pair[1]))
-    return label_of, tuple(map(str, range(10)))
+    return label_of, TEN_DIGITS
 
 
 def _by_image_column(images: NDArray[Any]) -> NDArray[Any]:
@@ -207,61 +229,67 @@ def _pixels(side: int) -> tuple[str, ...]:
     return tuple(f"row{row}_column{column}" for column in range(side) for row in range(side))
 
 
-def _icu2012(name: str, files: Mapping[str, Content]) -> JointTable:
-    if summary := files.get("icu2012_summary.npz"):
-        arrays = load_arrays(summary.data, summary.path)
-    else:
-        sources = [file.sha256 for file in files.values()]
-        arrays = cached(name, sources, lambda: _icu_arrays(name, files))
-    test, died = arrays["set"] == SETS.index("c"), arrays["y"].astype(np.int64)
-    columns, values = SUMMARY_COLUMNS, arrays["X"].astype(np.float64)
-    first, unit, label_last = len(BEDSIDE_COLUMNS), 1, False
-    if name == "icu2012-714":
-        columns, unit, label_last = WINDOW_COLUMNS, len(WINDOW_COLUMNS) // len(SERIES), True
-        first = block_sizes(len(SERIES), 2)[0] * unit
-    else:
-        # The bedside's columns first; a stable sort keeps the rest of the order.
-        order = sorted(range(len(columns)), key=lambda i: columns[i] not in BEDSIDE_COLUMNS)
-        columns, values = tuple(columns[i] for i in order), values[:, order]
-    train, held_out, train_labels, test_labels = _rows(values, died, test)
+# Two views of the same things, one a party, stand in for NUS-WIDE, whose image features are not to
+# be had. The label party holds the view that tells most of the labels, as tags do there.
+
+
+def _wikipedia(name: str, files: Mapping[str, Content]) -> JointTable:
+    """Ten topic shares of an article's text, then 128 visual words of its image.
+
+    Classes are ten categories (Rasiwasia et al. 2010), or biology against the others.
+    """
+    (file,) = files.values()
+    arrays = load_arrays(file.data, file.path)
+    names: tuple[str, ...] = WIKIPEDIA_LABELS
+    rows, labels = [], []
+    for split in ("train", "test"):
+        views = [arrays[f"X_{view}_{split}"] for view in ("text", "image")]
+        rows.append(np.hstack(views).astype(np.float64))
+        labels.append(arrays[f"y_{split}"].astype(np.int64))
+    if name == "wikipedia-biology":
+        labels = [(each == names.index("biology")).astype(np.int64) for each in labels]
+        names = ("others", "biology")
+    topics, words = (arrays[f"X_{view}_train"].shape[1] for view in ("text", "image"))
     return JointTable(
-        columns,
-        *fill_and_clip(train, held_out),
-        train_labels,
-        test_labels,
-        train_ids=arrays["record_id"][~test],
-        label_names=("survived", "died"),
-        party_columns=(first, len(columns) - first),
-        label_last=label_last,
-        unit_columns=unit,
+        (*(f"topic{i}" for i in range(topics)), *(f"word{i}" for i in range(words))),
+        *(rows[0], rows[1], labels[0], labels[1]),
+        train_ids=np.arange(len(rows[0])),
+        label_names=names,
+        party_columns=(topics, words),
     )
 
 
-def _icu_arrays(name: str, files: Mapping[str, Content]) -> dict[str, NDArray[Any]]:
-    events = _icu_events(files)
-    return {
-        "X": (window_table if name == "icu2012-714" else summary_table)(events),
-        "set": events.set_index,
-        "y": events.died,
-        "record_id": events.record_id,
+def _mfeat(name: str, files: Mapping[str, Content]) -> JointTable:
+    """240 averages of pixels, then 76 Fourier coefficients, of numerals (UCI, Duin).
+
+    Classes are the digits, or under mfeat-even-odd whether a digit is odd.
+    """
+    (file,) = files.values()
+    arrays = load_arrays(file.data, file.path)
+    all_views, columns = arrays["view_names"].tolist(), arrays["view_index"]
+    views = {
+        view: arrays["X"][:, columns == all_views.index(view)].astype(np.float64)
+        for view in ("pix", "fou")
     }
-
-
-def _icu_events(files: Mapping[str, Content]) -> Events:
-    if file := files.get("icu2012_events.npz"):
-        return read_events(file.data, file.path)
-    by_stem = {name.split(".", maxsplit=1)[0]: file.data for name, file in files.items()}
-    return parse_archives(
-        {letter: by_stem[f"set-{letter}"] for letter in SETS},
-        {letter: by_stem[f"Outcomes-{letter}"] for letter in SETS},
+    numerals = arrays["y"].astype(np.int64)
+    even_odd = name == "mfeat-even-odd"
+    labels = numerals % 2 if even_odd else numerals
+    return JointTable(
+        tuple(f"{view}{i}" for view, block in views.items() for i in range(block.shape[1])),
+        *rows_by(first_fifth(labels.size), np.hstack(list(views.values())), labels),
+        label_names=("even", "odd") if even_odd else TEN_DIGITS,
+        party_columns=tuple(block.shape[1] for block in views.values()),
     )
 
 
 _FAMILIES = {
     "a9a": _a9a,
+    "breast_cancer": _breast_cancer,
     "credit": _credit,
-    "icu2012": _icu2012,
-    "mfeat": mfeat,
+    "diabetes": _diabetes,
+    "digits": _digits,
+    "icu2012": icu2012,
+    "mfeat": _mfeat,
     "mnist": _mnist,
-    "wikipedia": wikipedia,
+    "wikipedia": _wikipedia,
 }

@@ -95,6 +95,17 @@ def block_sizes(units: int, parties: int) -> tuple[int, ...]:
     return (size,) * (parties - larger) + (size + 1,) * larger
 
 
+def rows_by(
+    test: NDArray[np.bool_],
+    values: NDArray[np.float64],
+    labels: Labels,
+    ids: NDArray[np.int64] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Labels, Labels, NDArray[np.int64]]:
+    """Rows, labels and training rows' ids of a `JointTable`; ids are row numbers if not given."""
+    train_ids = np.flatnonzero(~test) if ids is None else ids[~test]
+    return values[~test], values[test], labels[~test], labels[test], train_ids
+
+
 def first_fifth(rows: int) -> NDArray[np.bool_]:
     """A mask of the test rows: the first fifth of `default_rng(0).permutation(rows)`."""
     test = np.zeros(rows, dtype=bool)

@@ -1,3 +1,4 @@
+import gzip
 import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from filelock import FileLock
 
 from securevfl import files
 from securevfl.errors import DataError
-from securevfl.files import only_one, replace_file
+from securevfl.files import only_one, read_content, replace_file
 
 
 def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:
@@ -111,3 +112,34 @@ def test_a_record_is_free_again_after_an_error(
     assert len(locks) == 1
     with only_one(tmp_path / "record", "record"):
         pass
+
+
+def test_gzip_is_opened_by_its_content_whatever_the_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(gzip.compress(b"text"))
+    (tmp_path / "b.gz").write_bytes(b"text")
+    assert read_content(tmp_path / "a") == read_content(tmp_path / "b.gz") == b"text"
+
+
+def test_an_archive_is_not_opened(tmp_path: Path) -> None:
+    archive = gzip.compress(b"tar")
+    (tmp_path / "a.tar.gz").write_bytes(archive)
+    assert read_content(tmp_path / "a.tar.gz") == archive
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_damaged_gzip_is_refused(tmp_path: Path, damage: str) -> None:
+    data = bytearray(gzip.compress(b"text" * 99))
+    if damage == "cut":
+        data = data[:-9]
+    else:
+        data[-6] ^= 1
+    (tmp_path / "a.gz").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.gz: damaged gzip"):
+        read_content(tmp_path / "a.gz")
+
+
+def test_a_file_that_cannot_be_read_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        read_content(tmp_path)
+    with pytest.raises(DataError, match="No such file"):
+        read_content(tmp_path / "none")

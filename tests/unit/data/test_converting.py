@@ -13,8 +13,9 @@ from hypothesis.extra import numpy as arrays
 from sklearn.datasets import dump_svmlight_file
 
 from securevfl.arrays import FloatArray
-from securevfl.data import libsvm_batches, table_batches
-from securevfl.data.converting import Conversion, convert
+from securevfl.data import convert as converting
+from securevfl.data import libsvm
+from securevfl.data.convert import Conversion, convert
 from securevfl.data.shards import Header, Shard, open_shard
 from securevfl.errors import DataError
 
@@ -122,9 +123,9 @@ def test_columns_without_end_have_no_names_made_for_a_line(
 def test_parts_of_files_come_one_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libsvm_batches, "BYTES", 8)
-    monkeypatch.setattr(table_batches, "CSV_BYTES", 4)
-    monkeypatch.setattr(table_batches, "CELLS", 2)
+    monkeypatch.setattr(libsvm, "BYTES", 8)
+    monkeypatch.setattr(converting, "CSV_BYTES", 4)
+    monkeypatch.setattr(converting, "CELLS", 2)
     lines = [f"{row % 2} {row}:1 {row + 70000}:2\n" for row in range(1, 6)]
     (tmp_path / "a.svm").write_text("".join(lines[:3]))
     (tmp_path / "b.svm").write_text("".join(lines[3:]).rstrip())

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from securevfl.data.converting import Conversion, convert
+from securevfl.data.convert import Conversion, convert
 from securevfl.errors import ConfigError, DataError
 
 

@@ -11,19 +11,17 @@ import pytest
 from scipy import stats
 
 from securevfl.data import load
-from securevfl.data.catalog import CATALOG, SourceFile
+from securevfl.data.catalog import CATALOG, SourceFile, load_arrays
 from securevfl.data.icu2012 import (
     PARAMETERS,
     SETS,
-    Events,
-    load_arrays,
-    parse_archives,
-    read_events,
-)
-from securevfl.data.icu2012_tables import (
     SUMMARY_COLUMNS,
     WINDOW_COLUMNS,
+    Events,
     cached,
+    fill_and_clip,
+    parse_archives,
+    read_events,
     summary_table,
     window_table,
 )
@@ -267,6 +265,26 @@ def test_a_damaged_cache_file_is_named(no_places: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_no_error(no_places: Path) -> None:
     no_places.write_text("a file, not a folder")
     assert cached("t", ["hash"], lambda: {"X": np.zeros(1)})["X"].size == 1
+
+
+def test_missing_values_become_the_training_median() -> None:
+    train, test = fill_and_clip(
+        np.array([[1.0], [2.0], [np.nan], [3.0]]), np.array([[np.nan], [2.5]])
+    )
+    assert train[2].tolist() == [2.0]
+    assert test.tolist() == [[2.0], [2.5]]
+
+
+def test_a_column_never_measured_in_training_is_zero() -> None:
+    train, test = fill_and_clip(np.full((3, 1), np.nan), np.array([[7.0], [np.nan]]))
+    assert train.tolist() == [[0.0]] * 3
+    assert test.tolist() == [[0.0]] * 2
+
+
+def test_values_are_clipped_to_the_training_percentiles() -> None:
+    train, test = fill_and_clip(np.arange(1001.0)[:, None], np.array([[-9.0], [500.0], [1e9]]))
+    assert test.ravel().tolist() == [5.0, 500.0, 995.0]
+    assert (train.min(), train.max()) == (5.0, 995.0)
 
 
 def archives_of(events: Events, stays: np.ndarray) -> tuple[dict[str, bytes], dict[str, bytes]]:

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from securevfl.data import Scaling
-from securevfl.data.scaling import fill_and_clip
 from securevfl.errors import DataError
 
 
@@ -43,23 +42,3 @@ def test_no_rows_are_refused() -> None:
 def test_another_number_of_columns_is_refused() -> None:
     with pytest.raises(DataError, match="1 columns, expected 2"):
         Scaling.fit(np.eye(2)).apply(np.eye(1))
-
-
-def test_missing_values_become_the_training_median() -> None:
-    train, test = fill_and_clip(
-        np.array([[1.0], [2.0], [np.nan], [3.0]]), np.array([[np.nan], [2.5]])
-    )
-    assert train[2].tolist() == [2.0]
-    assert test.tolist() == [[2.0], [2.5]]
-
-
-def test_a_column_never_measured_in_training_is_zero() -> None:
-    train, test = fill_and_clip(np.full((3, 1), np.nan), np.array([[7.0], [np.nan]]))
-    assert train.tolist() == [[0.0]] * 3
-    assert test.tolist() == [[0.0]] * 2
-
-
-def test_values_are_clipped_to_the_training_percentiles() -> None:
-    train, test = fill_and_clip(np.arange(1001.0)[:, None], np.array([[-9.0], [500.0], [1e9]]))
-    assert test.ravel().tolist() == [5.0, 500.0, 995.0]
-    assert (train.min(), train.max()) == (5.0, 995.0)

@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.cli.job_files import job_data
-from securevfl.data.converting import Conversion, convert
+from securevfl.data.convert import Conversion, convert
 from securevfl.data.joining import load_files
 from securevfl.data.own_files import FileSource
 from securevfl.data.sharded import align_digests, load_own, load_parties

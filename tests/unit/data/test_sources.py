@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from securevfl.data import load
-from securevfl.data.splits import block_sizes, stratified_fifth
+from securevfl.data.sources import digits
+from securevfl.data.splits import block_sizes, first_fifth, stratified_fifth
 from securevfl.errors import ConfigError
 
 
@@ -97,3 +98,19 @@ def test_a_stratified_fifth_takes_a_fifth_of_every_class() -> None:
     labels = np.array([0] * 50 + [1] * 13)
     test = stratified_fifth(labels)
     assert np.bincount(labels[test]).tolist() == [10, 3]
+
+
+def test_embedded_sets_are_what_scikit_learn_loads() -> None:
+    values, labels = digits()
+    bunch = load_digits()
+    assert np.array_equal(values, bunch.data)
+    assert np.array_equal(labels, bunch.target)
+    data, bunch = load("breast_cancer"), load_breast_cancer()
+    test = first_fifth(569)
+    for split, rows in (("train", ~test), ("test", test)):
+        table = np.hstack([getattr(party, split) for party in data.parties])
+        assert np.array_equal(table, bunch.data[rows])
+        assert np.array_equal(getattr(data, f"{split}_labels"), bunch.target[rows])
+    columns = [column for party in data.parties for column in party.columns]
+    assert columns == bunch.feature_names.tolist()
+    assert list(data.label_names) == bunch.target_names.tolist()

@@ -1,19 +1,107 @@
-"""LIBSVM text, some thousand lines at a time: `label index:value … # comment`."""
+"""LIBSVM text, `label index:value … # comment`, and rows on their way from a file into a shard."""
 
 import bz2
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.data.sparse_batches import SparseBatch, first_rounded, in_order
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 BYTES = 1 << 24
 SUFFIXES = (".libsvm", ".svm", ".svmlight", ".txt", ".t")
+LARGE = 2.0**53
+"""From here on not every whole number is a float64."""
+_WHOLE = re.compile(r"[+-]?0*([0-9]+)")
+
+
+@dataclass(frozen=True, eq=False)
+class SparseBatch:
+    """Some rows, as the readers of formats give them.
+
+    Attributes:
+        ids: as they stand, N of them; None where rows are known by their numbers.
+        lengths: entries of each row, shape (N,).
+        indices: columns of the entries, row by row, as they are numbered in the file.
+        values: of the entries; None where all are 1.
+        labels: numbers, or text; None where none are asked for.
+        names: of the columns, where they have names.
+        smallest: of the indices, those of entries of 0 among them; None without entries.
+    """
+
+    ids: list[str] | None
+    lengths: IntArray
+    indices: IntArray
+    values: FloatArray | None
+    labels: FloatArray | list[str] | None
+    names: tuple[str, ...] | None = None
+    smallest: int | None = None
+
+
+def in_order(
+    where: str, lines: IntArray, lengths: IntArray, indices: IntArray, values: FloatArray | None
+) -> tuple[IntArray, IntArray, FloatArray | None]:
+    """Rows' lengths, indices and values with indices ascending, and entries of 0 left out.
+
+    Args:
+        where: for messages, the file and what its rows are called.
+        lines: each row's number there.
+        lengths: shape (N,).
+        indices: shape (entries,).
+        values: the same, or None.
+
+    Raises:
+        DataError: an index below 0 or twice in a row, or values that are not finite.
+    """
+    row = np.repeat(np.arange(len(lengths)), lengths)
+
+    def refuse(wrong: NDArray[np.bool_], what: str) -> None:
+        if wrong.any():
+            first = int(wrong.argmax())
+            at = f"{indices[first]}" + ("" if values is None else f":{values[first]:g}")
+            raise DataError(f"{where} {lines[row[first]]}: {what.format(at=at)}")
+
+    refuse(indices < 0, "index {at} is below 0")
+    if values is not None:
+        refuse(~np.isfinite(values), "{at} is not finite")
+    same_row = row[1:] == row[:-1]
+    if (same_row & (indices[1:] <= indices[:-1])).any():
+        order = np.lexsort((indices, row))
+        indices = indices[order]
+        values = None if values is None else values[order]
+    refuse(
+        np.concatenate([[False], same_row & (indices[1:] == indices[:-1])]),
+        "index {at} is there twice",
+    )
+    if values is not None and not values.all():
+        kept = values != 0
+        lengths = np.bincount(row[kept], minlength=len(lengths))
+        indices, values = indices[kept], values[kept]
+    return lengths, indices, values
+
+
+def first_rounded(written: "pl.Series", numbers: "pl.Series") -> int | None:
+    """The place of the first whole number that no float64 is; None where there is none.
+
+    Args:
+        written: as text, with its numbers written with a point.
+        numbers: what was read of it, float64.
+    """
+    for place in (numbers.is_finite() & (numbers.abs() >= LARGE)).arg_true():
+        whole = _WHOLE.fullmatch(written[place].strip())
+        if whole is not None and int(whole[1]) != abs(int(numbers[place])):
+            return int(place)
+    return None
 
 
 def libsvm_batches(path: Path, *, labels: bool, ids: bool) -> Iterator[SparseBatch]:
@@ -33,7 +121,7 @@ def libsvm_batches(path: Path, *, labels: bool, ids: bool) -> Iterator[SparseBat
     try:
         with _opened(path) as file:
             while lines := file.readlines(BYTES):
-                yield _parsed(path, lines, line, labels=labels, ids=ids)
+                yield parse_libsvm(path, lines, line, labels=labels, ids=ids)
                 line += len(lines)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text") from error
@@ -51,7 +139,10 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig")
 
 
-def _parsed(path: Path, lines: list[str], first: int, *, labels: bool, ids: bool) -> SparseBatch:
+def parse_libsvm(
+    path: Path, lines: list[str], first: int = 1, *, labels: bool = True, ids: bool = False
+) -> SparseBatch:
+    """The rows of some lines, of which the first has the number `first`; see `libsvm_batches`."""
     import polars as pl  # noqa: PLC0415  # slow to import
 
     where = f"{path}, line"

@@ -1,0 +1,463 @@
+"""Files that become shards, once: LIBSVM, Parquet and CSV, whatever their length.
+
+Parquet and CSV have a column of lists of indices, or wide numeric columns, whose 0 is not stored.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from securevfl.arrays import FloatArray
+from securevfl.data.csv_files import as_point, read_csv
+from securevfl.data.csv_format import CsvFormat, find_format
+from securevfl.data.id_matching import IdFormat, as_ids
+from securevfl.data.labels import label_values
+from securevfl.data.libsvm import (
+    LARGE,
+    SUFFIXES,
+    SparseBatch,
+    first_rounded,
+    in_order,
+    libsvm_batches,
+)
+from securevfl.data.own_files import FOUND_OUT
+from securevfl.data.shard_writing import RowIds, ShardWriter
+from securevfl.data.shards import Header, read_header
+from securevfl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CELLS = 1 << 22
+"""Of wide columns, which are looked at together."""
+LISTS = 1 << 17
+CSV_BYTES = 1 << 24
+COMMENT = "#"
+"""As an id column of LIBSVM: what stands behind it."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What is said of files that become a shard.
+
+    Attributes:
+        id_column: of Parquet and CSV; "#" of LIBSVM for what stands behind that, else None.
+        row_numbers: rows of Parquet and CSV are known by their numbers, from 1, as those of LIBSVM
+            are without ids.
+        label_column: of Parquet and CSV at the label party.
+        labels: whether labels of LIBSVM are kept.
+        drop: columns of Parquet and CSV to leave out.
+        columns: P; one more than the largest index where not given.
+        first_index: the number of the first column in LIBSVM and lists of indices; where not given
+            0 if that occurs, and 1 if the smallest is 1.
+        id_format: how ids are compared.
+        force: replace a shard that is there.
+        index_column: of Parquet, which lists are of indices where two columns have integers.
+    """
+
+    id_column: str | None = None
+    row_numbers: bool = False
+    label_column: str | None = None
+    labels: bool = True
+    drop: tuple[str, ...] = ()
+    columns: int | None = None
+    first_index: Literal[0, 1] | None = None
+    id_format: IdFormat = "text"
+    force: bool = False
+    index_column: str | None = None
+
+    @property
+    def ids(self) -> str | None:
+        """The column of ids of Parquet and CSV; None where rows are known by their numbers."""
+        return None if self.row_numbers else self.id_column or "id"
+
+    @property
+    def taken(self) -> list[str]:
+        """Columns of ids and labels."""
+        return [each for each in (self.ids, self.label_column) if each is not None]
+
+    def features(self, there: Sequence[str], where: str) -> list[str]:
+        """The others of a file's columns.
+
+        Raises:
+            DataError: columns that are named are not there, or no other is.
+        """
+        if missing := [each for each in (*self.taken, *self.drop) if each not in there]:
+            remedy = "; --id-column names that of ids" if missing[0] == self.ids else ""
+            few = ", ".join(there[:10]) + (f" and {len(there) - 10} more" if there[10:] else "")
+            raise DataError(f"{where}: no column {missing[0]!r}; it has {few}{remedy}")
+        features = [each for each in there if each not in {*self.taken, *self.drop}]
+        if not features:
+            raise DataError(f"{where}: no feature columns, expected at least 1")
+        return features
+
+
+def convert(
+    files: Sequence[Path],
+    to: Path,
+    how: Conversion,
+    progress: Callable[[int], None] = lambda _rows: None,
+) -> Header:
+    """Write the rows of some files of a format, one after another, as one shard.
+
+    Args:
+        files: .parquet, .csv, .csv.gz, or LIBSVM: .libsvm, .svm, .svmlight, .txt or .t, plain, .gz
+            or .bz2.
+        to: the shard's folder.
+        how: what is said of them.
+        progress: told how many rows are done.
+
+    Raises:
+        ConfigError: a suffix that is not known, files of several formats, or what does not go
+            together.
+        DataError: see the formats' modules; a first index that cannot be told, indices beyond the
+            columns, or the shard cannot be written.
+    """
+    kind = _kind(files)
+    _check(kind, how)
+    rows, smallest, batches = 0, None, _batches(files, kind, how)
+    try:
+        first = next(batches)
+    except StopIteration:
+        raise DataError(f"{files[0]} has no rows") from None
+    named = first.names is not None
+    if first.names is not None:
+        _check_named(files[0], len(first.names), how)
+    begin = 0 if named else how.first_index
+    writer = ShardWriter(
+        to,
+        columns=len(first.names or ()) if named else None if begin is None else how.columns,
+        names=first.names,
+        first=begin if begin is not None and not named else 1,
+        id_format=how.id_format,
+        force=how.force,
+    )
+    with writer:
+        batch: SparseBatch | None = first
+        while batch is not None:
+            if batch.names != first.names:
+                raise DataError(f"{files[0]} and another file differ in their columns")
+            ids = batch.ids or list(map(str, range(rows + 1, rows + 1 + len(batch.lengths))))
+            if (low := batch.smallest) is not None:
+                smallest = low if smallest is None else min(low, smallest)
+                if begin is not None and low < begin:
+                    raise DataError(f"index {low}, and --first-index says {begin}")
+            indices = batch.indices - (begin or 0)
+            compared = _compared(ids, how.id_format, str(files[0]))
+            writer.append(RowIds.of(compared), batch.lengths, indices, batch.values, batch.labels)
+            rows += len(batch.lengths)
+            progress(rows)
+            batch = next(batches, None)
+        if begin is None:
+            writer.number_columns(_first_index(smallest), how.columns)
+    return read_header(to)
+
+
+def _first_index(smallest: int | None) -> Literal[0, 1]:
+    if smallest == 0:
+        return 0
+    if smallest in (1, None):
+        return 1
+    raise DataError(
+        f"the smallest index is {smallest}: --first-index 0 or 1 says whether columns count from 0 "
+        "or 1"
+    )
+
+
+def _compared(ids: list[str], id_format: IdFormat, where: str) -> list[str]:
+    if id_format == "text":
+        return ids
+    import polars as pl  # noqa: PLC0415  # slow to import
+
+    compared: list[str] = as_ids(pl.Series(ids, dtype=pl.String), id_format, where).to_list()
+    return compared
+
+
+def _kind(files: Sequence[Path]) -> str:
+    kinds = []
+    for path in files:
+        name = path.name.lower()
+        plain = name.removesuffix(".gz").removesuffix(".bz2")
+        if name.endswith(".parquet"):
+            kinds.append("parquet")
+        elif name.endswith((".csv", ".csv.gz")):
+            kinds.append("csv")
+        elif plain.endswith(SUFFIXES):
+            kinds.append("libsvm")
+        else:
+            raise ConfigError(
+                f"{path}: expected .parquet, .csv, .csv.gz, or LIBSVM as {', '.join(SUFFIXES)}, "
+                "plain, .gz or .bz2"
+            )
+    if len(set(kinds)) != 1:
+        raise ConfigError(f"files of {len(set(kinds))} formats, expected one")
+    return kinds[0]
+
+
+def _check(kind: str, how: Conversion) -> None:
+    if how.id_column is not None and how.row_numbers:
+        raise ConfigError("--id-column or --row-numbers: give one of them")
+    if how.index_column is not None and kind != "parquet":
+        raise ConfigError("--index-column is for lists in Parquet")
+    if kind == "libsvm":
+        if how.id_column not in (None, COMMENT):
+            raise ConfigError(
+                f"--id-column {how.id_column}: of LIBSVM only '#', the comment, is one"
+            )
+        if how.label_column is not None or how.drop:
+            raise ConfigError("--label-column and --drop are for files whose columns have names")
+        return
+    if not how.labels and how.label_column is not None:
+        raise ConfigError("--label-column or --no-labels: give one of them")
+    if how.label_column is not None and how.label_column == how.ids:
+        raise ConfigError(f"--label-column {how.label_column}: is that of ids")
+
+
+def _check_named(path: Path, columns: int, how: Conversion) -> None:
+    if how.columns not in (None, columns):
+        raise ConfigError(f"--columns: {path} has {columns} columns")
+    if how.first_index is not None:
+        raise ConfigError(f"--first-index is for indices, and columns of {path} have names")
+
+
+def _batches(files: Sequence[Path], kind: str, how: Conversion) -> Iterator[SparseBatch]:
+    if kind == "libsvm":
+        for path in files:
+            yield from libsvm_batches(path, labels=how.labels, ids=how.id_column == COMMENT)
+        return
+    for path in files:
+        yield from (_parquet_batches if kind == "parquet" else _csv_batches)(path, how)
+
+
+def _parquet_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
+    """The rows of a Parquet file.
+
+    One feature column of lists of integers is of indices, a second one of lists of as many numbers
+    their values; else all are numbers, of which 0 is not stored.
+
+    Raises:
+        ConfigError: both lists are of integers and `columns` does not say which are indices, or
+            says it of another column.
+        DataError: it cannot be read, lacks columns, or has values missing, not finite or not
+            numeric, or an index below 0 or twice in a row.
+    """
+    import polars as pl  # noqa: PLC0415  # slow to import
+
+    try:
+        schema = pl.read_parquet_schema(path)
+        features = how.features(tuple(schema), str(path))
+        place = _index_column(path, schema, features, how.index_column)
+        rows = max(1, CELLS // len(features)) if place is None else LISTS
+        lazy = pl.scan_parquet(path, glob=False).select(*how.taken, *features)
+        start = 0
+        while not (frame := lazy.slice(start, rows).collect()).is_empty():
+            if place is None:
+                yield _from_wide(str(path), frame, features, how, start + 1)
+            else:
+                yield _from_lists(str(path), frame, place, how, start + 1)
+            start += len(frame)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _malformed(path, error) from error
+
+
+def _index_column(
+    path: Path, schema: "Mapping[str, pl.DataType]", features: list[str], said: str | None
+) -> str | None:
+    """Which column has the lists of indices; None where there are no lists."""
+    import polars as pl  # noqa: PLC0415
+
+    kinds = {name: schema[name] for name in features}
+    lists = {name: kind.inner for name, kind in kinds.items() if isinstance(kind, pl.List)}
+    whole = [name for name, kind in lists.items() if kind.is_integer()]
+    if said is not None and said not in whole:
+        raise ConfigError(f"{path}: --index-column {said!r}: no lists of integers there")
+    if not lists:
+        return None
+    if len(lists) < len(features):
+        other = next(name for name in features if name not in lists)
+        raise DataError(f"{path}: column {other!r} beside lists of indices; --drop leaves it")
+    if len(lists) > 2 or not whole:  # noqa: PLR2004
+        told = ", ".join(f"{name!r} of {kind}" for name, kind in lists.items())
+        raise DataError(f"{path}: lists {told}; expected one of integers, and one of their values")
+    if len(whole) > 1 and said is None:
+        raise ConfigError(
+            f"{path}: lists of {whole[0]!r} and {whole[1]!r} are both of integers; "
+            "--index-column names those that are indices"
+        )
+    return said or whole[0]
+
+
+def _csv_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
+    """The rows of a CSV file with a header and numbers, of which 0 is not stored.
+
+    Raises:
+        DataError: as of Parquet, or its format cannot be found out.
+    """
+    import polars as pl  # noqa: PLC0415  # slow to import
+
+    known = () if how.ids is None else (how.ids,)
+    found = find_format(path, FOUND_OUT, known, str(path))
+    features = how.features(found.header, str(path))
+    row = 1
+    try:
+        for part in _csv_parts(found):
+            frame = read_csv(part, [*how.taken, *features], how.taken, ("",))
+            if frame.is_empty():
+                continue
+            _require_exact_text(str(path), part, frame.select(features))
+            yield _from_wide(str(path), frame, features, how, row)
+            row += len(frame)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _malformed(path, error) from error
+
+
+def _csv_parts(found: CsvFormat) -> Iterator[CsvFormat]:
+    """The file in pieces, each with its header; a quoted field is not cut."""
+    with (
+        found.content.open("rb")
+        if isinstance(found.content, Path)
+        else BytesIO(found.content) as file
+    ):
+        head = b"".join(file.readline() for _ in range(found.skipped + 1))
+        while lines := file.readlines(CSV_BYTES):
+            text = b"".join(lines)
+            while text.count(b'"') % 2 and (more := file.readline()):
+                text += more
+            yield replace(found, content=head + text)
+
+
+def _malformed(path: Path, error: Exception) -> DataError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DataError(f"{path}: empty, malformed or truncated ({reason})")
+
+
+def _from_wide(
+    where: str, frame: "pl.DataFrame", features: list[str], how: Conversion, first: int
+) -> SparseBatch:
+    import polars as pl  # noqa: PLC0415
+
+    for name in features:
+        column = frame[name]
+        if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+            raise DataError(
+                f"{where}: column {name!r} is {column.dtype}, expected numbers; --drop leaves it"
+            )
+        if column.null_count():
+            missing = first + int(column.is_null().arg_max() or 0)
+            raise DataError(f"{where}, row {missing}: no value in column {name!r}")
+        _require_exact(where, column)
+    dense = frame.select(pl.col(features).cast(pl.Float64)).to_numpy()
+    rows, indices = np.nonzero(dense)
+    numbers = np.arange(first, first + len(frame))
+    lengths = np.bincount(rows, minlength=len(frame))
+    entries = in_order(f"{where}, row", numbers, lengths, indices, dense[rows, indices])
+    return SparseBatch(
+        _ids(where, frame, how, first),
+        *entries,
+        _labels(where, frame, how),
+        tuple(features),
+    )
+
+
+def _from_lists(
+    where: str, frame: "pl.DataFrame", place: str, how: Conversion, first: int
+) -> SparseBatch:
+    import polars as pl  # noqa: PLC0415
+
+    numbers = np.arange(first, first + len(frame))
+    lengths = frame[place].list.len().fill_null(0).cast(pl.Int64).to_numpy()
+    indices = _entries(where, frame[place])
+    values: FloatArray | None = None
+    for other in frame.columns:
+        if other not in (place, *how.taken):
+            if not np.array_equal(frame[other].list.len().fill_null(0).to_numpy(), lengths):
+                raise DataError(f"{where}: lists of {other!r} and {place!r} differ in length")
+            numbers_of = _entries(where, frame[other])
+            _require_exact(where, numbers_of)
+            values = numbers_of.cast(pl.Float64).to_numpy()
+    places = indices.cast(pl.Int64).to_numpy()
+    return SparseBatch(
+        _ids(where, frame, how, first),
+        *in_order(f"{where}, row", numbers, lengths, places, values),
+        _labels(where, frame, how),
+        smallest=int(places.min()) if len(places) else None,
+    )
+
+
+def _require_exact(where: str, column: "pl.Series") -> None:
+    """Refuse whole numbers beyond 2^53 that would be rounded."""
+    import polars as pl  # noqa: PLC0415
+
+    if not column.dtype.is_integer():
+        return
+    # Rounded, the largest are too large to be cast back.
+    if not column.eq_missing(column.cast(pl.Float64).cast(column.dtype, strict=False)).all():
+        raise _rounded(where, column.name)
+
+
+def _require_exact_text(where: str, part: CsvFormat, frame: "pl.DataFrame") -> None:
+    """The same of numbers in text, which is looked at only where they are large."""
+    import polars as pl  # noqa: PLC0415
+
+    numbers = frame.select(pl.col(pl.Float64))
+    large = [each.name for each in numbers.iter_columns() if (each.abs() >= LARGE).any()]
+    if not large:
+        return
+    for written in read_csv(part, large, large, ("",)).iter_columns():
+        text = as_point(written.str.strip_chars(), part)
+        if first_rounded(text, frame[written.name]) is not None:
+            raise _rounded(where, written.name)
+
+
+def _rounded(where: str, name: str) -> DataError:
+    return DataError(f"{where}: column {name!r} has whole numbers that no float64 is")
+
+
+def _entries(where: str, lists: "pl.Series") -> "pl.Series":
+    if lists.null_count():
+        raise DataError(
+            f"{where}: column {lists.name!r} has {lists.null_count()} rows without list"
+        )
+    entries = lists.filter(lists.list.len() > 0).explode()
+    if entries.null_count():
+        raise DataError(f"{where}: lists of {lists.name!r} have {entries.null_count()} gaps")
+    return entries
+
+
+def _ids(where: str, frame: "pl.DataFrame", how: Conversion, first: int) -> list[str] | None:
+    import polars as pl  # noqa: PLC0415
+
+    if how.ids is None:
+        return None
+    column = frame[how.ids]
+    if not (column.dtype == pl.String or column.dtype.is_integer()):
+        raise ConfigError(
+            f"{where}: ids in {how.ids!r} are {column.dtype}, expected text or integers"
+        )
+    text = column.cast(pl.String).fill_null("")
+    if (text == "").any():
+        row = first + int((text == "").arg_max() or 0)
+        raise DataError(f"{where}, row {row}: no id in column {how.ids!r}")
+    ids: list[str] = text.to_list()
+    return ids
+
+
+def _labels(where: str, frame: "pl.DataFrame", how: Conversion) -> FloatArray | list[str] | None:
+    import polars as pl  # noqa: PLC0415
+
+    if how.label_column is None:
+        return None
+    text = frame[how.label_column].cast(pl.String).str.strip_chars()
+    if missing := int((text.is_null() | (text == "").fill_null(True)).sum()):
+        raise DataError(f"{where}: column {how.label_column!r} has {missing} missing labels")
+    names: list[str] = text.to_list()
+    values = label_values(names)
+    if values.dtype.kind != "f":
+        return names
+    if first_rounded(text, pl.Series(values)) is not None:
+        raise _rounded(where, how.label_column)
+    return values.astype(np.float64)
