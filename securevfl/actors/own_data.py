@@ -17,11 +17,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from securevfl.data.aligned import read_aligned, write_aligned
-from securevfl.data.csv_format import GivenFormat
-from securevfl.data.joining import OwnData, align_files, load_party
-from securevfl.data.own_files import FileSource
-from securevfl.data.sharded import align_digests, load_own
+from securevfl.data.csv_files import GivenFormat
+from securevfl.data.ids import read_aligned, write_aligned
+from securevfl.data.join import OwnData, align_digests, align_files, load_own, load_party
+from securevfl.data.read import FileSource
 from securevfl.data.shards import is_shard, read_header
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError

@@ -18,7 +18,7 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> "VerticalDataset[
         DataError: missing or malformed data.
     """
     from securevfl.actors.own_data import file_sources
-    from securevfl.data.sharded import load_parties
+    from securevfl.data.join import load_parties
     from securevfl.data.sources import load
 
     if job.job.dataset is not None:

@@ -1,10 +1,10 @@
 """Data: who holds which columns of which rows, and where the known data sets come from."""
 
-from securevfl.data.aligned import AlignedIds, read_aligned, write_aligned
 from securevfl.data.catalog import CatalogEntry, Listing, get, listing, names, where
-from securevfl.data.joining import OwnData, align_files, load_files, load_party
-from securevfl.data.own_files import FileSource, PartyRows, read_party
+from securevfl.data.ids import AlignedIds, read_aligned, write_aligned
+from securevfl.data.join import OwnData, align_files, load_files, load_party
 from securevfl.data.partition import BatchSchedule, fixed_partition
+from securevfl.data.read import FileSource, PartyRows, read_party
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, check, fingerprint, row_digests

@@ -5,16 +5,14 @@ Parquet and CSV have a column of lists of indices, or wide numeric columns, whos
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.data.csv_files import as_point, read_csv
-from securevfl.data.csv_format import CsvFormat, find_format
-from securevfl.data.id_matching import IdFormat, as_ids
+from securevfl.data.csv_files import CsvFormat, as_point, find_format, opened, read_csv
+from securevfl.data.ids import IdFormat, as_ids
 from securevfl.data.labels import label_values
 from securevfl.data.libsvm import (
     LARGE,
@@ -24,7 +22,7 @@ from securevfl.data.libsvm import (
     in_order,
     libsvm_batches,
 )
-from securevfl.data.own_files import FOUND_OUT
+from securevfl.data.read import FOUND_OUT
 from securevfl.data.shard_writing import RowIds, ShardWriter
 from securevfl.data.shards import Header, read_header
 from securevfl.errors import ConfigError, DataError
@@ -317,11 +315,7 @@ def _csv_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
 
 def _csv_parts(found: CsvFormat) -> Iterator[CsvFormat]:
     """The file in pieces, each with its header; a quoted field is not cut."""
-    with (
-        found.content.open("rb")
-        if isinstance(found.content, Path)
-        else BytesIO(found.content) as file
-    ):
+    with opened(found.content) as file:
         head = b"".join(file.readline() for _ in range(found.skipped + 1))
         while lines := file.readlines(CSV_BYTES):
             text = b"".join(lines)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.joining import common_ids, positions
-from securevfl.data.own_files import (
+from securevfl.data.join import rows_in_common
+from securevfl.data.read import (
     FileSource,
     PartyRows,
     columns_of,
@@ -68,15 +68,15 @@ def read_new_rows(
         held[source.name], unused[source.name] = _read(source, recipes.get(source.name))
     require_usable(list(held.values()))
     dropped = dict.fromkeys(held, 0)
-    ids = common_ids({name: rows.ids for name, rows in held.items()}, dropped, "the new rows")
+    places = rows_in_common(held, holder, dropped, among="the new rows")
+    ids = held[holder].ids[places[holder]].to_list()
     labels: tuple[str | None, ...] = (None,) * len(ids)
     order, written = np.arange(len(ids)), tuple(ids)
     features, unknown, raw = {}, {}, {}
     for source in sources:
         name, rows = source.name, held[source.name]
-        places = positions(source, rows, ids)
         recipe = recipes.get(name) or read_as_numbers(rows.columns)
-        frame = rows.frame[places]
+        frame = rows.frame[places[name]]
         try:
             features[name] = recipe.apply(frame)
         except DataError as error:
@@ -85,9 +85,9 @@ def read_new_rows(
         if name in recipes:
             raw[name] = recipe.as_they_were(frame)
         if name == holder:
-            order, written = np.argsort(places), tuple(rows.written.gather(places))
+            order, written = np.argsort(places[name]), tuple(rows.written[places[name]])
         if rows.labels is not None:
-            labels = tuple(label or None for label in rows.labels.gather(places))
+            labels = tuple(label or None for label in rows.labels[places[name]])
     return NewRows(tuple(ids), written, features, labels, dropped, unused, order, unknown, raw)
 
 

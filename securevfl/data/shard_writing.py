@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.growing_arrays import GrowingArray
-from securevfl.data.id_matching import IdFormat
-from securevfl.data.joining import falls_into_test
+from securevfl.data.ids import IdFormat, falls_into_test
 from securevfl.data.shards import (
     FORMAT,
     HEADER,

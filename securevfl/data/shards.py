@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import override
 
-from securevfl.data.id_matching import IdFormat
+from securevfl.data.ids import IdFormat
 from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.shown import Shown
@@ -115,6 +115,10 @@ class Shard(Shown):
         """Its size."""
         header = self.header
         return {"rows": header.rows, "columns": header.columns, "entries": header.ones}
+
+    def __len__(self) -> int:
+        """N."""
+        return self.header.rows
 
     @cached_property
     def ids(self) -> tuple[str, ...]:

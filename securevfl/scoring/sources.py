@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 
 from securevfl.arrays import is_real
-from securevfl.data.csv_format import GivenFormat
-from securevfl.data.joining import falls_into_test
+from securevfl.data.csv_files import GivenFormat
+from securevfl.data.ids import falls_into_test
 from securevfl.data.new_rows import NewRows, read_new_rows
-from securevfl.data.own_files import SHARD_LABELS, FileSource
+from securevfl.data.read import SHARD_LABELS, FileSource
 from securevfl.data.shards import is_shard, read_header
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError

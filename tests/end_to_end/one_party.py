@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.data.aligned import AlignedIds, read_aligned
-from securevfl.data.joining import OwnData, load_party
-from securevfl.data.own_files import FileSource
+from securevfl.data.ids import AlignedIds, read_aligned
+from securevfl.data.join import OwnData, load_party
+from securevfl.data.read import FileSource
 from securevfl.data.tables import row_digests
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job, read_job

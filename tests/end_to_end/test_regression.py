@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Lasso, Ridge
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
-from securevfl.data.joining import load_files
-from securevfl.data.own_files import FileSource
+from securevfl.data.join import load_files
+from securevfl.data.read import FileSource
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError, DataError

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.data.aligned import write_aligned
-from securevfl.data.joining import align_files, load_files
-from securevfl.data.own_files import FileSource
+from securevfl.data.ids import write_aligned
+from securevfl.data.join import align_files, load_files
+from securevfl.data.read import FileSource
 from securevfl.job import parse_job
 from securevfl.protocols.session.keys import SchemeKeys
 from securevfl.runtime.costs import AHEAD, AHEAD_COMMUNICATION, COMMUNICATION

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from securevfl.data import FileSource, read_party
-from securevfl.data.csv_format import GivenFormat
-from securevfl.data.own_files import PartyRows
+from securevfl.data.csv_files import GivenFormat
+from securevfl.data.read import PartyRows
 from securevfl.errors import ConfigError, DataError
 
 

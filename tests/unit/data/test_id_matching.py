@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from securevfl.data import FileSource, VerticalDataset, load_files
-from securevfl.data.id_matching import IdFormat
+from securevfl.data.ids import IdFormat
 from securevfl.data.new_rows import read_new_rows
 from securevfl.errors import DataError
 

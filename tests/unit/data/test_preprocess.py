@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from securevfl.data import FileSource, load_files
-from securevfl.data.joining import falls_into_test
+from securevfl.data.features import fit_recipe
+from securevfl.data.ids import falls_into_test
 from securevfl.data.new_rows import read_new_rows
-from securevfl.data.preprocess import fit_recipe
 from securevfl.errors import DataError
 from securevfl.protocols.session.held_out_guard import names_of_rows
 from securevfl.recipe import MISSING, ColumnRecipe, Preprocessing, Recipe, numbers_of

@@ -11,9 +11,8 @@ import pytest
 from securevfl.arrays import FloatArray
 from securevfl.cli.job_files import job_data
 from securevfl.data.convert import Conversion, convert
-from securevfl.data.joining import load_files
-from securevfl.data.own_files import FileSource
-from securevfl.data.sharded import align_digests, load_own, load_parties
+from securevfl.data.join import align_digests, load_files, load_own, load_parties
+from securevfl.data.read import FileSource
 from securevfl.data.shards import HEADER
 from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError, DataError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securevfl.data.suspicious import FIRST, suspicious
+from securevfl.data.features import FIRST, suspicious
 from securevfl.data.tables import PartyTable
 
 ROWS = 60

@@ -1,19 +1,21 @@
-"""A user's own CSV and Parquet files."""
+"""A party's own rows, from CSV, Parquet or a shard of few rows, and columns that cannot be used."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from securevfl.data.bad_columns import BadColumn, bad_columns, require_none
-from securevfl.data.csv_files import as_point, read_csv
-from securevfl.data.csv_format import CsvFormat, GivenFormat, find_format
-from securevfl.data.id_matching import IdFormat, as_ids
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.data.csv_files import CsvFormat, GivenFormat, as_point, find_format, read_csv
+from securevfl.data.ids import IdFormat, as_ids, falls_into_test
 from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
-from securevfl.data.tables import Note, as_array
+from securevfl.data.tables import Note, as_array, row_digests
 from securevfl.errors import ConfigError, DataError
-from securevfl.recipe import Preprocessing
+from securevfl.recipe import Preprocessing, numbers_of, text_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,6 +25,10 @@ FOUND_OUT = GivenFormat()
 SHARD_LABELS = "(labels)"
 """What the labels of a shard are called, where it is read as a file."""
 NO_LABEL = ("", "NA", "N/A", "n/a", "NULL", "null", "?")
+
+
+SHOWN = 10
+MOSTLY = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,31 @@ class FileSource:
     id_format: IdFormat = "text"
 
 
+@dataclass(frozen=True)
+class BadColumn:
+    """A column that cannot be used.
+
+    Attributes:
+        party: whose.
+        column: which.
+        problem: in words, with a count and an example.
+        mended: whether `[preprocess]` is all that it takes.
+        remedy: what else it takes.
+    """
+
+    party: str
+    column: str
+    problem: str
+    mended: bool = False
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """The column and what is wrong with it."""
+        remedy = f" ({self.remedy})" if self.remedy else ""
+        return f"party {self.party!r}: column {self.column!r} {self.problem}{remedy}"
+
+
 @dataclass(frozen=True, eq=False)
 class PartyRows:
     """What one party's file holds, rows in its order.
@@ -77,6 +108,20 @@ class PartyRows:
     labels: "pl.Series | None"
     problems: tuple[BadColumn, ...]
     notes: tuple[Note, ...]
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.ids)
+
+    @cached_property
+    def digests(self) -> NDArray[np.uint64]:
+        """See `row_digests`, shape (N,)."""
+        return row_digests(self.ids)
+
+    @property
+    def held_out(self) -> NDArray[np.bool_]:
+        """Whether a row is in the fifth that is held out where there are no test files."""
+        return np.fromiter(map(falls_into_test, self.ids), bool, len(self))
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -108,20 +153,23 @@ def read_party(
     path = source.test_path if test else source.path
     if path is None:
         raise ConfigError(f"test_path: party {source.name!r} has none")
-    opened = _Opened(source, Path(path))
-    columns, found = _feature_columns(source, opened.columns), opened.found
+    file = _PartyFile(source, Path(path))
+    columns, found = _feature_columns(source, file.columns), file.found
     settings = source.preprocess or Preprocessing()
-    frame = opened.read(columns, {*text, *settings.categories}, settings.markers)
+    frame = file.read(columns, {*text, *settings.categories}, settings.markers)
     if frame.is_empty():
         raise DataError(f"party {source.name!r}: {path} has no rows")
     ids, written = _ids(source, frame)
     labels = None
     if source.label_column is not None:
         column = frame[source.label_column]
-        if not open_labels:
-            column = _as_text(source.name, column, NO_LABEL)
+        column = column if open_labels else _as_text(source.name, column, NO_LABEL)
         labels = _labels(column, found)
     frame = frame.select(columns)
+    problems = (
+        _problem(source.name, values, source.preprocess, found)
+        for values in frame.drop(text).iter_columns()
+    )
     notes = [] if found is None else [Note("file", source.name, None, f"{path.name}: {found.line}")]
     return PartyRows(
         ids,
@@ -129,32 +177,46 @@ def read_party(
         columns,
         frame,
         labels,
-        tuple(bad_columns(source.name, frame.drop(text), source.preprocess, found)),
+        tuple(problem for problem in problems if problem is not None),
         tuple(notes),
     )
 
 
 def columns_of(source: FileSource) -> tuple[str, ...]:
-    """The columns of a party's file.
+    """The columns of a party's file; see `read_party` for what is raised."""
+    return _PartyFile(source, Path(source.path)).columns
+
+
+def require_usable(held: Sequence[PartyRows]) -> None:
+    """Refuse columns that cannot be used, those of all files at once and with what mends them.
+
+    Raises:
+        DataError: there are some.
+    """
+    problems = [problem for rows in held for problem in rows.problems]
+    if not problems:
+        return
+    shown = "; ".join(problem.line for problem in problems[:SHOWN])
+    if len(problems) > SHOWN:
+        shown += f"; and {len(problems) - SHOWN} more"
+    columns = "1 column" if len(problems) == 1 else f"{len(problems)} columns"
+    remedy = ""
+    if mended := sorted({problem.party for problem in problems if problem.mended}):
+        parties = " or ".join(map(repr, mended))
+        remedy = (
+            "; the line [preprocess] in the job file makes categories of text and the median of "
+            f"missing numbers, and `drop = [...]` at party {parties} leaves columns out"
+        )
+    raise DataError(f"{columns} cannot be used: {shown}{remedy}")
+
+
+class _PartyFile:
+    """A party's file, of which the columns' names are known.
 
     Raises:
         ConfigError: A suffix that is not known.
         DataError: Missing, empty or malformed.
     """
-    return _Opened(source, Path(source.path)).columns
-
-
-def require_usable(held: Sequence[PartyRows]) -> None:
-    """Refuse columns that cannot be used, those of all files at once.
-
-    Raises:
-        DataError: See `require_none`.
-    """
-    require_none([problem for rows in held for problem in rows.problems])
-
-
-class _Opened:
-    """A file of which the columns' names are known."""
 
     def __init__(self, source: FileSource, path: Path) -> None:
         self._path, self._where = path, f"party {source.name!r}: {path}"
@@ -297,3 +359,57 @@ def _as_text(party: str, column: "pl.Series", missing: Sequence[str] = ("",)) ->
     if absent := int((text.is_null() | text.is_in(list(missing)).fill_null(False)).sum()):
         raise DataError(f"party {party!r}: column {column.name!r} has {absent} missing values")
     return text
+
+
+def _problem(
+    party: str, values: "pl.Series", settings: Preprocessing | None, found: CsvFormat | None
+) -> BadColumn | None:
+    """Why a raw column cannot be used; `found` says how numbers are written in a CSV."""
+    import polars as pl  # noqa: PLC0415
+
+    name, kind = values.name, values.dtype
+    if isinstance(kind, pl.List) and kind.inner.is_integer():
+        remedy = "`securevfl data convert` makes lists of indices a shard, which data may name"
+        return BadColumn(party, name, f"is {kind}, expected numbers or text", remedy=remedy)
+    if kind.is_nested() or kind in (pl.Binary, pl.Object, pl.Time, pl.Duration):
+        return BadColumn(party, name, f"is {kind}, expected numbers or text")
+    if settings is not None and (name in settings.categories or kind.is_temporal()):
+        return None
+    if kind.is_temporal():
+        return BadColumn(party, name, f"is {kind}, expected numbers", mended=True)
+    if kind.is_numeric() or kind in (pl.Boolean, pl.Null):
+        return _number_problem(party, values, settings)
+    text = text_of(values, (settings or Preprocessing()).markers)
+    numbers = text if found is None else as_point(text, found)
+    return _text_problem(party, text, numbers.cast(pl.Float64, strict=False), settings)
+
+
+def _number_problem(
+    party: str, values: "pl.Series", settings: Preprocessing | None
+) -> BadColumn | None:
+    try:
+        numbers = numbers_of(values, (settings or Preprocessing()).markers)
+    except ValueError as error:
+        remedy = '`missing = ["inf", "-inf"]` in [preprocess] takes them for missing'
+        return BadColumn(party, values.name, str(error), remedy=remedy)
+    if settings is None and numbers.null_count():
+        told = f"has {numbers.null_count()} missing values"
+        return BadColumn(party, values.name, told, mended=True)
+    return None
+
+
+def _text_problem(
+    party: str, text: "pl.Series", numbers: "pl.Series", settings: Preprocessing | None
+) -> BadColumn | None:
+    name = text.name
+    wrong = text.filter(text.is_not_null() & numbers.is_null())
+    missing = f" and {text.null_count()} missing values" if text.null_count() else ""
+    if not len(wrong):
+        return _number_problem(party, numbers.alias(name), settings)
+    told = f"has {len(wrong)} values that are not numbers, as {wrong[0]!r}{missing}"
+    values = text.n_unique() - bool(text.null_count())
+    if values - wrong.n_unique() > MOSTLY * values:
+        first = wrong[0]
+        remedy = f'`missing = [{first!r}]` or `categories = ["{name}"]` in [preprocess] settles it'
+        return BadColumn(party, name, f"{told}, among numbers", remedy=remedy)
+    return None if settings is not None else BadColumn(party, name, told, mended=True)

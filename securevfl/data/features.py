@@ -1,0 +1,286 @@
+"""A party's features from its own raw rows, by a recipe or as they stand, and what is odd there."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.arrays import Labels
+from securevfl.data.read import FileSource, PartyRows
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import Kind, Note, PartyTable
+from securevfl.errors import DataError
+from securevfl.recipe import (
+    MISSING_LEVEL,
+    OTHER_LEVEL,
+    ColumnRecipe,
+    Preprocessing,
+    Recipe,
+    days_of,
+    numbers_of,
+    read_as_numbers,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+COPY = 0.999
+FEWEST = 20
+FIRST = 1000
+_ID_NAME = re.compile(
+    r"(^|[_\s.-])(id|uuid|guid|nr|no|key|index|rownum)($|[_\s.-])|[a-z](Id|ID|Nr)$"
+)
+
+
+def make_table(
+    source: FileSource,
+    train: PartyRows,
+    test: PartyRows,
+    rows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+) -> tuple[PartyTable, NDArray[np.float64], tuple[Note, ...]]:
+    """A party's features of training and test rows, and of those that are its own.
+
+    The columns of `train` go as features come, so that a file is never held twice.
+
+    Args:
+        source: what is to be made of them.
+        train: the party's raw rows.
+        test: those of its test file, or the same again.
+        rows: numbers of the training rows, of the test rows in `test`, and of its own.
+
+    Raises:
+        DataError: values that the training rows did not have the like of; see `fit_recipe`.
+    """
+    frame = train.frame
+    notes: list[Note] = []
+    if source.preprocess is None:
+        recipe = read_as_numbers(train.columns)
+    else:
+        recipe, notes = fit_recipe(source.name, frame, train.columns, rows[0], source.preprocess)
+    parts = list(zip((frame, test.frame, frame), rows, strict=True))
+    arrays = [np.empty((len(places), len(recipe.columns))) for _, places in parts]
+    kept = None if source.preprocess is None else recipe
+    raw_test = None if kept is None else np.empty((len(rows[1]), len(recipe.parts)))
+    wrong: list[str] = []
+    for index, (part, place) in enumerate(recipe.places()):
+        for (raw, places), out in zip(parts, arrays, strict=True):
+            try:
+                part.write(raw[part.name].gather(places), recipe.missing, out[:, place])
+            except ValueError as error:
+                wrong.append(f"party {source.name!r}: column {part.name!r} {error}")
+        if raw_test is not None and not wrong:
+            held_out = test.frame[part.name].gather(rows[1])
+            raw_test[:, index] = part.as_it_was(held_out, recipe.missing)
+        frame.drop_in_place(part.name)
+    if wrong:
+        raise DataError("; ".join(dict.fromkeys(wrong)))
+    table = PartyTable(source.name, recipe.columns, arrays[0], arrays[1], kept, raw_test)
+    return table, arrays[2], tuple(notes)
+
+
+def fit_recipe(
+    party: str,
+    frame: "pl.DataFrame",
+    columns: Sequence[str],
+    rows: NDArray[np.int64],
+    settings: Preprocessing,
+) -> tuple[Recipe, list[Note]]:
+    """A party's recipe; columns that say nothing over its training rows are left out, and told.
+
+    A category of fewer than `rare_count` rows, or a smaller share than `rare_share`, is pooled with
+    others until the pool is not rare either: a 0/1 column of few ones shows these few rows to
+    whoever learns something about the column's weight.
+
+    Args:
+        party: whose, for messages.
+        frame: raw columns.
+        columns: of them, the ones to use.
+        rows: numbers of the training rows, shape (N,); no other row has a say.
+        settings: of `[preprocess]`.
+
+    Raises:
+        DataError: nothing is left, two features of one name, or columns that cannot be used.
+    """
+    parts: list[ColumnRecipe] = []
+    notes: list[Note] = []
+
+    def note(kind: Kind, column: str, text: str) -> None:
+        notes.append(Note(kind, party, column, text))
+
+    for name in columns:
+        values = frame[name].gather(rows)
+        kind = kind_of(values, settings)
+        if kind == "category":
+            part, told = _categories(name, text_of(values, settings.markers), settings)
+            notes += [Note("preprocess", party, name, text) for text in told]
+        else:
+            part = _numbers(name, kind == "date", values, settings)
+            if kind == "date":
+                note("preprocess", name, "is read as dates, in days since 1970-01-01")
+        if part is None or not part.columns:
+            note("unused", name, f"is left out: {_why(values.n_unique(), len(rows))}")
+        else:
+            parts.append(part)
+    recipe = Recipe(tuple(parts), settings.markers)
+    names = recipe.columns
+    if not names:
+        raise DataError(f"party {party!r}: no column says anything over the training rows")
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"party {party!r}: two features would have the name {double!r}")
+    return recipe, notes
+
+
+def _why(values: int, rows: int) -> str:
+    if values > rows / 2:
+        return f"{values} different values in {rows} training rows, as an id or free text has"
+    return "the same in all training rows, or all but a few"
+
+
+def _numbers(
+    name: str, is_date: bool, values: "pl.Series", settings: Preprocessing
+) -> ColumnRecipe | None:
+    read = (days_of if is_date else numbers_of)(values, settings.markers)
+    there = read.drop_nulls().to_numpy()
+    if not len(there):
+        return None
+    missing = len(read) - len(there)
+    few = max(settings.rare_count, settings.rare_share * len(read))
+    indicator = settings.missing_indicator and missing >= few and len(there) >= few
+    fill = float(np.median(there))
+    if not indicator and (there == fill).all():
+        return None
+    return ColumnRecipe(name, "date" if is_date else "number", fill, indicator)
+
+
+def _categories(
+    name: str, text: "pl.Series", settings: Preprocessing
+) -> tuple[ColumnRecipe | None, list[str]]:
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
+    few = max(settings.rare_count, settings.rare_share * len(text))
+    counted = text.drop_nulls().alias("level").value_counts(name="rows")
+    # Of the same count in the order of names, so that the order of rows decides nothing.
+    counted = counted.sort(["rows", "level"], descending=[True, False])
+    reserved = pl.col("level").is_in([MISSING_LEVEL, OTHER_LEVEL])
+    common = counted.filter((pl.col("rows") >= few) & ~reserved)
+    sizes: list[tuple[int, str | None]] = [
+        (rows, level) for level, rows in common.iter_rows()
+    ]  # of None: missing
+    pooled = len(text) - text.null_count() - sum(rows for rows, _ in sizes)
+    rare = counted.height - common.height
+    if missing := text.null_count():
+        if missing >= few:
+            sizes.append((missing, None))
+        else:
+            pooled += missing
+    sizes.sort(key=lambda each: -each[0])
+    while 0 < pooled < few and sizes:
+        pooled += sizes.pop()[0]
+    if len(sizes) + (pooled > 0) < 2:  # noqa: PLR2004
+        return None, []
+    levels = tuple(sorted(level for _, level in sizes if level is not None))
+    has_missing = any(level is None for _, level in sizes)
+    part = ColumnRecipe(
+        name, "category", levels=levels, missing_level=has_missing, other_level=pooled > 0
+    )
+    several = f"{len(part.columns)} columns, one a category"
+    told = f"becomes {several if len(part.columns) > 1 else '1 column'}"
+    if rare:
+        pooled_ones = "1 rare category is" if rare == 1 else f"{rare} rare categories are"
+        told += f"; {pooled_ones} pooled in {OTHER_LEVEL!r}"
+    return part, [told]
+
+
+def kind_of(values: "pl.Series", settings: Preprocessing) -> Literal["number", "date", "category"]:
+    """What a raw column is read as."""
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
+
+    if values.name in settings.categories:
+        return "category"
+    if values.dtype.is_numeric() or values.dtype == pl.Null:
+        return "number"
+    if values.dtype.is_temporal():
+        return "date"
+    if values.dtype != pl.String:
+        return "category"
+    for kind, read in (("number", numbers_of), ("date", days_of)):
+        try:
+            read(values, settings.markers)
+        except ValueError:
+            continue
+        return kind  # type: ignore[return-value]  # one of them
+    return "category"
+
+
+def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
+    """Columns that are the label, an id, constant, or another column once more.
+
+    A feature party has no labels, so whether one of its columns is a copy of them only the label
+    party could tell, and only of its own columns.
+
+    Args:
+        table: a party's training rows.
+        labels: at the label party, shape (N,).
+    """
+    notes: list[Note] = []
+    twins: dict[bytes, list[int]] = {}
+    copies = _copies(table.train, labels)
+
+    def note(kind: Kind, column: str, text: str) -> None:
+        notes.append(Note(kind, table.name, column, text, warning=kind == "label"))
+
+    for place, column in enumerate(table.columns):
+        values, head = table.train[:, place], table.train[:FIRST, place]
+        # Most columns show at once that they are none of these.
+        if (head == head[0]).all() and (values == values[0]).all():
+            note("constant", column, "is the same in all training rows")
+            continue
+        alike = twins.setdefault(np.ascontiguousarray(head).tobytes(), [])
+        earlier = next((e for e in alike if np.array_equal(table.train[:, e], values)), None)
+        alike.append(place)
+        if earlier is not None:
+            note("duplicate", column, f"is {table.columns[earlier]!r} once more")
+        if copies[place]:
+            note("label", column, "is a copy of the label, or nearly: no model is needed for it")
+        elif _is_id(column, values):
+            note("id", column, "has another whole number in every row, as an id has")
+    return notes
+
+
+def _copies(train: NDArray[np.float64], labels: Labels | None) -> NDArray[np.bool_]:
+    """Which columns go with the label, or with a class, as closely as `COPY`."""
+    if labels is None:
+        return np.zeros(train.shape[1], np.bool_)
+    targets = np.column_stack(_targets(labels))
+    targets -= targets.mean(axis=0)
+    # Centred targets leave out what is common to all rows of a column.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        lengths = Scaling.fit(train).scale[:, None] * np.sqrt(len(train))
+        together = np.abs(train.T @ targets) / (lengths * np.linalg.norm(targets, axis=0))
+    copies: NDArray[np.bool_] = (together > COPY).any(axis=1)
+    return copies
+
+
+def _targets(labels: Labels) -> list[NDArray[np.float64]]:
+    """The labels, and of more than two classes each."""
+    targets = [labels.astype(np.float64)]
+    classes = np.unique(labels) if labels.dtype.kind == "i" else np.array([])
+    if len(classes) > 2:  # noqa: PLR2004
+        targets += [(labels == each).astype(np.float64) for each in classes]
+    return targets
+
+
+def _is_id(column: str, values: NDArray[np.float64]) -> bool:
+    whole = len(values) >= FEWEST and all(
+        (part == np.rint(part)).all() for part in (values[:FIRST], values[FIRST:])
+    )
+    if not whole:
+        return False
+    if len(np.unique(values)) < len(values):
+        return False
+    dense = values.max() - values.min() < 2 * len(values)
+    return bool(dense or _ID_NAME.search(column))
