@@ -19,7 +19,7 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import Job, PartySettings
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.sparse_tables import side_by_side
+from securevfl.sparse import side_by_side
 from securevfl.training import plan_for, train
 
 

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
-from securevfl.sparse import Matrix, SameRows, SparseRows, standardized
-from securevfl.sparse_tables import moments_of
+from securevfl.sparse import Matrix, SameRows, SparseRows, moments_of, standardized
 
 BLOCK = 1 << 14
 

@@ -30,7 +30,7 @@ from securevfl.data.shards import (
 from securevfl.data.tables import row_digests, rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.files import only_one, sync_folder
-from securevfl.sparse_tables import first_not_ascending
+from securevfl.sparse import first_not_ascending
 
 
 @dataclass(frozen=True, eq=False)

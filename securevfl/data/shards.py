@@ -23,8 +23,7 @@ from securevfl.data.ids import IdFormat
 from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.shown import Shown
-from securevfl.sparse import SparseRows
-from securevfl.sparse_tables import first_not_ascending
+from securevfl.sparse import SparseRows, first_not_ascending
 
 FORMAT = 1
 NARROW = 1 << 16

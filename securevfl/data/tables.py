@@ -13,8 +13,15 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
 from securevfl.shown import Shown
-from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, require_dense
-from securevfl.sparse_tables import check_cells, unusable_cells
+from securevfl.sparse import (
+    AnyRows,
+    Matrix,
+    SameRows,
+    SparseRows,
+    check_cells,
+    require_dense,
+    unusable_cells,
+)
 
 MOST_CELLS = 1 << 27
 """Of a sparse table as an array, which then takes 1 GiB."""

@@ -7,8 +7,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
 from securevfl.models.local_model import LocalModel
-from securevfl.sparse import Matrix, SparseRows, dense
-from securevfl.sparse_tables import lengths_of
+from securevfl.sparse import Matrix, SparseRows, dense, lengths_of
 
 NULL_SPACE = 1e-9
 JACOBIAN_VALUES = 1 << 22

@@ -17,8 +17,7 @@ from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.errors import ConfigError, DataError
 from securevfl.reports.scale import ScaleRow, exponent, laws
 from securevfl.reports.scale_page import growth
-from securevfl.sparse import SparseRows
-from securevfl.sparse_tables import check_cells, side_by_side
+from securevfl.sparse import SparseRows, check_cells, side_by_side
 from securevfl.training import train
 from tests.end_to_end.commands import rows_of, run
 

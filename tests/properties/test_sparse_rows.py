@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from securevfl.sparse import SparseRows, standardized
-from securevfl.sparse_tables import lengths_of
+from securevfl.sparse import SparseRows, lengths_of, standardized
 
 VALUES = st.sampled_from([0.0, 0.0, 0.0, 1.0, -2.5, 1e-3])
 TABLES = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=8), elements=VALUES)

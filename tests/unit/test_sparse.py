@@ -12,8 +12,7 @@ from typing_extensions import override
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, check_rows
 from securevfl.errors import DataError
-from securevfl.sparse import GATHERED_ROWS, SparseRows
-from securevfl.sparse_tables import check_cells, lengths_of, values_of
+from securevfl.sparse import GATHERED_ROWS, SparseRows, check_cells, lengths_of, values_of
 
 
 def made(rows: int = 40, columns: int = 9, *, binary: bool = False, seed: int = 0) -> np.ndarray:

@@ -19,8 +19,7 @@ from securevfl.errors import PeerViolation
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
-from securevfl.sparse import Matrix
-from securevfl.sparse_tables import values_of
+from securevfl.sparse import Matrix, values_of
 from securevfl.wire.codec import Message, message_kind
 
 MOST_FRACTION_BITS = 32

@@ -12,8 +12,7 @@ from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel, PullBack, StateDict
 from securevfl.privacy.mechanisms import GradientNoise
 from securevfl.privacy.streams import NoiseStream
-from securevfl.sparse import Matrix, dense
-from securevfl.sparse_tables import lengths_of
+from securevfl.sparse import Matrix, dense, lengths_of
 
 # A Jacobian of more is not made: rows go back through the network one by one.
 MOST_JACOBIAN_VALUES = 1 << 26
