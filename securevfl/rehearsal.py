@@ -13,7 +13,7 @@ import numpy as np
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.models.sigmoid_series import LARGEST_PERIOD
-from securevfl.protocols.blind.block import sigmoid_series
+from securevfl.protocols.blind.fixed_point import sigmoid_series
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.sparse import Matrix
@@ -87,14 +87,15 @@ def beyond_range(plan: Plan, dataset: VerticalDataset[Matrix]) -> Beyond | None:
     Returns:
         The furthest; None where all stay within, or nothing is computed by a series.
     """
-    if not plan.exchange.shares_parameters or plan.loss.name != "logistic":
+    series = sigmoid_series(plan) if plan.exchange.shares_parameters else None
+    if series is None:
         return None
     ends, reach = [0.0], 0.0
     for parts in rounds_in_float(plan, dataset):
         predictions = [part.inputs @ part.model.weights for part in parts]
         ends = [float(np.max(np.abs(each))) for each in predictions]
         reach = max(reach, float(np.max(np.abs(np.sum(predictions, axis=0)))), *ends)
-    end, period = max(ends), sigmoid_series(plan).period
+    end, period = max(ends), series.period
     if end <= period / 2:
         return None
     return Beyond(dataset.parties[ends.index(end)].name, end, reach, period)

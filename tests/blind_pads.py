@@ -6,7 +6,7 @@ from a tape: fresh ones, or those with which a test wants it to run.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -27,12 +27,9 @@ from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.blind import description, fourier, pads, training
-from securevfl.protocols.blind.ahead import Links
-from securevfl.protocols.blind.pads import OwnerPads
-from securevfl.protocols.blind.phase_pads import uniform_phases
-from securevfl.protocols.blind.rounds import Rounds
-from securevfl.protocols.blind.schedule import Round
+from securevfl.protocols.blind import description, links, residuals, training
+from securevfl.protocols.blind.residuals import uniform_phases
+from securevfl.protocols.blind.rounds import BlindRounds
 from securevfl.protocols.vertical.program import Trained, Training
 from securevfl.runtime.simulation import Tamper
 from securevfl.training import Environment, TrainingResult, train
@@ -65,8 +62,7 @@ class World:
 
     result: TrainingResult
     tapes: dict[str, Tape]
-    links: dict[str, Links]
-    rounds: dict[str, Rounds]
+    rounds: dict[str, BlindRounds]
 
 
 class _Drawing:
@@ -184,14 +180,13 @@ def run(
         tamper: changes messages on their way.
     """
     drawings: dict[str, _Drawing] = {}
-    links: dict[str, Links] = {}
-    rounds: dict[str, Rounds] = {}
+    rounds: dict[str, BlindRounds] = {}
     with pytest.MonkeyPatch.context() as patch:
         _in_clear(patch)
         _watch(patch, drawings, tapes or {})
-        _keep(patch, links, rounds)
+        _keep(patch, rounds)
         result = train(job, dataset, Environment(record_views=True, tamper=tamper))
-    return World(result, {name: each.tape for name, each in drawings.items()}, links, rounds)
+    return World(result, {name: each.tape for name, each in drawings.items()}, rounds)
 
 
 def _in_clear(patch: pytest.MonkeyPatch) -> None:
@@ -223,25 +218,20 @@ def _watch(
 
     patch.setattr(description, "take_part", watched)
     patch.setattr(PairwiseMasks, "zero_share", share)
-    patch.setattr(pads, "ring", _Ring(lambda *shape: _draw("pads", lambda: ring.uniform(*shape))))
+    patch.setattr(links, "ring", _Ring(lambda *shape: _draw("pads", lambda: ring.uniform(*shape))))
     patch.setattr(
-        fourier, "uniform_phases", lambda rows: _draw("phases", lambda: uniform_phases(rows))
+        residuals, "uniform_phases", lambda rows: _draw("phases", lambda: uniform_phases(rows))
     )
 
 
-def _keep(patch: pytest.MonkeyPatch, links: dict[str, Links], rounds: dict[str, Rounds]) -> None:
-    making, reveal = Links.making, Rounds.reveal
+def _keep(patch: pytest.MonkeyPatch, rounds: dict[str, BlindRounds]) -> None:
+    reveal = BlindRounds.reveal
 
-    def made(self: Links, block: Sequence[Round], own: OwnerPads) -> AsyncIterator[None]:
-        links[self._party.name] = self
-        return making(self, block, own)
-
-    async def revealed(self: Rounds) -> Words:
-        rounds[self._party.name] = self
+    async def revealed(self: BlindRounds) -> Words:
+        rounds[self._job.training.party.name] = self
         return await reveal(self)
 
-    patch.setattr(Links, "making", made)
-    patch.setattr(Rounds, "reveal", revealed)
+    patch.setattr(BlindRounds, "reveal", revealed)
 
 
 @contextmanager
@@ -255,7 +245,7 @@ def weakened(where: str, uniform: Callable[..., RingArray]) -> Iterator[None]:
         if where == "masks":
             patch.setattr(ring_products, "uniform", uniform)
         else:
-            patch.setattr(pads, "ring", _Ring(uniform))
+            patch.setattr(links, "ring", _Ring(uniform))
         yield
 
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from securevfl.crypto import ring
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.blind.fourier import MaskedPhases
-from securevfl.protocols.blind.links import Link, links_of
-from securevfl.protocols.blind.pads import Corrections
-from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.fixed_point import PhaseFormat
+from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import MaskedResiduals, PredictionShares
-from securevfl.protocols.blind.residuals import LogisticResiduals
+from securevfl.protocols.blind.residuals import LogisticResiduals, MaskedPhases
+from securevfl.protocols.blind.schedule import by_group, holders
 from securevfl.runtime.views import Decrypted, Received, Share
 from tests.blind_pads import Tape, Words, World, run
 
@@ -94,9 +93,9 @@ class Twin:
         fresh = {name: Tape({}, tape.zeros) for name, tape in self.first.tapes.items()}
         self.world = run(self.job, self.dataset, fresh | self._of_adversaries())
         self._moved = True
-        self.party = next(iter(self.world.links.values()))._party
-        self.schedule = next(iter(self.world.links.values()))._schedule
-        self.groups = list(self.schedule.members(self.schedule.rounds).values())
+        job = next(iter(self.world.rounds.values()))._job
+        self.party, self.rounds = job.training.party, job.schedule.rounds
+        self.links, self.groups = holders(self.party), by_group(self.rounds)
         self.honest = [name for name in self.party.names if name not in self.adversaries]
         self.tapes = {name: self.world.tapes[name].copy() for name in self.honest}
 
@@ -104,9 +103,9 @@ class Twin:
         """The twin."""
         self._masks()
         self._again()
-        for each in self.schedule.rounds:
+        for each in self.rounds:
             index = each.index
-            rows = sum(before.rows for before in self.schedule.rounds[:index])
+            rows = sum(before.rows for before in self.rounds[:index])
             self._predictions(index)
             self._again()
             self._phases(index, slice(rows, rows + each.rows))
@@ -134,18 +133,18 @@ class Twin:
 
     def _masks(self) -> None:
         """r and r′: what an honest owner's products come to at an adversary."""
-        for link in links_of(self.party):
-            if link.owner in self.honest and link.holder in self.adversaries:
-                masks = self.tapes[link.owner].drawn["masks"]
+        for owner, holder in self.links.items():
+            if owner in self.honest and holder in self.adversaries:
+                masks = self.tapes[owner].drawn["masks"]
                 of_steps, of_shares = masks[: len(self.groups)], masks[len(self.groups) :]
                 for place, rounds in enumerate(self.groups):
                     for column, each in enumerate(rounds):
-
-                        def missing(what: str, link: Link = link, index: int = each.index) -> Words:
-                            return self._missing(link.holder, "share", link.owner, what, index)
-
-                        of_steps[place][:, column] += missing("steps")
-                        both = np.concatenate([missing("pulls"), missing("predictions")])
+                        steps, pulls, predictions = (
+                            self._missing(holder, "share", owner, what, each.index)
+                            for what in ("steps", "pulls", "predictions")
+                        )
+                        of_steps[place][:, column] += steps
+                        both = np.concatenate([pulls, predictions])
                         of_shares[place][: len(both), column] += both
 
     def _predictions(self, index: int) -> None:
@@ -159,7 +158,7 @@ class Twin:
                 continue
             missing = self._missing(receiver, kind, name, index)
             if side is not None:
-                missing = turned_by(missing, side._sigmoid.phase_format)
+                missing = turned_by(missing, side.phase_format)
             others = [each for each in self.honest if each not in (name, label)]
             if others:
                 context = f"{kind.__name__} {index}"
@@ -176,7 +175,7 @@ class Twin:
             for column, each in enumerate(rounds):
                 if each.index == index:
                     mask = masks[len(self.groups) + place][:, column]
-                    columns = len(mask) - max(r.rows for r in self.schedule.rounds)
+                    columns = len(mask) - max(r.rows for r in self.rounds)
                     mask[columns : columns + each.rows] += by
 
     def _move_zero(self, party: str, context: str, by: NDArray[np.uint64]) -> None:
@@ -194,7 +193,7 @@ class Twin:
                 self.tapes[one].drawn["phases"][0][rows] += missing
 
     def _logistic(self, party: str) -> LogisticResiduals | None:
-        side = self.world.rounds[party]._residuals._residuals
+        side = self.world.rounds[party]._offline.residuals
         return side if isinstance(side, LogisticResiduals) else None
 
     def _tables(self, rows: slice) -> None:
@@ -203,7 +202,7 @@ class Twin:
         side = self._logistic(first)
         if side is None or first not in self.honest or second not in self.adversaries:
             return
-        terms, key = side._sigmoid.phase_format.terms, side._sigmoid._key
+        terms, key = side.phase_format.terms, side._key
         places = slice(rows.start * terms, rows.stop * terms)
         missing = self._missing(second, "decrypted", first, 0)[:, places].view(np.int64)
         masks = self.tapes[first].drawn["slots"][0]
@@ -214,49 +213,48 @@ class Twin:
     def _residuals(self, index: int) -> None:
         """ξ, and the shares of zero between the two that compute residuals."""
         label, partner = self._computing()
-        for link in links_of(self.party):
-            if link.owner not in self.adversaries:
+        for owner, holder in self.links.items():
+            if owner not in self.adversaries:
                 continue
             moved: Words = np.zeros(1, np.uint64)
-            if link.owner not in (label, partner) and partner in self.honest:
+            if owner not in (label, partner) and partner in self.honest:
                 assert label in self.honest, "who has the pad knows what it hides"
-                missing = self._missing(link.owner, MaskedResiduals, partner, index)
-                context = f"{MaskedResiduals.__name__} {index} {link.owner}"
+                missing = self._missing(owner, MaskedResiduals, partner, index)
+                context = f"{MaskedResiduals.__name__} {index} {owner}"
                 self._move_zero(partner, context, missing)
                 self._move_zero(label, context, -missing)
                 moved = missing
-            if link.holder in self.honest:
-                missing = self._missing(link.owner, MaskedResiduals, link.holder, index)
-                self._move_pad(link, self._pad(link, index), missing + moved)
-                missing = self._missing(link.owner, Corrections, "pulls", index)
-                self._move_pad(link, self._pad(link, index) + 1, missing)
+            if holder in self.honest:
+                missing = self._missing(owner, MaskedResiduals, holder, index)
+                self._move_pad(owner, self._pad(owner, index), missing + moved)
+                missing = self._missing(owner, Corrections, "pulls", index)
+                self._move_pad(owner, self._pad(owner, index) + 1, missing)
 
     def _corrections(self, index: int) -> None:
         """ζ⟨o⟩ of the next exchange."""
-        for link in links_of(self.party):
-            if link.owner in self.adversaries and link.holder in self.honest:
-                missing = self._missing(link.owner, Corrections, link.holder, index)
-                owners, rounds = self._held(link), len(self.schedule.rounds)
-                pads = 2 * rounds * len(owners)
-                place = pads + rounds * owners.index(link.owner) + index
-                self._move_pad(link, place, missing)
+        for owner, holder in self.links.items():
+            if owner in self.adversaries and holder in self.honest:
+                missing = self._missing(owner, Corrections, holder, index)
+                owners, rounds = self._held_with(owner), len(self.rounds)
+                place = 2 * rounds * len(owners) + rounds * owners.index(owner) + index
+                self._move_pad(owner, place, missing)
 
-    def _held(self, link: Link) -> list[str]:
-        """The owners whose links a holder holds."""
-        return [each.owner for each in links_of(self.party) if each.holder == link.holder]
+    def _held_with(self, owner: str) -> list[str]:
+        """The owners whose links the holder of this one's holds."""
+        return [name for name, holder in self.links.items() if holder == self.links[owner]]
 
-    def _pad(self, link: Link, index: int) -> int:
+    def _pad(self, owner: str, index: int) -> int:
         """Where on its holder's tape the pad of a round is: group by group, link by link."""
-        owners, before = self._held(link), 0
+        owners, before = self._held_with(owner), 0
         for rounds in self.groups:
             members = [each.index for each in rounds]
             if index in members:
-                place = owners.index(link.owner) * len(members) + members.index(index)
+                place = owners.index(owner) * len(members) + members.index(index)
                 return before + 2 * place
             before += 2 * len(owners) * len(members)
         raise AssertionError(index)
 
-    def _move_pad(self, link: Link, place: int, by: Words) -> None:
+    def _move_pad(self, owner: str, place: int, by: Words) -> None:
         """Takes so much off one of the holder's words."""
-        pads = self.tapes[link.holder].drawn["pads"]
+        pads = self.tapes[self.links[owner]].drawn["pads"]
         pads[place] = ring.reduced(pads[place] - by)

@@ -10,9 +10,9 @@ from securevfl.arrays import FloatArray
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, LabelLeakRefused, PeerViolation, RangeExceeded
 from securevfl.job import Job
+from securevfl.protocols.blind.fixed_point import require_rare
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import LARGEST_SCALE, Scales
-from securevfl.protocols.blind.widths import require_rare
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.conftest import all_weights

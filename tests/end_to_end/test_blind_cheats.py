@@ -17,20 +17,21 @@ from securevfl.crypto import ring
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import RangeExceeded, UnexpectedMessage
 from securevfl.job import Job
-from securevfl.protocols.blind import block
-from securevfl.protocols.blind.pads import (
+from securevfl.protocols.blind import schedule
+from securevfl.protocols.blind.fixed_point import REVEALED_BITS, Widths
+from securevfl.protocols.blind.links import (
+    POINTS,
     Corrections,
     EncryptedPads,
     EncryptedPoints,
-    Groups,
-    HolderKeys,
+    Group,
     Holding,
     MaskedShares,
     MaskedSteps,
+    OfProducts,
 )
 from securevfl.protocols.blind.rounds import RevealedShare, SharedWeights
-from securevfl.protocols.blind.schedule import Matrices, Round, Scales, Schedule
-from securevfl.protocols.blind.widths import REVEALED_BITS, Widths
+from securevfl.protocols.blind.schedule import Matrices, PlannedRound, Scales, Schedule
 from securevfl.protocols.vertical.program import Training
 from securevfl.wire.codec import Message, decode, encode
 from tests.blind_pads import ClearOwner, run
@@ -52,26 +53,25 @@ class Cheated:
     """A holder, and what an owner may do to the words that it got from it."""
 
     def __init__(self) -> None:
-        self.rounds = [Round(index, ROWS, 0.0, 0) for index in range(ROUNDS)]
-        self.groups = {0: self.rounds}
+        self.rounds = [PlannedRound(index, ROWS, 0.0, 0) for index in range(ROUNDS)]
         steps = RingProductFormat(COLUMNS + ROWS, COLUMNS, ROUNDS, 1)
         shares = RingProductFormat(COLUMNS, COLUMNS + ROWS, ROUNDS, 1)
-        keys = HolderKeys(ClearOwner(steps), ClearOwner(shares))
+        keys = OfProducts(ClearOwner(steps), ClearOwner(shares))
         self.holding = Holding(COLUMNS, keys, WIDTHS, SCALES)
-        self.pulls = words(self.holding.pads(self.groups))[:COLUMNS]
+        self.pulls = words(self.holding.pads(self.rounds))[:COLUMNS]
         self.points = np.empty(0, np.uint64)
 
     def answer_steps(self, reply: RingArray) -> None:
         """Shape (P, R); points are drawn then, and this party gets what they are encrypted to."""
         message = MaskedSteps(0, (reply.tobytes(),))
-        self.holding.take_steps(FEATURE, message, self.groups)
+        self.holding.take_steps(FEATURE, message, self.rounds)
         self.holding.draw_points(self.rounds)
-        self.points = words(self.holding.points(self.groups))
+        self.points = words(self.holding.points(self.rounds))
 
     def answer_shares(self, of_pulls: RingArray) -> Corrections:
         """Shape (P, R); what comes back."""
         both = np.vstack([of_pulls, ring.uniform(ROWS, ROUNDS)])
-        self.holding.take_shares(FEATURE, MaskedShares(0, (both.tobytes(),)), self.groups)
+        self.holding.take_shares(FEATURE, MaskedShares(0, (both.tobytes(),)), self.rounds)
         return self.holding.ends(FEATURE, self.rounds, lambda share: None)[1]
 
 
@@ -93,9 +93,9 @@ def test_a_crafted_reply_comes_back_under_a_pad() -> None:
     other.answer_steps(np.zeros((COLUMNS, ROUNDS), np.uint64))
     point = np.zeros(COLUMNS, np.uint64)
     for index, row in enumerate(seen):
-        other.holding._points[index] = point
+        other.holding.words[POINTS][index] = point
         point = ring.reduced(point - row)
-    other.holding._point = point
+    other.holding.point = point
     np.testing.assert_array_equal(other.answer_shares(pulls).points, seen)
 
 
@@ -155,9 +155,9 @@ def test_junk_in_place_of_pads_is_answered_by_uniform_words() -> None:
 def chosen(monkeypatch: pytest.MonkeyPatch, matrix: IntArray, scales: Scales) -> list[FloatArray]:
     """The feature party multiplies residuals by what it likes; what it reads in the end."""
     read: list[FloatArray] = []
-    honest = block._schedule
+    honest = schedule._schedule
 
-    def schedule(task: Training, *others: Any) -> Schedule:  # noqa: ANN401
+    def cheated(task: Training, *others: Any) -> Schedule:  # noqa: ANN401
         made = honest(task, *others)
         if task.party.name == FEATURE:
             features = np.zeros((COLUMNS + ROWS, COLUMNS), np.int64)
@@ -174,7 +174,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, matrix: IntArray, scales: Scales) ->
             return np.zeros_like(values)
         return values
 
-    monkeypatch.setattr(block, "_schedule", schedule)
+    monkeypatch.setattr(schedule, "_schedule", cheated)
     monkeypatch.setattr(SharedWeights, "opened", opened)
     return read
 
@@ -238,8 +238,8 @@ def test_whether_a_job_fails_tells_a_holder_that_spoils_it_one_bit(empty: bool) 
     settings = job(rounds=2)
 
     # What it encrypts is not what it goes on with: the owner's step is off by −Ω·junk.
-    def spoilt(self: Holding, groups: Groups) -> EncryptedPads:
-        sent = np.frombuffer(honest(self, groups).groups[0], np.uint64).copy().reshape(-1, 2)
+    def spoilt(self: Holding, group: Group) -> EncryptedPads:
+        sent = np.frombuffer(honest(self, group).groups[0], np.uint64).copy().reshape(-1, 2)
         if len(sent) == COLUMNS + ROWS:
             sent[COLUMNS + 7, 0] += np.uint64(1 << 40)
         return EncryptedPads(0, (ring.reduced(sent).tobytes(),))

@@ -56,6 +56,6 @@ def test_predictions_beyond_half_a_period_fail_the_job(monkeypatch: pytest.Monke
         run(dataset, "blind", period=24, rounds=25, l2=1e-4)
     run(dataset, "blind", period=100, rounds=25, l2=1e-4)
     # Where there is no longer one, none is named.
-    monkeypatch.setattr("securevfl.protocols.blind.range_check.LARGEST_PERIOD", 24)
+    monkeypatch.setattr("securevfl.protocols.blind.rounds.LARGEST_PERIOD", 24)
     with pytest.raises(RangeExceeded, match="asked for: take fewer rounds"):
         run(dataset, "blind", period=24, rounds=25, l2=1e-4)

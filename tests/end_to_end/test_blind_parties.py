@@ -12,7 +12,7 @@ from securevfl.arrays import FloatArray
 from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, HeldOutLeakRefused
-from securevfl.protocols.blind.pads import Corrections
+from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import HeldOutMasks
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions

@@ -11,7 +11,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.job import Job
 from securevfl.models.curvature import Curvature
-from securevfl.protocols.blind.pads import (
+from securevfl.protocols.blind.links import (
     Corrections,
     EncryptedPads,
     EncryptedPoints,

@@ -14,9 +14,9 @@ import pytest
 from securevfl.crypto import ring
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
+from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import Scales
-from securevfl.protocols.blind.widths import REVEALED_BITS
 from securevfl.runtime.views import Share
 from securevfl.wire.codec import encode
 from tests.blind_pads import World, run
@@ -128,7 +128,7 @@ def test_every_pad_is_gone_once_it_is_used(parties: int, settings: dict[str, Any
     """And an owner's point of every round is in its view, beside its share of residuals."""
     world = run(job(**settings), data(parties))
     for name, rounds in world.rounds.items():
-        pads = rounds._pads
+        pads = rounds._offline.pads
         by_round = list(vars(pads.own).values())
         for held in pads.held.values():
             by_round += [held.residuals, held.predictions, held.path]

@@ -9,18 +9,20 @@ import pytest
 
 from securevfl.actors.row_shards import ShardGradient
 from securevfl.errors import MalformedMessage
-from securevfl.protocols.blind.fourier import MaskedPhases
-from securevfl.protocols.blind.pads import (
+from securevfl.protocols.blind.links import (
     Corrections,
     EncryptedPads,
     EncryptedPoints,
     MaskedShares,
     MaskedSteps,
 )
-from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
-from securevfl.protocols.blind.range_check import StaysInRange
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
-from securevfl.protocols.blind.rounds import RevealedShare
+from securevfl.protocols.blind.residuals import (
+    EncryptedPhaseProducts,
+    EncryptedPhases,
+    MaskedPhases,
+)
+from securevfl.protocols.blind.rounds import RevealedShare, StaysInRange
 from securevfl.protocols.blind.schedule import Scales
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
@@ -50,7 +52,7 @@ from securevfl.protocols.session.gathering import (
 )
 from securevfl.protocols.session.keeping import KeepState
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.protocols.session.pad_agreement import NamePads
+from securevfl.protocols.session.pad_store import NamePads
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
 from securevfl.protocols.transfer.encrypted_scores import (

@@ -36,7 +36,7 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError
 from securevfl.models.curvature import Curvature
-from securevfl.protocols.blind.widths import REVEALED_BITS
+from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 
 CERTAIN = Metric("certain_labels", 0.0, at_most_one=False)
 # The what-if: so many real columns, and batches of S = 8·ΣP.

@@ -22,7 +22,7 @@ from securevfl.auditing.seats import Recording, table_of
 from securevfl.auditing.subject import Subject
 from securevfl.data.tables import as_classes, without_rows
 from securevfl.errors import ConfigError
-from securevfl.protocols.blind.widths import REVEALED_BITS
+from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 
 # Jobs are of half of so many people, until all ends together are this many times the people.
 PEOPLE, EQUATIONS_A_PERSON, MOST_JOBS = 160, 1.0, 32

@@ -20,7 +20,7 @@ from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.inspection.ring import RingOpening, c1_without_protection
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.protocols.blind.widths import FEATURE_BITS
+from securevfl.protocols.blind.fixed_point import FEATURE_BITS
 from securevfl.sparse import require_dense
 
 ROWS, COLUMNS, QUERIES = 32, 32, 30

@@ -34,8 +34,8 @@ from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import RangeExceeded, UnexpectedMessage
-from securevfl.protocols.blind.links import partner_of
 from securevfl.protocols.blind.relays import HeldOutShares, gather_shares
+from securevfl.protocols.blind.schedule import partner_of
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,

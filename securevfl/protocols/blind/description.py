@@ -11,7 +11,7 @@ from typing_extensions import override
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, Squared
-from securevfl.protocols.blind.supplies import make_ahead
+from securevfl.protocols.blind.offline import make_ahead
 from securevfl.protocols.blind.training import take_part
 from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Shown, Variant
 from securevfl.protocols.plan import Plan

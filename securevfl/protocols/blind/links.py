@@ -1,46 +1,595 @@
-"""Who shares whose parameters with whom."""
+"""What the two parties of a link make ahead of rounds: pads, and shares that follow from them.
 
-from dataclasses import dataclass
+Per link and block of rounds; o the holder, k the owner, ζ_r = ζ⟨k⟩_r + τ_r the exchanged point. The
+rows of a round are those of the batch and, for L2, those of E (`schedule`), each with its pad:
 
+1. o → k: Enc_o(u_r), u_r = trunc(w_r), for pads w_r that o draws, uniform.
+2. k → o: Enc_o(−N u_r − s_r), s_r uniform and known to k alone. o decrypts y_r.
+3. o → k, under another key: Enc_o(τ_r), for shares τ_r that o draws now, uniform; τ_0 = 0, as k
+   starts at a point that it knows.
+4. k → o: Enc_o(Xτ_r − v_r), v_r uniform and known to k alone. o decrypts h_r.
+5. o's share of θ_{r+1} is τ_r + trunc(y_r), whatever happens in the round; extrapolated it is
+   σ_{r+1}. o → k: e_r = σ_{r+1} − τ_{r+1}, which k adds to its own share, and h_r − w_r of the rows
+   of E, whose residuals are linear in ζ alone. Rounds of a group are columns of one product.
+
+Learns:
+    owner: nothing: ciphertexts under the holder's keys, and words under the pads τ_{r+1} and w_r;
+        one that cheats could have them tell what was decrypted (docs/blind.md).
+    holder: nothing: what it decrypts is under the pads s_r and v_r, re-randomized and flooded.
+Source: docs/decisions/0032-blind.md.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto import ring
+from securevfl.crypto.ring_layout import RingProductFormat
+from securevfl.errors import PeerViolation, UnexpectedMessage
+from securevfl.protocols.blind.fixed_point import EXTRAPOLATION_BITS, Widths
+from securevfl.protocols.blind.schedule import (
+    LARGEST_SCALE,
+    BlindJob,
+    PlannedRound,
+    Scales,
+    by_group,
+    holders,
+    owners_held_by,
+)
+from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import collect, expect_shape
+from securevfl.runtime.costs import AHEAD, SETUP
+from securevfl.runtime.views import Share, record
+from securevfl.wire.codec import Blobs, StepMessage, message_kind
+
+if TYPE_CHECKING:
+    from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+
+A = TypeVar("A", bound=StepMessage)
+B = TypeVar("B", bound=StepMessage)
+D = TypeVar("D", np.int64, np.uint64)
+T_co = TypeVar("T_co", covariant=True)
+Group = Sequence[PlannedRound]
+ByRound = dict[int, RingArray]
+Arrays = Mapping[str, NDArray[Any]]
+# What a holder draws and decrypts for a round, as its view names it.
+PADS, PULL_PADS, POINTS, STEPS, PULLS, PREDICTIONS = (
+    *("residuals", "pull pads", "point"),
+    *("steps", "pulls", "predictions"),
+)
 
 
-@dataclass(frozen=True)
-class Link:
-    """Two parties that share θ_k.
+@message_kind(60, stage="ahead", carries="ciphertexts", shows="pads")
+class EncryptedPads(StepMessage):
+    """Enc(u_r) of the rounds of a group, of which `step` is the first."""
+
+    groups: Blobs
+
+
+@message_kind(61, stage="ahead", carries="ciphertexts", shows="pads")
+class MaskedSteps(StepMessage):
+    """Their products with −N, masked."""
+
+    groups: Blobs
+
+
+@message_kind(75, stage="ahead", carries="ciphertexts", shows="pads")
+class EncryptedPoints(StepMessage):
+    """Enc(τ_r) in the same way, under the holder's other key."""
+
+    groups: Blobs
+
+
+@message_kind(74, stage="ahead", carries="ciphertexts", shows="pads")
+class MaskedShares(StepMessage):
+    """Their products with X, masked."""
+
+    groups: Blobs
+
+
+@message_kind(62, stage="ahead", carries="masked", shows="pads")
+class Corrections(StepMessage):
+    """e_r of every round of a block, and h_r − w_r of the rows of E, each of shape (R, P)."""
+
+    points: RingArray
+    pulls: RingArray
+
+
+@dataclass(eq=False)
+class _Words:
+    """Fields that hold words by round, or the last of them."""
+
+    def add(self, more: Self) -> None:
+        """Those of the next block."""
+        for each in fields(self):
+            value = getattr(more, each.name)
+            if isinstance(value, dict):
+                getattr(self, each.name).update(value)
+            else:
+                setattr(self, each.name, value)
+
+    def arrays(self, start: str) -> dict[str, RingArray]:
+        """All of it, by name."""
+        found: dict[str, RingArray] = {}
+        for each in fields(self):
+            name, value = f"{start}/{each.name}", getattr(self, each.name)
+            if isinstance(value, dict):
+                found |= {f"{name}/{index}": words for index, words in value.items()}
+            else:
+                found[name] = value
+        return found
+
+    @classmethod
+    def of_arrays(cls, start: str, arrays: Arrays) -> Self:
+        """What `arrays` gave.
+
+        Raises:
+            KeyError: some of it is missing.
+        """
+        given: dict[str, Any] = {}
+        for each in fields(cls):
+            name = f"{start}/{each.name}"
+            by_round = {
+                int(key.removeprefix(f"{name}/")): np.array(words)
+                for key, words in arrays.items()
+                if key.startswith(f"{name}/")
+            }
+            given[each.name] = by_round or arrays[name]
+        return cls(**given)
+
+
+@dataclass(eq=False)
+class HolderPads(_Words):
+    """A holder's, by round.
 
     Attributes:
-        owner: k, who holds X_k and learns θ_k at the end.
-        holder: who holds the other share, and a homomorphic key.
+        residuals: w_r, shape (S,).
+        predictions: h_r, shape (S,).
+        weights: its share of θ after the last of these rounds, shape (P,).
+        path: its shares of θ and of ζ after each round, shape (2, P).
     """
 
-    owner: str
-    holder: str
+    residuals: ByRound
+    predictions: ByRound
+    weights: RingArray
+    path: ByRound
 
 
-def partner_of(party: Party) -> str:
-    """The first feature party, which computes residuals with the label party."""
-    return party.feature_parties[0]
+@dataclass(eq=False)
+class OwnerPads(_Words):
+    """An owner's, by round.
+
+    Attributes:
+        predictions: −v_r of the batch's rows, shape (S,), to be added to its share of H.
+        pulls: the same of the rows of E with what the holder sent of them, shape (P,).
+        steps: s_r, shape (P,), to be added to its share of the step.
+        corrections: e_r, shape (P,).
+    """
+
+    predictions: ByRound = field(default_factory=dict)
+    pulls: ByRound = field(default_factory=dict)
+    steps: ByRound = field(default_factory=dict)
+    corrections: ByRound = field(default_factory=dict)
+
+    def take(self, holder: str, message: Corrections) -> None:
+        """Add what the holder says at the end.
+
+        Raises:
+            UnexpectedMessage: for another number of rounds or weights.
+        """
+        shape = len(self.steps), next(iter(self.steps.values())).size
+        expect_shape(holder, message.points, shape)
+        expect_shape(holder, message.pulls, shape)
+        for index, point, pull in zip(
+            sorted(self.steps), message.points, message.pulls, strict=True
+        ):
+            self.corrections[index] = point
+            self.pulls[index] = ring.reduced(self.pulls[index] + pull)
 
 
-def computing_parties(party: Party) -> tuple[str, str]:
-    """The two that compute residuals: the label party and its partner."""
-    return party.label_party, partner_of(party)
+@dataclass(frozen=True, eq=False)
+class LinkPads:
+    """What a party has made ahead over its links.
+
+    Attributes:
+        own: as the owner of its own link.
+        held: as the holder of others', by owner.
+    """
+
+    own: OwnerPads
+    held: dict[str, HolderPads]
+
+    def add(self, more: "LinkPads") -> None:
+        """Those of the next block."""
+        self.own.add(more.own)
+        for name, pads in more.held.items():
+            self.held.setdefault(name, pads).add(pads)
 
 
-def links_of(party: Party) -> tuple[Link, ...]:
-    """One for each party: the label party holds for all others, and its partner for it."""
-    label_party, partner = computing_parties(party)
-    return tuple(
-        Link(name, partner if name == label_party else label_party) for name in party.names
+def extrapolated(new: RingArray, before: RingArray, beta: float, *, first: bool) -> RingArray:
+    """A party's share of θ⁺ + α(θ⁺ − θ), from its shares of both points."""
+    factor = ring.of_integers(np.rint(np.ldexp([beta], EXTRAPOLATION_BITS)).astype(np.int64))
+    moved = ring.truncated((new - before) * factor, EXTRAPOLATION_BITS, first=first)
+    return ring.reduced(new + moved)
+
+
+class OfProducts(NamedTuple, Generic[T_co]):
+    """Something for each of the two shapes of product of a link: formats, keys, ends of keys."""
+
+    steps: T_co
+    predictions: T_co
+
+
+_KEYS = OfProducts("ring, steps", "ring, predictions")
+
+
+class Holding:
+    """A holder's end of a link, block after block.
+
+    Args:
+        columns: P of the owner.
+        keys: its own.
+        widths: of the job.
+        scales: the owner's.
+
+    Attributes:
+        weights: its share of θ after the last round that has been made.
+        point: its share of ζ after it.
+        words: what it draws and decrypts, by what that is and by round.
+    """
+
+    def __init__(
+        self,
+        columns: int,
+        keys: "OfProducts[RingProductOwner]",
+        widths: Widths,
+        scales: Scales,
+    ) -> None:
+        self._keys, self._widths, self._scales = keys, widths, scales
+        # The owner knows θ at the start.
+        self.weights = self.point = np.zeros(columns, np.uint64)
+        self.words: dict[str, ByRound] = {}
+        self._path: ByRound = {}
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        kinds = (PADS, PULL_PADS, POINTS, STEPS, PULLS, PREDICTIONS)
+        self.words, self._path = {kind: {} for kind in kinds}, {}
+
+    def go_on(self, shares: RingArray) -> None:
+        """Start the next block with the shares of θ and ζ of an earlier run, shape (2, P)."""
+        self.weights, self.point = shares
+
+    def pads(self, group: Group) -> EncryptedPads:
+        """Draw pads of a group's rounds, and encrypt what they are truncated to."""
+        columns = []
+        for each in group:
+            pad = self.words[PADS][each.index] = ring.uniform(each.rows)
+            pull = self.words[PULL_PADS][each.index] = ring.uniform(len(self.point))
+            columns.append(self._widths.truncated(pull, pad, first=True))
+        return EncryptedPads(group[0].index, _encrypted(self._keys.steps, columns))
+
+    def take_steps(self, owner: str, message: MaskedSteps, group: Group) -> None:
+        """Decrypt their y.
+
+        Raises:
+            UnexpectedMessage: another number of products than are due.
+            MalformedMessage: bytes that are no reply under this party's key.
+        """
+        found = checked(owner, self._keys.steps.decrypt, _only(owner, message.groups))
+        for column, each in enumerate(group):
+            self.words[STEPS][each.index] = found[:, column]
+
+    def draw_points(self, rounds: Sequence[PlannedRound]) -> None:
+        """Draw shares of the points of a block, once all its steps have been answered."""
+        for each in rounds:
+            self.words[POINTS][each.index] = self.point
+            self.point = ring.uniform(len(self.point))
+
+    def points(self, group: Group) -> EncryptedPoints:
+        """Encrypt those of a group's rounds."""
+        columns = [self.words[POINTS][each.index] for each in group]
+        return EncryptedPoints(group[0].index, _encrypted(self._keys.predictions, columns))
+
+    def take_shares(self, owner: str, message: MaskedShares, group: Group) -> None:
+        """Decrypt their h.
+
+        Raises:
+            UnexpectedMessage: another number of products than are due.
+            MalformedMessage: bytes that are no reply under this party's key.
+        """
+        columns = len(self.point)
+        found = checked(owner, self._keys.predictions.decrypt, _only(owner, message.groups))
+        for column, each in enumerate(group):
+            self.words[PULLS][each.index] = found[:columns, column]
+            self.words[PREDICTIONS][each.index] = found[columns : columns + each.rows, column]
+
+    def ends(
+        self, owner: str, rounds: Sequence[PlannedRound], saw: Callable[[Share], None]
+    ) -> tuple[HolderPads, Corrections]:
+        """This party's pads of a block, and what it says at the end.
+
+        Args:
+            owner: whose.
+            rounds: of the block, in order.
+            saw: told this party's shares.
+        """
+        words = self.words
+        for what, shares in words.items():
+            for each in rounds:
+                saw(Share(owner, what, each.index, shares[each.index]))
+        points = np.stack([self._correction(each) for each in rounds])
+        pulls = np.stack([words[PULLS][r.index] - words[PULL_PADS][r.index] for r in rounds])
+        pads = HolderPads(words[PADS], words[PREDICTIONS], self.weights, self._path)
+        self._begin_block()
+        return pads, Corrections(rounds[0].index, points, ring.reduced(pulls))
+
+    def _correction(self, each: PlannedRound) -> RingArray:
+        """What takes a round to the next, e, in order; its share of θ moves on."""
+        dropped = self._scales.step_bits - self._widths.weight_bits
+        moved = ring.truncated(self.words[STEPS][each.index], dropped, first=True)
+        new = ring.reduced(self.words[POINTS][each.index] + moved)
+        target = extrapolated(new, self.weights, each.beta, first=True)
+        upcoming = self.words[POINTS].get(each.index + 1, self.point)
+        self.weights, self._path[each.index] = new, np.stack([new, upcoming])
+        return ring.reduced(target - upcoming)
+
+
+class Links:
+    """A party's ends of all its links; `establish` makes them.
+
+    Args:
+        job: this party's.
+        keys: its ends, as an owner, of its holder's keys.
+        holdings: its ends as a holder, by owner.
+    """
+
+    def __init__(
+        self,
+        job: BlindJob,
+        keys: "OfProducts[RingProductEvaluator]",
+        holdings: Mapping[str, Holding],
+    ) -> None:
+        self.party, self._matrices = job.training.party, job.matrices
+        self._holder = holders(self.party)[self.party.name]
+        self._keys, self._holdings = keys, holdings
+
+    @classmethod
+    async def establish(cls, job: BlindJob, blocks: Sequence[Group]) -> "Links":
+        """Tell holders what they have to know, make keys and exchange them.
+
+        Args:
+            job: this party's.
+            blocks: rounds that are made together: each has a product of every group in it.
+
+        Raises:
+            PeerViolation: a peer's word or key that does not fit.
+            RangeExceeded: products that the ring has no room for.
+        """
+        party, widths, columns = job.training.party, job.widths, job.agreement.columns
+        holder, owners = holders(party)[party.name], owners_held_by(party)
+        await party.channel.send(holder, job.scales)
+        told = await collect(party.channel, owners, Scales)
+        holdings = {}
+        for name in owners:
+            scales = told[name]
+            if scales.step_bits < widths.weight_bits or scales.largest >= LARGEST_SCALE:
+                raise PeerViolation(f"{name} says steps of {scales.largest} bits")
+            formats = _formats(job, blocks, columns[name], scales)
+            async with party.costs.compute(SETUP):
+                keys = _fresh_keys(formats)
+            for what, key in zip(_KEYS, keys, strict=True):
+                await party.channel.send(name, PublicKey(what, key.public_bytes))
+            holdings[name] = Holding(columns[name], keys, widths, scales)
+        formats = _formats(job, blocks, job.agreement.own_columns, job.scales)
+        ends = [
+            await take_ring_key(party, holder, what, fmt)
+            for what, fmt in zip(_KEYS, formats, strict=True)
+        ]
+        return cls(job, OfProducts(*ends), holdings)
+
+    def go_on(self, shares: Mapping[str, RingArray]) -> None:
+        """Start with the shares of an earlier run, by owner, as `Holding.go_on` takes them."""
+        for name, holding in self._holdings.items():
+            holding.go_on(shares[name])
+
+    def pieces(self, rounds: Sequence[PlannedRound]) -> int:
+        """How many times `making` stops; the same at all parties."""
+        return 6 * len(by_group(rounds))
+
+    async def making(self, rounds: Sequence[PlannedRound], own: OwnerPads) -> AsyncIterator[None]:
+        """Make it piece by piece: what one waits for, another has sent a piece before.
+
+        Group by group, so that one is on the line while the next is worked on.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+        """
+        groups = by_group(rounds)
+        async for _ in self._there_and_back(
+            groups,
+            (EncryptedPads, MaskedSteps),
+            ask=Holding.pads,
+            answer=lambda asked, group: self._steps(asked, group, own),
+            take=Holding.take_steps,
+        ):
+            yield
+        for holding in self._holdings.values():
+            holding.draw_points(rounds)
+        async for _ in self._there_and_back(
+            groups,
+            (EncryptedPoints, MaskedShares),
+            ask=Holding.points,
+            answer=lambda asked, group: self._shares(asked, group, own),
+            take=Holding.take_shares,
+        ):
+            yield
+
+    async def _there_and_back(
+        self,
+        groups: Sequence[Group],
+        kinds: tuple[type[A], type[B]],
+        *,
+        ask: Callable[[Holding, Group], A],
+        answer: Callable[[A, Group], B],
+        take: Callable[[Holding, str, B, Group], None],
+    ) -> AsyncIterator[None]:
+        """Of every link, the holder's ciphertexts there and the owner's products back."""
+        party, holder, owners = self.party, self._holder, list(self._holdings)
+        for group in groups:
+            for name, holding in self._holdings.items():
+                async with party.costs.compute(AHEAD):
+                    message = ask(holding, group)
+                await party.channel.send(name, message)
+            yield
+        for group in groups:
+            _, asked = await party.channel.receive([holder], kinds[0], group[0].index)
+            async with party.costs.compute(AHEAD):
+                reply = answer(asked, group)
+            await party.channel.send(holder, reply)
+            yield
+        for group in groups:
+            answers = await collect(party.channel, owners, kinds[1], group[0].index)
+            for name, found in answers.items():
+                async with party.costs.compute(AHEAD):
+                    take(self._holdings[name], name, found, group)
+            yield
+
+    def _steps(self, message: EncryptedPads, group: Group, pads: OwnerPads) -> MaskedSteps:
+        """Multiply pads by −N."""
+        matrix = self._matrices[group[0].group].steps
+        reply, masks = self._product(self._keys.steps, message.groups, matrix)
+        for column, each in enumerate(group):
+            pads.steps[each.index] = ring.reduced(-masks[:, column])
+        return MaskedSteps(message.step, reply)
+
+    def _shares(self, message: EncryptedPoints, group: Group, pads: OwnerPads) -> MaskedShares:
+        """Multiply points by X."""
+        matrix = self._matrices[group[0].group].features
+        reply, masks = self._product(self._keys.predictions, message.groups, matrix)
+        columns = matrix.shape[1]
+        for column, each in enumerate(group):
+            mask = ring.reduced(-masks[:, column])
+            pads.pulls[each.index] = mask[:columns]
+            pads.predictions[each.index] = mask[columns : columns + each.rows]
+        return MaskedShares(message.step, reply)
+
+    def _product(
+        self, key: "RingProductEvaluator", blobs: Blobs, matrix: IntArray
+    ) -> tuple[Blobs, RingArray]:
+        """The reply, and its masks, shape (outputs, R).
+
+        Raises:
+            UnexpectedMessage: another number of inputs than are due.
+            MalformedMessage: bytes that are no encryption of so many numbers.
+        """
+        fmt, encrypted = key.product_format, _only(self._holder, blobs)
+        filled = _filled(matrix, (fmt.outputs, fmt.inner))
+        reply, masks = checked(self._holder, key.product, encrypted, filled)
+        return (reply,), masks
+
+    async def end(self, own: OwnerPads, rounds: Sequence[PlannedRound]) -> LinkPads:
+        """Say, and hear, what ends a block.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+        """
+        party, holder = self.party, self._holder
+        saw, held = partial(record, party.channel), {}
+        masks = {STEPS: own.steps, PREDICTIONS: own.predictions, PULLS: own.pulls}
+        for what, by_round in masks.items():
+            for index, mask in by_round.items():
+                saw(Share(party.name, what, index, mask))
+        for name, holding in self._holdings.items():
+            async with party.costs.compute(AHEAD):
+                held[name], said = holding.ends(name, rounds, saw)
+            await party.channel.send(name, said)
+        _, corrections = await party.channel.receive([holder], Corrections, rounds[0].index)
+        async with party.costs.compute(AHEAD):
+            own.take(holder, corrections)
+        for index, pull in own.pulls.items():
+            saw(Share(party.name, PULL_PADS, index, pull))
+        return LinkPads(own, held)
+
+
+def _formats(
+    job: BlindJob, blocks: Sequence[Group], columns: int, scales: Scales
+) -> OfProducts[RingProductFormat]:
+    """What the products of a link are like, from what both its ends know.
+
+    Args:
+        job: of either of them.
+        blocks: rounds that are made together.
+        columns: P of the owner.
+        scales: the owner's.
+    """
+    groups = [group for block in blocks for group in by_group(block)]
+    rows = max(each.rows for block in blocks for each in block)
+    features = int(job.agreement.feature_bound * 2.0**job.widths.feature_bits)
+
+    def of(inner: int, outputs: int, largest: int) -> RingProductFormat:
+        return RingProductFormat(
+            inner=inner,
+            outputs=outputs,
+            columns=max(map(len, groups)),
+            matrix_bound=largest,
+            products=len(groups),
+            bandwidth_mbit=job.training.plan.line.bandwidth_mbit,
+        )
+
+    return OfProducts(
+        of(columns + rows, columns, 1 << scales.entry_bits), of(columns, columns + rows, features)
     )
 
 
-def owners_held_by(party: Party) -> tuple[str, ...]:
-    """Of whose parameters this party holds the other share."""
-    return tuple(each.owner for each in links_of(party) if each.holder == party.name)
+def _fresh_keys(formats: OfProducts[RingProductFormat]) -> "OfProducts[RingProductOwner]":
+    # SEAL takes a second to load, and descriptions need none.
+    from securevfl.crypto.ring_products import RingProductOwner  # noqa: PLC0415
+
+    return OfProducts(*map(RingProductOwner, formats))
 
 
-def holder_of(party: Party) -> str:
-    """Who holds the other share of this party's parameters."""
-    return next(each.holder for each in links_of(party) if each.owner == party.name)
+async def take_ring_key(
+    party: Party, owner: str, what: str, fmt: RingProductFormat
+) -> "RingProductEvaluator":
+    """This party's end of another's key.
+
+    Raises:
+        PeerViolation: a key for something else, or none.
+        KeyMismatch: a key of another format.
+    """
+    from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
+
+    return await take_key(party, owner, what, partial(RingProductEvaluator, product_format=fmt))
+
+
+def _encrypted(key: "RingProductOwner", columns: Sequence[RingArray]) -> Blobs:
+    """Of as many rows and columns as the format has, 0 beyond those of a group."""
+    fmt = key.product_format
+    return (key.encrypt(_filled(np.stack(columns, axis=1), (fmt.inner, fmt.columns))),)
+
+
+def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:
+    if values.shape == shape:
+        return np.ascontiguousarray(values)
+    filled = np.zeros(shape, values.dtype)
+    filled[: values.shape[0], : values.shape[1]] = values
+    return filled
+
+
+def _only(sender: str, blobs: Blobs) -> bytes:
+    """The product of a group.
+
+    Raises:
+        UnexpectedMessage: none, or several.
+    """
+    if len(blobs) != 1:
+        raise UnexpectedMessage(f"{sender} sent {len(blobs)} products where 1 are due")
+    return blobs[0]

@@ -30,13 +30,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import numpy as np
 
-from securevfl.arrays import Labels, RingArray
+from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
-from securevfl.protocols.blind.fourier import MaskedPhases, masked_phases
-from securevfl.protocols.blind.links import computing_parties, owners_held_by
-from securevfl.protocols.blind.phases import PhaseFormat
-from securevfl.protocols.blind.residuals import ResidualShares
+from securevfl.protocols.blind.fixed_point import PhaseFormat
+from securevfl.protocols.blind.residuals import MaskedPhases, masked_phases
+from securevfl.protocols.blind.schedule import computing_parties, owners_held_by
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
@@ -61,70 +60,6 @@ class MaskedResiduals(StepMessage):
     """A share of d less the receiver's pad or a mask, modulo 2^59, shape (S,)."""
 
     values: RingArray
-
-
-Meanwhile = Callable[[], Awaitable[None]]
-
-
-async def nothing() -> None:
-    """Wait, and do nothing else."""
-
-
-class Relays:
-    """A party's way from its share of H to d − w of its own link.
-
-    Args:
-        party: who it is.
-        masks: with all others.
-        residuals: its side of them, at the two that compute them.
-        phases: of H, where residuals take no more of it.
-    """
-
-    def __init__(
-        self,
-        party: Party,
-        masks: PairwiseMasks,
-        residuals: ResidualShares | None,
-        phases: PhaseFormat | None = None,
-    ) -> None:
-        self._party, self._masks, self._residuals = party, masks, residuals
-        self._phases = phases
-
-    async def masked(
-        self,
-        index: int,
-        predictions: RingArray,
-        labels: Labels | None,
-        pads: Mapping[str, RingArray],
-        meanwhile: Meanwhile,
-    ) -> RingArray:
-        """Take part in a round.
-
-        Args:
-            index: the round's.
-            predictions: this party's share of H, shape (S,).
-            labels: at the label party.
-            pads: w of the links that this party holds, by owner, each of shape (S,).
-            meanwhile: done once this party's messages are on their way.
-
-        Returns:
-            d − w of the link that it owns, shape (S,).
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-            CryptoError: a round's masks were used before.
-        """
-        party, masks = self._party, self._masks
-        if self._phases is None:
-            share = await gather_shares(party, masks, index, predictions)
-        else:
-            share = await give_phases(party, masks, index, predictions, self._phases)
-        if share is not None:
-            assert self._residuals is not None  # noqa: S101
-            share = await self._residuals.of(index, share, labels)
-        return await hand_back(
-            party, masks, index, share, pads=pads, shape=predictions.shape, meanwhile=meanwhile
-        )
 
 
 async def gather_shares(
@@ -175,7 +110,7 @@ async def give_phases(
 ) -> RingArray | None:
     """Send the two the phase of this party's share of H, where it is none of them.
 
-    The two open the phase of H plus a pad in the same hop (`fourier`).
+    The two open the phase of H plus a pad in the same hop (`residuals`).
 
     Args:
         party: who it is.
@@ -218,7 +153,7 @@ async def hand_back(
     *,
     pads: Mapping[str, RingArray],
     shape: tuple[int, ...],
-    meanwhile: Meanwhile = nothing,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> RingArray:
     """Bring d, less its owner's pad, to every owner.
 
@@ -250,7 +185,8 @@ async def hand_back(
                     context = f"{MaskedResiduals.__name__} {step} {owner}"
                     padded = padded + masks.zero_share(computing, context, shape)
             await party.channel.send(owner, MaskedResiduals(step, ring.reduced(padded)))
-    await meanwhile()
+    if meanwhile is not None:
+        await meanwhile()
     senders = [name for name in computing if name != party.name]
     received = await collect(party.channel, senders, MaskedResiduals, step)
     total = np.zeros(shape, np.uint64) if share is None else share

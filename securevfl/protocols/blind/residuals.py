@@ -1,24 +1,146 @@
-"""From shares of H to shares of d, and from these to what a link's owner multiplies.
+"""From shares of H to shares of d, at the two parties that compute residuals.
 
 Affine losses have d = c·H + a number of the label: shares of H, with two bits more behind the
 point where c = ¼, are shares of c·H.
 
-Learns: nothing: affine residuals take no message, and of logistic ones see `fourier`.
+Logistic residuals, from shares of H to shares of σ(H) − ½:
+
+**Ahead**, for many rows at once: each of the two draws its share of ρ, uniform phases, and both
+make shares of cos(mρ), sin(mρ) for every odd harmonic m. The *second* party, who owns a key, sends
+Enc(cos(mρ₂)), Enc(sin(mρ₂)) for every row and m; the *first* replies with the encrypted products by
+its own cos(mρ₁) + i·sin(mρ₁), minus uniform masks.
+
+**In a round**: each sends its share of the phase of H plus its share of ρ, two bytes a row, both at
+once; all other parties send theirs to both (`relays`). Both know z = H + ρ then, and add up the
+series on their own shares.
+
+Learns: nobody anything. Affine residuals take no message; of products ahead see `slot_products`; z
+    is uniform whatever H is, as either party's share of ρ is, and a pad is used once.
+A residual is wrong altogether with the probability that `PhaseFormat.failure_probability` states,
+and of the other sign where |H| is beyond half a period, which nobody sees in a round; see
+`rounds.require_range`.
+Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from securevfl.arrays import Labels, RingArray
+from securevfl.arrays import IntArray, Labels, RingArray
 from securevfl.crypto import ring
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.residues import uniform_words
+from securevfl.crypto.slot_parameters import SlotParameters, pairs_of
+from securevfl.errors import CryptoError, UnexpectedMessage
 from securevfl.models.losses import QuadraticLoss, TaylorLogistic
-from securevfl.protocols.blind.fourier import FourierResiduals
+from securevfl.protocols.blind.fixed_point import PhaseArray, PhaseFormat
+from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.session.keys import PublicKey, take_key
+from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import collect
+from securevfl.runtime.costs import AHEAD, SETUP
+from securevfl.runtime.views import Decrypted, record
+from securevfl.wire.codec import Blobs, StepMessage, message_kind
+
+if TYPE_CHECKING:
+    from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
+
+SCHEME = "bfv-slots"
+_IN_FLIGHT = 16
+_WIRE = np.dtype("<u2")
 
 
-class ResidualShares(Protocol):
-    """A computing party's way from its share of H to its share of d."""
+@message_kind(65, stage="ahead", carries="ciphertexts", shows="pads")
+class EncryptedPhases(StepMessage):
+    """Enc(cos(mρ₂)), Enc(sin(mρ₂)) of the next angles, up to 8192; `step` counts such pairs."""
+
+    parts: Blobs
+
+
+@message_kind(66, stage="ahead", carries="ciphertexts", shows="pads")
+class EncryptedPhaseProducts(StepMessage):
+    """Their products by e^{imρ₁}, masked, under the receiver's key."""
+
+    parts: Blobs
+
+
+@message_kind(67, stage="round", carries="masked", shows="predictions")
+class MaskedPhases(StepMessage):
+    """The sender's share of H + ρ for every row of a batch, two little-endian bytes each."""
+
+    phases: bytes
+
+
+def masked_phases(step: int, phases: PhaseArray) -> MaskedPhases:
+    """Phases as they travel."""
+    return MaskedPhases(step, phases.astype(_WIRE).tobytes())
+
+
+class PhasePads:
+    """What one party holds for logistic residuals of rows to come; each row is handed out once.
+
+    Args:
+        phases: this party's share of ρ, shape (rows,).
+        tables: its shares of cos(mρ), then of sin(mρ), modulo 2^64, shape (rows, 2·terms).
+
+    Raises:
+        CryptoError: arrays of other shapes or types.
+    """
+
+    def __init__(self, phases: NDArray[Any], tables: NDArray[Any]) -> None:
+        fits = phases.dtype == np.uint16 and tables.dtype == np.uint64
+        if not fits or phases.ndim != 1 or tables.shape[:1] != phases.shape or tables.ndim != 2:  # noqa: PLR2004
+            raise CryptoError(
+                f"pads of {phases.dtype} {phases.shape} and {tables.dtype} {tables.shape}: uint16 "
+                "(rows,) and uint64 (rows, 2·terms) expected"
+            )
+        self._phases, self._tables = phases, tables
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is left, by name."""
+        return {"phases": self._phases, "tables": self._tables}
+
+    def __len__(self) -> int:
+        """Rows that are left."""
+        return len(self._phases)
+
+    def take(self, rows: int) -> tuple[PhaseArray, RingArray]:
+        """The next rows' phases and tables, which are gone then.
+
+        Raises:
+            CryptoError: fewer are left.
+        """
+        if rows > len(self):
+            raise CryptoError(f"pads for {len(self)} rows are left, {rows} needed")
+        taken = self._phases[:rows], self._tables[:rows]
+        self._phases, self._tables = self._phases[rows:], self._tables[rows:]
+        return taken
+
+    def add(self, phases: PhaseArray, tables: RingArray) -> None:
+        """Those of further rows."""
+        self._phases = np.concatenate([self._phases, phases])
+        self._tables = np.concatenate([self._tables, tables])
+
+
+def uniform_phases(rows: int) -> PhaseArray:
+    """Uniform phases from the operating system, shape (rows,)."""
+    return uniform_words(-(-rows // 4)).view(np.uint16)[:rows]
+
+
+class AffineResiduals:
+    """One computing party's side of affine residuals: without any message, now or ahead.
+
+    Args:
+        loss: whose label part they have.
+        bits: fraction bits of shares of d.
+    """
+
+    def __init__(self, loss: QuadraticLoss, bits: int) -> None:
+        self._loss, self._bits = loss, bits
 
     async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
         """Its share of d of a round.
@@ -31,6 +153,8 @@ class ResidualShares(Protocol):
         Raises:
             PeerError: a peer broke the protocol or is gone.
         """
+        del index
+        return self._with_labels(predictions, labels)
 
     async def make_ahead(self, rows: int) -> None:
         """Make with the other computing party what so many rows take.
@@ -41,57 +165,183 @@ class ResidualShares(Protocol):
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """What was made ahead and is left, by name."""
-
-
-class AffineResiduals:
-    """Of a loss whose residuals are affine: without any message, now or ahead.
-
-    Args:
-        loss: f.
-        bits: fraction bits of shares of d.
-    """
-
-    def __init__(self, loss: QuadraticLoss, bits: int) -> None:
-        self._loss, self._bits = loss, bits
-
-    async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
-        """The share of H itself, with more fraction bits, and the label's part."""
-        del index
-        if labels is None:
-            return predictions
-        part, bound = self._loss.label_part(labels)[:, 0], self._loss.label_bound
-        return ring.reduced(predictions + ring.encode(part, self._bits, bound, "labels"))
-
-    async def make_ahead(self, rows: int) -> None:
-        """Nothing."""
-
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """None."""
         return {}
 
+    def _with_labels(self, share: RingArray, labels: Labels | None) -> RingArray:
+        if labels is None:
+            return share
+        part, bound = self._loss.label_part(labels)[:, 0], self._loss.label_bound
+        return ring.reduced(share + ring.encode(part, self._bits, bound, "labels"))
 
-class LogisticResiduals:
-    """Of the logistic loss, by a Fourier series with the other computing party.
+
+class LogisticResiduals(AffineResiduals):
+    """One computing party's side of logistic residuals; `establish` makes both.
 
     Args:
-        sigmoid: this party's side of σ(H) − ½.
-        loss: f.
+        party: who it is.
+        peer: the other computing party.
+        phase_format: fixed point of the job.
+        key: the first party's end of the second's key; None at the second, and where all pads
+            have been made.
+        own_key: the second party's; None at the first, and where all pads have been made.
+        pads: what was made before, if any.
+        first: which of the two parties; exactly one says yes.
     """
 
-    def __init__(self, sigmoid: FourierResiduals, loss: TaylorLogistic) -> None:
-        self._sigmoid = sigmoid
-        self._label_part = AffineResiduals(loss, sigmoid.phase_format.fraction_bits)
-
-    async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
-        """One message each way, two bytes a row."""
-        share = await self._sigmoid.residual_shares(index, predictions)
+    def __init__(
+        self,
+        party: Party,
+        peer: str,
+        phase_format: PhaseFormat,
+        *,
+        first: bool,
+        key: "SlotEvaluator | None" = None,
+        own_key: "SlotOwner | None" = None,
+        pads: PhasePads | None = None,
+    ) -> None:
         # σ(H) − y and its expansion ½ + ¼H − y take labels in alike.
-        return await self._label_part.of(index, share, labels)
+        super().__init__(TaylorLogistic(), phase_format.fraction_bits)
+        self._party, self._peer, self._first = party, peer, first
+        self.phase_format, self._key, self._own_key = phase_format, key, own_key
+        none = np.empty(0, np.uint16), np.empty((0, 2 * phase_format.terms), np.uint64)
+        self.pads = PhasePads(*none) if pads is None else pads
 
+    @classmethod
+    async def establish(
+        cls, party: Party, peer: str, phase_format: PhaseFormat, rows: Sequence[int], *, first: bool
+    ) -> "LogisticResiduals":
+        """Exchange the second party's key.
+
+        Args:
+            party: who it is.
+            peer: the other computing party.
+            phase_format: fixed point of the job.
+            rows: all visits that are ever made ahead, by what is made together.
+            first: which of the two parties; exactly one says yes.
+
+        Raises:
+            RangeExceeded: more rows than can be flooded for.
+            PeerViolation: a key of another scheme, or one that is none.
+            KeyMismatch: a key of other parameters.
+        """
+        # SEAL takes a second to load, and descriptions need none.
+        from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner  # noqa: PLC0415
+
+        pairs = sum(pairs_of(each * phase_format.terms) for each in rows)
+        parameters = SlotParameters.of(pairs * DEGREE)
+        if first:
+            make = partial(SlotEvaluator, parameters=parameters)
+            key = await take_key(party, peer, SCHEME, make)
+            return cls(party, peer, phase_format, first=True, key=key)
+        async with party.costs.compute(SETUP):
+            own_key = SlotOwner(parameters)
+        await party.channel.send(peer, PublicKey(SCHEME, own_key.public_bytes))
+        return cls(party, peer, phase_format, first=False, own_key=own_key)
+
+    @override
     async def make_ahead(self, rows: int) -> None:
-        """Make the pads of so many rows."""
-        await self._sigmoid.make_ahead(rows)
+        """Make pads for so many rows, with the peer.
 
+        Raises:
+            MalformedMessage: bytes that are no ciphertexts of the key.
+            CryptoError: there is no key.
+        """
+        if self._key is None and self._own_key is None:
+            raise CryptoError("phase pads: all of them have been made, no key is there for more")
+        async with self._party.costs.compute(AHEAD):
+            phases = uniform_phases(rows)
+            parts = self.phase_format.parts(phases)
+        if self._key is not None:
+            shares = await self._products_of_first(self._key, parts)
+        else:
+            assert self._own_key is not None  # noqa: S101
+            shares = await self._products_of_second(self._own_key, parts)
+        self.pads.add(phases, self.phase_format.tables(shares))
+
+    @override
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Phases and tables."""
-        return self._sigmoid.pads.arrays()
+        return self.pads.arrays()
+
+    @override
+    async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
+        """Its share of d of a round; one message each way, two bytes a row."""
+        return self._with_labels(await self.sigmoid_shares(index, predictions), labels)
+
+    async def sigmoid_shares(self, step: int, predictions: RingArray) -> RingArray:
+        """Shares of σ(H) − ½ modulo 2^59, at the format's fraction bits.
+
+        Args:
+            step: the exchange.
+            predictions: this party's shares of H, shape (rows,); those of all parties add up to it.
+
+        Raises:
+            CryptoError: pads for fewer rows are left.
+            UnexpectedMessage: phases of another number of rows.
+        """
+        party, peer, fmt = self._party, self._peer, self.phase_format
+        async with party.costs.compute("local"):
+            phases, tables = self.pads.take(len(predictions))
+            opened: PhaseArray = fmt.phases(predictions, first=self._first) + phases
+        await party.channel.send(peer, masked_phases(step, opened))
+        senders = [peer, *party.feature_parties[1:]]
+        received = await collect(party.channel, senders, MaskedPhases, step)
+        due = _WIRE.itemsize * len(opened)
+        for sender, message in received.items():
+            if len(message.phases) != due:
+                raise UnexpectedMessage(
+                    f"{sender} sent {len(message.phases)} bytes of phases, {due} due"
+                )
+            opened = opened + np.frombuffer(message.phases, _WIRE)
+        async with party.costs.compute("local"):
+            return fmt.residuals(opened, tables)
+
+    async def _products_of_first(self, key: "SlotEvaluator", parts: IntArray) -> RingArray:
+        """The first party's shares of the products' parts modulo 2^64, shape (2, count).
+
+        Args:
+            key: its end of the second party's.
+            parts: of its own complex integers, shape (2, count).
+
+        Raises:
+            MalformedMessage: bytes that are no ciphertexts of the key.
+        """
+        party, peer, shares = self._party, self._peer, np.empty(parts.shape, np.uint64)
+        for step, block in enumerate(_blocks(parts.shape[1])):
+            _, message = await party.channel.receive([peer], EncryptedPhases, step)
+            async with party.costs.compute(AHEAD):
+                replies, shares[:, block] = checked(
+                    peer, key.multiply, message.parts, parts[:, block]
+                )
+            party.costs.count("products", 2 * (block.stop - block.start))
+            await party.channel.send(peer, EncryptedPhaseProducts(step, replies))
+        return shares
+
+    async def _products_of_second(self, key: "SlotOwner", parts: IntArray) -> RingArray:
+        """The second party's, under its own key."""
+        party, peer, shares = self._party, self._peer, np.empty(parts.shape, np.uint64)
+        blocks = list(_blocks(parts.shape[1]))
+        # The first party works while further pairs travel, and nobody holds all of them.
+        for step in range(len(blocks) + _IN_FLIGHT):
+            if step < len(blocks):
+                block = blocks[step]
+                async with party.costs.compute(AHEAD):
+                    encrypted = key.encrypt(np.ascontiguousarray(parts[:, block]))
+                party.costs.count("encryptions", 2 * (block.stop - block.start))
+                await party.channel.send(peer, EncryptedPhases(step, encrypted))
+            if 0 <= (due := step - _IN_FLIGHT) < len(blocks):
+                shares[:, blocks[due]] = await self._decrypted(key, due, blocks[due])
+        return shares
+
+    async def _decrypted(self, key: "SlotOwner", step: int, block: slice) -> RingArray:
+        party, peer = self._party, self._peer
+        _, message = await party.channel.receive([peer], EncryptedPhaseProducts, step)
+        async with party.costs.compute(AHEAD):
+            values = checked(peer, key.decrypt, message.parts, block.stop - block.start)
+        party.costs.count("decryptions", values.size)
+        record(party.channel, Decrypted(peer, step, values))
+        return values
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for at in range(0, count, DEGREE):
+        yield slice(at, min(at + DEGREE, count))

@@ -1,32 +1,49 @@
 """A party's rounds, with what was made ahead, and the rounded reveal at their end.
 
 Per round r and party: its share of H is X·ζ⟨k⟩ + v_r and the h_r of the links that it holds; from
-shares of d it comes to a = d − w_r of its own link (`residuals`); its share of θ_{r+1} is
+shares of d it comes to a = d − w_r of its own link (`relays`); its share of θ_{r+1} is
 ζ⟨k⟩ + trunc(−N·trunc(a) + s_r), and extrapolated with e_r of ζ_{r+1}.
 
 After the agreed number of rounds holders send the top bits of their share of θ.
 
 Learns:
     owner: θ_k, on a grid of 2^−12 whose offset follows from its own share, and nothing in between.
+        Of logistic residuals everybody learns one bit of every other, true in a job that goes well:
+        whether its predictions stayed where the series for them holds.
     holder: nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto import ring
-from securevfl.errors import RangeExceeded
-from securevfl.protocols.blind.ahead import Pads
-from securevfl.protocols.blind.pads import Extrapolation, OwnerPads
-from securevfl.protocols.blind.relays import Meanwhile, Relays, nothing
-from securevfl.protocols.blind.schedule import Matrices, Round, Scales
-from securevfl.protocols.blind.widths import LARGEST_WEIGHT, REVEALED_BITS, Widths
+from securevfl.errors import ConfigError, DataError, RangeExceeded
+from securevfl.models.sigmoid_series import LARGEST_PERIOD, SigmoidSeries
+from securevfl.protocols.blind.fixed_point import LARGEST_WEIGHT, REVEALED_BITS, Widths
+from securevfl.protocols.blind.links import LinkPads, OwnerPads, extrapolated
+from securevfl.protocols.blind.offline import Offline
+from securevfl.protocols.blind.relays import gather_shares, give_phases, hand_back
+from securevfl.protocols.blind.schedule import (
+    BlindJob,
+    Matrices,
+    PlannedRound,
+    Scales,
+    Whitening,
+    holders,
+    owners_held_by,
+)
+from securevfl.protocols.session.pad_store import StateSeal
 from securevfl.protocols.session.party import Party
-from securevfl.runtime.channel import expect_shape
+from securevfl.protocols.vertical.program import Training
+from securevfl.runtime.channel import collect, expect_shape
 from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Message, message_kind
+
+OWN, HELD, INTO, OUT = "own", "held ", "into", "out"
 
 
 @message_kind(64, stage="round", carries="masked", shows="weights")
@@ -34,6 +51,13 @@ class RevealedShare(Message):
     """The top bits of a holder's share of θ, for its owner, shape (P,)."""
 
     values: RingArray
+
+
+@message_kind(76, stage="evaluation")
+class StaysInRange(Message):
+    """Whether the sender's part of every training row's prediction is within half a period."""
+
+    within: bool
 
 
 class SharedWeights:
@@ -52,7 +76,6 @@ class SharedWeights:
 
     def __init__(self, start: FloatArray, widths: Widths, scales: Scales) -> None:
         self.widths, self._scales = widths, scales
-        self._extrapolation = Extrapolation(first=False)
         self.weights = ring.encode(start, widths.weight_bits, LARGEST_WEIGHT, "starting weights")
         self.point = self.weights
         self._pulls = self.weights
@@ -66,14 +89,16 @@ class SharedWeights:
         """Be where an earlier run was, whose `shares` these are."""
         self.weights, self.point = shares
 
-    def predictions(self, each: Round, matrices: Matrices, pads: OwnerPads) -> RingArray:
+    def predictions(self, each: PlannedRound, matrices: Matrices, pads: OwnerPads) -> RingArray:
         """Its share of H, shape (S,); what it has of the rows of E stays here."""
         seen = matrices.of_features @ self.point
         columns = len(self.point)
         self._pulls = ring.reduced(seen[:columns] + pads.pulls.pop(each.index))
         return ring.reduced(seen[columns:] + pads.predictions.pop(each.index))
 
-    def move(self, each: Round, matrices: Matrices, pads: OwnerPads, masked: RingArray) -> None:
+    def move(
+        self, each: PlannedRound, matrices: Matrices, pads: OwnerPads, masked: RingArray
+    ) -> None:
         """Its part of a round's step.
 
         Args:
@@ -82,15 +107,13 @@ class SharedWeights:
             pads: this party's.
             masked: d − w of its link, shape (S,).
         """
-        widths = self.widths
-        parts = (self._pulls, widths.dropped_of_pulls), (masked, widths.dropped_of_residuals)
-        residuals = [ring.truncated(part, bits, first=False) for part, bits in parts]
-        step = matrices.of_residuals @ np.hstack(residuals) + pads.steps.pop(each.index)
-        dropped = self._scales.step_bits - widths.weight_bits
+        residuals = self.widths.truncated(self._pulls, masked, first=False)
+        step = matrices.of_residuals @ residuals + pads.steps.pop(each.index)
+        dropped = self._scales.step_bits - self.widths.weight_bits
         new = ring.reduced(self.point + ring.truncated(step, dropped, first=False))
-        extrapolated = self._extrapolation.of(new, self.weights, each.beta)
+        target = extrapolated(new, self.weights, each.beta, first=False)
         self.weights = new
-        self.point = ring.reduced(extrapolated + pads.corrections.pop(each.index))
+        self.point = ring.reduced(target + pads.corrections.pop(each.index))
 
     def opened(self, top: RingArray) -> FloatArray:
         """φ, from the top bits of the holder's share.
@@ -118,58 +141,58 @@ def top_of(weights: RingArray, widths: Widths) -> RevealedShare:
     return RevealedShare(ring.truncated(weights, dropped, first=True))
 
 
-class Rounds:
+class BlindRounds:
     """One party's rounds.
 
     Args:
-        party: who it is.
-        holder: of its link.
+        job: the party's.
         own: its shares of its weights.
-        matrices: by group.
-        pads: what it has made ahead.
-        residuals: takes it from its share of H to d − w of its link.
+        offline: what its rounds use up.
     """
 
-    def __init__(
-        self,
-        party: Party,
-        holder: str,
-        own: SharedWeights,
-        *,
-        matrices: Mapping[int, Matrices],
-        pads: Pads,
-        residuals: Relays,
-    ) -> None:
-        self._party, self._holder, self._own = party, holder, own
-        self._matrices, self._pads, self._residuals = matrices, pads, residuals
+    def __init__(self, job: BlindJob, own: SharedWeights, offline: Offline) -> None:
+        self._job, self._own, self._offline = job, own, offline
 
-    async def take(
-        self, each: Round, labels: Labels | None, meanwhile: Meanwhile = nothing
-    ) -> None:
+    async def take(self, each: PlannedRound, labels: Labels | None) -> None:
         """Take part in one.
 
         Args:
             each: the round.
             labels: of its batch, at the label party.
-            meanwhile: done while this party waits.
 
         Raises:
             PeerError: a peer broke the protocol or is gone.
+            CryptoError: a round's masks were used before.
         """
-        party, own, pads = self._party, self._own, self._pads
-        matrices = self._matrices[each.group]
+        party, own, pads = self._job.training.party, self._own, self._offline.pads
+        matrices = self._offline.matrices[each.group]
         record(party.channel, Share(party.name, "point", each.index, own.point))
         async with party.costs.compute("local"):
             share = own.predictions(each, matrices, pads.own)
             for held in pads.held.values():
                 share = share + held.predictions.pop(each.index)
             held_pads = {name: held.residuals.pop(each.index) for name, held in pads.held.items()}
-        masked = await self._residuals.masked(
-            each.index, ring.reduced(share), labels, held_pads, meanwhile
-        )
+        masked = await self._masked(each.index, ring.reduced(share), labels, held_pads)
         record(party.channel, Share(party.name, "residuals", each.index, masked))
         async with party.costs.compute("local"):
             own.move(each, matrices, pads.own, masked)
+
+    async def _masked(
+        self, index: int, share: RingArray, labels: Labels | None, pads: Mapping[str, RingArray]
+    ) -> RingArray:
+        """From this party's share of H to d − w of the link that it owns, each of shape (S,)."""
+        party, masks, phases = self._job.training.party, self._job.agreement.masks, self._job.phases
+        if phases is None:
+            computed = await gather_shares(party, masks, index, share)
+        else:
+            computed = await give_phases(party, masks, index, share, phases)
+        if computed is not None:
+            assert self._offline.residuals is not None  # noqa: S101
+            computed = await self._offline.residuals.of(index, computed, labels)
+        return await hand_back(
+            party, masks, index, computed,
+            pads=pads, shape=share.shape, meanwhile=self._offline.meanwhile,
+        )  # fmt: skip
 
     async def reveal(self) -> FloatArray:
         """Open every link's θ to its owner; the own φ.
@@ -178,10 +201,121 @@ class Rounds:
             PeerError: the holder failed.
             RangeExceeded: weights that no job has.
         """
-        party, own = self._party, self._own
-        for name, held in self._pads.held.items():
+        party, own = self._job.training.party, self._own
+        for name, held in self._offline.pads.held.items():
             await party.channel.send(name, top_of(held.weights, own.widths))
-        _, message = await party.channel.receive([self._holder], RevealedShare)
-        expect_shape(self._holder, message.values, own.weights.shape)
+        holder = holders(party)[party.name]
+        _, message = await party.channel.receive([holder], RevealedShare)
+        expect_shape(holder, message.values, own.weights.shape)
         async with party.costs.compute("local"):
             return own.opened(message.values)
+
+
+async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) -> None:
+    """At the end: tell the others whether this party's part is within half a period, and hear it.
+
+    Rows beyond half a period are pushed further outwards, in a long job fast. Every owner says of
+    its own rows and its own θ, once it has been revealed to it. Where this has spoiled a model some
+    part was not within, on all made sets of docs/decisions/0034; the sum of parts may leave the
+    range unnoticed, by less than K times.
+
+    Args:
+        party: who it is.
+        own: X_k·θ_k of its training rows.
+        series: what stood for σ.
+
+    Raises:
+        RangeExceeded: some party's part is not; all parties raise it.
+    """
+    within = bool(np.max(np.abs(own), initial=0.0) <= series.period / 2)
+    for name in party.others:
+        await party.channel.send(name, StaysInRange(within))
+    told = await collect(party.channel, party.others, StaysInRange)
+    if within and all(each.within for each in told.values()):
+        return
+    longer = ""
+    if round(series.period) < LARGEST_PERIOD:
+        longer = f"set [exchange] period = {min(round(2 * series.period), LARGEST_PERIOD)}, "
+    raise RangeExceeded(
+        f"blind: predictions left half the period of {series.period:.0f} for which logistic "
+        f"residuals were computed, and the model is not the one that was asked for: {longer}take "
+        "fewer rounds or a larger l2, or bound features that reach many deviations"
+    )
+
+
+class Shares:
+    """What a party keeps from round to round, to go on from: its shares, and nothing made ahead.
+
+    A session that goes on has fresh keys and pads. Shares of ζ stay as they are: nobody has seen
+    them, and what was sent of the round that is taken again was under pads, each used once.
+
+    Args:
+        columns: P of this party.
+        owners: whose links it holds.
+        seal: of states on disk; None where none is written.
+    """
+
+    def __init__(self, columns: int, owners: Sequence[str], seal: StateSeal | None) -> None:
+        self._columns, self._owners, self._seal = columns, owners, seal
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    @classmethod
+    def of(cls, training: Training) -> "Shares":
+        """Room for a party's.
+
+        Raises:
+            ConfigError: states are to be written, and there is no place for their key.
+        """
+        place, plan, seal = training.workplace, training.plan, None
+        if place.checkpoints is not None and place.pads is not None:
+            seal = place.pads.state_seal(plan.hash.hex())
+        elif place.checkpoints is not None and plan.job.output.checkpoint_every:
+            raise ConfigError("checkpoints of shares are sealed: say where keys are kept (pads)")
+        return cls(len(training.model.weights), owners_held_by(training.party), seal)
+
+    @property
+    def own(self) -> RingArray:
+        """Of its own θ and ζ, shape (2, P)."""
+        return self._arrays[OWN]
+
+    @property
+    def held(self) -> Mapping[str, RingArray]:
+        """Of those whose links it holds, by owner, shape (2, P of the owner); once it goes on."""
+        return {n.removeprefix(HELD): a for n, a in self._arrays.items() if n.startswith(HELD)}
+
+    @property
+    def whitening(self) -> Whitening:
+        """That shares of its own parameters are in."""
+        return self._arrays[INTO], self._arrays[OUT]
+
+    def begin(self, own: SharedWeights, whitening: Whitening) -> None:
+        """As they are before the first round, where owners know θ."""
+        self._arrays = dict(zip((OWN, INTO, OUT), (own.shares, *whitening), strict=True))
+        if self._seal is not None:
+            self._seal.renew()
+
+    def after(self, index: int, own: SharedWeights, pads: LinkPads) -> None:
+        """As they are after a round."""
+        self._arrays[OWN] = own.shares
+        for name, held in pads.held.items():
+            self._arrays[HELD + name] = held.path.pop(index)
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """All of it, by name, or sealed."""
+        return dict(self._arrays) if self._seal is None else self._seal.seal(self._arrays)
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Put all of it back.
+
+        Raises:
+            DataError: not what a party like this keeps, or sealed under a key that is gone.
+        """
+        found = dict(arrays) if self._seal is None else self._seal.open(arrays)
+        held = {HELD + name for name in self._owners}
+        square = self._columns, self._columns
+        shapes = {OWN: (2, self._columns), INTO: square, OUT: square}
+        if found.keys() - held != shapes.keys() or any(
+            found[name].shape != shape for name, shape in shapes.items()
+        ):
+            raise DataError("session state: not the shares that this party keeps")
+        self._arrays = {name: np.array(values) for name, values in found.items()}

@@ -1,4 +1,8 @@
-"""A party's steps as matrices of integers, for all rounds of a job before the first.
+"""What all know of a blind job before its first round, and each party of its own steps.
+
+Who shares with whom: every party k *owns* θ_k, and learns it at the end; the *holder* of its link
+has the other share, and a homomorphic key. The label party holds for all others, and the first
+feature party, its *partner*, for the label party; these two compute residuals.
 
 Parameters are shared as φ = W⁺θ, in which all directions of the owner's data bend alike
 (`Curvature.whitening`): fixed point then errs by as much in predictions H = XWφ whatever the
@@ -6,32 +10,63 @@ columns, their units and how they are correlated. In a round φ⁺ = ζ − N·[
 point ζ: L2 has rows of its own, E = Λ^½·W with Λ = λ but 0 of an intercept, beside those of the
 batch, and N = W⁺T·[Λ^½ | Xᵀ/S], T of exact steps or of Q gradient steps (`LocalSteps.planned`):
 whatever T, only the owner knows N. Where a batch comes again at the same pace, its rounds have the
-same matrices.
+same matrices; they are a *group*.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import floor, log2
+from math import ceil, floor, log2
 
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.ring import Factor
-from securevfl.errors import RangeExceeded
-from securevfl.protocols.blind.widths import (
+from securevfl.errors import LabelLeakRefused, RangeExceeded
+from securevfl.models.curvature import Curvature
+from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.protocols.blind.fixed_point import (
     ACCEPTED_FAILURE,
     ENTRY_BITS,
+    REVEALED_BITS,
+    PhaseFormat,
     Widths,
-    bits_above,
     require_rare,
+    sigmoid_series,
 )
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.local_steps import LocalSteps, Planned
+from securevfl.protocols.session.agreement import Agreement, agree
+from securevfl.protocols.session.party import Party
+from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.program import Training
+from securevfl.runtime.costs import SETUP
 from securevfl.wire.codec import Message, message_kind
 
 LEAST_ENTRY_BITS, LARGEST_SCALE = 8, 48
+Whitening = tuple[FloatArray, FloatArray]
+
+
+def partner_of(party: Party) -> str:
+    """The first feature party, which computes residuals with the label party."""
+    return party.feature_parties[0]
+
+
+def computing_parties(party: Party) -> tuple[str, str]:
+    """The two that compute residuals: the label party and its partner."""
+    return party.label_party, partner_of(party)
+
+
+def holders(party: Party) -> dict[str, str]:
+    """Who holds the other share of each party's parameters, by owner."""
+    label_party, partner = computing_parties(party)
+    return {name: partner if name == label_party else label_party for name in party.names}
+
+
+def owners_held_by(party: Party) -> tuple[str, ...]:
+    """Of whose parameters this party holds the other share."""
+    return tuple(owner for owner, holder in holders(party).items() if holder == party.name)
 
 
 @message_kind(73, stage="setup")
@@ -48,7 +83,7 @@ class Scales(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class PlannedRound:
     """A round as all know it.
 
     Attributes:
@@ -62,6 +97,14 @@ class Round:
     rows: int
     beta: float
     group: int
+
+
+def by_group(rounds: Sequence[PlannedRound]) -> list[list[PlannedRound]]:
+    """These rounds, those of a group together."""
+    found: dict[int, list[PlannedRound]] = {}
+    for each in rounds:
+        found.setdefault(each.group, []).append(each)
+    return list(found.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +151,11 @@ class Schedule:
         self,
         batches: Sequence[Batch],
         steps: LocalSteps,
-        whitening: tuple[FloatArray, FloatArray],
+        whitening: Whitening,
         penalty: FloatArray,
     ) -> None:
         groups: dict[object, int] = {}
-        rounds: list[Round] = []
+        rounds: list[PlannedRound] = []
         self._groups: list[tuple[Batch, Planned]] = []
         for index, batch in enumerate(batches):
             planned = steps.planned(index, batch.inputs)
@@ -120,11 +163,11 @@ class Schedule:
             if key not in groups:
                 groups[key] = len(groups)
                 self._groups.append((batch, planned))
-            rounds.append(Round(index, len(batch.rows), planned.beta, groups[key]))
+            rounds.append(PlannedRound(index, len(batch.rows), planned.beta, groups[key]))
         self.rounds = tuple(rounds)
         self._whitening, self._penalty = whitening, penalty
 
-    def blocks(self, first: int, size: int | None) -> list[Sequence[Round]]:
+    def blocks(self, first: int, size: int | None) -> list[Sequence[PlannedRound]]:
         """What is made together of all rounds from one on.
 
         Args:
@@ -134,13 +177,6 @@ class Schedule:
         rounds = self.rounds[first:]
         size = size or len(rounds)
         return [rounds[at : at + size] for at in range(0, len(rounds), size)]
-
-    def members(self, rounds: Sequence[Round]) -> dict[int, list[Round]]:
-        """By group, which of these rounds are in it."""
-        found: dict[int, list[Round]] = {}
-        for each in rounds:
-            found.setdefault(each.group, []).append(each)
-        return found
 
     def scales(self, widths: Widths) -> Scales:
         """What this party tells its holder of its matrices.
@@ -166,7 +202,7 @@ class Schedule:
             of_rows * 2.0 ** (step_bits - widths.residual_bits),
             of_pulls * 2.0 ** (step_bits - widths.pull_bits),
         )
-        scales = Scales(step_bits, bits_above(entries + 1))
+        scales = Scales(step_bits, ceil(log2(entries + 1)))
         if scales.largest >= LARGEST_SCALE:
             raise RangeExceeded(
                 f"blind: steps of {scales.largest} bits in fixed point, fewer than {LARGEST_SCALE} "
@@ -197,3 +233,109 @@ class Schedule:
         """N of the batch's rows and of those of E, shapes (P, S) and (P, P)."""
         moves = self._whitening[1] @ planned.matrix
         return moves @ batch.inputs.T / len(batch.inputs), moves * np.sqrt(self._penalty)
+
+
+@dataclass(frozen=True, eq=False)
+class BlindJob:
+    """One party's view of a job before its first round.
+
+    Attributes:
+        training: whose.
+        agreement: what the parties told each other.
+        series: what stands for σ in logistic residuals; None of an affine loss.
+        widths: of the job.
+        batches: its rows, by round.
+        whitening: W and W⁺ of its columns, each of shape (P, P).
+        schedule: its rounds.
+        scales: of its steps.
+        matrices: by group of rounds.
+    """
+
+    training: Training
+    agreement: Agreement
+    series: SigmoidSeries | None
+    widths: Widths
+    batches: Sequence[Batch]
+    whitening: Whitening
+    schedule: Schedule
+    scales: Scales
+    matrices: Mapping[int, Matrices]
+
+    @property
+    def phases(self) -> PhaseFormat | None:
+        """Fixed point of logistic residuals; None of an affine loss."""
+        if self.series is None:
+            return None
+        return PhaseFormat(self.series, self.widths.prediction_bits)
+
+    @property
+    def failure(self) -> float:
+        """Bound on the probability that a truncation goes wrong: of own steps, a part of rows'."""
+        plan, values = self.training.plan, len(self.schedule.rounds) * len(self.whitening[0])
+        of_steps = self.widths.step_failure(self.scales.step_bits, values)
+        return of_steps + self.widths.row_failure(plan) / len(plan.facts.names)
+
+    @classmethod
+    async def of(cls, training: Training, whitening: Whitening | None = None) -> "BlindJob":
+        """Agree with the others, and compute what follows.
+
+        Args:
+            training: whose.
+            whitening: that its shares are in, where it goes on.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+            RangeExceeded: fixed point has no room for the job.
+            LabelLeakRefused: so few rows that the end would tell their labels.
+        """
+        party, plan, part = training.party, training.plan, training.part
+        async with party.costs.compute(SETUP):
+            curvature = Curvature(part.model, part.inputs, plan.loss.curvature, plan.l2)
+            whitening = whitening or curvature.whitening
+            features = part.inputs @ whitening[0]
+        agreement = await agree(party, plan.hash, features, len(part.held_out))
+        del features
+        _require_rows(training, agreement)
+        series = sigmoid_series(plan)
+        widths = Widths.of(plan, agreement, series)
+        async with party.costs.compute(SETUP):
+            batches = PartyBatches(plan, training.workplace.data, part.inputs)
+            rows = [batches.at(each) for each in range(plan.rounds)]
+            schedule = _schedule(training, agreement, rows, whitening)
+            scales = schedule.scales(widths)
+            matrices = schedule.matrices(widths, scales)
+        return cls(training, agreement, series, widths, rows, whitening, schedule, scales, matrices)
+
+
+def _require_rows(training: Training, agreement: Agreement) -> None:
+    """Check that what ends open is less than labels have in them, whatever steps were like.
+
+    Where others' predictions have hardly moved, after a round or many small ones from a known
+    start, θ_k is exact sums of labels, of which a number tells as many bits as are revealed.
+
+    Raises:
+        LabelLeakRefused: it may not be.
+    """
+    plan, party = training.plan, training.party
+    visited = np.unique(np.concatenate([plan.schedule.batch(each) for each in range(plan.rounds)]))
+    of_parties = {party.name: agreement.own_columns, **agreement.columns}
+    columns = sum(of_parties.values()) - of_parties[party.label_party]
+    least = REVEALED_BITS * columns
+    if len(visited) < least and not plan.job.job.allow_label_leak:
+        raise LabelLeakRefused(
+            f"blind: labels of {len(visited)} rows can be read from the {columns} parameters that "
+            f"feature parties learn, of {REVEALED_BITS} bits each; train on {least} rows, or set "
+            "allow_label_leak = true"
+        )
+
+
+def _schedule(
+    training: Training, agreement: Agreement, batches: Sequence[Batch], whitening: Whitening
+) -> Schedule:
+    plan, part = training.plan, training.part
+    columns = sum((agreement.own_columns, *agreement.columns.values()))
+    steps = plan.steps(part.model, part.inputs, columns)
+    penalty = np.full(len(part.model.weights), plan.l2)
+    if part.model.intercept:
+        penalty[-1] = 0.0
+    return Schedule(batches, steps, whitening, penalty)

@@ -7,14 +7,14 @@ Learns: as `class_sums` says, or, where a job opens rows (`scores = "rows"`), as
 """
 
 from securevfl.crypto.masks import PairwiseMasks
-from securevfl.protocols.blind.ahead import take_ring_key
 from securevfl.protocols.blind.class_sums import (
     FeatureSums,
     LabelSums,
     fraction_bits,
     sum_format,
 )
-from securevfl.protocols.blind.links import partner_of
+from securevfl.protocols.blind.links import take_ring_key
+from securevfl.protocols.blind.schedule import partner_of
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import gathering_of

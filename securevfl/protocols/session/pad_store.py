@@ -1,15 +1,22 @@
-"""A party's one-time pads at rest: made ahead, encrypted, and given out once.
+"""What a party keeps sealed under keys of its own: one-time pads, and states that hold shares.
 
-The pads are a file in the output folder, sealed under a key that is a file elsewhere, in the
-party's own state. Whoever takes pads destroys the key first, on disk, so that no copy of the file
-is of any use and no crash gives pads out twice. A marker stays in the key's place, so that a key
-that is put back is not taken either. What this cannot see is a whole disk that is set back to an
-earlier day (docs/decisions/0035-pads-at-rest.md).
+Pads are made ahead, encrypted, and given out once. They are a file in the output folder, sealed
+under a key that is a file elsewhere, in the party's own state. Whoever takes pads destroys the key
+first, on disk, so that no copy of the file is of any use and no crash gives pads out twice. A
+marker stays in the key's place, so that a key that is put back is not taken either. What this
+cannot see is a whole disk that is set back to an earlier day (docs/decisions/0035-pads-at-rest.md).
 
 Layout of a file: b"SVFLPAD1", the length of the header, the header (JSON, in clear and
 authenticated), and sealed tensors (`crypto.sealing`, safetensors).
+
+Parties agree first on the batch of pads that all of them use, or make.
+
+Learns:
+    every party: whether the others hold pads that were made ahead, and the name of their batch.
 """
 
+import hashlib
+import secrets
 import struct
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -24,16 +31,93 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
-from securevfl.errors import ConfigError, CryptoError, DataError
+from securevfl.errors import ConfigError, CryptoError, DataError, PeerViolation
 from securevfl.files import replace_file, require_room, sync_folder, wipe_file
-from securevfl.protocols.session.state_seal import StateSeal
+from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import collect
+from securevfl.wire.codec import Message, message_kind
 
-MAGIC, WITHIN = b"SVFLPAD1", "within"
-MOST_HEADER_BYTES = 1 << 16
+MAGIC, WITHIN, SEALED = b"SVFLPAD1", "within", "sealed"
+MOST_HEADER_BYTES, NAME_BYTES = 1 << 16, 16
+TAKEN = ".taken"
 _LENGTH = struct.Struct("<I")
 _START = len(MAGIC) + _LENGTH.size
 
 Hex16 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class StateSeal:
+    """Seals session states of one party and job, under a key that lives as long as they.
+
+    A state lies in the output folder, and two parties' states together are parameters in the middle
+    of a job. The key lies in the party's own state; when the session ends it is destroyed, and with
+    it every copy of a state.
+
+    Args:
+        keys: folder of this party's keys.
+        party: whose.
+        job_hash: of the job, as hex.
+    """
+
+    def __init__(self, keys: Path, party: str, job_hash: str) -> None:
+        self._key = keys / f"{job_hash[:32]}.state-key"
+        self._header = f"{party} {job_hash}".encode()
+
+    def renew(self) -> None:
+        """Take a fresh key for a session that starts: those before cannot be read any more.
+
+        Raises:
+            DataError: keys cannot be written.
+        """
+        self.destroy()
+        replace_file(self._key, new_key(), "key of states")
+
+    def seal(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The arrays as one that nobody else can read.
+
+        Raises:
+            DataError: the key is gone.
+        """
+        data = save({name: np.ascontiguousarray(values) for name, values in arrays.items()})
+        return {SEALED: np.frombuffer(seal(self._read(), data, self._header), np.uint8)}
+
+    def open(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """What `seal` was given.
+
+        Raises:
+            DataError: the key is gone, or they are not what it sealed for this party and job.
+        """
+        key = self._read()
+        try:
+            opened: dict[str, NDArray[Any]] = load(
+                unseal(key, arrays[SEALED].tobytes(), self._header)
+            )
+        except (CryptoError, SafetensorError, KeyError) as error:
+            raise DataError("session state: its shares are damaged, or another party's") from error
+        return opened
+
+    def destroy(self) -> None:
+        """Destroy the key, if there is one.
+
+        Raises:
+            DataError: it cannot be.
+        """
+        try:
+            wipe_file(self._key)
+            self._key.unlink()
+            sync_folder(self._key.parent)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise DataError(f"key of states {self._key}: {error.strerror}") from error
+
+    def _read(self) -> bytes:
+        try:
+            return self._key.read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"session state: no key of its shares, {self._key} ({error.strerror})"
+            ) from error
 
 
 class PadsHeader(BaseModel):
@@ -156,7 +240,7 @@ class PadStore:
         """
         try:
             with self.path.open("rb") as file:
-                return self._read_header(file.read(_START + MOST_HEADER_BYTES))[0]
+                return self._header_of(file.read(_START + MOST_HEADER_BYTES))[0]
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -235,23 +319,21 @@ class PadStore:
     def _key_of(self, header: PadsHeader) -> Path:
         return self._keys / f"{header.batch}.key"
 
-    def _marker_of(self, header: PadsHeader) -> Path:
-        return self._keys / f"{header.batch}.taken"
-
     def _key(self, header: PadsHeader) -> bytes:
         """The key of pads that nobody has taken.
 
         Raises:
             DataError: it is gone.
         """
+        place = self._key_of(header)
         try:
-            key = self._key_of(header).read_bytes()
+            key = place.read_bytes()
         except FileNotFoundError:
             key = None
         except OSError as error:
             raise DataError(f"key of pads {self.path} cannot be read: {error.strerror}") from error
         # All zeros where a taking was cut short before the marker was there.
-        if self._marker_of(header).exists() or (key is not None and not any(key)):
+        if place.with_suffix(TAKEN).exists() or (key is not None and not any(key)):
             self._refuse("they have been taken already, and no pad is used twice")
         if key is None:
             self._refuse(f"no key for them in {self._keys}: they were made elsewhere")
@@ -270,7 +352,7 @@ class PadStore:
             found = self.path.read_bytes()
         except OSError as error:
             raise DataError(f"pads {self.path} cannot be read: {error.strerror}") from error
-        again, end = self._read_header(found)
+        _, end = self._header_of(found)  # it is authenticated under the key of the one given
         try:
             tensors = load(unseal(key, found[end:], found[:end]))
             within = _Within.model_validate_json(tensors.pop(WITHIN).tobytes())
@@ -280,13 +362,14 @@ class PadStore:
             raise DataError(f"pads {self.path} are damaged") from error
         if within.data != data:
             self._refuse("made for other rows or other inputs of this party")
-        return Pads(again, within.data, tensors, within.costs)
+        return Pads(header, within.data, tensors, within.costs)
 
-    def _read_header(self, data: bytes) -> tuple[PadsHeader, int]:
+    def _header_of(self, data: bytes) -> tuple[PadsHeader, int]:
+        """And where it ends."""
         if len(data) < _START or not data.startswith(MAGIC):
             self._refuse("not a file of pads")
         end = _START + _LENGTH.unpack_from(data, len(MAGIC))[0]
-        if end > min(len(data), _START + MOST_HEADER_BYTES):
+        if end > len(data):
             self._refuse("damaged")
         try:
             return PadsHeader.model_validate_json(data[_START:end]), end
@@ -301,7 +384,7 @@ class PadStore:
         """
         try:
             wipe_file(key)
-            key.rename(key.with_suffix(".taken"))
+            key.rename(key.with_suffix(TAKEN))
             sync_folder(key.parent)
         except FileNotFoundError as error:
             raise DataError(f"pads {self.path}: another run has just taken them") from error
@@ -335,3 +418,57 @@ class PadPlaces:
     def of(self, party: str) -> PadStore:
         """A party's."""
         return PadStore(self.folder, self.keys, party)
+
+
+@message_kind(79, stage="setup")
+class NamePads(Message):
+    """Set-up, everyone to everyone: which pads does the sender hold?
+
+    `made` says that they were made ahead, and `name` is theirs; else `name` is fresh and random,
+    and that of the pads to be made follows from all of them.
+    """
+
+    made: bool
+    name: bytes
+
+
+async def agree_on_pads(party: Party, held: str | None) -> str:
+    """The name of a batch that all parties have halves of, or will make.
+
+    Args:
+        party: who it is.
+        held: the name of the pads that this party made ahead, as hex; None where it has none.
+
+    Returns:
+        32 hex digits: `held` itself, or a new name.
+
+    Raises:
+        PeerViolation: a peer holds pads and this party has none, or the other way round, or others.
+    """
+    own = NamePads(
+        held is not None, secrets.token_bytes(NAME_BYTES) if held is None else bytes.fromhex(held)
+    )
+    for name in party.others:
+        await party.channel.send(name, own)
+    said = {party.name: own, **await collect(party.channel, party.others, NamePads)}
+    for name in party.others:
+        _require_same(name, said[name], own)
+    if held is not None:
+        return held
+    parts = (said[name].name for name in party.names)
+    return hashlib.sha256(b"".join(parts)).digest()[:NAME_BYTES].hex()
+
+
+def _require_same(peer: str, theirs: NamePads, ours: NamePads) -> None:
+    if len(theirs.name) != NAME_BYTES:
+        raise PeerViolation(f"{peer} names pads in {len(theirs.name)} bytes, expected {NAME_BYTES}")
+    if theirs.made != ours.made:
+        with_, without = (peer, "this party") if theirs.made else ("this party", peer)
+        raise PeerViolation(
+            f"{with_} holds pads made ahead and {without} none: all make them again, or nobody"
+        )
+    if ours.made and theirs.name != ours.name:
+        raise PeerViolation(
+            f"{peer} holds pads {theirs.name[:4].hex()}, made ahead, and this party "
+            f"{ours.name[:4].hex()}: all make them again"
+        )

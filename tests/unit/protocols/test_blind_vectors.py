@@ -10,18 +10,18 @@ import numpy as np
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
 from securevfl.models.losses import TaylorLogistic
-from securevfl.protocols.blind.pads import Extrapolation, OwnerPads
+from securevfl.protocols.blind.fixed_point import REVEALED_BITS, Widths
+from securevfl.protocols.blind.links import OwnerPads, extrapolated
 from securevfl.protocols.blind.residuals import AffineResiduals
 from securevfl.protocols.blind.rounds import SharedWeights, top_of
-from securevfl.protocols.blind.schedule import Matrices, Round, Scales
-from securevfl.protocols.blind.widths import REVEALED_BITS, Widths
+from securevfl.protocols.blind.schedule import Matrices, PlannedRound, Scales
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "vectors" / "blind_round.json").read_text("utf-8")
 )
 WIDTHS, SCALES = Widths(**VECTORS["widths"]), Scales(VECTORS["step_bits"], 20)
 MATRICES = Matrices(np.array(VECTORS["steps"]), np.array(VECTORS["features"]))
-ROUND = Round(0, len(VECTORS["labels"]), VECTORS["beta"], 0)
+ROUND = PlannedRound(0, len(VECTORS["labels"]), VECTORS["beta"], 0)
 
 
 def words(name: str) -> RingArray:
@@ -35,11 +35,7 @@ def test_the_script_makes_the_vectors() -> None:
 
 
 def test_what_a_holder_makes_ahead() -> None:
-    parts = (
-        (words("pull_pads"), WIDTHS.dropped_of_pulls),
-        (words("pads"), WIDTHS.dropped_of_residuals),
-    )
-    truncated = np.hstack([ring.truncated(part, bits, first=True) for part, bits in parts])
+    truncated = WIDTHS.truncated(words("pull_pads"), words("pads"), first=True)
     assert np.array_equal(truncated, words("u"))
     steps = MATRICES.of_residuals @ words("u") + words("mask_s")
     assert np.array_equal(ring.reduced(steps), words("y"))
@@ -49,8 +45,8 @@ def test_what_a_holder_makes_ahead() -> None:
     moved = ring.truncated(words("y"), dropped, first=True)
     after = ring.reduced(words("point_o") + moved)
     assert np.array_equal(after, words("after_o"))
-    extrapolated = Extrapolation(first=True).of(after, words("before_o"), ROUND.beta)
-    assert np.array_equal(ring.reduced(extrapolated - words("upcoming")), words("correction"))
+    target = extrapolated(after, words("before_o"), ROUND.beta, first=True)
+    assert np.array_equal(ring.reduced(target - words("upcoming")), words("correction"))
 
 
 def test_what_an_owner_does_in_the_round_and_at_the_end() -> None:

@@ -5,7 +5,7 @@ import pytest
 from securevfl.crypto.slot_parameters import PLAIN_BITS
 from securevfl.errors import RangeExceeded
 from securevfl.models.sigmoid_series import SigmoidSeries
-from securevfl.protocols.blind.widths import MOST_FAILURE, Widths, visits
+from securevfl.protocols.blind.fixed_point import MOST_FAILURE, Widths, visits
 from tests.plans import agreement_of, plan_of
 
 

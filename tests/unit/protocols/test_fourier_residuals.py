@@ -22,11 +22,16 @@ from securevfl.errors import (
 )
 from securevfl.models.losses import Logistic
 from securevfl.models.sigmoid_series import SigmoidSeries
-from securevfl.protocols.blind import phase_products
-from securevfl.protocols.blind.fourier import FourierResiduals, MaskedPhases
-from securevfl.protocols.blind.phase_products import EncryptedPhaseProducts, EncryptedPhases
-from securevfl.protocols.blind.phases import PhaseFormat
-from securevfl.protocols.blind.range_check import StaysInRange, require_range
+from securevfl.protocols.blind import residuals
+from securevfl.protocols.blind.fixed_point import PhaseFormat
+from securevfl.protocols.blind.residuals import (
+    EncryptedPhaseProducts,
+    EncryptedPhases,
+    LogisticResiduals,
+    MaskedPhases,
+    PhasePads,
+)
+from securevfl.protocols.blind.rounds import StaysInRange, require_range
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import Channel
@@ -72,7 +77,7 @@ def test_flooding_counts_every_pair_of_ciphertexts_of_every_block(
 
     async def program(party: Party, peer: str) -> None:
         first = party.name == "bank"
-        side = await FourierResiduals.establish(party, peer, FORMAT, blocks, first=first)
+        side = await LogisticResiduals.establish(party, peer, FORMAT, blocks, first=first)
         for rows in blocks:
             await side.make_ahead(rows)
 
@@ -81,8 +86,10 @@ def test_flooding_counts_every_pair_of_ciphertexts_of_every_block(
     assert found == [replies] * 2 == [4] * 2
 
 
-async def side_of(party: Party, peer: str, rows: int) -> FourierResiduals:
-    return await FourierResiduals.establish(party, peer, FORMAT, [rows], first=party.name == "bank")
+async def side_of(party: Party, peer: str, rows: int) -> LogisticResiduals:
+    return await LogisticResiduals.establish(
+        party, peer, FORMAT, [rows], first=party.name == "bank"
+    )
 
 
 def rounds_of(values: FloatArray) -> Program:
@@ -95,11 +102,11 @@ def rounds_of(values: FloatArray) -> Program:
         await side.make_ahead(len(values) - BATCH)
         own = shares[party.name]
         found = [
-            await side.residual_shares(index, own[at : at + BATCH])
+            await side.sigmoid_shares(index, own[at : at + BATCH])
             for index, at in enumerate(range(0, len(own), BATCH))
         ]
         with pytest.raises(CryptoError, match="0 rows are left"):
-            await side.residual_shares(len(found), own[:1])
+            await side.sigmoid_shares(len(found), own[:1])
         return np.concatenate(found)
 
     return program
@@ -157,13 +164,13 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
 
     async def program(party: Party, peer: str) -> RingArray:
         first = party.name == "shop"
-        made = await FourierResiduals.establish(party, peer, FORMAT, [40], first=first)
+        made = await LogisticResiduals.establish(party, peer, FORMAT, [40], first=first)
         await made.make_ahead(40)
-        kept = made.pads.of_arrays(made.pads.arrays())
-        later = FourierResiduals(party, peer, FORMAT, None, first=first, pads=kept)
+        kept = PhasePads(**made.arrays())
+        later = LogisticResiduals(party, peer, FORMAT, first=first, pads=kept)
         with pytest.raises(CryptoError, match="no key is there for more"):
             await later.make_ahead(1)
-        return await later.residual_shares(0, shares[party.name])
+        return await later.sigmoid_shares(0, shares[party.name])
 
     results = run(program).results
     found = ring.decode(ring.reduced(results["bank"] + results["shop"]), FORMAT.fraction_bits)
@@ -203,14 +210,14 @@ def test_what_no_party_would_send_is_refused(
     async def program(party: Party, peer: str) -> None:
         side = await side_of(party, peer, 4)
         await side.make_ahead(4)
-        await side.residual_shares(0, shares[party.name])
+        await side.sigmoid_shares(0, shares[party.name])
 
     with pytest.raises(error):
         run(program, tamper=changed(kind, change))
 
 
 def test_few_pairs_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phase_products, "_IN_FLIGHT", 1)
+    monkeypatch.setattr(residuals, "_IN_FLIGHT", 1)
     rows = 2 * 8192 // FORMAT.terms + 5
 
     async def program(party: Party, peer: str) -> int:

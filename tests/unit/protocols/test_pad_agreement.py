@@ -6,7 +6,7 @@ import pytest
 
 from securevfl.errors import PeerViolation
 from securevfl.models.losses import loss_for
-from securevfl.protocols.session.pad_agreement import NamePads, agree_on_pads
+from securevfl.protocols.session.pad_store import NamePads, agree_on_pads
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs

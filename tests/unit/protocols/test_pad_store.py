@@ -12,10 +12,9 @@ import pytest
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import replace_file
-from securevfl.protocols.blind.rounds import SharedWeights
+from securevfl.protocols.blind.fixed_point import Widths
+from securevfl.protocols.blind.rounds import SharedWeights, Shares
 from securevfl.protocols.blind.schedule import Scales
-from securevfl.protocols.blind.shares import Shares
-from securevfl.protocols.blind.widths import Widths
 from securevfl.protocols.session import pad_store
 from securevfl.protocols.session.pad_store import MAGIC, Pads, PadsHeader, PadStore
 

@@ -20,8 +20,7 @@ from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import CryptoError, UnexpectedMessage
 from securevfl.models.losses import loss_for
 from securevfl.models.sigmoid_series import SigmoidSeries
-from securevfl.protocols.blind.fourier import MaskedPhases
-from securevfl.protocols.blind.phases import PhaseFormat
+from securevfl.protocols.blind.fixed_point import PhaseFormat
 from securevfl.protocols.blind.relays import (
     MaskedResiduals,
     PredictionShares,
@@ -29,6 +28,7 @@ from securevfl.protocols.blind.relays import (
     give_phases,
     hand_back,
 )
+from securevfl.protocols.blind.residuals import MaskedPhases
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import COMMUNICATION, Costs, FixedCosts

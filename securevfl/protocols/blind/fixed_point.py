@@ -1,0 +1,270 @@
+"""Fixed point of a blind job, from public figures, and how likely its truncations go wrong.
+
+Weights have `weight_bits` behind the point, features `feature_bits` (fewer where that is exact),
+so predictions in shares have both. Residuals of an affine loss have two more where c = ¼, and are
+truncated to `residual_bits` before they are multiplied. The step of a link has `step_bits`
+(`Scales`), which its owner chooses and its holder is told: these are the only figures that follow
+from data.
+
+Logistic residuals: a *phase* is an angle 2π·H/Λ as a word of 16 bits. Both parties know the phase z
+of H + ρ; they have shares of cos(mρ) and sin(mρ), and add up
+
+    σ(H) − ½ = Σ b_m·sin(m(z − ρ)) = Σ b_m·(sin(mz)·cos(mρ) − cos(mz)·sin(mρ)), m odd.
+
+The coefficients b_m·sin(mz) have to be the same integers at both ends, whatever machine computes
+them, since shares are multiplied by them: no value may lie where a last bit could round it
+otherwise, which is checked. H moves by less than one part in 2^16 of the period, tables round to
+2^−table_bits: both without bias, since ρ and the shares are uniform.
+Source: docs/decisions/0032-blind.md, 0034-logistic-residuals-in-shares.md.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.arrays import FloatArray, IntArray, RingArray
+from securevfl.crypto import ring, slot_parameters
+from securevfl.crypto.ring import RING_BITS
+from securevfl.errors import CryptoError, RangeExceeded
+from securevfl.models.sigmoid_series import PERIOD_BITS, SigmoidSeries
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement
+
+FEATURE_BITS, RESIDUAL_BITS, ENTRY_BITS = 12, 12, 12
+MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS = 20, 14
+EXTRAPOLATION_BITS = 10
+REVEALED_BITS = 12
+LARGEST_WEIGHT = 2.0**12
+# Mean of |d| over a batch: at θ = 0 it is at most 1 for every loss here, and training lowers it.
+TYPICAL_RESIDUAL = 2.0
+# Of the changes that a round makes to a party's weights.
+TYPICAL_STEP = 1.0
+ACCEPTED_FAILURE, MOST_FAILURE = 2.0**-12, 2.0**-6
+
+PHASE_BITS = 16
+PHASES = 1 << PHASE_BITS
+PhaseArray = NDArray[np.uint16]
+_QUARTER = np.uint16(PHASES // 4)
+_TIE = 1e-11
+
+
+@dataclass(frozen=True)
+class PhaseFormat:
+    """How logistic residuals of one job are computed.
+
+    Attributes:
+        series: what stands for σ.
+        prediction_fraction_bits: of the shares of H.
+        table_bits: each party's cosines and sines are integers up to 2^table_bits.
+        coefficient_bits: fraction bits of b_m·sin(mz).
+
+    Raises:
+        RangeExceeded: H with more fraction bits than the ring has beside a period.
+    """
+
+    series: SigmoidSeries
+    prediction_fraction_bits: int
+    table_bits: int = 8
+    coefficient_bits: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prediction_fraction_bits <= ring.RING_BITS - PERIOD_BITS:
+            raise RangeExceeded(
+                f"predictions of {self.prediction_fraction_bits} fraction bits, at most "
+                f"{ring.RING_BITS - PERIOD_BITS} expected beside a period of {PERIOD_BITS} bits"
+            )
+
+    @property
+    def fraction_bits(self) -> int:
+        """Of the residuals."""
+        return 2 * self.table_bits + self.coefficient_bits
+
+    @property
+    def terms(self) -> int:
+        """Harmonics."""
+        return self.series.terms
+
+    @property
+    def _dropped(self) -> int:
+        return PERIOD_BITS + self.prediction_fraction_bits - PHASE_BITS
+
+    def failure_probability(self, rows: float) -> float:
+        """Bound on the probability that any residual of so many rows is wrong altogether."""
+        # Rounding adds less than one part in 2^table_bits to the size of either factor.
+        largest = (2.0**self.table_bits + 1) ** 2
+        return slot_parameters.failure_probability(rows * self.terms, largest)
+
+    def phases(self, share: RingArray, *, first: bool) -> PhaseArray:
+        """A share of the phase of H, from a share of H; the two add up modulo 2^16."""
+        turns = share * np.uint64(self.series.multiplier)
+        return ring.truncated(turns, self._dropped, first=first).astype(np.uint16)
+
+    def parts(self, phases: PhaseArray) -> IntArray:
+        """cos(mρ) and sin(mρ) of one party's ρ, shape (2, rows·terms), rows one after the other."""
+        turned = self._turned(phases)
+        table = _rounded_cosines(2.0**self.table_bits)
+        both = np.stack([table[turned], table[turned - _QUARTER]])
+        return both.reshape(2, -1).astype(np.int64)
+
+    def tables(self, parts: RingArray) -> RingArray:
+        """What `residuals` takes, shape (rows, 2·terms), of shares of products of `parts`."""
+        by_row = parts.reshape(2, -1, self.terms).transpose(1, 0, 2)
+        return np.ascontiguousarray(by_row.reshape(-1, 2 * self.terms))
+
+    def residuals(self, opened: PhaseArray, tables: RingArray) -> RingArray:
+        """Shares of σ(H) − ½ modulo 2^59.
+
+        Args:
+            opened: the phases of H + ρ, shape (rows,).
+            tables: shares of cos(mρ), then of sin(mρ), shape (rows, 2·terms).
+        """
+        turned = self._turned(opened)
+        angles = np.concatenate([turned - _QUARTER, turned + 2 * _QUARTER], axis=1)
+        weights = _weights(self.series, self.coefficient_bits)
+        factors = weights[np.tile(np.arange(self.terms), 2), angles].astype(np.int64)
+        return ring.reduced(np.einsum("rm,rm->r", factors.view(np.uint64), tables))
+
+    def _turned(self, phases: PhaseArray) -> PhaseArray:
+        """Phases times every harmonic, shape (rows, terms); 16-bit words wrap as angles do."""
+        return np.multiply.outer(phases, self.series.harmonics.astype(np.uint16))
+
+
+def sigmoid_series(plan: Plan) -> SigmoidSeries | None:
+    """What stands for σ, of the job's period or that its rounds ask for; None of affine losses."""
+    if plan.loss.name != "logistic":
+        return None
+    period = plan.job.exchange.period
+    if period is not None:
+        return SigmoidSeries.of_period(period)
+    accelerated = plan.job.job.acceleration == "nesterov"
+    return SigmoidSeries.for_training(plan.rounds, accelerated=accelerated)
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Fraction bits.
+
+    Attributes:
+        feature_bits: of X.
+        weight_bits: of θ.
+        residual_bits: of d where it meets a matrix.
+        shared_residual_bits: of d in shares before that.
+        pull_bits: of the rows of E where they meet a matrix.
+    """
+
+    feature_bits: int
+    weight_bits: int
+    residual_bits: int
+    shared_residual_bits: int
+    pull_bits: int
+
+    @classmethod
+    def of(cls, plan: Plan, agreement: Agreement, series: SigmoidSeries | None) -> "Widths":
+        """Those of a job.
+
+        Args:
+            plan: of the job.
+            agreement: what the parties told each other.
+            series: what stands for σ in logistic residuals; None of an affine loss.
+
+        Raises:
+            RangeExceeded: so many rows and rounds that some truncation is likely to go wrong.
+        """
+        feature_bits = min(FEATURE_BITS, agreement.feature_fraction_bits)
+        bend_bits = -round(log2(plan.loss.curvature))
+        widths = [
+            cls(
+                feature_bits,
+                weight_bits,
+                RESIDUAL_BITS,
+                PhaseFormat(series, feature_bits + weight_bits).fraction_bits
+                if series is not None
+                else feature_bits + weight_bits + bend_bits,
+                # N has 1/S of E's factor: the same bits for both of what they are multiplied by.
+                min(feature_bits + weight_bits, RESIDUAL_BITS + int(log2(plan.most_batch_rows))),
+            )
+            for weight_bits in range(MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS - 1, -1)
+        ]
+        found = next((w for w in widths if w.row_failure(plan) <= ACCEPTED_FAILURE), widths[-1])
+        of_tables = 0.0
+        if series is not None:
+            of_tables = PhaseFormat(series, found.prediction_bits).failure_probability(visits(plan))
+        require_rare(found.row_failure(plan) + of_tables, "residuals", plan.rounds)
+        return found
+
+    @property
+    def prediction_bits(self) -> int:
+        """Of H in shares."""
+        return self.feature_bits + self.weight_bits
+
+    @property
+    def dropped_of_residuals(self) -> int:
+        """Bits that residuals lose."""
+        return self.shared_residual_bits - self.residual_bits
+
+    @property
+    def dropped_of_pulls(self) -> int:
+        """Bits that the rows of E lose."""
+        return self.prediction_bits - self.pull_bits
+
+    def truncated(self, pulls: RingArray, residuals: RingArray, *, first: bool) -> RingArray:
+        """A share of what steps are multiplied by: of the rows of E, then of d."""
+        parts = (pulls, self.dropped_of_pulls), (residuals, self.dropped_of_residuals)
+        return np.hstack([ring.truncated(part, bits, first=first) for part, bits in parts])
+
+    def row_failure(self, plan: Plan) -> float:
+        """Probability that any residual of the job is truncated wrongly."""
+        largest = TYPICAL_RESIDUAL * 2.0**self.shared_residual_bits
+        return ring.failure_probability(visits(plan) * len(plan.facts.names), largest)
+
+    def step_failure(self, step_bits: int, values: int) -> float:
+        """The same of so many steps of single weights, their extrapolation, and rows of E."""
+        bits = step_bits, self.weight_bits + EXTRAPOLATION_BITS, self.prediction_bits
+        return sum(ring.failure_probability(values, TYPICAL_STEP * 2.0**each) for each in bits)
+
+
+def visits(plan: Plan) -> int:
+    """How many rows the rounds of a job take, counted every time."""
+    return sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
+
+
+def require_rare(probability: float, what: str, rounds: int) -> None:
+    """Check that a job of so many rounds is not likely to fail.
+
+    Raises:
+        RangeExceeded: it is.
+    """
+    if probability > MOST_FAILURE:
+        fewer = "fewer rounds or " if rounds > 1 else ""
+        raise RangeExceeded(
+            f"blind: some share of {what} in the ring of {RING_BITS} bits goes wrong with "
+            f"probability {probability:.2g}, at most {MOST_FAILURE:.2g} accepted; use {fewer}"
+            "smaller batches"
+        )
+
+
+@cache
+def _weights(series: SigmoidSeries, fraction_bits: int) -> NDArray[np.int16]:
+    """b_m·cos of every phase, shape (terms, PHASES)."""
+    scaled = np.ldexp(series.coefficients, fraction_bits)
+    return np.stack([_rounded_cosines(size) for size in scaled.tolist()])
+
+
+@cache
+def _rounded_cosines(size: float) -> NDArray[np.int16]:
+    """The integers nearest size·cos of every phase, shape (PHASES,).
+
+    Raises:
+        CryptoError: one that another machine might round otherwise, or a size beyond 2^15.
+    """
+    exact: FloatArray = size * np.cos(2 * np.pi * np.arange(PHASES) / PHASES)
+    rounded = np.rint(exact)
+    if size >= PHASES // 2:
+        raise CryptoError(f"cosines of size {size!r} do not fit 16 bits")
+    if np.any(np.abs(np.abs(exact - rounded) - 0.5) < _TIE):
+        raise CryptoError(f"a cosine of size {size!r} lies half-way between two integers")
+    found: NDArray[np.int16] = rounded.astype(np.int16)
+    return found

@@ -1,0 +1,291 @@
+"""The offline phase of a blind job: all that its rounds use up, made before them.
+
+Pads of links and of residuals are made now, or by an earlier run that wrote them; now all at once,
+or a block of rounds at a time, where a party makes the next block while it waits in rounds. With
+them lie the matrices that pads were multiplied with, and the basis that these are in: another run
+could compute them otherwise in the last bit, and a pad times that would be anything.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import astuple, fields
+
+import numpy as np
+
+from securevfl.arrays import RingArray
+from securevfl.errors import ConfigError, DataError
+from securevfl.models.losses import Squared
+from securevfl.protocols.blind.links import Arrays, HolderPads, LinkPads, Links, OwnerPads
+from securevfl.protocols.blind.residuals import AffineResiduals, LogisticResiduals, PhasePads
+from securevfl.protocols.blind.schedule import (
+    BlindJob,
+    Matrices,
+    PlannedRound,
+    Scales,
+    Whitening,
+    computing_parties,
+    owners_held_by,
+)
+from securevfl.protocols.session.pad_store import Pads, PadsHeader, agree_on_pads
+from securevfl.protocols.vertical.program import MadeAhead, Training
+
+OWN, HELD, STEPS, FEATURES, SCALES, INTO, OUT = (
+    *("own", "held", "steps", "features", "scales"),
+    *("into", "out"),
+)
+# A word of the ring; what a tensor's name, type and shape take in a file.
+WORD, NAME_BYTES = 8, 90
+
+
+class Offline:
+    """What one party's rounds use up.
+
+    Args:
+        links: to make what is to come; None where all has been made.
+        blocks: all rounds that are to come, by what is made together.
+
+    Attributes:
+        pads: of its links.
+        residuals: its side of residuals, where it is one of the two that compute them.
+        matrices: those that pads are made with, by group of rounds.
+        scales: of the same.
+        whitening: that they are in.
+    """
+
+    def __init__(
+        self,
+        pads: LinkPads,
+        residuals: AffineResiduals | None,
+        matrices: Mapping[int, Matrices],
+        scales: Scales,
+        whitening: Whitening,
+        *,
+        links: Links | None = None,
+        blocks: Sequence[Sequence[PlannedRound]] = (),
+    ) -> None:
+        self.pads, self.residuals = pads, residuals
+        self.matrices, self.scales, self.whitening = matrices, scales, whitening
+        self._links, self._blocks = links, list(blocks)
+        self._making: AsyncIterator[None] | None = None
+        self._own = OwnerPads()
+        self._pieces = 0
+
+    @classmethod
+    async def of(cls, job: BlindJob, first: int, held: Mapping[str, RingArray]) -> "Offline":
+        """All that rounds take from one on.
+
+        What an earlier run wrote is used where all parties have it, and is gone from there when
+        this returns. A job that goes on drops it and makes new pads.
+
+        Args:
+            job: this party's.
+            first: the first round to come.
+            held: where that is not 0: by owner, the shares that this party holds, of θ and ζ.
+
+        Raises:
+            PeerError: a peer broke the protocol, or holds other pads than this party.
+            DataError: pads that are not those of this job, party and data.
+            RangeExceeded: products that the ring has no room for.
+        """
+        training = job.training
+        party, plan, store = training.party, training.plan, training.workplace.pads
+        if store is not None and training.workplace.resume is not None:
+            store.discard()
+        of, header = (plan.hash.hex(), plan.facts.names, foundation(job)), None
+        if store is not None and store.there:
+            # Whoever has no use for its own says so before others take theirs.
+            header = store.usable(*of)
+        batch = await agree_on_pads(party, None if header is None else header.batch)
+        if store is None or header is None:
+            return await cls.made(job, first, held)
+        stored = store.take(batch, *of)
+        await party.costs.bring(stored.costs)
+        return await cls._of_arrays(job, stored.arrays)
+
+    @classmethod
+    async def made(cls, job: BlindJob, first: int, held: Mapping[str, RingArray]) -> "Offline":
+        """With the first block made, and the next begun."""
+        blocks = job.schedule.blocks(first, job.training.plan.job.exchange.ahead_rounds)
+        links = await Links.establish(job, blocks)
+        if first:
+            _require_held(job, held)
+            links.go_on(held)
+        residuals = await _residuals(job, None, blocks)
+        pads = LinkPads(OwnerPads(), {})
+        basis = job.matrices, job.scales, job.whitening
+        made = cls(pads, residuals, *basis, links=links, blocks=blocks)
+        await made._make_block(links)
+        return made
+
+    def prepare(self) -> None:
+        """What rounds should not have to do."""
+        for each in self.matrices.values():
+            each.prepare()
+
+    async def meanwhile(self) -> None:
+        """While this party waits in a round, do that round's part of the next block.
+
+        All parties do as many pieces of it in a round, so that nobody waits for what another would
+        make in a later one.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+        """
+        if self._making is not None:
+            for _ in range(self._pieces):
+                await anext(self._making, None)
+
+    async def after(self, each: PlannedRound) -> None:
+        """After a round: once a block is used up, finish the next.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+        """
+        if self._links and len(self._blocks) > 1 and each.index == self._blocks[0][-1].index:
+            del self._blocks[0]
+            await self._make_block(self._links)
+
+    async def _make_block(self, links: Links) -> None:
+        """Make what is left of the first block, and begin with the next."""
+        block = self._blocks[0]
+        async for _ in self._making or links.making(block, self._own):
+            pass
+        self.pads.add(await links.end(self._own, block))
+        if self.residuals is not None:
+            await self.residuals.make_ahead(sum(each.rows for each in block))
+        self._making = None
+        if len(self._blocks) > 1:
+            coming, self._own = self._blocks[1], OwnerPads()
+            self._making = links.making(coming, self._own)
+            self._pieces = -(-links.pieces(coming) // len(block))
+
+    def arrays(self) -> Arrays:
+        """All that a later run needs, by name."""
+        return {
+            **self.pads.own.arrays(OWN),
+            **{
+                name: values
+                for owner, held in self.pads.held.items()
+                for name, values in held.arrays(f"{HELD}/{owner}").items()
+            },
+            **{f"{STEPS}/{group}": each.steps for group, each in self.matrices.items()},
+            **{f"{FEATURES}/{group}": each.features for group, each in self.matrices.items()},
+            SCALES: np.array([self.scales.step_bits, self.scales.entry_bits], np.int64),
+            INTO: self.whitening[0],
+            OUT: self.whitening[1],
+            **({} if self.residuals is None else self.residuals.arrays()),
+        }
+
+    @classmethod
+    async def _of_arrays(cls, job: BlindJob, arrays: Arrays) -> "Offline":
+        """What `arrays` gave.
+
+        Raises:
+            DataError: something is missing.
+        """
+        try:
+            held = {
+                name: HolderPads.of_arrays(f"{HELD}/{name}", arrays)
+                for name in owners_held_by(job.training.party)
+            }
+            return cls(
+                LinkPads(OwnerPads.of_arrays(OWN, arrays), held),
+                await _residuals(job, arrays, ()),
+                {
+                    group: Matrices(arrays[f"{STEPS}/{group}"], arrays[f"{FEATURES}/{group}"])
+                    for group in job.matrices
+                },
+                Scales(*map(int, arrays[SCALES])),
+                (arrays[INTO], arrays[OUT]),
+            )
+        except KeyError as error:
+            raise DataError(f"pads made ahead lack {error}") from error
+
+
+async def make_ahead(training: Training) -> MadeAhead:
+    """One party's part of making everything before a job, and writing it.
+
+    Raises:
+        ConfigError: there is nowhere to write it.
+        PeerError: a peer broke the protocol or is gone.
+        RangeExceeded: fixed point has no room for the job.
+        DataError: it cannot be written.
+    """
+    party, plan, store = training.party, training.plan, training.workplace.pads
+    if store is None:
+        raise ConfigError("ahead: nowhere to write pads to, and to keep their keys")
+    if plan.job.exchange.ahead_rounds is not None:
+        raise ConfigError("ahead: all rounds are made before; drop ahead_rounds")
+    job = await BlindJob.of(training)
+    store.require_room(expected_bytes(job))
+    batch = await agree_on_pads(party, None)
+    made = await Offline.made(job, 0, {})
+    party.costs.end_round()
+    header = PadsHeader(
+        batch=batch,
+        job_hash=plan.hash.hex(),
+        party=party.name,
+        parties=plan.facts.names,
+        first_round=0,
+        rounds=plan.rounds,
+    )
+    pads = Pads(header, foundation(job), made.arrays(), party.costs.made_ahead())
+    return MadeAhead(store.path, store.keep(pads), plan.rounds)
+
+
+def foundation(job: BlindJob) -> str:
+    """Names what pads stand on beside the job: rounds, fixed point, rows and this party's data.
+
+    SHA-256 as hex.
+    """
+    training, schedule = job.training, job.schedule
+    what = [astuple(each) for each in schedule.rounds], job.widths, job.series
+    digest = hashlib.sha256(repr((what, training.workplace.data.fingerprint)).encode())
+    digest.update(training.plan.facts.row_digests.astype("<u8").tobytes())
+    return digest.hexdigest()
+
+
+def expected_bytes(job: BlindJob) -> int:
+    """About how much a party will write of a job's pads."""
+    party, columns, phases = job.training.party, job.agreement.columns, job.phases
+    held = [columns[name] for name in owners_held_by(party)]
+    rows, rounds = sum(each.rows for each in job.schedule.rounds), len(job.schedule.rounds)
+    computes = phases is not None and party.name in computing_parties(party)
+    tables = 2 + WORD * 2 * phases.terms if phases is not None and computes else 0
+    of_rows = rows * (WORD * (1 + 2 * len(held)) + tables)
+    of_rounds = rounds * WORD * (3 * job.agreement.own_columns + 2 * sum(held))
+    names = rounds * NAME_BYTES * (len(fields(OwnerPads)) + len(held) * len(fields(HolderPads)))
+    matrices = [m for each in job.matrices.values() for m in (each.steps, each.features)]
+    return of_rows + of_rounds + names + sum(m.nbytes for m in (*matrices, *job.whitening))
+
+
+async def _residuals(
+    job: BlindJob, made: Arrays | None, blocks: Sequence[Sequence[PlannedRound]]
+) -> AffineResiduals | None:
+    """This party's side of residuals: with what was made, or with a key to make it."""
+    party, plan, phases = job.training.party, job.training.plan, job.phases
+    two = computing_parties(party)
+    if party.name not in two:
+        return None
+    if phases is None:
+        assert isinstance(plan.loss, Squared)  # noqa: S101
+        return AffineResiduals(plan.loss, job.widths.shared_residual_bits)
+    (peer,) = {*two} - {party.name}
+    first = party.holds_labels
+    if made is not None:
+        pads = PhasePads(made["phases"], made["tables"])
+        return LogisticResiduals(party, peer, phases, first=first, pads=pads)
+    visits = [sum(each.rows for each in rounds) for rounds in blocks]
+    return await LogisticResiduals.establish(party, peer, phases, visits, first=first)
+
+
+def _require_held(job: BlindJob, held: Mapping[str, RingArray]) -> None:
+    """Check the shares that this party goes on with.
+
+    Raises:
+        DataError: they are not of these parties, or of other numbers of columns.
+    """
+    columns = job.agreement.columns
+    due = {name: (2, columns[name]) for name in owners_held_by(job.training.party)}
+    if {name: shares.shape for name, shares in held.items()} != due:
+        raise DataError("session state: not the shares that this party keeps")
