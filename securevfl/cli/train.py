@@ -108,16 +108,16 @@ def train(
     dataset = options.job_dataset(described, job, data_dir)
     _tell(dataset, quiet=quiet)
 
-    from securevfl.cli.ahead import (
+    from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
+    from securevfl.cli.pads import (
         forget_states,
-        make,
         pad_places,
         require_only_ahead,
         settle_pads,
         show_made,
     )
-    from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
-    from securevfl.training import plan_for, save_models
+    from securevfl.training import Environment, plan_for, save_models
+    from securevfl.training.offline import make_ahead
 
     folder, plan = described.output.directory, plan_for(described, dataset)
     if ahead:
@@ -130,7 +130,8 @@ def train(
         _tell_first(plan, dataset, session, on_pads)
     _tell_range(plan, dataset)
     if ahead:
-        show_made(make(described, dataset, places), quiet=quiet)
+        made = make_ahead(described, dataset, Environment(pads=places))
+        show_made(made, quiet=quiet)
         return
     with _interruptible(plan, folder):
         result = _run(described, dataset, plan, session, places, actors=actors, quiet=quiet)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.ahead import make_ahead
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.job import Job
@@ -23,6 +22,7 @@ from securevfl.protocols.session.state import SessionState
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, plan_for, train
+from securevfl.training.offline import make_ahead
 from tests.end_to_end.conftest import all_weights
 from tests.made_data import blocks_of, dataset_of, labels_of
 

@@ -1,6 +1,5 @@
-"""What all parties of a job make before it starts, in one process over the simulated network."""
+"""The offline phase of a job by itself: what all parties make before it, in one process."""
 
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -8,11 +7,12 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.vertical.program import MadeAhead, run_ahead
+from securevfl.protocols.vertical.program import MadeAhead, MakeAhead, run_ahead
 from securevfl.runtime.costs import JobCosts, job_costs
 from securevfl.runtime.simulation import simulate
 from securevfl.sparse import Matrix
-from securevfl.training import Environment, resolved, workplace_of
+from securevfl.training import resolved
+from securevfl.training.environment import Environment, workplace_of
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,14 @@ class Made:
     Attributes:
         parts: by party.
         costs: of making them, which the job that uses them counts too.
-        wall_s: seconds on this machine's clock.
     """
 
     parts: dict[str, MadeAhead]
     costs: JobCosts
-    wall_s: float
 
 
-def require_ahead(plan: Plan) -> None:
-    """Check that a job has something to make ahead.
+def require_ahead(plan: Plan) -> MakeAhead:
+    """How a job's exchange makes something ahead.
 
     Raises:
         ConfigError: its rounds take nothing that was made before.
@@ -41,6 +39,7 @@ def require_ahead(plan: Plan) -> None:
             f"ahead: exchange {plan.exchange.name!r} makes no pads, its rounds take nothing that "
             "could be made before them; scheme = 'blind' does"
         )
+    return plan.exchange.make_ahead
 
 
 def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Made:
@@ -53,8 +52,7 @@ def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environm
         PeerError: a party broke the protocol (with fault injection).
     """
     plan, dataset = resolved(job, dataset, environment.modules)
-    require_ahead(plan)
-    assert plan.exchange.make_ahead is not None  # noqa: S101
+    make = require_ahead(plan)
     if environment.pads is None:
         raise ConfigError("ahead: nowhere to write pads to, and to keep their keys")
     stores = [environment.pads.of(name) for name in plan.facts.names]
@@ -64,11 +62,10 @@ def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environm
     places = {
         table.name: workplace_of(plan, dataset, table, environment) for table in dataset.parties
     }
-    started = time.perf_counter()
     try:
         simulated = simulate(
             {
-                name: partial(run_ahead, plan=plan, workplace=place, make=plan.exchange.make_ahead)
+                name: partial(run_ahead, plan=plan, workplace=place, make=make)
                 for name, place in places.items()
             },
             plan.line,
@@ -81,4 +78,4 @@ def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environm
         for store in stores:
             store.discard()
         raise
-    return Made(simulated.results, job_costs(simulated.costs, 1), time.perf_counter() - started)
+    return Made(simulated.results, job_costs(simulated.costs, 1))

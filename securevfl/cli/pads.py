@@ -3,18 +3,11 @@
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from securevfl.ahead import Made, make_ahead, require_ahead
 from securevfl.errors import ConfigError, DataError
-from securevfl.job import Job
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.pad_store import PadPlaces, PadStore
-from securevfl.training import Environment
-
-if TYPE_CHECKING:
-    from securevfl.data.tables import VerticalDataset
-    from securevfl.sparse import Matrix
+from securevfl.training.offline import Made, require_ahead
 
 
 def pad_places(folder: Path) -> PadPlaces:
@@ -92,15 +85,6 @@ def show_made(made: Made, *, quiet: bool) -> None:
         f"pads: {', '.join(str(part.path) for part in made.parts.values())}",
     )
     sys.stdout.write("".join(f"{line}\n" for text in told for line in wrapped(text)))
-
-
-def make(job: Job, dataset: "VerticalDataset[Matrix]", places: PadPlaces) -> Made:
-    """Make and write the pads of a job.
-
-    Raises:
-        SecureVFLError: as `securevfl.ahead.make_ahead`.
-    """
-    return make_ahead(job, dataset, Environment(pads=places))
 
 
 def forget_states(plan: Plan, places: PadPlaces) -> None:
