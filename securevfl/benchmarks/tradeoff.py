@@ -32,8 +32,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols import names
 from securevfl.protocols.catalogue import EXCHANGES
-from securevfl.reports.ahead import AheadFigure, made_ahead
-from securevfl.reports.rows import TradeoffRow, TradeoffRun, cost_figures
+from securevfl.reports.rows import AheadFigure, TradeoffRow, TradeoffRun, cost_figures, made_ahead
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 ScoreName = Literal["auc", "accuracy"]

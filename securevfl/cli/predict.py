@@ -171,9 +171,9 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
-    from securevfl.reports.ahead_tables import ahead_table
     from securevfl.reports.predictions import SCORED, columns_of
     from securevfl.reports.scores import predict_notes
+    from securevfl.reports.tables import ahead_table
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)

@@ -10,8 +10,8 @@ from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.cli import options
 from securevfl.interrupts import leave_at_the_next
 from securevfl.reports import tables
-from securevfl.reports.ahead_tables import ahead_table
 from securevfl.reports.marks import marks
+from securevfl.reports.tables import ahead_table
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

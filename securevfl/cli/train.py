@@ -321,8 +321,8 @@ def _named(row: TrainRow) -> str:
 def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> None:
     from rich.console import Console
 
-    from securevfl.reports.ahead_tables import ahead_table
     from securevfl.reports.comparison import compared, comparison_notes
+    from securevfl.reports.tables import ahead_table
 
     Console().print(
         tables.table(tables.scored_by(row), [row], f"{_named(row)}job {row['job_hash'][:16]}")

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 from typing_extensions import TypedDict
 
-from securevfl.reports.ahead import made_ahead
-from securevfl.reports.rows import CostFigures
+from securevfl.reports.rows import CostFigures, made_ahead
 from securevfl.reports.tables import Column, Row, seconds, share, size
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.reports.ahead_tables import with_ahead
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
@@ -57,6 +56,7 @@ from securevfl.reports.tables import (
     Row,
     rate,
     seconds,
+    with_ahead,
 )
 from securevfl.reports.transfer import OVERLAP, TRANSFER
 

@@ -5,7 +5,7 @@ them unless their comment says otherwise.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NotRequired, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, cast, get_args
 
 from typing_extensions import TypedDict
 
@@ -20,12 +20,40 @@ DERIVED = "from each party's own curvature"
 """How step sizes were chosen that nobody chose."""
 
 
+AheadFigure = Literal[
+    "ahead_compute_s",
+    "ahead_communication_s",
+    "ahead_bytes",
+    "ahead_ciphertext_bytes",
+    "ahead_messages",
+]
+
+
+def made_ahead(row: Mapping[str, Any], figure: AheadFigure) -> float:
+    """A figure of what a row's job made ahead of its rounds.
+
+    Rows of result files from before there was such work lack it, and rows of what knows no rounds:
+    nothing was made ahead there.
+    """
+    return float(row.get(figure, 0))
+
+
+def ahead_s(row: Mapping[str, Any]) -> float:
+    """Seconds of a row's total that were spent ahead of its rounds."""
+    return made_ahead(row, "ahead_compute_s") + made_ahead(row, "ahead_communication_s")
+
+
+def any_ahead(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether something was made ahead in any of the rows."""
+    return any(made_ahead(row, figure) for row in rows for figure in get_args(AheadFigure))
+
+
 class CostFigures(TypedDict):
     """What training cost; compute and communication make up the total.
 
     Set-up and what was done ahead in waits (`offline_hidden_s`) are not part of it. What was made
     ahead of rounds is part of every figure but `round_trips`; those that begin with `ahead_` say
-    how much of it that is: `reports.ahead` reads them.
+    how much of it that is: `made_ahead` reads them.
     """
 
     compute_s: float

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from securevfl.reports.ahead import ahead_s, any_ahead
 from securevfl.reports.network_rows import NetworksRow
 from securevfl.reports.rounds_rows import RoundsRow
 from securevfl.reports.rows import (
@@ -16,6 +15,9 @@ from securevfl.reports.rows import (
     LabelGuardRow,
     OverheadRow,
     StalenessRow,
+    ahead_s,
+    any_ahead,
+    made_ahead,
 )
 from securevfl.reports.theorem_rows import Theorem1Row, Theorem2Row
 from securevfl.reports.train_rows import TrainRow
@@ -306,6 +308,37 @@ def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "
     for row in rows:
         result.add_row(*(Text(show(row)) for _, show in columns))
     return result
+
+
+def _time_ahead(value: float) -> str:
+    return seconds(value) if value else "-"
+
+
+AHEAD: tuple[Column[Any], ...] = (
+    ("compute ahead", lambda row: _time_ahead(made_ahead(row, "ahead_compute_s"))),
+    ("network ahead", lambda row: _time_ahead(made_ahead(row, "ahead_communication_s"))),
+    ("ahead", lambda row: _time_ahead(ahead_s(row))),
+    ("sent ahead", lambda row: size(made_ahead(row, "ahead_bytes")) if any_ahead([row]) else "-"),
+)
+
+
+def with_ahead(columns: Sequence[Column[R]], rows: Sequence[Row]) -> tuple[Column[R], ...]:
+    """The columns, and where a row made something ahead those that say what it took."""
+    return (*columns, *AHEAD) if any_ahead(rows) else tuple(columns)
+
+
+def ahead_table(columns: Sequence[Column[Any]], rows: Sequence[Row]) -> "Table | None":
+    """What those rows took that made something ahead; None where none did.
+
+    A table of its own: a terminal has no room for more columns.
+
+    Args:
+        columns: what names a row.
+        rows: those of the table above it.
+    """
+    chosen = [row for row in rows if any_ahead([row])]
+    title = "made ahead of rounds, part of the totals above"
+    return table((*columns, *AHEAD), chosen, title) if chosen else None
 
 
 def scored_by(row: TrainRow) -> Sequence[Column[TrainRow]]:

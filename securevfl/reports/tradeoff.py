@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securevfl.auditing.curves import curve
-from securevfl.reports.ahead_tables import with_ahead
 from securevfl.reports.marks import marks_of
 from securevfl.reports.page import render
 from securevfl.reports.rows import TradeoffRow
-from securevfl.reports.tables import TRADEOFF, Column, exchange_text, tradeoff_notes
+from securevfl.reports.tables import TRADEOFF, Column, exchange_text, tradeoff_notes, with_ahead
 
 WITH_TARGET: tuple[Column[TradeoffRow], ...] = (
     TRADEOFF[0],

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securevfl.auditing.curves import curve
-from securevfl.reports.ahead import AheadFigure, ahead_s, any_ahead, made_ahead
-from securevfl.reports.ahead_tables import with_ahead
 from securevfl.reports.comparison import SCORES, compared, comparison_notes
 from securevfl.reports.page import render
 from securevfl.reports.privacy import privacy_notes
-from securevfl.reports.tables import TRADEOFF, Column, seconds, size, tradeoff_notes
+from securevfl.reports.rows import AheadFigure, ahead_s, any_ahead, made_ahead
+from securevfl.reports.tables import TRADEOFF, Column, seconds, size, tradeoff_notes, with_ahead
 
 Row = Mapping[str, Any]
 PHASES = {

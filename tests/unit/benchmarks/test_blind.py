@@ -10,8 +10,8 @@ from securevfl.benchmarks.settings.blind import BlindSettings
 from securevfl.crypto.residues import uniform_words
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError
-from securevfl.reports.ahead import ahead_s
 from securevfl.reports.blind import BlindRow
+from securevfl.reports.rows import ahead_s
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,16 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from securevfl.reports.ahead import ahead_s, any_ahead, made_ahead
-from securevfl.reports.ahead_tables import AHEAD, ahead_table, with_ahead
 from securevfl.reports.documents import TABLES
-from securevfl.reports.rows import JobRow, JointRow
-from securevfl.reports.tables import TRADEOFF, joint_notes, tradeoff_notes
+from securevfl.reports.rows import JobRow, JointRow, ahead_s, any_ahead, made_ahead
+from securevfl.reports.tables import (
+    AHEAD,
+    TRADEOFF,
+    ahead_table,
+    joint_notes,
+    tradeoff_notes,
+    with_ahead,
+)
 from securevfl.reports.trained import PHASES, costs
 
 OLD: Any = {
