@@ -149,9 +149,9 @@ def test_links_and_named_files_exist(path: Path) -> None:
         assert (ROOT / target).exists() or (ROOT / "securevfl" / target).exists(), target
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
+def test_no_file_is_longer_than_600_lines() -> None:
     for path in (ROOT / "securevfl").rglob("*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, path
 
 
 def test_the_guards_limit_is_the_documented_one() -> None:
