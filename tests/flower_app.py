@@ -14,9 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from securevfl.arrays import RealArray
 from securevfl.flower import FederationStrategy, client_app, sizes_of, vector_of
-from securevfl.protocols.horizontal.blocks import Blocks
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.methods import METHODS
+from securevfl.horizontal.federation import METHODS, Blocks, Federation
 from tests.quadratics import Quadratic, federation, quadratics
 
 SHAPES = {"first.weight": (3, 2), "first.bias": (2,), "last.weight": (2, 2)}

@@ -1,16 +1,16 @@
 """Clients that disagree: quadratics with minima and curvatures of their own, in several rows."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, RealArray
-from securevfl.protocols.horizontal.blocks import Blocks
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.local import ClientState, LocalResult, local_training
-from securevfl.protocols.horizontal.methods import Method
-from securevfl.protocols.horizontal.server import ServerState, aggregate, total
-from securevfl.protocols.horizontal.settings import Settings
+from securevfl.horizontal.client import Broadcast, ClientState, local_training
+from securevfl.horizontal.codings import Coding, Plain
+from securevfl.horizontal.federation import Assignment, Blocks, Federation, Method, Settings
+from securevfl.horizontal.server import ServerState, aggregate
+from securevfl.wire.codec import StepMessage, decode, encode
 
 PARAMETERS = 12
 
@@ -66,18 +66,35 @@ def federation(method: Method, blocks: Blocks, **settings: float) -> Federation:
     return Federation(method, Settings(**given), blocks)  # type: ignore[arg-type]
 
 
+def broadcast(state: ServerState, to: Assignment) -> Broadcast:
+    """What a client that takes part gets."""
+    return Broadcast(state.round_index, to.client, to.block, state.weights, state.control)
+
+
 def run(
-    problems: list[Quadratic], by: Federation, start: RealArray | None = None
+    problems: list[Quadratic],
+    by: Federation,
+    start: RealArray | None = None,
+    coding: Coding | None = None,
+    *,
+    lost: Container[tuple[int, int]] = (),
+    sent: list[bytes] | None = None,
 ) -> tuple[ServerState, dict[int, ClientState]]:
-    """All rounds, functions alone."""
+    """All rounds, functions alone, over bytes; without the uploads of lost (client, round)."""
     state = ServerState.start(np.zeros(PARAMETERS) if start is None else start, by.method)
     kept: dict[int, ClientState] = {}
+    coding, sent = coding or Plain(), [] if sent is None else sent
     for index in range(by.settings.rounds):
-        results: dict[int, LocalResult] = {}
+        messages: dict[int, StepMessage] = {}
         for each in by.assignments(index):
-            before = kept.get(each.client, ClientState())
-            sent = state.broadcast(each)
-            results[each.client] = local_training(problems[each.client], by, sent, before)
-        kept |= {client: each.state for client, each in results.items()}
-        state = aggregate(state, by, total(by.blocks, [r.upload for r in results.values()]))
+            if (each.client, index) in lost:
+                continue
+            given, before = broadcast(state, each), kept.get(each.client, ClientState())
+            found = local_training(problems[each.client], by, given, before)
+            message, kept[each.client] = coding.seal(by, found.upload, given, found.state)
+            sent.append(encode(message))
+            received = decode(sent[-1])
+            assert isinstance(received, coding.kind)
+            messages[each.client] = received
+        state = aggregate(state, by, coding.open(by, state, messages))
     return state, kept

@@ -15,17 +15,9 @@ from securevfl.arrays import FloatArray, RealArray
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.data.images import dirichlet_split, load_images
 from securevfl.errors import ConfigError, TrainingDiverged
-from securevfl.protocols.horizontal.accounting import FLOAT_BYTES, Round
-from securevfl.protocols.horizontal.blocks import Blocks
-from securevfl.protocols.horizontal.compressed import Compressed
-from securevfl.protocols.horizontal.compression import Compressor, Quantizer, TopK
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.handing import Sealed
-from securevfl.protocols.horizontal.methods import METHODS, Method
-from securevfl.protocols.horizontal.programs import Scoring
-from securevfl.protocols.horizontal.settings import Settings
-from securevfl.protocols.horizontal.simulation import World, simulate_federation
-from securevfl.protocols.horizontal.uploads import Coding, Plain
+from securevfl.horizontal.compression import Compressed, Compressor, Quantizer, TopK
+from securevfl.horizontal.federation import METHODS, Blocks, Federation, Method, Settings
+from securevfl.horizontal.simulation import FLOAT_BYTES, Round, ScoringRule, simulate_federation
 from securevfl.reports.horizontal import HorizontalRun
 
 FLOAT_BITS = 32
@@ -214,15 +206,17 @@ def run(
         return accuracies[-1]
 
     compressor = Variant.of(task.method, settings).compressor
-    coding: Coding = Plain() if compressor is None else Compressed(compressor)
+    coding = None if compressor is None else Compressed(compressor)
     spent: Sequence[Round] = ()
     with threadpool_limits(1):
         problems = [
             ModuleProblem(module, scored.inputs[rows], scored.labels[rows]) for rows in split
         ]
-        world = World(handing=Sealed(coding), scoring=Scoring(score, settings.eval_every))
+        scoring = ScoringRule(score, settings.eval_every)
         with suppress(TrainingDiverged):
-            spent = simulate_federation(problems, federation, module.weights(), world).rounds
+            spent = simulate_federation(
+                problems, federation, module.weights(), uploads=coding, scoring=scoring
+            ).rounds
     seconds = perf_counter() - begun
     return _told(federation, task.seed, spent, len(scored.labels) / settings.clients, seconds)
 

@@ -157,7 +157,7 @@ class FlatModule:
 
 
 class ModuleProblem:
-    """A client's rows under a module; fills `protocols.horizontal.problem.JudgedProblem`.
+    """A client's rows under a module; fills `horizontal.client.JudgedProblem`.
 
     Args:
         module: shared by all clients.

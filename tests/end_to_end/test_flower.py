@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra securevfl[flower] is not installed")
 
 from securevfl.flower import vector_of
-from securevfl.protocols.horizontal.simulation import simulate_federation
+from securevfl.horizontal.simulation import simulate_federation
 from tests.flower_app import of, problems, start
 
 pytestmark = pytest.mark.framework

@@ -9,6 +9,10 @@ import pytest
 
 from securevfl.actors.row_shards import ShardGradient
 from securevfl.errors import MalformedMessage
+from securevfl.horizontal.codings import BlockUpload
+from securevfl.horizontal.compression import CompressedUpload
+from securevfl.horizontal.secure_aggregation import Closed, MaskedUpload, Ready, Roster
+from securevfl.horizontal.simulation import ModelSent
 from securevfl.protocols.blind.links import (
     Corrections,
     EncryptedPads,
@@ -37,10 +41,6 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
-from securevfl.protocols.horizontal.compressed import CompressedUpload
-from securevfl.protocols.horizontal.programs import ModelSent
-from securevfl.protocols.horizontal.protection import Closed, MaskedUpload, Ready, Roster
-from securevfl.protocols.horizontal.uploads import BlockUpload
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,24 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr", reason="the extra securevfl[flower] is not installed")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from securevfl.errors import DataError, MalformedMessage
-from securevfl.flower import arrays_of, sizes_of, vector_of
-from securevfl.flower.orders import Orders, entries_of, runs_of
-from securevfl.flower.records import message_of, record_of, record_of_state, state_of
-from securevfl.protocols.horizontal.compressed import CompressedUpload
-from securevfl.protocols.horizontal.local import ClientState
+from securevfl.flower import (
+    ORDERS,
+    Orders,
+    arrays_of,
+    entries_of,
+    message_of,
+    record_of,
+    record_of_state,
+    runs_of,
+    sizes_of,
+    state_of,
+    vector_of,
+)
+from securevfl.horizontal.client import ClientState
+from securevfl.horizontal.compression import CompressedUpload
 
 
 def model(**arrays: object) -> ArrayRecord:
@@ -115,11 +126,16 @@ def test_runs_that_do_not_fit_are_refused(runs: list[int]) -> None:
 
 def test_orders_travel_and_are_checked() -> None:
     orders = Orders(b"agreed", 3, 1, 0, -1, [0, 2], [])
-    assert Orders.of(orders.record()) == orders
-    record = orders.record()
-    record["more"] = 1
+
+    def arrived(**changed: Any) -> Orders:  # noqa: ANN401
+        record = ConfigRecord({**orders.record(), **changed})
+        return Orders.of(RecordDict({ORDERS: record}))
+
+    assert arrived() == orders
     with pytest.raises(MalformedMessage, match="orders hold"):
-        Orders.of(record)
-    for field, value in (("client", 1.5), ("own", 2), ("shared", [0.5])):
+        arrived(more=1)
+    for changed in ({"client": 1.5}, {"own": 2}, {"shared": [0.5]}):
         with pytest.raises(MalformedMessage, match="whole numbers"):
-            Orders.of(ConfigRecord({**orders.record(), field: value}))
+            arrived(**changed)
+    with pytest.raises(MalformedMessage, match="without the settings 'securevfl'"):
+        Orders.of(RecordDict())

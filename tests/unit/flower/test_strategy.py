@@ -28,16 +28,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from securevfl.arrays import RealArray
 from securevfl.errors import ConfigError, MalformedMessage, PeerViolation, UnexpectedMessage
 from securevfl.flower import FederationStrategy, UploadsBlock, arrays_of, client_app, vector_of
+from securevfl.horizontal.codings import Coding, Noisy
+from securevfl.horizontal.compression import Compressed, Quantizer, TopK
+from securevfl.horizontal.federation import METHODS, Federation
+from securevfl.horizontal.simulation import simulate_federation
 from securevfl.privacy.clients import ClientNoise
 from securevfl.privacy.streams import NoiseKey
-from securevfl.protocols.horizontal.compressed import Compressed
-from securevfl.protocols.horizontal.compression import Quantizer, TopK
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.handing import Sealed
-from securevfl.protocols.horizontal.methods import METHODS
-from securevfl.protocols.horizontal.noisy import Noisy
-from securevfl.protocols.horizontal.simulation import World, simulate_federation
-from securevfl.protocols.horizontal.uploads import Coding, Plain
 from tests.flower_app import of, partition, problems, start
 
 CLIENTS, ROUNDS = 6, 10
@@ -102,8 +98,7 @@ def over(grid: Grid, method: str, coding: Coding | None = None) -> FederationStr
 
 def expected(method: str, coding: Coding | None = None) -> RealArray:
     by = of(method, CLIENTS, ROUNDS)
-    world = World(handing=Sealed(coding or Plain()))
-    ended = simulate_federation(problems(CLIENTS), by, vector_of(start()), world)
+    ended = simulate_federation(problems(CLIENTS), by, vector_of(start()), uploads=coding)
     return ended.state.weights
 
 

@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError, PeerViolation
-from securevfl.protocols.horizontal.blocks import Blocks
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.local import Upload
-from securevfl.protocols.horizontal.methods import METHODS, Adam, Method, method_named
-from securevfl.protocols.horizontal.server import total
-from securevfl.protocols.horizontal.settings import Settings
+from securevfl.horizontal.client import Upload
+from securevfl.horizontal.federation import (
+    METHODS,
+    Adam,
+    Blocks,
+    Federation,
+    Method,
+    Settings,
+    method_named,
+)
+from securevfl.horizontal.server import total
 
 SIZES = {"conv.weight": 6, "conv.bias": 2, "fc1.weight": 12, "fc1.bias": 3, "fc2.weight": 4}
 SETTINGS = Settings(clients=100, taking_part=10, rounds=7, learning_rate=0.1)
@@ -148,13 +153,13 @@ def test_a_sum_does_not_depend_on_who_came_first_and_a_block_that_nobody_sent_is
     blocks = Blocks.equal({"a": 5}, 2)
     rng = np.random.default_rng(3)
     uploads = [
-        Upload(client, client % 2, rng.standard_normal(3 - client % 2), *[np.zeros(0)] * 3)
+        Upload(client, client % 2, rng.standard_normal(3 - client % 2), np.zeros(0))
         for client in range(6)
     ]
     forth, back = total(blocks, uploads), total(blocks, uploads[::-1])
     np.testing.assert_array_equal(forth.changes, back.changes)
     np.testing.assert_allclose(
-        forth.changes[blocks.own[1]], sum(each.own for each in uploads if each.block == 1)
+        forth.changes[blocks.own[1]], sum(each.changes for each in uploads if each.block == 1)
     )
     assert forth.uploads == (3, 3)
     for missing in (uploads[::2], []):

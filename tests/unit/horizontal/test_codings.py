@@ -1,5 +1,6 @@
 """Federations of quadratics whose uploads are compressed, or clipped and noisy."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from math import inf
 
@@ -8,48 +9,34 @@ import pytest
 
 from securevfl.arrays import RealArray
 from securevfl.errors import ConfigError, MalformedMessage, PeerViolation
+from securevfl.horizontal.client import ClientState, local_training
+from securevfl.horizontal.codings import BlockUpload, Noisy, Plain, promise
+from securevfl.horizontal.compression import (
+    Compressed,
+    CompressedUpload,
+    Compressor,
+    Quantizer,
+    TopK,
+)
+from securevfl.horizontal.federation import METHODS, Blocks, Federation
+from securevfl.horizontal.secure_aggregation import Masked
+from securevfl.horizontal.server import ServerState, Totals
+from securevfl.horizontal.simulation import simulate_federation
 from securevfl.privacy.clients import ClientNoise
 from securevfl.privacy.streams import NoiseKey
-from securevfl.protocols.horizontal.blocks import Blocks
-from securevfl.protocols.horizontal.compressed import Compressed, CompressedUpload
-from securevfl.protocols.horizontal.compression import Compressor, Quantizer, TopK
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.handing import Masked
-from securevfl.protocols.horizontal.local import ClientState, local_training
-from securevfl.protocols.horizontal.methods import METHODS
-from securevfl.protocols.horizontal.noisy import Noisy, promise
-from securevfl.protocols.horizontal.server import ServerState, Totals, aggregate
-from securevfl.protocols.horizontal.simulation import World, simulate_federation
-from securevfl.protocols.horizontal.uploads import BlockUpload, Coding, Plain
-from securevfl.wire.codec import StepMessage, decode, encode
-from tests.quadratics import PARAMETERS, Quadratic, federation, optimum, quadratics
+from tests.quadratics import PARAMETERS, Quadratic, broadcast, federation, optimum, quadratics, run
 
 BLOCKS = Blocks.equal({"first": 6, "second": 4, "last": 2}, 2, shared=["last"])
 Kept = dict[int, ClientState]
 NOISE = ClientNoise(3.0, 1.0)
 
 
-def trained(
-    by: Federation, coding: Coding, problems: list[Quadratic], dtype: type = np.float64
-) -> tuple[ServerState, Kept, int]:
-    """All rounds over bytes; the state, what clients kept, and how many bytes they sent."""
-    state = ServerState.start(np.zeros(PARAMETERS, dtype), by.method)
-    kept: Kept = {}
-    sent = 0
-    for index in range(by.settings.rounds):
-        messages: dict[int, StepMessage] = {}
-        for each in by.assignments(index):
-            before = kept.get(each.client, ClientState())
-            broadcast = state.broadcast(each)
-            found = local_training(problems[each.client], by, broadcast, before)
-            message, kept[each.client] = coding.seal(by, found.upload, broadcast, found.state)
-            data = encode(message)
-            sent += len(data)
-            received = decode(data)
-            assert isinstance(received, coding.kind)
-            messages[each.client] = received
-        state = aggregate(state, by, coding.open(by, state, messages))
-    return state, kept, sent
+def noisy(multiplier: float, clip: float) -> Noisy:
+    return Noisy(ClientNoise(multiplier, clip), NoiseKey.generate())
+
+
+def begin(by: Federation) -> ServerState:
+    return ServerState.start(np.zeros(PARAMETERS), by.method)
 
 
 def off(state: ServerState, problems: list[Quadratic]) -> float:
@@ -60,12 +47,11 @@ def off(state: ServerState, problems: list[Quadratic]) -> float:
 def test_everything_kept_is_what_plain_uploads_come_to(name: str) -> None:
     problems = quadratics(8, 0)
     by = federation(METHODS[name], BLOCKS, rounds=8)
-    expected, _, _ = trained(by, Plain(), problems)
+    expected, _ = run(problems, by)
     # Values travel as float32, and error feedback makes up for it.
-    found, _, _ = trained(by, Compressed(TopK(1.0)), problems)
+    found, _ = run(problems, by, coding=Compressed(TopK(1.0)))
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-5)
-    longest = ClientNoise(0.0, 1e4)
-    found, _, _ = trained(by, Noisy(longest, NoiseKey.generate()), problems)
+    found, _ = run(problems, by, coding=noisy(0.0, 1e4))
     np.testing.assert_allclose(found.weights, expected.weights, atol=1.0)
 
 
@@ -81,12 +67,9 @@ def require_mean_control(state: ServerState, kept: Kept) -> None:
 def test_control_variates_stay_their_mean(compressor: Compressor, name: str) -> None:
     problems = quadratics(8, 1)
     by = federation(METHODS[name], BLOCKS, rounds=20)
-    state, kept, _ = trained(by, Compressed(compressor), problems)
-    require_mean_control(state, kept)
     # Clipped far below what is computed.
-    coding = Noisy(ClientNoise(0.0, 0.05), NoiseKey.generate())
-    state, kept, _ = trained(by, coding, problems)
-    require_mean_control(state, kept)
+    for coding in (Compressed(compressor), noisy(0.0, 0.05)):
+        require_mean_control(*run(problems, by, coding=coding))
 
 
 @pytest.mark.slow
@@ -96,7 +79,7 @@ def test_with_control_variates_compressed_training_reaches_the_optimum(
 ) -> None:
     problems = quadratics(8, 1)
     by = federation(METHODS[name], BLOCKS, rounds=600, learning_rate=0.05)
-    state, kept, _ = trained(by, Compressed(compressor), problems)
+    state, kept = run(problems, by, coding=Compressed(compressor))
     require_mean_control(state, kept)
     assert off(state, problems) < 1e-3
 
@@ -104,7 +87,7 @@ def test_with_control_variates_compressed_training_reaches_the_optimum(
 def test_feddcs_drift_stays_the_mean_of_what_was_told() -> None:
     by = federation(METHODS["feddc"], BLOCKS, rounds=30)
     problems = quadratics(8, 2)
-    state, kept, _ = trained(by, Compressed(TopK(0.25)), problems)
+    state, kept = run(problems, by, coding=Compressed(TopK(0.25)))
     mean = np.sum([each.drift for each in kept.values() if each.drift is not None], 0) / 8
     np.testing.assert_allclose(state.drift, mean, atol=1e-12)
 
@@ -112,36 +95,35 @@ def test_feddcs_drift_stays_the_mean_of_what_was_told() -> None:
 def test_error_feedback_is_of_the_uploaded_entries_alone() -> None:
     problems = quadratics(8, 3)
     by = federation(METHODS["fedbcgd"], BLOCKS)
-    coding, state = Compressed(TopK(0.2)), ServerState.start(np.zeros(PARAMETERS), by.method)
-    first = by.assignments(0)[0]
-    broadcast = state.broadcast(first)
-    found = local_training(problems[first.client], by, broadcast, ClientState())
-    _, kept = coding.seal(by, found.upload, broadcast, found.state)
+    coding, first = Compressed(TopK(0.2)), by.assignments(0)[0]
+    given = broadcast(begin(by), first)
+    found = local_training(problems[first.client], by, given, ClientState())
+    _, kept = coding.seal(by, found.upload, given, found.state)
     (errors,) = kept.memory.values()
     entries = BLOCKS.uploaded(first.block)
     # All but one, of which float32 rounds something off.
     assert np.count_nonzero(np.abs(errors[entries]) > 1e-6) == len(entries) - 1
     assert not np.any(np.delete(errors, entries))
     # The same change once more: what was left out is now twice as large.
-    message, _ = coding.seal(by, found.upload, broadcast, kept)
+    message, _ = coding.seal(by, found.upload, given, kept)
     sent = TopK(0.2).decode(message.changes, len(entries))
-    change = np.concatenate([found.upload.own, found.upload.shared])
-    np.testing.assert_allclose(np.max(np.abs(sent)), np.max(np.abs(errors[entries] + change)))
+    due = errors[entries] + found.upload.changes
+    np.testing.assert_allclose(np.max(np.abs(sent)), np.max(np.abs(due)))
 
 
 def test_bytes_of_a_round_are_those_of_the_encoding() -> None:
     problems = quadratics(8, 4)
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
-    _, _, plain = trained(by, Plain(), problems, np.float32)
-    _, _, coded = trained(by, Compressed(Quantizer(7)), problems, np.float32)
+    plain, coded = list[bytes](), list[bytes]()
+    run(problems, by, np.zeros(PARAMETERS, np.float32), Plain(), sent=plain)
+    run(problems, by, np.zeros(PARAMETERS, np.float32), Compressed(Quantizer(7)), sent=coded)
     # Of 7 entries: float32 each; or a norm and half a byte each. Beside them headers and lengths.
-    assert plain > 4 * 7 * 4
-    assert coded == 4 * (6 + 8 + 8 + 4 + 4 + 8)
+    assert sum(map(len, plain)) > 4 * 7 * 4
+    assert [len(data) for data in coded] == [6 + 8 + 8 + 4 + 4 + 8] * 4
 
 
 def test_hostile_encodings_name_their_client() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS)
-    state = ServerState.start(np.zeros(PARAMETERS), by.method)
     coding, client = Compressed(Quantizer(7)), by.assignments(0)[0].client
     right = Quantizer(7).encode(np.ones(7), np.random.default_rng(0))
     for message in (
@@ -150,16 +132,16 @@ def test_hostile_encodings_name_their_client() -> None:
         CompressedUpload(0, b"", b""),
     ):
         with pytest.raises(MalformedMessage, match=f"client {client}: "):
-            coding.open(by, state, {client: message})
+            coding.open(by, begin(by), {client: message})
 
 
 def test_noise_is_of_the_stated_deviation_on_every_sum() -> None:
-    coding = Noisy(ClientNoise(1.5, 2.0), NoiseKey.generate())
+    coding = noisy(1.5, 2.0)
     size = 20_000
     sums = Totals(np.full(size, 0.5), np.full(size, -0.5), (2, 2))
-    noisy = coding.noisy(sums, np.zeros(1, np.float32))
-    assert noisy.changes.dtype == noisy.controls.dtype == np.float32
-    for found, mean in ((noisy.changes, 0.5), (noisy.controls, -0.5)):
+    noised = coding.noisy(sums, np.zeros(1, np.float32))
+    assert noised.changes.dtype == noised.controls.dtype == np.float32
+    for found, mean in ((noised.changes, 0.5), (noised.controls, -0.5)):
         draws = (found.astype(np.float64) - mean) / (1.5 * 2 * 2.0)
         # Fresh in every run: each is off by six deviations with a chance of 2e-9.
         assert abs(np.mean(draws)) < 6 / np.sqrt(size)
@@ -169,8 +151,7 @@ def test_noise_is_of_the_stated_deviation_on_every_sum() -> None:
 def test_what_the_server_hands_on_is_noisy() -> None:
     problems = quadratics(8, 5)
     by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=1)
-    noise = ClientNoise(1.0, 0.5)
-    found = [trained(by, Noisy(noise, NoiseKey.generate()), problems)[0] for _ in range(2)]
+    found = [run(problems, by, coding=noisy(1.0, 0.5))[0] for _ in range(2)]
     assert not np.any(found[0].weights == found[1].weights)
     assert not np.any(found[0].control == found[1].control)
 
@@ -183,7 +164,7 @@ def test_one_client_moves_the_sums_by_twice_the_length_at_most(name: str, dtype:
     others = [replace(problems[0], minima=problems[0].minima - 100), *problems[1:]]
     by = federation(METHODS[name], BLOCKS)
     index = next(i for i in range(99) if any(a.client == 0 for a in by.assignments(i)))
-    coding = Noisy(ClientNoise(0.0, 0.25), NoiseKey.generate())
+    coding = noisy(0.0, 0.25)
     state = replace(
         ServerState.start(np.full(PARAMETERS, 3.0, dtype), by.method), round_index=index
     )
@@ -191,45 +172,38 @@ def test_one_client_moves_the_sums_by_twice_the_length_at_most(name: str, dtype:
     for each in ([far, *problems[1:]], others):
         messages = {}
         for who in by.assignments(index):
-            broadcast = state.broadcast(who)
-            found = local_training(each[who.client], by, broadcast, ClientState())
-            messages[who.client], _ = coding.seal(by, found.upload, broadcast, found.state)
+            given = broadcast(state, who)
+            found = local_training(each[who.client], by, given, ClientState())
+            messages[who.client], _ = coding.seal(by, found.upload, given, found.state)
         totals = coding.open(by, state, messages)
         sums.append(np.concatenate([totals.changes, totals.controls]).astype(np.float64))
     moved = float(np.linalg.norm(sums[0] - sums[1]))
     assert 0.4 < moved <= 2 * 0.25 * (1 + 1e-6)
 
 
-def test_an_upload_that_is_too_long_is_refused() -> None:
-    by = federation(METHODS["fedbcgd"], BLOCKS)
-    state = ServerState.start(np.zeros(PARAMETERS), by.method)
-    client, empty = by.assignments(0)[0].client, np.zeros(0)
-    coding = Noisy(ClientNoise(1.0, 3.0), NoiseKey.generate())
-    for own, refused in [(3.0, False), (3.001, True)]:
-        message = BlockUpload(0, np.array([own, 0, 0, 0, 0]), np.zeros(2), empty, empty)
-        rest = {
-            each.client: BlockUpload(0, np.zeros(5), np.zeros(2), empty, empty)
-            for each in by.assignments(0)[1:]
-        }
-        if not refused:
-            coding.open(by, state, {client: message, **rest})
-            continue
-        with pytest.raises(PeerViolation, match=f"client {client} sent an upload of length 3.001"):
-            coding.open(by, state, {client: message, **rest})
-
-
-def test_control_variates_count_for_the_length_of_an_upload() -> None:
-    by = federation(METHODS["fedbcgd+"], BLOCKS)
-    state = ServerState.start(np.zeros(PARAMETERS), by.method)
-    coding = Noisy(ClientNoise(1.0, 3.0), NoiseKey.generate())
+@pytest.mark.parametrize(
+    ("name", "parts", "refused"),
+    [
+        ("fedbcgd", (3.0, 0, 0, 0), False),
+        ("fedbcgd", (3.001, 0, 0, 0), True),
+        ("fedbcgd+", (0, 0, 3.001, 0), True),
+        ("fedbcgd+", (0, 0, 0, 3.001), True),
+        ("fedbcgd+", (3.0, 0, 0.1, 0), True),
+    ],
+)
+def test_an_upload_that_is_too_long_with_its_control_variates_is_refused(
+    name: str, parts: tuple[float, ...], refused: bool
+) -> None:
+    by = federation(METHODS[name], BLOCKS)
     clients = [each.client for each in by.assignments(0)]
-    for parts in ([0, 0, 3.001, 0], [0, 0, 0, 3.001], [3.0, 0, 0.1, 0]):
-        sizes = 5, 2, 5, 2
-        own, *others = (np.eye(1, size)[0] * part for size, part in zip(sizes, parts, strict=True))
-        empty = BlockUpload(0, *(np.zeros(size) for size in sizes))
-        messages = dict.fromkeys(clients, empty) | {clients[2]: BlockUpload(0, own, *others)}
-        with pytest.raises(PeerViolation, match=f"client {clients[2]} sent an upload of length 3"):
-            coding.open(by, state, messages)
+    sizes = (5, 2, 5, 2) if by.method.corrects else (5, 2, 0, 0)
+    empty = [np.zeros(size) for size in sizes]
+    long = [part * np.eye(1, size)[0] for size, part in zip(sizes, parts, strict=True)]
+    messages = dict.fromkeys(clients, BlockUpload(0, *empty))
+    messages |= {clients[2]: BlockUpload(0, *long)}
+    says = f"client {clients[2]} sent an upload of length 3"
+    with pytest.raises(PeerViolation, match=says) if refused else nullcontext():
+        noisy(1.0, 3.0).open(by, begin(by), messages)
 
 
 def test_a_promise_counts_the_client_that_takes_part_most_often() -> None:
@@ -264,11 +238,10 @@ def test_masked_sums_can_be_of_clipped_uploads_and_noisy(dtype: type) -> None:
     start: RealArray = np.zeros(PARAMETERS, dtype)
 
     def weights(multiplier: float) -> RealArray:
-        noise = Noisy(ClientNoise(multiplier, 0.5), NoiseKey.generate())
-        world = World(handing=Masked(noise=noise))
-        return simulate_federation(problems, by, start, world).state.weights
+        uploads = Masked(noise=noisy(multiplier, 0.5))
+        return simulate_federation(problems, by, start, uploads=uploads).state.weights
 
-    sealed, _, _ = trained(by, Noisy(ClientNoise(0.0, 0.5), NoiseKey.generate()), problems, dtype)
+    sealed, _ = run(problems, by, start, noisy(0.0, 0.5))
     np.testing.assert_allclose(weights(0.0), sealed.weights, atol=1e-5)
     assert weights(1.0).dtype == dtype
     assert not np.any(weights(1.0) == weights(1.0))
@@ -277,6 +250,6 @@ def test_masked_sums_can_be_of_clipped_uploads_and_noisy(dtype: type) -> None:
 def test_a_clip_that_the_masks_fixed_point_cannot_hold_is_refused() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS)
     # Four roundings to 2^-40 have to stay below half a unit, clip/2^20.
-    Masked(noise=Noisy(ClientNoise(1.0, 4.1 * 2.0**-20), NoiseKey.generate())).check(by)
+    Masked(noise=noisy(1.0, 4.1 * 2.0**-20)).check(by)
     with pytest.raises(ConfigError, match="masked sums of 4 uploads need more"):
-        Masked(noise=Noisy(ClientNoise(1.0, 4 * 2.0**-20), NoiseKey.generate())).check(by)
+        Masked(noise=noisy(1.0, 4 * 2.0**-20)).check(by)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError, MalformedMessage
-from securevfl.protocols.horizontal.compression import (
+from securevfl.horizontal.compression import (
     Compressor,
     Quantizer,
     TopK,
@@ -67,13 +67,13 @@ def test_bytes_are_what_the_levels_need(compressor: Compressor, size: int, expec
 def test_top_k_keeps_the_largest_and_error_feedback_the_rest() -> None:
     draws, compressor = np.random.default_rng(0), TopK(0.25)
     values = np.array([0.5, -4.0, 3.0, 0.25, -1.0, 0.125, 0.0, 2.0])
-    first = compress(compressor, values, draws)
-    assert compressor.decode(first.data, 8).tolist() == [0, -4, 3, 0, 0, 0, 0, 0]
-    assert first.error is not None
-    assert first.error.tolist() == [0.5, 0, 0, 0.25, -1, 0.125, 0, 2]
+    data, error = compress(compressor, values, draws)
+    assert compressor.decode(data, 8).tolist() == [0, -4, 3, 0, 0, 0, 0, 0]
+    assert error is not None
+    assert error.tolist() == [0.5, 0, 0, 0.25, -1, 0.125, 0, 2]
     # 1.5 and 2 were left out before: with what comes now they are the largest.
-    second = compress(compressor, np.ones(8), draws, first.error)
-    assert compressor.decode(second.data, 8).tolist() == [1.5, 0, 0, 0, 0, 0, 0, 3]
+    data, _ = compress(compressor, np.ones(8), draws, error)
+    assert compressor.decode(data, 8).tolist() == [1.5, 0, 0, 0, 0, 0, 0, 3]
 
 
 @settings(max_examples=40)
@@ -83,10 +83,9 @@ def test_nothing_is_lost_under_error_feedback(size: int, seed: int, share: float
     due, sent = np.zeros(size), np.zeros(size)
     for _ in range(5):
         values = draws.standard_normal(size)
-        upload = compress(TopK(share), values, draws, error)
-        error = upload.error
+        data, error = compress(TopK(share), values, draws, error)
         due += values
-        sent += TopK(share).decode(upload.data, size)
+        sent += TopK(share).decode(data, size)
     assert error is not None
     # Also what float32 rounds off is kept, so this is rounding of float64 alone.
     np.testing.assert_allclose(sent + error, due, atol=1e-12)

@@ -17,27 +17,21 @@ from securevfl.errors import (
     TrainingDiverged,
     UnexpectedMessage,
 )
-from securevfl.protocols.horizontal.accounting import floats_of_round
-from securevfl.protocols.horizontal.blocks import Blocks
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.handing import Masked, Sealed
-from securevfl.protocols.horizontal.local import ClientState, local_training
-from securevfl.protocols.horizontal.methods import METHODS
-from securevfl.protocols.horizontal.programs import (
-    Ledger,
+from securevfl.horizontal.codings import BlockUpload, Plain
+from securevfl.horizontal.federation import METHODS, Blocks
+from securevfl.horizontal.secure_aggregation import Masked, MaskedUpload, Ready
+from securevfl.horizontal.simulation import (
     ModelSent,
-    Scoring,
-    client_name,
+    ScoringRule,
+    floats_of_round,
     serve,
+    simulate_federation,
     take_part,
 )
-from securevfl.protocols.horizontal.protection import MaskedUpload, Ready
-from securevfl.protocols.horizontal.server import ServerState, aggregate, total
-from securevfl.protocols.horizontal.simulation import Federated, World, simulate_federation
-from securevfl.protocols.horizontal.uploads import BlockUpload, Plain
-from securevfl.runtime.channel import Channel, ChannelAround
+from securevfl.runtime.channel import Channel, ChannelAround, M
 from securevfl.runtime.costs import Costs, FixedCosts
-from securevfl.runtime.simulation import Program, simulate
+from securevfl.runtime.line import PRESETS
+from securevfl.runtime.simulation import Program, Tamper, simulate
 from securevfl.wire.codec import Message, decode, encode
 from tests.quadratics import PARAMETERS, Quadratic, federation, quadratics, run
 
@@ -50,10 +44,28 @@ def problems() -> list[Quadratic]:
     return quadratics(8, 1)
 
 
-def simulated(
-    problems: list[Quadratic], by: Federation, world: World | None = None, start: RealArray = START
-) -> Federated:
-    return simulate_federation(problems, by, start, world)
+def changing(
+    kind: type[M], change: Callable[[M], M | None], sender: str = "", to: str = ""
+) -> Tamper:
+    """Changes, or loses, messages of one kind; of one party, or to one, if they are named."""
+
+    def tamper(source: str, target: str, data: bytes) -> bytes | None:
+        message = decode(data)
+        if not isinstance(message, kind) or sender not in ("", source) or to not in ("", target):
+            return data
+        changed = change(message)
+        return None if changed is None else encode(changed)
+
+    return tamper
+
+
+def lost(kind: type[M], client: int, *rounds: int) -> Tamper:
+    """Loses what a client sends in some rounds."""
+    return changing(
+        kind,
+        lambda it: None if getattr(it, "step", None) in rounds else it,
+        f"client-{client}",
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -63,7 +75,7 @@ def test_messages_change_nothing(
 ) -> None:
     by = federation(METHODS[name], BLOCKS, rounds=6)
     start: RealArray = START.astype(dtype)
-    ended = simulated(problems, by, start=start)
+    ended = simulate_federation(problems, by, start)
     alone, _ = run(problems, by, start)
     np.testing.assert_array_equal(ended.state.weights, alone.weights)
     np.testing.assert_array_equal(ended.state.control, alone.control)
@@ -73,28 +85,29 @@ def test_messages_change_nothing(
 @pytest.mark.parametrize("name", METHODS)
 def test_what_travels_is_what_was_counted_ahead(problems: list[Quadratic], name: str) -> None:
     by = federation(METHODS[name], BLOCKS, rounds=4)
-    counted = floats_of_round(by)
-    ended = simulated(problems, by, start=START.astype(np.float32))
+    paper, up = floats_of_round(by)
+    down = 4 * PARAMETERS * (1 + by.method.corrects)
+    ended = simulate_federation(problems, by, START.astype(np.float32))
     assert len(ended.rounds) == 4
     blocks = len(by.blocks)
     for each in ended.rounds:
-        assert (each.up_floats, each.down_floats) == (counted.up, counted.all_down)
-        assert each.paper_floats == pytest.approx(counted.paper)
+        assert (each.up_floats, each.down_floats) == (up, down)
+        assert each.paper_floats == pytest.approx(paper)
         assert each.gradients == 4 * 3 * (2 if name == "fedbcgd+" else 1)
         sizes = [len(by.blocks.uploaded(block)) for block in range(blocks)]
-        assert sum(sizes) * 4 // blocks * (1 + by.method.corrects) == counted.up
+        assert sum(sizes) * 4 // blocks * (1 + by.method.corrects) == up
         # Header and step, then four arrays with a byte of precision, one of dimensions, one extent.
-        assert each.up_bytes == 4 * (6 + 8 + 4 * 10) + 4 * counted.up
-        assert each.down_bytes == 4 * (6 + 8 + 8 + 2 * 10 + 1) + 4 * counted.all_down
+        assert each.up_bytes == 4 * (6 + 8 + 4 * 10) + 4 * up
+        assert each.down_bytes == 4 * (6 + 8 + 8 + 2 * 10 + 1) + 4 * down
 
 
 def test_a_run_repeats_and_another_seed_is_another_run(problems: list[Quadratic]) -> None:
-    world = World(stopwatch=FixedCosts({"local": 0.25}))
     by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=5)
-    first, second = (simulated(problems, by, world) for _ in range(2))
+    timed = partial(simulate_federation, problems, stopwatch=FixedCosts({"local": 0.25}))
+    first, second = (timed(by, START) for _ in range(2))
     np.testing.assert_array_equal(first.state.weights, second.state.weights)
     assert first.rounds == second.rounds
-    other = simulated(problems, replace(by, settings=replace(by.settings, seed=9)), world)
+    other = timed(replace(by, settings=replace(by.settings, seed=9)), START)
     assert other.rounds[0].clients != first.rounds[0].clients
     # Clients compute side by side: training and sealing, opening and averaging, a section each.
     assert first.rounds[-1].ends_s == pytest.approx(5 * 4 * 0.25, abs=0.1)
@@ -111,7 +124,7 @@ def test_only_clients_that_take_part_hear_of_a_round(problems: list[Quadratic]) 
             heard.append((to, message.step, message.ended))
         return data
 
-    simulated(problems, by, World(tamper=listen))
+    simulate_federation(problems, by, START, tamper=listen)
     ends = [each for each in heard if each[2]]
     assert ends == [(f"client-{client}", 4, True) for client in range(8)]
     expected = [
@@ -126,36 +139,20 @@ def test_scores_come_when_they_are_due_and_a_target_ends_training(
     problems: list[Quadratic],
 ) -> None:
     by = federation(METHODS["fedavg"], BLOCKS, rounds=7)
-    scoring = Scoring(lambda weights: float(-np.linalg.norm(weights - 5)), every=3)
-    ended = simulated(problems, by, World(scoring=scoring))
+    scoring = ScoringRule(lambda weights: float(-np.linalg.norm(weights - 5)), every=3)
+    ended = simulate_federation(problems, by, START, scoring=scoring)
     assert [each.score is not None for each in ended.rounds] == [*[False, False, True] * 2, True]
-    target = ended.rounds[2].score
-    reached = simulated(problems, by, World(scoring=replace(scoring, target=target)))
+    scoring = replace(scoring, target=ended.rounds[2].score)
+    reached = simulate_federation(problems, by, START, scoring=scoring)
     assert len(reached.rounds) == 3
     assert reached.state.round_index == 3
-
-
-def uploads_changed(change: Callable[[BlockUpload], BlockUpload]) -> World:
-    """The second round's uploads of one client, as they would come from a broken one."""
-
-    def tamper(sender: str, to: str, data: bytes) -> bytes:
-        message = decode(data)
-        if isinstance(message, BlockUpload) and message.step == 1:
-            return encode(change(message))
-        return data
-
-    return World(tamper=tamper)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
         (lambda it: replace(it, own=it.own[1:]), UnexpectedMessage, r"client \d sent an array"),
-        (
-            lambda it: replace(it, shared=it.shared[None]),
-            UnexpectedMessage,
-            "where \\(3,\\) is due",
-        ),
+        (lambda it: replace(it, shared=it.shared[None]), UnexpectedMessage, r"where \(3,\) is"),
         (lambda it: replace(it, own_control=it.own), UnexpectedMessage, "where \\(0,\\) is due"),
         (lambda it: replace(it, shared_control=it.own), UnexpectedMessage, "is due"),
         (
@@ -179,8 +176,9 @@ def test_uploads_that_do_not_fit_are_refused(
     says: str,
 ) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3)
+    tamper = changing(BlockUpload, lambda it: change(it) if it.step == 1 else it)
     with pytest.raises(error, match=says):
-        simulated(problems, by, uploads_changed(change))
+        simulate_federation(problems, by, START, tamper=tamper)
 
 
 class Twice(ChannelAround):
@@ -194,26 +192,19 @@ class Twice(ChannelAround):
 
 def test_an_upload_is_counted_once(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2, taking_part=8)
+    common = {"federation": by, "uploads": Plain()}
 
-    async def client(channel: Channel, costs: Costs, number: int) -> Ledger:
-        return await take_part(
-            Twice(channel) if number == 3 else channel,
-            costs,
-            client=number,
-            problem=problems[number],
-            federation=by,
-            handing=Sealed(),
-            dtype=START.dtype,
-        )
+    async def client(channel: Channel, costs: Costs, number: int) -> object:
+        given = {"client": number, "problem": problems[number], "dtype": START.dtype}
+        channel = Twice(channel) if number == 3 else channel
+        return await take_part(channel, costs, **given, **common)  # type: ignore[arg-type]
 
     programs: dict[str, Program[Any]] = {
-        client_name(number): partial(client, number=number) for number in range(8)
+        f"client-{number}": partial(client, number=number) for number in range(8)
     }
-    programs["server"] = partial(
-        serve, federation=by, start=START, handing=Sealed(), scoring=Scoring()
-    )
+    programs["server"] = partial(serve, start=START, scoring=ScoringRule(), **common)  # type: ignore[arg-type]
     with pytest.raises(UnexpectedMessage, match="client-3 sent BlockUpload of step 0 where step 1"):
-        simulate(programs, World().network)
+        simulate(programs, PRESETS["lan"])
 
 
 @pytest.mark.parametrize(
@@ -232,36 +223,24 @@ def test_models_that_do_not_fit_are_refused(
 ) -> None:
     # All take part in every round, so that all have been in one before.
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3, taking_part=8)
-
-    def tamper(sender: str, to: str, data: bytes) -> bytes:
-        message = decode(data)
-        if isinstance(message, ModelSent) and message.step == 1 and to == "client-3":
-            return encode(change(message))
-        return data
-
+    tamper = changing(ModelSent, lambda it: change(it) if it.step == 1 else it, to="client-3")
     with pytest.raises(UnexpectedMessage, match=says):
-        simulated(problems, by, World(tamper=tamper))
+        simulate_federation(problems, by, START, tamper=tamper)
 
 
 def test_a_client_that_is_gone_ends_the_run_by_its_name(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3)
-    gone = f"client-{by.assignments(1)[0].client}"
-
-    def lose(sender: str, to: str, data: bytes) -> bytes | None:
-        message = decode(data)
-        lost = isinstance(message, BlockUpload) and sender == gone and message.step == 1
-        return None if lost else data
-
-    with pytest.raises(PeerTimeout, match=f"server for BlockUpload from {gone}"):
-        simulated(problems, by, World(tamper=lose))
+    gone = by.assignments(1)[0].client
+    with pytest.raises(PeerTimeout, match=f"server for BlockUpload from client-{gone}"):
+        simulate_federation(problems, by, START, tamper=lost(BlockUpload, gone, 1))
 
 
 def test_what_does_not_belong_together_is_refused(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
     with pytest.raises(ConfigError, match="7 problems: expected one of each 8"):
-        simulated(problems[:7], by)
+        simulate_federation(problems[:7], by, START)
     with pytest.raises(ConfigError, match="blocks hold 12 parameters"):
-        simulated(problems, by, start=np.zeros(11))
+        simulate_federation(problems, by, np.zeros(11))
 
 
 def test_federations_that_differ_in_anything_have_other_digests() -> None:
@@ -282,15 +261,15 @@ def test_federations_that_differ_in_anything_have_other_digests() -> None:
 def test_a_hundred_clients_of_which_ten_take_part() -> None:
     many = quadratics(100, 4)
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=5, clients=100, taking_part=10)
-    ended = simulated(many, by)
+    ended = simulate_federation(many, by, START)
     assert all(len(set(each.clients)) == 10 for each in ended.rounds)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedbcgd", "fedbcgd+", "feddc"])
 def test_masked_sums_are_the_sums(problems: list[Quadratic], name: str) -> None:
     by = federation(METHODS[name], BLOCKS, rounds=4)
-    plain = simulated(problems, by)
-    masked = simulated(problems, by, World(handing=Masked()))
+    plain = simulate_federation(problems, by, START)
+    masked = simulate_federation(problems, by, START, uploads=Masked())
     # Sums to 40 bits after the point, a few rounds of them.
     np.testing.assert_allclose(masked.state.weights, plain.state.weights, atol=1e-9)
     np.testing.assert_allclose(masked.state.control, plain.state.control, atol=1e-9)
@@ -309,17 +288,9 @@ def test_a_timeout_that_is_no_time_and_noise_that_is_none_are_refused(wrong: Any
 
 def test_a_group_of_one_cannot_be_masked(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1, taking_part=2)
-    with pytest.raises(ConfigError, match=r"at least 2 clients.*take more clients a round, or few"):
-        simulated(problems, by, World(handing=Masked()))
-
-
-def lost(client: int, kind: type, rounds: range) -> Callable[[str, str, bytes], bytes | None]:
-    def tamper(sender: str, to: str, data: bytes) -> bytes | None:
-        message = decode(data)
-        is_it = isinstance(message, kind) and sender == f"client-{client}"
-        return None if is_it and getattr(message, "step", -1) in rounds else data
-
-    return tamper
+    says = "at least 2 clients.* a sum of one upload is that upload; take more clients"
+    with pytest.raises(ConfigError, match=says):
+        simulate_federation(problems, by, START, uploads=Masked())
 
 
 def test_a_client_that_is_late_is_in_no_masked_sum_and_keeps_its_state(
@@ -327,19 +298,9 @@ def test_a_client_that_is_late_is_in_no_masked_sum_and_keeps_its_state(
 ) -> None:
     by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=3, taking_part=8)
     late = by.assignments(1)[0].client
-    world = World(handing=Masked(timeout_seconds=60.0), tamper=lost(late, Ready, range(1, 2)))
-    ended = simulated(problems, by, world)
-    state, kept = ServerState.start(START, by.method), dict.fromkeys(range(8), ClientState())
-    for index in range(3):
-        results = {
-            each.client: local_training(
-                problems[each.client], by, state.broadcast(each), kept[each.client]
-            )
-            for each in by.assignments(index)
-            if (each.client, index) != (late, 1)
-        }
-        kept |= {client: each.state for client, each in results.items()}
-        state = aggregate(state, by, total(by.blocks, [r.upload for r in results.values()]))
+    uploads, tamper = Masked(timeout_seconds=60.0), lost(Ready, late, 1)
+    ended = simulate_federation(problems, by, START, uploads=uploads, tamper=tamper)
+    state, _ = run(problems, by, lost=[(late, 1)])
     np.testing.assert_allclose(ended.state.weights, state.weights, atol=1e-9)
     np.testing.assert_allclose(ended.state.control, state.control, atol=1e-9)
 
@@ -349,20 +310,20 @@ def test_a_masked_client_that_is_gone_after_the_roster_ends_the_run(
 ) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2)
     gone = by.assignments(0)[0].client
-    world = World(handing=Masked(60.0), tamper=lost(gone, MaskedUpload, range(2)))
+    tamper = lost(MaskedUpload, gone, 0, 1)
     with pytest.raises(PeerTimeout, match=f"MaskedUpload from client-{gone}"):
-        simulated(problems, by, world)
+        simulate_federation(problems, by, START, uploads=Masked(60.0), tamper=tamper)
 
 
 def test_a_group_with_one_client_left_ends_a_masked_run(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2)
     first = by.assignments(0)[0]
-    world = World(handing=Masked(60.0), tamper=lost(first.client, Ready, range(2)))
+    tamper = lost(Ready, first.client, 0, 1)
     with pytest.raises(PeerTimeout, match=f"block {first.block}: fewer than 2"):
-        simulated(problems, by, world)
+        simulate_federation(problems, by, START, uploads=Masked(60.0), tamper=tamper)
 
 
 def test_who_learns_what_depends_on_how_uploads_travel() -> None:
     method = METHODS["fedbcgd+"]
-    assert Sealed().learns(method) == method.learns
+    assert Plain().learns(method) == method.learns
     assert "no single upload" in Masked().learns(method)["server"]

@@ -14,9 +14,9 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError
 from securevfl.horizontal import Blocks, HorizontalResult, method_named, train_horizontal
+from securevfl.horizontal.simulation import ScoringRule
+from securevfl.horizontal.training import loss_change, losses
 from securevfl.models.flat_module import FlatModule, module_problems
-from securevfl.protocols.horizontal.judging import loss_change, losses
-from securevfl.protocols.horizontal.programs import Scoring
 from tests.quadratics import PARAMETERS, Quadratic, optimum, quadratics
 
 START = np.zeros(PARAMETERS)
@@ -124,7 +124,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
 @pytest.mark.parametrize("target", ["0.9", float("nan"), [0.9]])
 def test_a_target_that_no_score_can_be_held_against_is_refused(target: object) -> None:
     with pytest.raises(ConfigError, match="target = "):
-        Scoring(lambda _: 0.5, target=target)  # type: ignore[arg-type]
+        ScoringRule(lambda _: 0.5, target=target)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("score", ["0.9", None, [0.5], np.zeros(2), torch.zeros(2)])

@@ -1,4 +1,4 @@
-"""The server's part of a round: who takes part, and what the sums of their uploads make of θ."""
+"""The server's part of a round: what sums of uploads make of θ, as pure functions of arrays."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,10 +7,8 @@ import numpy as np
 
 from securevfl.arrays import RealArray
 from securevfl.errors import ConfigError, PeerViolation, TrainingDiverged
-from securevfl.protocols.horizontal.blocks import Blocks
-from securevfl.protocols.horizontal.federation import Assignment, Federation
-from securevfl.protocols.horizontal.local import Broadcast, Upload
-from securevfl.protocols.horizontal.methods import Adam, Method
+from securevfl.horizontal.client import Upload
+from securevfl.horizontal.federation import Adam, Blocks, Federation, Method
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,21 +45,14 @@ class ServerState:
                 "or float64"
             )
         zeros, nothing = np.zeros_like(weights), weights[:0].copy()
-        second = nothing
-        if method.adam is not None:
-            second = np.full_like(weights, method.adam.floor**2)
         return cls(
             0,
             weights.copy(),
             zeros,
-            second,
+            nothing if method.adam is None else np.full_like(weights, method.adam.floor**2),
             zeros if method.corrects else nothing,
             zeros if method.correction == "drift" else nothing,
         )
-
-    def broadcast(self, to: Assignment) -> Broadcast:
-        """What a client that takes part gets."""
-        return Broadcast(self.round_index, to.client, to.block, self.weights, self.control)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +80,14 @@ def total(blocks: Blocks, uploads: Iterable[Upload]) -> Totals:
     counts = tuple(sum(each.block == block for each in ordered) for block in range(len(blocks)))
     if not all(counts):
         raise PeerViolation(f"block {counts.index(0)}: no client uploaded it")
-    changes = np.zeros(blocks.parameters, ordered[0].own.dtype)
-    controls = np.zeros_like(changes) if ordered[0].own_control.size else changes[:0].copy()
+    changes = np.zeros(blocks.parameters, ordered[0].changes.dtype)
+    controls = np.zeros_like(changes) if ordered[0].controls.size else changes[:0].copy()
     with np.errstate(over="ignore", invalid="ignore"):
         for upload in ordered:
-            own = blocks.own[upload.block]
-            changes[own] += upload.own
-            changes[blocks.shared] += upload.shared
+            entries = blocks.uploaded(upload.block)
+            changes[entries] += upload.changes
             if controls.size:
-                controls[own] += upload.own_control
-                controls[blocks.shared] += upload.shared_control
+                controls[entries] += upload.controls
     return Totals(changes, controls, counts)
 
 

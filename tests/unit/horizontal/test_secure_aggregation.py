@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,22 +11,20 @@ import pytest
 from securevfl.arrays import FloatArray
 from securevfl.crypto.fixed_point import decode, from_ring
 from securevfl.errors import (
-    ConfigError,
     PeerTimeout,
     PeerViolation,
     RangeExceeded,
     UnexpectedMessage,
 )
-from securevfl.protocols.horizontal.protection import (
+from securevfl.horizontal.secure_aggregation import (
     FRACTION_BITS,
     Closed,
-    MaskedGiver,
-    MaskedTaker,
     MaskedUpload,
     Ready,
     Roster,
     Sums,
-    require_groups,
+    give_masked,
+    take_masked,
 )
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs, FixedCosts
@@ -44,21 +43,29 @@ def upload(name: str) -> tuple[FloatArray, FloatArray]:
     return draws.standard_normal(SIZES[BLOCKS[name]]), draws.standard_normal(SHARED)
 
 
-def giving(name: str, late: float = 0.0, steps: int = 1, job_hash: bytes = b"job") -> Giving:
+def giving(
+    name: str,
+    late: float = 0.0,
+    steps: int = 1,
+    job_hash: bytes = b"job",
+    given: tuple[FloatArray, FloatArray] | None = None,
+) -> Giving:
+    own, shared = upload(name) if given is None else given
+
     async def program(channel: Channel, costs: Costs) -> list[bool]:
         await asyncio.sleep(late)
-        giver = MaskedGiver(channel, costs, "server", job_hash)
-        return [await giver.give(step, BLOCKS[name], *upload(name)) for step in range(steps)]
+        give = partial(give_masked, channel, costs, job_hash, block=BLOCKS[name])
+        return [await give(step=step, own=own, shared=shared) for step in range(steps)]
 
     return program
 
 
 def taking(steps: int = 1, timeout: float | None = None) -> Giving:
     async def program(channel: Channel, _: Costs) -> list[Sums | str]:
-        taker, taken = MaskedTaker(channel, SIZES, SHARED, timeout), list[Sums | str]()
+        take, taken = partial(take_masked, channel, BLOCKS, sizes=SIZES), list[Sums | str]()
         for step in range(steps):
             try:
-                taken.append(await taker.take(step, BLOCKS))
+                taken.append(await take(step=step, shared=SHARED, timeout_seconds=timeout))
             except PeerTimeout as error:
                 taken.append(str(error))
         return taken
@@ -96,39 +103,38 @@ def test_the_server_has_each_groups_sum_and_everyones() -> None:
     assert all(done.results[name] == [True, True] for name in BLOCKS)
 
 
-def test_what_a_client_sends_is_fresh_and_none_of_its_numbers() -> None:
-    sent: dict[tuple[str, int], list[MaskedUpload]] = {}
+def masked(clients: dict[str, Giving], server: Giving) -> dict[tuple[str, int], MaskedUpload]:
+    """Every upload that is sent, by its sender and round."""
+    sent: dict[tuple[str, int], MaskedUpload] = {}
 
     def overheard(sender: str, _: str, data: bytes) -> bytes:
         message = message_of(data)
         if isinstance(message, MaskedUpload):
-            sent.setdefault((sender, message.step), []).append(message)
+            assert (sender, message.step) not in sent
+            sent[sender, message.step] = message
         return data
 
-    run({name: giving(name, steps=2) for name in BLOCKS}, taking(steps=2), overheard)
+    run(clients, server, overheard)
+    return sent
+
+
+def test_what_a_client_sends_is_fresh_and_none_of_its_numbers() -> None:
+    sent = masked({name: giving(name, steps=2) for name in BLOCKS}, taking(steps=2))
     assert len(sent) == 10
-    for (name, _), (message,) in sent.items():
-        for masked, clear in zip((message.own, message.shared), upload(name), strict=True):
+    for (name, _), message in sent.items():
+        for words, clear in zip((message.own, message.shared), upload(name), strict=True):
             # A uniform word is within 2^32 of the clear one with a chance of 2^-31.
-            off = np.abs(decode(from_ring(masked), FRACTION_BITS) - clear)
+            off = np.abs(decode(from_ring(words), FRACTION_BITS) - clear)
             assert np.all(off > 2.0 ** (32 - FRACTION_BITS))
     # The same upload in another round, under another key.
     for name in BLOCKS:
-        assert not np.any(sent[name, 0][0].own == sent[name, 1][0].own)
+        assert not np.any(sent[name, 0].own == sent[name, 1].own)
 
 
 def test_two_of_three_masked_uploads_of_a_group_tell_no_sum() -> None:
-    seen: dict[str, MaskedUpload] = {}
-
-    def overheard(sender: str, _: str, data: bytes) -> bytes:
-        message = message_of(data)
-        if isinstance(message, MaskedUpload):
-            seen[sender] = message
-        return data
-
-    run(everyone(), tamper=overheard)
+    sent = masked(everyone(), taking())
     for names, hidden in [("abcde", False), ("abcd", True), ("de", True)]:
-        total = np.add.reduce([seen[name].shared for name in names])
+        total = np.add.reduce([sent[name, 0].shared for name in names])
         clear = np.sum([upload(name)[1] for name in names], axis=0)
         off = np.abs(decode(from_ring(total), FRACTION_BITS) - clear)
         assert bool(np.all(off > 2.0 ** (32 - FRACTION_BITS))) == hidden
@@ -181,12 +187,6 @@ def test_an_upload_that_is_lost_voids_the_round_for_everyone() -> None:
     assert all(done.results[name] == [False] for name in BLOCKS)
 
 
-def test_groups_of_one_are_refused() -> None:
-    require_groups(2)
-    with pytest.raises(ConfigError, match="a sum of one upload is that upload"):
-        require_groups(1)
-
-
 def ask(*rosters: Callable[[dict[str, bytes]], Roster]) -> Giving:
     """A server that sends rosters of its own making, of the keys that it got."""
 
@@ -237,26 +237,16 @@ def test_a_client_gives_nothing_to_a_roster_that_would_not_hide_it(
 
 
 def test_a_client_never_masks_one_upload_twice() -> None:
-    clients = everyone(**{name: silent for name in "bcde"})
     # Real keys, as a client looks at those of its peers.
-    clients |= {name: giving(name) for name in "bcde"}
+    twice = ask(lambda keys: roster("abcd", keys), lambda keys: roster("abcde", keys))
     with pytest.raises(UnexpectedMessage):
-        run(
-            clients,
-            ask(lambda keys: roster("abcd", keys), lambda keys: roster("abcde", keys)),
-        )
+        run(everyone(), twice)
 
 
 @pytest.mark.parametrize(("own", "shared"), [(4, SHARED), (1, SHARED), (SIZES[0], 1)])
 def test_an_upload_of_another_shape_is_refused_and_voids_the_round(own: int, shared: int) -> None:
     """Also one that NumPy would repeat for every entry of the block."""
     told = list[bool]()
-
-    async def other(channel: Channel, costs: Costs) -> None:
-        giver = MaskedGiver(channel, costs, "server", b"job")
-        with pytest.raises(asyncio.CancelledError):
-            await giver.give(0, 0, np.zeros(own), np.zeros(shared))
-        raise asyncio.CancelledError
 
     def overheard(_: str, to: str, data: bytes) -> bytes:
         message = message_of(data)
@@ -265,7 +255,7 @@ def test_an_upload_of_another_shape_is_refused_and_voids_the_round(own: int, sha
         return data
 
     with pytest.raises(UnexpectedMessage, match="a sent an array of"):
-        run(everyone(a=other), tamper=overheard)
+        run(everyone(a=giving("a", given=(np.zeros(own), np.zeros(shared)))), tamper=overheard)
     assert told == [False] * 5
 
 
@@ -280,25 +270,16 @@ def test_a_client_cannot_be_ready_before_its_round(step: int) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 2.0**22 / 5 * 1.001])
 def test_what_could_wrap_is_refused_before_it_is_sent(bad: float) -> None:
-    async def wild(channel: Channel, costs: Costs) -> None:
-        giver = MaskedGiver(channel, costs, "server", b"job")
-        await giver.give(0, 0, np.array([0, bad, 0]), np.zeros(SHARED))
-
     with pytest.raises(RangeExceeded, match="upload: largest"):
-        run(everyone(a=wild))
+        run(everyone(a=giving("a", given=(np.array([0, bad, 0]), np.zeros(SHARED)))))
 
 
 def test_the_largest_allowed_sum_does_not_wrap() -> None:
     most = 2.0**22 / 5
-
-    def full(name: str) -> Giving:
-        async def program(channel: Channel, costs: Costs) -> bool:
-            giver = MaskedGiver(channel, costs, "server", b"job")
-            own = np.full(SIZES[BLOCKS[name]], -most)
-            return await giver.give(0, BLOCKS[name], own, np.full(SHARED, most))
-
-        return program
-
-    (sums,) = run({name: full(name) for name in BLOCKS}).results["server"]
+    clients = {
+        name: giving(name, given=(np.full(SIZES[block], -most), np.full(SHARED, most)))
+        for name, block in BLOCKS.items()
+    }
+    (sums,) = run(clients).results["server"]
     np.testing.assert_allclose(sums.shared, 5 * most)
     np.testing.assert_allclose(sums.own[1], -3 * most)

@@ -10,7 +10,8 @@
     )
 
 Server and clients run in this process, over the project's own channel and in virtual time. Who
-learns what: `HorizontalResult.learns`.
+learns what: `HorizontalResult.learns`. Whether training has helped is judged by the rows that
+clients train on, which are all at hand in a simulation; no server of real clients can compute it.
 """
 
 import warnings
@@ -18,41 +19,42 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from types import UnionType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
-from securevfl.arrays import RealArray
+from securevfl.arrays import IntArray, RealArray
 from securevfl.errors import ConfigError
-from securevfl.protocols.horizontal.accounting import Round, Spent, spent, spent_to
-from securevfl.protocols.horizontal.blocks import Blocks
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.handing import Masked, Sealed
-from securevfl.protocols.horizontal.judging import loss_change, losses
-from securevfl.protocols.horizontal.methods import Method, method_named
-from securevfl.protocols.horizontal.problem import ClientProblem, JudgedProblem
-from securevfl.protocols.horizontal.programs import Score, Scoring
-from securevfl.protocols.horizontal.settings import Settings, whole
-from securevfl.protocols.horizontal.simulation import World, simulate_federation
-from securevfl.protocols.horizontal.uploads import Coding, Plain
+from securevfl.horizontal.client import ClientProblem, JudgedProblem
+from securevfl.horizontal.codings import Coding, Plain
+from securevfl.horizontal.federation import (
+    Blocks,
+    Federation,
+    Method,
+    Settings,
+    method_named,
+    whole,
+)
+from securevfl.horizontal.secure_aggregation import Masked
+from securevfl.horizontal.simulation import (
+    Round,
+    Score,
+    ScoringRule,
+    Spent,
+    simulate_federation,
+    spent,
+)
 from securevfl.runtime.line import PRESETS, Line
 from securevfl.shown import Shown
 from securevfl.verdict import Warned
 
-__all__ = [
-    "Blocks",
-    "ClientProblem",
-    "HorizontalResult",
-    "JudgedProblem",
-    "Masked",
-    "Method",
-    "method_named",
-    "train_horizontal",
-]
-
 WORSE = 1.01
 """Times the loss at the start: a model that was good before may get so much worse by chance."""
+MOST_ROWS = 100
+"""Of each client, evenly from all, that training is judged by."""
+SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,7 +84,10 @@ class HorizontalResult(Shown):
 
     def spent_to(self, target: float) -> Spent | None:
         """What it cost to the first score of at least `target`; None where none reached it."""
-        return spent_to(self.rounds, target)
+        for done, each in enumerate(self.rounds, 1):
+            if each.score is not None and each.score >= target:
+                return spent(self.rounds[:done])
+        return None
 
     @override
     def shown(self) -> dict[str, object]:
@@ -175,14 +180,16 @@ def train_horizontal(
         seed=seed,
     )
     federation = Federation(method, settings, blocks or Blocks.whole(len(start)))
-    handing = uploads if isinstance(uploads, Masked) else Sealed(uploads or Plain())
-    world = World(network, handing, Scoring(score, score_every, target))
-    ended = simulate_federation(problems, federation, start, world)
+    uploads = uploads or Plain()
+    scoring = ScoringRule(score, score_every, target)
+    ended = simulate_federation(
+        problems, federation, start, uploads=uploads, scoring=scoring, network=network
+    )
     end = ended.state.weights
     warned = (*_warned(problems, start, end), *_unscored(ended.rounds))
     for each in warned:
         warnings.warn(each.text, UserWarning, stacklevel=2)
-    return HorizontalResult(end, ended.rounds, federation, handing.learns(method), warned)
+    return HorizontalResult(end, ended.rounds, federation, uploads.learns(method), warned)
 
 
 def _require(name: str, value: object, kind: UnionType | type, expected: str) -> None:
@@ -258,3 +265,58 @@ def _unscored(rounds: Sequence[Round]) -> Iterator[Warned]:
             "they end no training and tell nothing of the model. Look at what score does with "
             "these weights; where predictions overflow, try a smaller learning_rate",
         )
+
+
+class Losses(NamedTuple):
+    """The mean over clients of their mean losses, without weight decay.
+
+    Before the first round, after the last one, and of the best constant prediction; None where the
+    loss is no cross entropy of classes.
+    """
+
+    start: float
+    end: float
+    constant: float | None
+
+
+def losses(problems: Sequence[ClientProblem], start: RealArray, end: RealArray) -> Losses | None:
+    """What training came to between two θ; None where a client's problem tells no loss."""
+    told = [each for each in problems if isinstance(each, JudgedProblem)]
+    if len(told) < len(problems):
+        return None
+
+    def at(weights: RealArray) -> float:
+        return float(np.mean([each.loss(weights, _rows(each)) for each in told]))
+
+    return Losses(at(start), at(end), _constant([each.labels(_rows(each)) for each in told]))
+
+
+def loss_change(problems: Sequence[ClientProblem], start: RealArray, end: RealArray) -> float:
+    """How much more the mean loss is at the end than at the start, by gradients alone.
+
+    Simpson's rule for the integral of the mean gradient from θ⁰ to θ: exact for losses up to the
+    fourth degree in θ, as squares of a linear model are. Not finite where gradients are not.
+    """
+    change = np.subtract(end, start, dtype=np.float64)
+    found = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for place, share in SIMPSON:
+            weights = (start + place * change).astype(start.dtype)
+            slopes = [each.gradient(weights, _rows(each)) @ change for each in problems]
+            found += share * float(np.mean(slopes))
+    return found
+
+
+def _rows(problem: ClientProblem) -> IntArray:
+    most = min(problem.rows, MOST_ROWS)
+    return np.linspace(0, problem.rows - 1, most).astype(np.int64)
+
+
+def _constant(labels: Sequence[IntArray | None]) -> float | None:
+    """The entropy of classes, of which every client counts the same."""
+    known = [each for each in labels if each is not None]
+    if len(known) < len(labels):
+        return None
+    classes = 1 + max(int(each.max()) for each in known)
+    shares = np.mean([np.bincount(each, minlength=classes) / len(each) for each in known], 0)
+    return float(-np.sum(shares * np.log(np.maximum(shares, np.finfo(float).tiny))))

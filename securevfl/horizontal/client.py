@@ -1,17 +1,45 @@
 """A client's part of a round: steps from θ⁰ on all weights, then the change of its blocks.
 
-A client's state between rounds, its control variate κ_j among it, never leaves it.
+Pure functions of arrays, which every engine calls. A client's state between rounds, its control
+variate κ_j among it, never leaves it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from securevfl.arrays import IntArray, RealArray
 from securevfl.errors import TrainingDiverged
-from securevfl.protocols.horizontal.federation import Federation
-from securevfl.protocols.horizontal.problem import ClientProblem
+from securevfl.horizontal.federation import Federation
+
+
+@runtime_checkable
+class ClientProblem(Protocol):
+    """A client's rows and the model's loss on them; θ is a vector of shape (p,).
+
+    Rows are asked for by their numbers from 0 on, shape (S,), and losses are means over them. What
+    `gradient` returns has the dtype of θ and may be overwritten by the next call.
+    """
+
+    @property
+    def rows(self) -> int:
+        """How many rows the client holds, at least 1."""
+
+    def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
+        """The loss's gradient over these rows at θ, shape (p,), without weight decay."""
+
+
+@runtime_checkable
+class JudgedProblem(ClientProblem, Protocol):
+    """One that tells its loss, too: what training came to is read off that, not off gradients."""
+
+    def loss(self, weights: RealArray, rows: IntArray) -> float:
+        """The loss of these rows at θ, without weight decay."""
+
+    def labels(self, rows: IntArray) -> IntArray | None:
+        """Their classes from 0 on, shape (S,), where the loss is their cross entropy; else None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +68,7 @@ class ClientState:
     Attributes:
         control: κ_j, shape (p,).
         drift: FedDC's sum of own changes, shape (p,).
-        memory: what the coding of uploads keeps (see `uploads`), by its own names.
+        memory: what the coding of uploads keeps, by its own names.
     """
 
     control: RealArray | None = None
@@ -50,39 +78,23 @@ class ClientState:
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """What a client gives after its local training.
+    """What a client gives after its local training, in the order of `Blocks.uploaded`.
 
     Attributes:
         client: whose.
         block: of its group.
-        own: θ − θ⁰ in the entries of the block.
-        shared: θ − θ⁰ in the shared entries.
-        own_control: change of κ_j in the entries of the block; empty without control variates.
-        shared_control: change of κ_j in the shared entries; empty without control variates.
+        changes: θ − θ⁰ in the entries of the block, then in the shared ones.
+        controls: change of κ_j in the same; empty without control variates.
     """
 
     client: int
     block: int
-    own: RealArray
-    shared: RealArray
-    own_control: RealArray
-    shared_control: RealArray
-
-    @property
-    def parts(self) -> tuple[RealArray, RealArray, RealArray, RealArray]:
-        """What is summed, in the order of the attributes."""
-        return self.own, self.shared, self.own_control, self.shared_control
+    changes: RealArray
+    controls: RealArray
 
 
-@dataclass(frozen=True, eq=False)
-class LocalResult:
-    """A client at the end of its round.
-
-    Attributes:
-        upload: for the server.
-        state: to keep; for the client alone.
-        gradients: single rows' gradients that it took.
-    """
+class LocalResult(NamedTuple):
+    """A client's upload for the server, the state that it keeps, and how many gradients it took."""
 
     upload: Upload
     state: ClientState
@@ -118,33 +130,17 @@ def local_training(
     Raises:
         TrainingDiverged: weights or control variates are no longer finite.
     """
-    start, blocks = broadcast.weights, federation.blocks
-    uploaded = blocks.uploaded(broadcast.block)
+    uploaded = federation.blocks.uploaded(broadcast.block)
     with np.errstate(over="ignore", invalid="ignore"):
         steps = _Steps(problem, federation, broadcast, state)
-        change = steps.take(uploaded if federation.method.freezes else slice(None)) - start
-        kept = steps.kept(change, uploaded)
-        moved = start[:0]
-        if federation.method.corrects:
-            moved = _or_zeros(kept.control, start) - _or_zeros(state.control, start)
-    if not (np.isfinite(change).all() and np.isfinite(moved).all()):
+        change = steps.take(uploaded if federation.method.freezes else slice(None))
+        kept, controls = steps.kept(change, uploaded)
+    if not (np.isfinite(change).all() and np.isfinite(controls).all()):
         raise TrainingDiverged(
             f"client {broadcast.client} diverged in round {broadcast.round_index} at step size "
             f"{steps.size:g}: use a smaller learning rate"
         )
-    own, shared = blocks.own[broadcast.block], blocks.shared
-    if not moved.size:
-        own_control = shared_control = moved
-    else:
-        own_control, shared_control = moved[own], moved[shared]
-    upload = Upload(
-        broadcast.client,
-        broadcast.block,
-        change[own],
-        change[shared],
-        own_control,
-        shared_control,
-    )
+    upload = Upload(broadcast.client, broadcast.block, change[uploaded], controls)
     return LocalResult(upload, kept, steps.gradients)
 
 
@@ -171,49 +167,48 @@ class _Steps:
         self._problem, self._method, self._state, self._start = problem, method, state, start
         self._batches = settings.batches(broadcast.client, problem.rows, broadcast.round_index)
         self._decay, self._pull = one(settings.weight_decay), one(method.pull)
-        self._correction: RealArray | None = None
+        self._control = np.zeros_like(start) if state.control is None else state.control
+        self._drift = np.zeros_like(start) if state.drift is None else state.drift
+        self._correction = broadcast.control - self._control if method.corrects else None
         self._full: RealArray | None = None
         self._first: list[RealArray] = []
-        if method.corrects:
-            self._correction = broadcast.control - _or_zeros(state.control, start)
         if method.correction == "variance-reduced":
             # One epoch's batches are all rows: their gradients at θ⁰ are those of its steps too.
             epoch = self._batches[: len(self._batches) // settings.epochs]
             self._first = [self._gradient(start, rows).copy() for rows in epoch]
-            shares = [one(len(rows) / problem.rows) for rows in epoch]
             self._full = np.zeros_like(start)
-            for share, gradient in zip(shares, self._first, strict=True):
-                self._full += share * gradient
+            for rows, gradient in zip(epoch, self._first, strict=True):
+                self._full += one(len(rows) / problem.rows) * gradient
 
     def take(self, trained: IntArray | slice) -> RealArray:
-        """θ after all of them, in these entries; others stay as they are."""
+        """θ − θ⁰ after all of them, in these entries; others stay as they are."""
         weights = self._start.copy()
         for index, rows in enumerate(self._batches):
             step = self._at(weights, index, rows)
             step *= self.size
             weights[trained] -= step[trained]
-        return weights
+        return weights - self._start
 
-    def kept(self, change: RealArray, uploaded: IntArray) -> ClientState:
-        """The client's state after them."""
+    def kept(self, change: RealArray, uploaded: IntArray) -> tuple[ClientState, RealArray]:
+        """The client's state after them, and what κ_j has changed by in the uploaded entries."""
         if self._correction is None:
-            return self._state
+            return self._state, change[:0]
         found = self._full
         if found is None:
             found = change / -(self.size * len(self._batches)) - self._correction
-        control = _or_zeros(self._state.control, change).copy()
+        control = self._control.copy()
         control[uploaded] = found[uploaded]
-        drift = self._state.drift
+        state = replace(self._state, control=control)
         if self._method.correction == "drift":
-            drift = _or_zeros(drift, change) + change
-        return replace(self._state, control=control, drift=drift)
+            state = replace(state, drift=self._drift + change)
+        return state, control[uploaded] - self._control[uploaded]
 
     def _at(self, weights: RealArray, index: int, rows: IntArray) -> RealArray:
         step = self._gradient(weights, rows) + self._decay * weights
         if self._correction is not None:
             step += self._correction
         if self._method.correction == "drift":
-            step += self._pull * (_or_zeros(self._state.drift, weights) + weights - self._start)
+            step += self._pull * (self._drift + weights - self._start)
         if self._full is not None:
             step += self._full
             at_start = index < len(self._first)
@@ -223,7 +218,3 @@ class _Steps:
     def _gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
         self.gradients += len(rows)
         return self._problem.gradient(weights, rows)
-
-
-def _or_zeros(values: RealArray | None, like: RealArray) -> RealArray:
-    return np.zeros_like(like) if values is None else values

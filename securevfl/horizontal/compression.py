@@ -1,4 +1,4 @@
-"""Uploads in fewer bytes: the largest entries, or stochastic levels.
+"""Uploads in fewer bytes: the largest entries, or stochastic levels; with error feedback.
 
 - `TopK` keeps the k entries of largest magnitude. It is biased, so what it left out is kept at
   the client and added to its next upload: *error feedback* (Stich, Cordonnier, Jaggi, NeurIPS
@@ -8,53 +8,50 @@
   mean is v_i. E‖Q_s(v) − v‖² ≤ min(n/s², √n/s)·‖v‖² (lemma 3.1), for every bucket of n entries
   with a norm of its own (section 4). FedPAQ's low-precision quantizer (Reisizadeh et al., AISTATS
   2020, example 1) is the same one, applied to x_i − x, what local training changed in the whole
-  model; QSGD on blocks applies it to the uploaded blocks of that difference.
+  model: FedPAQ is FedAvg under a `Quantizer`. QSGD on blocks is FedBCGD under one.
+
+`Compressed` applies either to a federation: the change of θ in the uploaded entries, the shared
+block's included, is encoded as one vector, and that of κ_j as another.
 
 Encoded bytes have no header: both ends know how many entries an upload has. Norms and values
 travel as float32; integers below 2^b take b bits each, packed from the lowest bit on. Bytes from a
 client are hostile: `decode` accepts exactly what `encode` can write.
 
 Learns:
-    whoever sees an upload: what is encoded, in clear. Compression protects nothing.
+    server, and whoever sees an upload: what is encoded, in clear: every upload singly, see
+        `Method.learns`, but for what encoding leaves out. Compression protects nothing.
 """
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError, DataError, MalformedMessage
+from securevfl.horizontal.client import Broadcast, ClientState, Upload
+from securevfl.horizontal.codings import Coding, state_after_sending
+from securevfl.horizontal.federation import Assignment, Federation, Method
+from securevfl.horizontal.server import ServerState, Totals, total
+from securevfl.wire.codec import StepMessage, message_kind
 
+_ERROR = "left out by compression"
+_DRAWS = 1
 _FLOAT = np.dtype("<f4")
 _INFINITE = np.float32(np.inf)
 MAX_LEVELS = 2**15
 
 
-class Compressor(Protocol):
-    """Makes bytes of an upload, and an upload of bytes; its repr says what both ends agree on."""
-
-    unbiased: bool
-
-    def encode(self, values: RealArray, draws: np.random.Generator) -> bytes:
-        """The bytes of an upload, shape (n,) with n >= 1.
-
-        Raises:
-            DataError: NaN, an infinity, or a value beyond float32.
-        """
-
-    def decode(self, data: bytes, size: int) -> FloatArray:
-        """The upload of n = `size` entries that `data` encodes.
-
-        Raises:
-            MalformedMessage: anything that `encode` does not write.
-        """
-
-
 @dataclass(frozen=True)
 class TopK:
     """The entries of largest magnitude: their positions, ascending, and their values.
+
+    Like `Quantizer`, it makes bytes of an upload of shape (n,), n >= 1, and refuses NaN, infinities
+    and values beyond float32 with a DataError; what `encode` does not write, `decode` refuses with
+    MalformedMessage. The repr says what both ends agree on.
 
     Attributes:
         share: of the entries, in (0, 1]; at least one is kept.
@@ -165,18 +162,7 @@ class Quantizer:
         return _as_float32(np.where(norms < exact, np.nextafter(norms, _INFINITE), norms))
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """What a client sends of a vector, and what it keeps.
-
-    Attributes:
-        data: the bytes.
-        error: what they leave out, shape (n,), which error feedback adds to the next upload of
-            the same entries; None of an unbiased compressor.
-    """
-
-    data: bytes
-    error: RealArray | None
+Compressor = TopK | Quantizer
 
 
 def compress(
@@ -184,7 +170,7 @@ def compress(
     values: RealArray,
     draws: np.random.Generator,
     error: RealArray | None = None,
-) -> Encoded:
+) -> tuple[bytes, RealArray | None]:
     """An upload's bytes, with error feedback where the compressor is biased.
 
     Args:
@@ -193,14 +179,92 @@ def compress(
         draws: of the stochastic levels; no secret.
         error: what earlier uploads of the same entries left out, shape (n,), or None.
 
+    Returns:
+        The bytes, and what they leave out, shape (n,), which error feedback adds to the next upload
+        of the same entries; None of an unbiased compressor.
+
     Raises:
         DataError: NaN, an infinity, or a value beyond float32.
     """
     if compressor.unbiased:
-        return Encoded(compressor.encode(values, draws), None)
+        return compressor.encode(values, draws), None
     due = values if error is None else values + error
     data = compressor.encode(due, draws)
-    return Encoded(data, due - compressor.decode(data, len(due)))
+    return data, due - compressor.decode(data, len(due))
+
+
+@message_kind(94, stage="round", carries="values", shows="updates")
+class CompressedUpload(StepMessage):
+    """A client to the server: what a compressor encodes of its changes, and of those of κ_j."""
+
+    changes: bytes
+    controls: bytes
+
+
+class Compressed(Coding):
+    """Every upload through a compressor, both its vectors."""
+
+    kind = CompressedUpload
+
+    def __init__(self, compressor: Compressor) -> None:
+        self._compressor = compressor
+
+    @property
+    @override
+    def terms(self) -> str:
+        return f"compressed by {self._compressor!r}"
+
+    @override
+    def learns(self, method: Method) -> Mapping[str, str]:
+        return {**method.learns, "server": f"coarsely, {method.learns['server']}"}
+
+    @override
+    def seal(
+        self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
+    ) -> tuple[CompressedUpload, ClientState]:
+        entries, seed = federation.blocks.uploaded(upload.block), federation.settings.seed
+        draws = np.random.default_rng((seed, broadcast.round_index, upload.client, _DRAWS))
+        errors = state.memory.get(_ERROR, np.zeros_like(broadcast.weights))
+        changes, left_out = compress(self._compressor, upload.changes, draws, errors[entries])
+        if left_out is not None:
+            errors = errors.copy()
+            errors[entries] = left_out
+            state = replace(state, memory={**state.memory, _ERROR: errors})
+        # No error feedback here: the next difference from κ_j holds what this one leaves out.
+        controls = b""
+        if upload.controls.size:
+            controls = self._compressor.encode(upload.controls, draws)
+        message = CompressedUpload(broadcast.round_index, changes, controls)
+        of = Assignment(upload.client, upload.block)
+        sent = self._opened(federation, of, message, broadcast.weights)
+        return message, state_after_sending(federation, state, upload, sent)
+
+    @override
+    def open(
+        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+    ) -> Totals:
+        due = federation.blocks_of(state.round_index)
+        uploads = []
+        for client, message in messages.items():
+            assert isinstance(message, CompressedUpload)  # noqa: S101
+            of = Assignment(client, due[client])
+            try:
+                uploads.append(self._opened(federation, of, message, state.weights))
+            except MalformedMessage as error:
+                raise MalformedMessage(f"client {client}: {error}") from error
+        return total(federation.blocks, uploads)
+
+    def _opened(
+        self, federation: Federation, of: Assignment, message: CompressedUpload, like: RealArray
+    ) -> Upload:
+        size = len(federation.blocks.uploaded(of.block))
+        changes = self._compressor.decode(message.changes, size).astype(like.dtype)
+        controls = changes[:0]
+        if federation.method.corrects:
+            controls = self._compressor.decode(message.controls, size).astype(like.dtype)
+        elif message.controls:
+            raise MalformedMessage("control variates where the method has none")
+        return Upload(of.client, of.block, changes, controls)
 
 
 def _require_finite(values: RealArray) -> None:

@@ -1,0 +1,524 @@
+"""FedBCGD, FedBCGD+ and what they are held against on Flower (extra `securevfl[flower]`).
+
+`FederationStrategy` says who uploads which block and averages, `client_app` trains: both call the
+functions of `securevfl.horizontal`, as the project's own simulation does. `UploadsBlock` is a mod
+for other people's clients, which train as ever and upload no more than their block.
+
+Arrays travel in NumPy's own format, which Flower reads without pickle. What a peer sent is checked
+before it is used.
+
+Learns:
+    SuperLink and ServerApp: what `Method.learns` says of a server: every upload singly. Masks are
+        not on Flower; TLS between SuperLink and SuperNodes is Flower's own.
+    clients: as `Method.learns` says.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain, pairwise
+from logging import getLogger
+from math import prod
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy.strategy_utils import sample_nodes
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from securevfl.arrays import IntArray, RealArray
+from securevfl.errors import (
+    ConfigError,
+    DataError,
+    MalformedMessage,
+    PeerViolation,
+    UnexpectedMessage,
+)
+from securevfl.horizontal.client import Broadcast, ClientProblem, ClientState, local_training
+from securevfl.horizontal.codings import BlockUpload, Coding, Plain
+from securevfl.horizontal.federation import Assignment, Federation
+from securevfl.horizontal.server import ServerState, aggregate
+from securevfl.wire.codec import StepMessage
+
+__all__ = [
+    "FederationStrategy",
+    "UploadsBlock",
+    "arrays_of",
+    "client_app",
+    "sizes_of",
+    "vector_of",
+]
+_LOG = getLogger("flwr")
+MOST_REASON = 1000
+ORDERS, MODEL, CONFIG = "securevfl", "arrays", "config"
+CONTROL, UPLOAD, REFUSED = "control", "upload", "refused"
+"""Names of records in a message; `MODEL` and `CONFIG` are those of Flower's own strategies."""
+_KEPT, _NEW, _ROUND = "securevfl kept", "securevfl new", "securevfl round"
+_MEMORY = "memory of "
+M = TypeVar("M", bound=StepMessage)
+
+
+def sizes_of(arrays: ArrayRecord) -> dict[str, int]:
+    """Numbers in each tensor of a model, by name, in the order of θ: what `Blocks` are made of."""
+    return {name: prod(array.shape) for name, array in arrays.items()}
+
+
+def vector_of(arrays: ArrayRecord) -> RealArray:
+    """θ: all tensors of a model, one after the other.
+
+    Raises:
+        DataError: no tensor, tensors of several types, or of another than float32 and float64.
+        MalformedMessage: bytes that are no array, NaN or an infinity.
+    """
+    types = {array.dtype for array in arrays.values()}
+    if len(types) != 1 or not types <= {"float32", "float64"}:
+        found = ", ".join(sorted(types)) or "no type"
+        raise DataError(f"tensors of {found}: expected float32 alone, or float64 alone")
+    vector = np.concatenate([_read(array).ravel() for array in arrays.values()])
+    _require_floats(vector)
+    return vector
+
+
+def arrays_of(vector: RealArray, like: ArrayRecord) -> ArrayRecord:
+    """The inverse, in the names and shapes of another model.
+
+    Raises:
+        DataError: another number of parameters.
+    """
+    sizes = sizes_of(like)
+    if vector.shape != (sum(sizes.values()),):
+        raise DataError(f"a model of {sum(sizes.values())} parameters, {vector.shape} were given")
+    parts = np.split(vector, np.cumsum(list(sizes.values()))[:-1])
+    return ArrayRecord(
+        {
+            name: Array(part.reshape(array.shape))
+            for (name, array), part in zip(like.items(), parts, strict=True)
+        }
+    )
+
+
+def record_of(message: StepMessage) -> ArrayRecord:
+    """A message's arrays and bytes by their names; its step travels elsewhere."""
+    values = {each.name: getattr(message, each.name) for each in fields(message)}
+    del values["step"]
+    return ArrayRecord(
+        {
+            name: Array(np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value)
+            for name, value in values.items()
+        }
+    )
+
+
+def message_of(record: ArrayRecord, kind: type[M], step: int) -> M:
+    """The message of a kind that `record_of` made a record of.
+
+    Raises:
+        MalformedMessage: other fields, types or numbers.
+    """
+    types = {each.name: each.type for each in fields(kind) if each.name != "step"}
+    if record.keys() != types.keys():
+        raise MalformedMessage(f"{', '.join(record)} where {', '.join(types)} are due")
+    parts: dict[str, Any] = {}
+    for name, array in record.items():
+        values = _read(array)
+        if values.ndim != 1:
+            raise MalformedMessage(f"an array of {values.shape} where a vector is due")
+        if types[name] is not bytes:
+            _require_floats(values)
+        elif values.dtype != np.uint8:
+            raise MalformedMessage(f"{name}: {values.dtype} where bytes are due")
+        parts[name] = values.tobytes() if types[name] is bytes else values
+    return kind(step=step, **parts)
+
+
+def record_of_state(state: ClientState) -> ArrayRecord:
+    """What a client keeps."""
+    kept = {"control": state.control, "drift": state.drift}
+    kept |= {f"{_MEMORY}{name}": values for name, values in state.memory.items()}
+    return ArrayRecord({name: Array(each) for name, each in kept.items() if each is not None})
+
+
+def state_of(record: ArrayRecord) -> ClientState:
+    """What a client kept."""
+    kept = {name: array.numpy() for name, array in record.items()}
+    control, drift = kept.pop("control", None), kept.pop("drift", None)
+    memory = {name.removeprefix(_MEMORY): values for name, values in kept.items()}
+    return ClientState(control, drift, memory)
+
+
+def _read(array: Array) -> NDArray[Any]:
+    values: object = None
+    with suppress(TypeError, ValueError, EOFError, SyntaxError, MemoryError):
+        values = array.numpy()
+    if not isinstance(values, np.ndarray):  # an archive of arrays is read, too
+        raise MalformedMessage("an array that NumPy cannot read")
+    return values
+
+
+def _require_floats(values: NDArray[Any]) -> None:
+    if values.dtype not in (np.float32, np.float64):
+        raise MalformedMessage(f"an array of {values.dtype} where floats are due")
+    if not np.isfinite(values).all():
+        raise MalformedMessage("an array holds NaN or infinite values")
+
+
+@dataclass(frozen=True)
+class Orders:
+    """One client's part of a round: what the strategy tells it beside the model.
+
+    Attributes:
+        agreed: digest of what both ends have to agree on, see `agreed_on`.
+        round_index: counted from 0.
+        client: its number.
+        block: of its group.
+        counted: its last round whose upload counted, or −1.
+        own: first entry of each run of entries of its block, and the entry after its last, in turn.
+        shared: the same of the shared block.
+    """
+
+    agreed: bytes
+    round_index: int
+    client: int
+    block: int
+    counted: int
+    own: list[int]
+    shared: list[int]
+
+    def record(self) -> ConfigRecord:
+        """As it travels."""
+        return ConfigRecord(asdict(self))
+
+    @classmethod
+    def of(cls, content: RecordDict) -> Self:
+        """What arrived.
+
+        Raises:
+            MalformedMessage: none, or other fields or types.
+        """
+        if ORDERS not in content.config_records:
+            raise MalformedMessage(
+                f"a message without the settings {ORDERS!r}: another strategy's?"
+            )
+        record = content.config_records[ORDERS]
+        if record.keys() != cls.__dataclass_fields__.keys():
+            raise MalformedMessage(f"orders hold {', '.join(record)}")
+        orders = cls(**record)  # type: ignore[arg-type]  # checked next
+        if not isinstance(orders.agreed, bytes):
+            raise MalformedMessage("orders without a digest")
+        whole = orders.round_index, orders.client, orders.block, orders.counted
+        runs = orders.own, orders.shared
+        if not (
+            all(isinstance(each, list) for each in runs)
+            and all(isinstance(each, int) for each in chain(whole, *runs))
+        ):
+            raise MalformedMessage("orders hold other things than whole numbers")
+        return orders
+
+
+def agreed_on(federation: Federation, coding: Coding) -> bytes:
+    """Of method, settings, blocks and coding, 32 bytes."""
+    return hashlib.sha256(federation.digest + coding.terms.encode()).digest()
+
+
+def runs_of(entries: IntArray) -> list[int]:
+    """Ascending entries as runs: starts and ends in turn."""
+    if not len(entries):
+        return []
+    gaps = np.flatnonzero(np.diff(entries) > 1)
+    starts = entries[np.concatenate([[0], gaps + 1])]
+    ends = entries[np.concatenate([gaps, [len(entries) - 1]])] + 1
+    return [int(each) for each in np.column_stack([starts, ends]).ravel()]
+
+
+def entries_of(runs: list[int], parameters: int) -> IntArray:
+    """The inverse.
+
+    Raises:
+        MalformedMessage: runs that are not ascending within a model of so many parameters.
+    """
+    ascending = all(before < after for before, after in pairwise(runs))
+    if len(runs) % 2 or not ascending or (runs and not 0 <= runs[0] < runs[-1] <= parameters):
+        raise MalformedMessage(f"blocks that do not fit a model of {parameters} parameters")
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    return np.concatenate([np.arange(0), *(np.arange(start, end) for start, end in pairs)])
+
+
+def client_app(
+    federation: Federation,
+    problem_of: Callable[[Context], ClientProblem],
+    coding: Coding | None = None,
+) -> ClientApp:
+    """A ClientApp that trains as `local_training` does.
+
+    A strategy of another federation or coding is refused, which ends its run.
+
+    What a client keeps between rounds is in its context, which Flower keeps on its node. It becomes
+    what a round made of it only once the server says that the round's upload counted.
+
+    Args:
+        federation: that the strategy has too.
+        problem_of: the node's rows; called in every round, so it should cache what it loads.
+        coding: of uploads, that of the strategy; by default `Plain`.
+    """
+    app, coding = ClientApp(), coding or Plain()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        orders = Orders.of(message.content)
+        if orders.agreed != agreed_on(federation, coding):  # an error alone would void the round
+            told = ConfigRecord({"reason": _said(federation, coding)})
+            return Message(RecordDict({REFUSED: told}), reply_to=message)
+        broadcast = _broadcast(federation, orders, message.content)
+        kept = _kept(context, orders.counted)
+        result = local_training(problem_of(context), federation, broadcast, kept)
+        upload, new = coding.seal(federation, result.upload, broadcast, result.state)
+        context.state[_KEPT] = record_of_state(kept)
+        context.state[_NEW] = record_of_state(new)
+        context.state[_ROUND] = ConfigRecord({"index": orders.round_index})
+        metrics = MetricRecord({"gradients": result.gradients})
+        return Message(
+            RecordDict({UPLOAD: record_of(upload), "metrics": metrics}), reply_to=message
+        )
+
+    return app
+
+
+def _said(federation: Federation, coding: Coding) -> str:
+    method, blocks = federation.method.name, federation.blocks
+    return (
+        f"its app has {method}, {federation.settings}, {len(blocks)} blocks of "
+        f"{blocks.parameters} parameters and uploads {coding.terms}; give both the same"
+    )
+
+
+def _kept(context: Context, counted: int) -> ClientState:
+    if counted < 0:  # nothing of it counted yet, whatever it trained
+        return ClientState()
+    last = context.state.config_records[_ROUND]["index"]
+    return state_of(context.state.array_records[_NEW if last == counted else _KEPT])
+
+
+def _broadcast(federation: Federation, orders: Orders, content: RecordDict) -> Broadcast:
+    blocks, corrects = federation.blocks, federation.method.corrects
+    weights = _vector_in(content, MODEL)
+    control = _vector_in(content, CONTROL) if corrects else weights[:0]
+    due = (blocks.parameters,), (blocks.parameters if corrects else 0,)
+    if (weights.shape, control.shape) != due or not 0 <= orders.block < len(blocks):
+        raise UnexpectedMessage(
+            f"θ of {weights.shape}, κ of {control.shape} and block {orders.block}, where {due[0]}, "
+            f"{due[1]} and one of {len(blocks)} blocks are due"
+        )
+    return Broadcast(orders.round_index, orders.client, orders.block, weights, control)
+
+
+def _vector_in(content: RecordDict, name: str) -> RealArray:
+    if name not in content.array_records:
+        raise MalformedMessage(f"a message without the arrays {name!r}")
+    return vector_of(content.array_records[name])
+
+
+class UploadsBlock:
+    """A mod for other people's ClientApps: what their training changed in their block, and no more.
+
+    The client trains the whole model as under Flower's FedAvg and replies with all of it; the mod
+    takes out the block that the strategy asked for. For methods without control variates (FedBCGD,
+    FedAvgM …), under `Plain` uploads: `ClientApp(mods=[UploadsBlock()])`.
+    """
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Between Flower and the client.
+
+        Raises:
+            ConfigError: the method has control variates.
+            MalformedMessage: the client's reply is not a model of the same parameters.
+        """
+        if ORDERS not in message.content:
+            return call_next(message, context)
+        orders = Orders.of(message.content)
+        if CONTROL in message.content:
+            raise ConfigError("control variates need securevfl's own client_app")
+        start = _vector_in(message.content, MODEL)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        (name, arrays), *others = reply.content.array_records.items()
+        trained = vector_of(arrays)
+        if others or (trained.shape, trained.dtype) != (start.shape, start.dtype):
+            raise MalformedMessage("a reply that is not the model that was sent, trained")
+        change, nothing = trained - start, start[:0]
+        own, shared = (entries_of(runs, len(start)) for runs in (orders.own, orders.shared))
+        upload = BlockUpload(orders.round_index, change[own], change[shared], nothing, nothing)
+        del reply.content[name]
+        reply.content[UPLOAD] = record_of(upload)
+        return reply
+
+
+class FederationStrategy(FedAvg):
+    """Any method of `securevfl.horizontal` as a strategy; evaluation is FedAvg's.
+
+    In its first round it waits for M nodes and numbers them by their ids. A client that fails is
+    left out of its round's means; a round in which a group has nobody left changes nothing.
+
+    Args:
+        federation: method, settings and blocks; `sizes_of` the initial arrays are what blocks are
+            made of.
+        coding: of uploads, that of the clients; by default `Plain`.
+        fraction_evaluate: of all nodes, as in FedAvg.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        coding: Coding | None = None,
+        fraction_evaluate: float = 0.0,
+    ) -> None:
+        settings = federation.settings
+        super().__init__(
+            fraction_train=settings.taking_part / settings.clients,
+            fraction_evaluate=fraction_evaluate,
+            min_train_nodes=settings.taking_part,
+            min_available_nodes=settings.clients,
+            arrayrecord_key=MODEL,
+            configrecord_key=CONFIG,
+        )
+        self._federation = federation
+        self._coding = coding or Plain()
+        self._state: ServerState | None = None
+        self._model: ArrayRecord | None = None
+        self._nodes: list[int] = []
+        self._counted: dict[int, int] = {}
+
+    @property
+    def state(self) -> ServerState:
+        """Weights, velocity and control variate.
+
+        Raises:
+            ConfigError: before the first round.
+        """
+        if self._state is None:
+            raise ConfigError("no round has begun")
+        return self._state
+
+    @override
+    def summary(self) -> None:
+        """What is trained and how."""
+        method, settings = self._federation.method, self._federation.settings
+        _LOG.info("\t├──> %s: %d blocks", method.name, len(self._federation.blocks))
+        _LOG.info("\t├──> %d of %d clients", settings.taking_part, settings.clients)
+        super().summary()
+
+    @override
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The model and its orders to every client that takes part.
+
+        Raises:
+            ConfigError: a model of another size than the blocks.
+        """
+        if self._state is None:
+            self._begin(arrays, grid)
+        config["server-round"] = server_round
+        return [self._message(each, config) for each in self._assignments()]
+
+    @override
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The model after the round.
+
+        Raises:
+            PeerViolation: a client of another federation, or an upload that does not fit.
+            TrainingDiverged: θ or κ is no longer finite.
+        """
+        fine, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
+        due = {self._nodes[each.client]: each for each in self._assignments()}
+        uploads: dict[int, StepMessage] = {}
+        for reply in fine:
+            node = reply.metadata.src_node_id
+            if node not in due or due[node].client in uploads:
+                raise PeerViolation(f"node {node} was not asked for an upload, or sent another")
+            uploads[due[node].client] = self._upload(reply)
+        lost = {each.block for each in due.values()} - {
+            each.block for each in due.values() if each.client in uploads
+        }
+        if lost:
+            _LOG.warning("round %d is void: nobody uploaded blocks %s", server_round, sorted(lost))
+            self._state = replace(self.state, round_index=self.state.round_index + 1)
+            return None, None
+        totals = self._coding.open(self._federation, self.state, uploads)
+        self._counted |= dict.fromkeys(uploads, self.state.round_index)
+        self._state = aggregate(self.state, self._federation, totals)
+        return arrays_of(self._state.weights, self._like()), _metrics(fine)
+
+    def _begin(self, arrays: ArrayRecord, grid: Grid) -> None:
+        start, clients = vector_of(arrays), self._federation.settings.clients
+        if len(start) != self._federation.blocks.parameters:
+            raise ConfigError(
+                f"blocks hold {self._federation.blocks.parameters} parameters, the initial arrays "
+                f"{len(start)}"
+            )
+        _, every = sample_nodes(grid, clients, clients)
+        self._nodes = sorted(every)[:clients]
+        self._model = arrays
+        self._state = ServerState.start(start, self._federation.method)
+
+    def _like(self) -> ArrayRecord:
+        assert self._model is not None  # noqa: S101  # set with the state
+        return self._model
+
+    def _assignments(self) -> tuple[Assignment, ...]:
+        return self._federation.assignments(self.state.round_index)
+
+    def _message(self, to: Assignment, config: ConfigRecord) -> Message:
+        state, blocks = self.state, self._federation.blocks
+        orders = Orders(
+            agreed_on(self._federation, self._coding),
+            state.round_index,
+            to.client,
+            to.block,
+            self._counted.get(to.client, -1),
+            runs_of(blocks.own[to.block]),
+            runs_of(blocks.shared),
+        )
+        model = arrays_of(state.weights, self._like())
+        content = RecordDict({MODEL: model, CONFIG: config, ORDERS: orders.record()})
+        if state.control.size:
+            content[CONTROL] = ArrayRecord({CONTROL: Array(state.control)})
+        node = self._nodes[to.client]
+        return Message(content, message_type=MessageType.TRAIN, dst_node_id=node)
+
+    def _upload(self, reply: Message) -> StepMessage:
+        node = reply.metadata.src_node_id
+        if REFUSED in reply.content.config_records:
+            reason = str(reply.content.config_records[REFUSED].get("reason"))
+            raise PeerViolation(f"node {node} is in another federation: {reason[:MOST_REASON]}")
+        if UPLOAD not in reply.content.array_records:
+            raise PeerViolation(
+                f"node {node} uploaded no block: its ClientApp needs `UploadsBlock`"
+            )
+        record = reply.content.array_records[UPLOAD]
+        return message_of(record, self._coding.kind, self.state.round_index)
+
+
+def _metrics(replies: list[Message]) -> MetricRecord:
+    contents = [reply.content for reply in replies]
+    arrays = [array for each in contents for array in each.array_records[UPLOAD].values()]
+    return MetricRecord(
+        {"clients": len(contents), "uploaded-bytes": sum(len(array.data) for array in arrays)}
+    )

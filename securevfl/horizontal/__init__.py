@@ -1,0 +1,41 @@
+"""Rows split over many clients, one model of all: FedBCGD and what it is held against.
+
+A server holds θ, all parameters of a model as one vector of shape (p,); clients hold rows. What a
+client and the server compute are pure functions (`client`, `server`, `codings`), so that every
+engine averages with the same code: the project's own channel (`simulation`), and Flower
+(`securevfl.flower`). `train_horizontal` is where to begin.
+"""
+
+from securevfl.horizontal.client import ClientProblem, JudgedProblem
+from securevfl.horizontal.codings import Noisy, Plain, promise
+from securevfl.horizontal.compression import Compressed, Quantizer, TopK
+from securevfl.horizontal.federation import (
+    METHODS,
+    Blocks,
+    Federation,
+    Method,
+    Settings,
+    method_named,
+)
+from securevfl.horizontal.secure_aggregation import Masked
+from securevfl.horizontal.training import HorizontalResult, train_horizontal
+
+__all__ = [
+    "METHODS",
+    "Blocks",
+    "ClientProblem",
+    "Compressed",
+    "Federation",
+    "HorizontalResult",
+    "JudgedProblem",
+    "Masked",
+    "Method",
+    "Noisy",
+    "Plain",
+    "Quantizer",
+    "Settings",
+    "TopK",
+    "method_named",
+    "promise",
+    "train_horizontal",
+]

@@ -1,0 +1,258 @@
+"""How single uploads travel: as they are, or clipped and summed with noise (client-level `dp`).
+
+A coding makes a message of an `Upload` at the client, and the `Totals` of a round of the messages
+at the server; that of compressed uploads is in `compression`. Masks, which know of sums alone and
+take more messages, are no coding: `secure_aggregation`.
+
+Learns:
+    server: under `Plain` every upload singly, see `Method.learns`; under `Noisy` likewise, but
+        shortened to β. It is trusted: what it hands on, θ and κ, is computed from noisy sums alone.
+        See `privacy.clients` for what that promises and does not.
+    clients, and everybody who gets θ: under `Noisy`, of one client no more than (ε, δ) allows,
+        whatever its rows.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from typing_extensions import override
+
+from securevfl.arrays import RealArray
+from securevfl.errors import PeerViolation, UnexpectedMessage
+from securevfl.horizontal.client import Broadcast, ClientState, Upload
+from securevfl.horizontal.federation import Federation, Method
+from securevfl.horizontal.server import ServerState, Totals, total
+from securevfl.privacy.clients import ClientNoise, ClientPromise, client_promise
+from securevfl.privacy.mechanisms import GRID
+from securevfl.privacy.streams import NoiseKey
+from securevfl.runtime.channel import expect_shape
+from securevfl.wire.codec import StepMessage, message_kind
+
+
+@message_kind(81, stage="round", carries="values", shows="updates")
+class BlockUpload(StepMessage):
+    """A client to the server: the change of its block, of the shared block, and of κ_j in them."""
+
+    own: RealArray
+    shared: RealArray
+    own_control: RealArray
+    shared_control: RealArray
+
+
+@runtime_checkable
+class Coding(Protocol):
+    """One way for uploads to travel; pure functions, so that any engine can call them."""
+
+    @property
+    def kind(self) -> type[StepMessage]:
+        """The messages that it makes."""
+
+    @property
+    def terms(self) -> str:
+        """What both ends have to agree on."""
+
+    def learns(self, method: Method) -> Mapping[str, str]:
+        """Who learns what of a method's uploads, by role."""
+
+    def seal(
+        self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
+    ) -> tuple[StepMessage, ClientState]:
+        """At the client: the message of an upload, and the state with what the coding keeps.
+
+        Raises:
+            DataError: NaN or an infinity, or a value beyond float32 where it is compressed.
+        """
+
+    def open(
+        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+    ) -> Totals:
+        """At the server: the sums of a round, from each client's message.
+
+        Raises:
+            PeerError: a message that does not fit; the error names the client.
+        """
+
+
+class Plain(Coding):
+    """Every upload as it is, in the dtype of θ."""
+
+    kind = BlockUpload
+    terms = "plain"
+
+    @override
+    def learns(self, method: Method) -> Mapping[str, str]:
+        return method.learns
+
+    @override
+    def seal(
+        self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
+    ) -> tuple[BlockUpload, ClientState]:
+        return _message_of(federation, upload, broadcast), state
+
+    @override
+    def open(
+        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+    ) -> Totals:
+        return total(federation.blocks, _uploads_in(federation, state, messages))
+
+
+class Noisy(Coding):
+    """Clipped uploads, and noise on their sums.
+
+    Args:
+        noise: how long an upload may be, and how much noise a sum gets.
+        key: of the server's noise.
+    """
+
+    kind = BlockUpload
+
+    def __init__(self, noise: ClientNoise, key: NoiseKey) -> None:
+        self._noise = noise
+        self._stream = key.stream("client sums")
+
+    @property
+    @override
+    def terms(self) -> str:
+        return f"noisy, {self._noise!r}"
+
+    @override
+    def learns(self, method: Method) -> Mapping[str, str]:
+        client = f"{method.learns['client']}: of another client no more than (ε, δ) allows"
+        return {"server": f"clipped, {method.learns['server']}", "client": client}
+
+    @property
+    def unit(self) -> float:
+        """Of the grid that clipped uploads and noise lie on."""
+        return self._noise.clip / GRID
+
+    def clipped(
+        self, federation: Federation, upload: Upload, state: ClientState
+    ) -> tuple[Upload, ClientState]:
+        """Changes and control variates as one vector of length β at most, in float64 on the grid.
+
+        Raises:
+            DataError: NaN or an infinity.
+        """
+        every = self._noise.clipped(np.concatenate([upload.changes, upload.controls]))
+        changes, controls = np.split(every, [len(upload.changes)])
+        sent = replace(upload, changes=changes, controls=controls)
+        return sent, state_after_sending(federation, state, upload, sent)
+
+    @override
+    def seal(
+        self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
+    ) -> tuple[BlockUpload, ClientState]:
+        sent, kept = self.clipped(federation, upload, state)
+        dtype = broadcast.weights.dtype
+        sent = replace(
+            sent, changes=sent.changes.astype(dtype), controls=sent.controls.astype(dtype)
+        )
+        return _message_of(federation, sent, broadcast), kept
+
+    @override
+    def open(
+        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+    ) -> Totals:
+        uploads = map(self._on_grid, _uploads_in(federation, state, messages))
+        return self.noisy(total(federation.blocks, uploads), state.weights)
+
+    def noisy(self, sums: Totals, like: RealArray) -> Totals:
+        """Sums of clipped uploads with fresh noise, in the dtype of `like`."""
+        every = self._noise.noisy(np.concatenate([sums.changes, sums.controls]), self._stream)
+        changes, controls = np.split(every.astype(like.dtype), [len(sums.changes)])
+        return Totals(changes, controls, sums.uploads)
+
+    def _on_grid(self, upload: Upload) -> Upload:
+        """In float64 on the grid of noise, from which float32 is less than half a unit off."""
+        changes, controls = (
+            np.rint(part.astype(np.float64) / self.unit) * self.unit
+            for part in (upload.changes, upload.controls)
+        )
+        length = float(np.linalg.norm(np.concatenate([changes, controls])))
+        # What honest clients send is this long at most but for the last bits of the norm.
+        if not length <= self._noise.clip * (1 + 1e-9):
+            raise PeerViolation(
+                f"client {upload.client} sent an upload of length {length:g}, at most "
+                f"{self._noise.clip:g} agreed"
+            )
+        return replace(upload, changes=changes, controls=controls)
+
+
+def promise(federation: Federation, noise: ClientNoise, rounds: int, delta: float) -> ClientPromise:
+    """What the noise promises of a client after a federation's first rounds.
+
+    Clients know `Settings.seed` and so who takes part when: among them only `known_sample` holds.
+
+    Raises:
+        ConfigError: a δ or a number of rounds that cannot be.
+    """
+    taking_part = Counter(
+        client for index in range(rounds) for client in federation.blocks_of(index)
+    )
+    return client_promise(
+        noise.noise_multiplier,
+        clients=federation.settings.clients,
+        taking_part=federation.settings.taking_part,
+        rounds=rounds,
+        participations=max(taking_part.values(), default=0),
+        delta=delta,
+        remembers=federation.method.corrects,
+    )
+
+
+def state_after_sending(
+    federation: Federation, state: ClientState, upload: Upload, sent: Upload
+) -> ClientState:
+    """κ_j and h_j moved by what the server reads, where that is not what the client computed.
+
+    Compression rounds and clipping shortens. The server's κ is the mean of all κ_j, and FedDC's
+    drift that of all h_j, only while every client moves its own by what the server was told.
+
+    Args:
+        federation: that the client is in.
+        state: after local training.
+        upload: what was computed.
+        sent: what the server will read.
+    """
+    entries = federation.blocks.uploaded(upload.block)
+    if state.drift is not None:
+        drift = state.drift.copy()
+        drift[entries] += sent.changes - upload.changes
+        state = replace(state, drift=drift)
+    if state.control is not None:
+        control = state.control.copy()
+        control[entries] += sent.controls - upload.controls
+        state = replace(state, control=control)
+    return state
+
+
+def require_array(
+    sender: str, values: RealArray, size: int, dtype: np.dtype[np.floating[Any]]
+) -> None:
+    """Refuse a peer's vector of another size or dtype than is due, with UnexpectedMessage."""
+    expect_shape(sender, values, (size,))
+    if values.dtype != dtype:
+        raise UnexpectedMessage(f"{sender} sent {values.dtype} where {dtype} is due")
+
+
+def _message_of(federation: Federation, upload: Upload, broadcast: Broadcast) -> BlockUpload:
+    cut = [len(federation.blocks.own[upload.block])]
+    parts = *np.split(upload.changes, cut), *np.split(upload.controls, cut)
+    return BlockUpload(broadcast.round_index, *parts)
+
+
+def _uploads_in(
+    federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
+) -> Iterator[Upload]:
+    blocks, due = federation.blocks, federation.blocks_of(state.round_index)
+    for client, message in messages.items():
+        assert isinstance(message, BlockUpload)  # noqa: S101
+        sizes = len(blocks.own[due[client]]), len(blocks.shared)
+        parts = message.own, message.shared, message.own_control, message.shared_control
+        controls = sizes if federation.method.corrects else (0, 0)
+        for part, size in zip(parts, (*sizes, *controls), strict=True):
+            require_array(f"client {client}", part, size, state.weights.dtype)
+        yield Upload(client, due[client], np.concatenate(parts[:2]), np.concatenate(parts[2:]))
