@@ -51,7 +51,7 @@ from securevfl.errors import (
 )
 from securevfl.horizontal.client import Broadcast, ClientProblem, ClientState, local_training
 from securevfl.horizontal.codings import BlockUpload, Coding, Plain
-from securevfl.horizontal.federation import Assignment, Federation
+from securevfl.horizontal.federation import Federation
 from securevfl.horizontal.server import ServerState, aggregate
 from securevfl.wire.codec import StepMessage
 
@@ -237,11 +237,8 @@ def agreed_on(federation: Federation, coding: Coding) -> bytes:
 
 def runs_of(entries: IntArray) -> list[int]:
     """Ascending entries as runs: starts and ends in turn."""
-    if not len(entries):
-        return []
-    gaps = np.flatnonzero(np.diff(entries) > 1)
-    starts = entries[np.concatenate([[0], gaps + 1])]
-    ends = entries[np.concatenate([gaps, [len(entries) - 1]])] + 1
+    starts = entries[np.diff(entries, prepend=-2) > 1]
+    ends = entries[np.diff(entries, append=np.iinfo(np.int64).max) > 1] + 1
     return [int(each) for each in np.column_stack([starts, ends]).ravel()]
 
 
@@ -434,7 +431,8 @@ class FederationStrategy(FedAvg):
         if self._state is None:
             self._begin(arrays, grid)
         config["server-round"] = server_round
-        return [self._message(each, config) for each in self._assignments()]
+        assignments = self._federation.assignments(self.state.round_index)
+        return [self._message(client, block, config) for client, block in assignments.items()]
 
     @override
     def aggregate_train(
@@ -447,16 +445,15 @@ class FederationStrategy(FedAvg):
             TrainingDiverged: θ or κ is no longer finite.
         """
         fine, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
-        due = {self._nodes[each.client]: each for each in self._assignments()}
+        due = self._federation.assignments(self.state.round_index)
+        asked = {self._nodes[client]: client for client in due}
         uploads: dict[int, StepMessage] = {}
         for reply in fine:
             node = reply.metadata.src_node_id
-            if node not in due or due[node].client in uploads:
+            if node not in asked or asked[node] in uploads:
                 raise PeerViolation(f"node {node} was not asked for an upload, or sent another")
-            uploads[due[node].client] = self._upload(reply)
-        lost = {each.block for each in due.values()} - {
-            each.block for each in due.values() if each.client in uploads
-        }
+            uploads[asked[node]] = self._upload(reply)
+        lost = {*due.values()} - {due[client] for client in uploads}
         if lost:
             _LOG.warning("round %d is void: nobody uploaded blocks %s", server_round, sorted(lost))
             self._state = replace(self.state, round_index=self.state.round_index + 1)
@@ -482,25 +479,22 @@ class FederationStrategy(FedAvg):
         assert self._model is not None  # noqa: S101  # set with the state
         return self._model
 
-    def _assignments(self) -> tuple[Assignment, ...]:
-        return self._federation.assignments(self.state.round_index)
-
-    def _message(self, to: Assignment, config: ConfigRecord) -> Message:
+    def _message(self, client: int, block: int, config: ConfigRecord) -> Message:
         state, blocks = self.state, self._federation.blocks
         orders = Orders(
             agreed_on(self._federation, self._coding),
             state.round_index,
-            to.client,
-            to.block,
-            self._counted.get(to.client, -1),
-            runs_of(blocks.own[to.block]),
+            client,
+            block,
+            self._counted.get(client, -1),
+            runs_of(blocks.own[block]),
             runs_of(blocks.shared),
         )
         model = arrays_of(state.weights, self._like())
         content = RecordDict({MODEL: model, CONFIG: config, ORDERS: orders.record()})
         if state.control.size:
             content[CONTROL] = ArrayRecord({CONTROL: Array(state.control)})
-        node = self._nodes[to.client]
+        node = self._nodes[client]
         return Message(content, message_type=MessageType.TRAIN, dst_node_id=node)
 
     def _upload(self, reply: Message) -> StepMessage:

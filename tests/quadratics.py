@@ -8,7 +8,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.horizontal.client import Broadcast, ClientState, local_training
 from securevfl.horizontal.codings import Coding, Plain
-from securevfl.horizontal.federation import Assignment, Blocks, Federation, Method, Settings
+from securevfl.horizontal.federation import Blocks, Federation, Method, Settings
 from securevfl.horizontal.server import ServerState, aggregate
 from securevfl.wire.codec import StepMessage, decode, encode
 
@@ -66,9 +66,15 @@ def federation(method: Method, blocks: Blocks, **settings: float) -> Federation:
     return Federation(method, Settings(**given), blocks)  # type: ignore[arg-type]
 
 
-def broadcast(state: ServerState, to: Assignment) -> Broadcast:
+def broadcast(by: Federation, state: ServerState, client: int) -> Broadcast:
     """What a client that takes part gets."""
-    return Broadcast(state.round_index, to.client, to.block, state.weights, state.control)
+    block = by.assignments(state.round_index)[client]
+    return Broadcast(state.round_index, client, block, state.weights, state.control)
+
+
+def first(by: Federation, round_index: int = 0) -> int:
+    """A client that takes part in a round."""
+    return next(iter(by.assignments(round_index)))
 
 
 def run(
@@ -86,15 +92,15 @@ def run(
     coding, sent = coding or Plain(), [] if sent is None else sent
     for index in range(by.settings.rounds):
         messages: dict[int, StepMessage] = {}
-        for each in by.assignments(index):
-            if (each.client, index) in lost:
+        for client in by.assignments(index):
+            if (client, index) in lost:
                 continue
-            given, before = broadcast(state, each), kept.get(each.client, ClientState())
-            found = local_training(problems[each.client], by, given, before)
-            message, kept[each.client] = coding.seal(by, found.upload, given, found.state)
+            given, before = broadcast(by, state, client), kept.get(client, ClientState())
+            found = local_training(problems[client], by, given, before)
+            message, kept[client] = coding.seal(by, found.upload, given, found.state)
             sent.append(encode(message))
             received = decode(sent[-1])
             assert isinstance(received, coding.kind)
-            messages[each.client] = received
+            messages[client] = received
         state = aggregate(state, by, coding.open(by, state, messages))
     return state, kept

@@ -190,7 +190,7 @@ def promise(federation: Federation, noise: ClientNoise, rounds: int, delta: floa
         ConfigError: a δ or a number of rounds that cannot be.
     """
     taking_part = Counter(
-        client for index in range(rounds) for client in federation.blocks_of(index)
+        client for index in range(rounds) for client in federation.assignments(index)
     )
     return client_promise(
         noise.noise_multiplier,
@@ -247,7 +247,7 @@ def _message_of(federation: Federation, upload: Upload, broadcast: Broadcast) ->
 def _uploads_in(
     federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
 ) -> Iterator[Upload]:
-    blocks, due = federation.blocks, federation.blocks_of(state.round_index)
+    blocks, due = federation.blocks, federation.assignments(state.round_index)
     for client, message in messages.items():
         assert isinstance(message, BlockUpload)  # noqa: S101
         sizes = len(blocks.own[due[client]]), len(blocks.shared)

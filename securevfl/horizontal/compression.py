@@ -34,7 +34,7 @@ from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError, DataError, MalformedMessage
 from securevfl.horizontal.client import Broadcast, ClientState, Upload
 from securevfl.horizontal.codings import Coding, state_after_sending
-from securevfl.horizontal.federation import Assignment, Federation, Method
+from securevfl.horizontal.federation import Federation, Method
 from securevfl.horizontal.server import ServerState, Totals, total
 from securevfl.wire.codec import StepMessage, message_kind
 
@@ -235,36 +235,40 @@ class Compressed(Coding):
         if upload.controls.size:
             controls = self._compressor.encode(upload.controls, draws)
         message = CompressedUpload(broadcast.round_index, changes, controls)
-        of = Assignment(upload.client, upload.block)
-        sent = self._opened(federation, of, message, broadcast.weights)
+        sent = self._opened(federation, upload.client, upload.block, message, broadcast.weights)
         return message, state_after_sending(federation, state, upload, sent)
 
     @override
     def open(
         self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
     ) -> Totals:
-        due = federation.blocks_of(state.round_index)
+        due = federation.assignments(state.round_index)
         uploads = []
         for client, message in messages.items():
             assert isinstance(message, CompressedUpload)  # noqa: S101
-            of = Assignment(client, due[client])
             try:
-                uploads.append(self._opened(federation, of, message, state.weights))
+                upload = self._opened(federation, client, due[client], message, state.weights)
             except MalformedMessage as error:
                 raise MalformedMessage(f"client {client}: {error}") from error
+            uploads.append(upload)
         return total(federation.blocks, uploads)
 
     def _opened(
-        self, federation: Federation, of: Assignment, message: CompressedUpload, like: RealArray
+        self,
+        federation: Federation,
+        client: int,
+        block: int,
+        message: CompressedUpload,
+        like: RealArray,
     ) -> Upload:
-        size = len(federation.blocks.uploaded(of.block))
+        size = len(federation.blocks.uploaded(block))
         changes = self._compressor.decode(message.changes, size).astype(like.dtype)
         controls = changes[:0]
         if federation.method.corrects:
             controls = self._compressor.decode(message.controls, size).astype(like.dtype)
         elif message.controls:
             raise MalformedMessage("control variates where the method has none")
-        return Upload(of.client, of.block, changes, controls)
+        return Upload(client, block, changes, controls)
 
 
 def _require_finite(values: RealArray) -> None:

@@ -320,14 +320,6 @@ def _is_in(tensor: str, name: str) -> bool:
     return tensor == name or tensor.startswith(f"{name}.")
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """A client that takes part in a round, and the block that its group uploads."""
-
-    client: int
-    block: int
-
-
 @dataclass(frozen=True, eq=False)
 class Federation:
     """A method with its settings on a model with its blocks.
@@ -370,8 +362,10 @@ class Federation:
         """Clients that upload the same block, m/b: the paper's K."""
         return self.settings.taking_part // len(self.blocks)
 
-    def assignments(self, round_index: int) -> tuple[Assignment, ...]:
-        """Who takes part in a round: m of M without replacement, cut into groups, one a block.
+    def assignments(self, round_index: int) -> Mapping[int, int]:
+        """By client that takes part in a round, the block that its group uploads.
+
+        That is m of M without replacement, cut into groups in the order of the draw.
 
         Source: FedBCGD, algorithm 1.
         """
@@ -379,10 +373,4 @@ class Federation:
         # Where a client's own draws have its number stands one that no client has.
         generator = np.random.default_rng((self.settings.seed, round_index, clients))
         drawn = generator.choice(clients, self.settings.taking_part, replace=False)
-        return tuple(
-            Assignment(int(client), place // self.group_size) for place, client in enumerate(drawn)
-        )
-
-    def blocks_of(self, round_index: int) -> Mapping[int, int]:
-        """By client that takes part in a round, the block that it uploads."""
-        return {each.client: each.block for each in self.assignments(round_index)}
+        return {int(client): place // self.group_size for place, client in enumerate(drawn)}

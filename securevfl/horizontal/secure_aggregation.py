@@ -184,7 +184,7 @@ class Masked:
             PeerError: a client is gone or sent what does not fit.
         """
         blocks, parts = federation.blocks, 1 + federation.method.corrects
-        due = federation.blocks_of(state.round_index)
+        due = federation.assignments(state.round_index)
         sums = await take_masked(
             channel,
             {name: due[client] for name, client in names.items()},

@@ -235,10 +235,10 @@ async def serve(
     counted = Counted(channel, costs)
     while state.round_index < rounds:
         index, assignments = state.round_index, federation.assignments(state.round_index)
-        for each in assignments:
-            sent = ModelSent(index, each.block, state.weights, state.control, ended=False)
-            await counted.send(client_name(each.client), sent)
-        names = {client_name(each.client): each.client for each in assignments}
+        for client, block in assignments.items():
+            sent = ModelSent(index, block, state.weights, state.control, ended=False)
+            await counted.send(client_name(client), sent)
+        names = {client_name(client): client for client in assignments}
         if isinstance(uploads, Masked):
             totals = await uploads.take(federation, counted, state, names)
         else:
@@ -386,7 +386,7 @@ def simulate_federation(
     served: ServerEnd = ended.results[SERVER]
     (paper, full), rounds = floats_of_round(federation), []
     for index, score in enumerate(served.scores):
-        clients = tuple(each.client for each in federation.assignments(index))
+        clients = tuple(federation.assignments(index))
         sent: list[Sent] = [ended.results[client_name(client)][index] for client in clients]
         up, down = sum(each.floats for each in sent), served.sent[index]
         rounds.append(

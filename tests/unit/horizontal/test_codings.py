@@ -24,7 +24,16 @@ from securevfl.horizontal.server import ServerState, Totals
 from securevfl.horizontal.simulation import simulate_federation
 from securevfl.privacy.clients import ClientNoise
 from securevfl.privacy.streams import NoiseKey
-from tests.quadratics import PARAMETERS, Quadratic, broadcast, federation, optimum, quadratics, run
+from tests.quadratics import (
+    PARAMETERS,
+    Quadratic,
+    broadcast,
+    federation,
+    first,
+    optimum,
+    quadratics,
+    run,
+)
 
 BLOCKS = Blocks.equal({"first": 6, "second": 4, "last": 2}, 2, shared=["last"])
 Kept = dict[int, ClientState]
@@ -95,12 +104,12 @@ def test_feddcs_drift_stays_the_mean_of_what_was_told() -> None:
 def test_error_feedback_is_of_the_uploaded_entries_alone() -> None:
     problems = quadratics(8, 3)
     by = federation(METHODS["fedbcgd"], BLOCKS)
-    coding, first = Compressed(TopK(0.2)), by.assignments(0)[0]
-    given = broadcast(begin(by), first)
-    found = local_training(problems[first.client], by, given, ClientState())
+    coding, client = Compressed(TopK(0.2)), first(by)
+    given = broadcast(by, begin(by), client)
+    found = local_training(problems[client], by, given, ClientState())
     _, kept = coding.seal(by, found.upload, given, found.state)
     (errors,) = kept.memory.values()
-    entries = BLOCKS.uploaded(first.block)
+    entries = BLOCKS.uploaded(given.block)
     # All but one, of which float32 rounds something off.
     assert np.count_nonzero(np.abs(errors[entries]) > 1e-6) == len(entries) - 1
     assert not np.any(np.delete(errors, entries))
@@ -124,7 +133,7 @@ def test_bytes_of_a_round_are_those_of_the_encoding() -> None:
 
 def test_hostile_encodings_name_their_client() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS)
-    coding, client = Compressed(Quantizer(7)), by.assignments(0)[0].client
+    coding, client = Compressed(Quantizer(7)), first(by)
     right = Quantizer(7).encode(np.ones(7), np.random.default_rng(0))
     for message in (
         CompressedUpload(0, right + b"\0", b""),
@@ -163,7 +172,7 @@ def test_one_client_moves_the_sums_by_twice_the_length_at_most(name: str, dtype:
     far = replace(problems[0], minima=problems[0].minima + 100)
     others = [replace(problems[0], minima=problems[0].minima - 100), *problems[1:]]
     by = federation(METHODS[name], BLOCKS)
-    index = next(i for i in range(99) if any(a.client == 0 for a in by.assignments(i)))
+    index = next(i for i in range(99) if 0 in by.assignments(i))
     coding = noisy(0.0, 0.25)
     state = replace(
         ServerState.start(np.full(PARAMETERS, 3.0, dtype), by.method), round_index=index
@@ -171,10 +180,10 @@ def test_one_client_moves_the_sums_by_twice_the_length_at_most(name: str, dtype:
     sums: list[RealArray] = []
     for each in ([far, *problems[1:]], others):
         messages = {}
-        for who in by.assignments(index):
-            given = broadcast(state, who)
-            found = local_training(each[who.client], by, given, ClientState())
-            messages[who.client], _ = coding.seal(by, found.upload, given, found.state)
+        for client in by.assignments(index):
+            given = broadcast(by, state, client)
+            found = local_training(each[client], by, given, ClientState())
+            messages[client], _ = coding.seal(by, found.upload, given, found.state)
         totals = coding.open(by, state, messages)
         sums.append(np.concatenate([totals.changes, totals.controls]).astype(np.float64))
     moved = float(np.linalg.norm(sums[0] - sums[1]))
@@ -195,7 +204,7 @@ def test_an_upload_that_is_too_long_with_its_control_variates_is_refused(
     name: str, parts: tuple[float, ...], refused: bool
 ) -> None:
     by = federation(METHODS[name], BLOCKS)
-    clients = [each.client for each in by.assignments(0)]
+    clients = list(by.assignments(0))
     sizes = (5, 2, 5, 2) if by.method.corrects else (5, 2, 0, 0)
     empty = [np.zeros(size) for size in sizes]
     long = [part * np.eye(1, size)[0] for size, part in zip(sizes, parts, strict=True)]
@@ -214,7 +223,7 @@ def test_a_promise_counts_the_client_that_takes_part_most_often() -> None:
     assert promise(by, ClientNoise(3.0, 1.0), 0, 1e-5).known_sample == 0
     half = federation(METHODS["fedbcgd"], BLOCKS, taking_part=4, clients=8)
     often = promise(half, ClientNoise(0.0, 1.0), 9, 1e-5).participations
-    drawn = [each.client for index in range(9) for each in half.assignments(index)]
+    drawn = [client for index in range(9) for client in half.assignments(index)]
     assert often == max(drawn.count(client) for client in range(8)) > 4
 
 

@@ -33,7 +33,7 @@ from securevfl.runtime.costs import Costs, FixedCosts
 from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Program, Tamper, simulate
 from securevfl.wire.codec import Message, decode, encode
-from tests.quadratics import PARAMETERS, Quadratic, federation, quadratics, run
+from tests.quadratics import PARAMETERS, Quadratic, federation, first, quadratics, run
 
 BLOCKS = Blocks.equal({"first": 4, "second": 5, "last": 3}, 2, ["last"])
 START = np.zeros(PARAMETERS)
@@ -128,9 +128,7 @@ def test_only_clients_that_take_part_hear_of_a_round(problems: list[Quadratic]) 
     ends = [each for each in heard if each[2]]
     assert ends == [(f"client-{client}", 4, True) for client in range(8)]
     expected = [
-        (f"client-{each.client}", index, False)
-        for index in range(4)
-        for each in by.assignments(index)
+        (f"client-{client}", index, False) for index in range(4) for client in by.assignments(index)
     ]
     assert heard[: -len(ends)] == expected
 
@@ -230,7 +228,7 @@ def test_models_that_do_not_fit_are_refused(
 
 def test_a_client_that_is_gone_ends_the_run_by_its_name(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3)
-    gone = by.assignments(1)[0].client
+    gone = first(by, 1)
     with pytest.raises(PeerTimeout, match=f"server for BlockUpload from client-{gone}"):
         simulate_federation(problems, by, START, tamper=lost(BlockUpload, gone, 1))
 
@@ -297,7 +295,7 @@ def test_a_client_that_is_late_is_in_no_masked_sum_and_keeps_its_state(
     problems: list[Quadratic],
 ) -> None:
     by = federation(METHODS["fedbcgd+"], BLOCKS, rounds=3, taking_part=8)
-    late = by.assignments(1)[0].client
+    late = first(by, 1)
     uploads, tamper = Masked(timeout_seconds=60.0), lost(Ready, late, 1)
     ended = simulate_federation(problems, by, START, uploads=uploads, tamper=tamper)
     state, _ = run(problems, by, lost=[(late, 1)])
@@ -309,7 +307,7 @@ def test_a_masked_client_that_is_gone_after_the_roster_ends_the_run(
     problems: list[Quadratic],
 ) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2)
-    gone = by.assignments(0)[0].client
+    gone = first(by)
     tamper = lost(MaskedUpload, gone, 0, 1)
     with pytest.raises(PeerTimeout, match=f"MaskedUpload from client-{gone}"):
         simulate_federation(problems, by, START, uploads=Masked(60.0), tamper=tamper)
@@ -317,9 +315,9 @@ def test_a_masked_client_that_is_gone_after_the_roster_ends_the_run(
 
 def test_a_group_with_one_client_left_ends_a_masked_run(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2)
-    first = by.assignments(0)[0]
-    tamper = lost(Ready, first.client, 0, 1)
-    with pytest.raises(PeerTimeout, match=f"block {first.block}: fewer than 2"):
+    gone = first(by)
+    tamper = lost(Ready, gone, 0, 1)
+    with pytest.raises(PeerTimeout, match=f"block {by.assignments(0)[gone]}: fewer than 2"):
         simulate_federation(problems, by, START, uploads=Masked(60.0), tamper=tamper)
 
 

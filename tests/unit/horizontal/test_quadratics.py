@@ -12,7 +12,16 @@ from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.horizontal.client import ClientState, local_training
 from securevfl.horizontal.federation import METHODS, Blocks, Federation
 from securevfl.horizontal.server import ServerState, Totals, aggregate
-from tests.quadratics import PARAMETERS, Quadratic, broadcast, federation, optimum, quadratics, run
+from tests.quadratics import (
+    PARAMETERS,
+    Quadratic,
+    broadcast,
+    federation,
+    first,
+    optimum,
+    quadratics,
+    run,
+)
 
 SIZES = {"first": 4, "second": 5, "last": 3}
 BLOCKS = Blocks.equal(SIZES, 2, ["last"])
@@ -31,8 +40,8 @@ def as_printed(problems: list[Quadratic], by: Federation, form: Form, group: int
     controls = np.zeros((len(problems), PARAMETERS))
     for index in range(by.settings.rounds):
         moves, shifts = [np.zeros(PARAMETERS) for _ in range(2)]
-        for each in by.assignments(index):
-            problem, own = problems[each.client], controls[each.client].copy()
+        for client, uploaded in by.assignments(index).items():
+            problem, own = problems[client], controls[client].copy()
             full = problem.curvature @ (weights - problem.minima.mean(0))
             sign = -1 if form == "sign" else 1
             at = weights.copy()
@@ -40,15 +49,15 @@ def as_printed(problems: list[Quadratic], by: Federation, form: Form, group: int
                 step = problem.curvature @ (at - problem.minima.mean(0))
                 at -= by.settings.learning_rate * (step + sign * (mean - own))
             for block, clients in (
-                (by.blocks.own[each.block], group),
+                (by.blocks.own[uploaded], group),
                 (by.blocks.shared, 2 * group),
             ):
                 moves[block] += (at - weights)[block] / clients
                 shifts[block] += (full - own)[block] / len(problems)
                 if form != "all blocks":
-                    controls[each.client, block] = full[block]
+                    controls[client, block] = full[block]
             if form == "all blocks":
-                controls[each.client] = full
+                controls[client] = full
         if form == "1/N":
             shifts[by.blocks.shared] /= len(by.blocks)
         weights, mean = weights + moves, mean + shifts
@@ -136,8 +145,8 @@ def test_fedavgm_is_a_mean_with_momentum_and_fedadam_an_adam_of_means(
         second += 1e-6
         for index in range(30):
             changes = []
-            for each in by.assignments(index):
-                at, problem = weights.copy(), problems[each.client]
+            for client in by.assignments(index):
+                at, problem = weights.copy(), problems[client]
                 for _ in range(3):
                     gradient = problem.curvature @ (at - problem.minima.mean(0)) + 0.01 * at
                     at -= 0.1 * 0.98**index * gradient
@@ -163,8 +172,8 @@ def test_scaffold_is_the_paper_s_over_batches_of_unequal_size() -> None:
     own = np.zeros((8, PARAMETERS))
     for index in range(15):
         rate, moves, shifts = 0.1 * 0.9**index, np.zeros(PARAMETERS), np.zeros(PARAMETERS)
-        for each in by.assignments(index):
-            j, at = each.client, weights.copy()
+        for j in by.assignments(index):
+            at = weights.copy()
             batches = by.settings.batches(j, 7, index)
             assert [len(rows) for rows in batches] == [3, 3, 1] * 2
             for rows in batches:
@@ -186,8 +195,8 @@ def test_feddc_is_its_public_code_over_full_gradients(problems: list[Quadratic])
     drifts, controls = np.zeros((count, PARAMETERS)), np.zeros((count, PARAMETERS))
     for index in range(20):
         reached, moved = [], np.zeros(PARAMETERS)
-        for each in by.assignments(index):
-            j, at, problem = each.client, weights.copy(), problems[each.client]
+        for j in by.assignments(index):
+            at, problem = weights.copy(), problems[j]
             for _ in range(3):
                 gradient = problem.curvature @ (at - problem.minima.mean(0))
                 gradient += pull * (at - (weights - drifts[j])) + mean - controls[j]
@@ -206,7 +215,7 @@ def test_whoever_freezes_moves_nothing_but_what_it_uploads(problems: list[Quadra
     by = federation(replace(METHODS["fedbcgd"], freezes=True), BLOCKS)
     whole = federation(METHODS["fedbcgd"], BLOCKS)
     state = ServerState.start(np.zeros(PARAMETERS), by.method)
-    given = broadcast(state, by.assignments(0)[0])
+    given = broadcast(by, state, first(by))
     frozen, free = (
         local_training(problems[given.client], each, given, ClientState()).upload
         for each in (by, whole)
@@ -241,7 +250,7 @@ def test_variance_is_reduced_over_batches_at_two_gradients_a_step() -> None:
     plain = federation(replace(METHODS["fedbcgd"], momentum=0.0), BLOCKS, batch_size=3, epochs=2)
     for each, gradients in ((by, 4 * 7), (plain, 2 * 7)):
         start = ServerState.start(np.zeros(PARAMETERS), each.method)
-        given = broadcast(start, each.assignments(0)[0])
+        given = broadcast(each, start, first(each))
         result = local_training(many[given.client], each, given, ClientState())
         assert result.gradients == gradients
 
@@ -268,7 +277,7 @@ def test_control_variates_that_are_not_finite_are_an_error_too() -> None:
     by = federation(METHODS["fedbcgd+"], BLOCKS, learning_rate=1e-300, epochs=1)
     far = np.full(PARAMETERS, -1e308)
     start = replace(ServerState.start(np.zeros(PARAMETERS), by.method), control=far)
-    steep, given = Steep(np.zeros(0), np.zeros((1, 1))), broadcast(start, by.assignments(0)[0])
+    steep, given = Steep(np.zeros(0), np.zeros((1, 1))), broadcast(by, start, first(by))
     with pytest.raises(TrainingDiverged, match=r"client \d diverged in round 0"):
         local_training(steep, by, given, ClientState(control=far))
     nearly, totals = (
