@@ -14,16 +14,18 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError
 from securevfl.horizontal import Blocks, HorizontalResult, method_named, train_horizontal
-from securevfl.horizontal.simulation import ScoringRule
 from securevfl.horizontal.training import loss_change, losses
 from securevfl.models.flat_module import FlatModule, module_problems
 from tests.quadratics import PARAMETERS, Quadratic, optimum, quadratics
 
 START = np.zeros(PARAMETERS)
+PROBLEM = quadratics(1, 1)[0]
 
 
-def trained_with(arguments: dict[str, Any], **more: Any) -> HorizontalResult:  # noqa: ANN401
-    return train_horizontal(**arguments, **more)
+def trained_with(**given: Any) -> HorizontalResult:  # noqa: ANN401
+    """One round of FedAvg on quadratics, two clients in it, unless something else is given."""
+    usual = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg", "rounds": 1}
+    return train_horizontal(**{**usual, "taking_part": 2, **given})  # type: ignore[arg-type]
 
 
 def test_clients_with_two_classes_each_learn_all_four_together() -> None:
@@ -61,9 +63,8 @@ def test_clients_with_two_classes_each_learn_all_four_together() -> None:
 def test_a_target_ends_training_and_says_what_it_cost() -> None:
     problems = quadratics(8, 1)
     best = optimum(problems)
-    trained = train_horizontal(
-        problems,
-        START,
+    trained = trained_with(
+        problems=problems,
         method="scaffold",
         rounds=300,
         taking_part=4,
@@ -80,101 +81,88 @@ def test_a_target_ends_training_and_says_what_it_cost() -> None:
     assert trained.spent_to(0.0) is None
 
 
-def test_what_cannot_be_trained_is_refused() -> None:
-    problems = quadratics(8, 1)
-    for arguments, says in (
-        ({}, "'fedbcgd' needs blocks"),
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
         ({"method": "fedsgd"}, "method = 'fedsgd'"),
-        ({"method": "fedavg", "uploads": "masked"}, "uploads = 'masked': expected Comp"),
-        ({"method": "fedavg"}, "taking_part = 10: there are 8 clients"),
-        ({"method": "fedavg", "taking_part": 2, "target": 1.0}, "nothing is scored"),
-        ({"method": "fedavg", "taking_part": 2, "score_every": 0}, "score_every = 0"),
+        ({"method": ["fedavg"]}, r"method = \['fedavg'\]: expected a name"),
+        ({"uploads": "masked"}, "uploads = 'masked': expected Comp"),
+        ({"network": "wan"}, "network = 'wan': expected a Line"),
+        ({"blocks": 5}, r"blocks = 5: expected Blocks.equal"),
+        ({"taking_part": 10}, "taking_part = 10: there are 8 clients"),
+        ({"target": 1.0}, "nothing is scored"),
+        ({"score": 0.9}, "score = 0.9: expected a function"),
+        ({"score_every": 0}, "score_every = 0"),
+        ({"score_every": 1.5}, "score_every = 1.5"),
         ({"weights": START.astype(int)}, r"weights of int64 \(12,\): expected a vector of float32"),
         ({"weights": [START]}, r"weights of float64 \(1, 12\)"),
         ({"weights": [[0.0], [0.0, 1.0]]}, "weights: expected a vector"),
         ({"weights": torch.zeros(12, requires_grad=True)}, "weights: expected a vector"),
-        ({"weights": START * np.nan, "method": "fedavg", "taking_part": 2}, "a finite vector"),
-        ({"method": ["fedavg"]}, r"method = \['fedavg'\]: expected a name"),
-        ({"blocks": 5}, r"blocks = 5: expected Blocks.equal"),
-        ({"method": "fedavg", "network": "wan"}, "network = 'wan': expected a Line"),
-        (
-            {"problems": problems[0], "method": "fedavg"},
-            "problems: expected one of each client, not one Quadratic",
-        ),
-        (
-            {"problems": [*problems[:3], (START, 1)], "method": "fedavg"},
-            "client 3: a tuple, where rows under a model",
-        ),
-        (
-            {"problems": [*problems[:3], Quadratic(START, START[:0])], "method": "fedavg"},
-            "client 3: expected at least",
-        ),
-        ({"problems": [], "method": "fedavg"}, "clients = 0: expected at least 1"),
-        ({"method": "fedavg", "taking_part": 2, "epochs": 1.5}, "epochs = 1.5: expected a whole"),
-        ({"method": "fedavg", "taking_part": 2, "seed": "a"}, "seed = 'a': expected a whole"),
-        ({"method": "fedavg", "learning_rate": "auto"}, "learning_rate = 'auto': expected a num"),
-        ({"method": "fedavg", "weight_decay": None}, "weight_decay = None: expected a number"),
-        ({"method": "fedavg", "taking_part": 2, "score": 0.9}, "score = 0.9: expected a function"),
-        ({"method": "fedavg", "taking_part": 2, "score_every": 1.5}, "score_every = 1.5"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            trained_with({"problems": problems, "weights": START, "rounds": 1, **arguments})
+        ({"weights": START * np.nan}, "a finite vector"),
+        ({"problems": PROBLEM}, "problems: expected one of each client, not one Quadratic"),
+        ({"problems": [PROBLEM] * 3 + [(START, 1)]}, "client 3: a tuple, where rows under a model"),
+        ({"problems": [PROBLEM, Quadratic(START, START[:0])]}, "client 1: expected at least"),
+        ({"problems": []}, "clients = 0: expected at least 1"),
+        ({"epochs": 1.5}, "epochs = 1.5: expected a whole"),
+        ({"seed": "a"}, "seed = 'a': expected a whole"),
+        ({"learning_rate": "auto"}, "learning_rate = 'auto': expected a num"),
+        ({"weight_decay": None}, "weight_decay = None: expected a number"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        trained_with(**given)
+
+
+def test_the_usual_method_needs_blocks() -> None:
+    with pytest.raises(ConfigError, match="'fedbcgd' needs blocks"):
+        train_horizontal(quadratics(8, 1), START, rounds=1)
 
 
 @pytest.mark.parametrize("target", ["0.9", float("nan"), [0.9]])
 def test_a_target_that_no_score_can_be_held_against_is_refused(target: object) -> None:
     with pytest.raises(ConfigError, match="target = "):
-        ScoringRule(lambda _: 0.5, target=target)  # type: ignore[arg-type]
+        trained_with(score=lambda _: 0.5, target=target)
 
 
 @pytest.mark.parametrize("score", ["0.9", None, [0.5], np.zeros(2), torch.zeros(2)])
 def test_a_score_that_is_no_number_ends_training_by_its_name(score: object) -> None:
-    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
-    arguments |= {"rounds": 5, "taking_part": 2}
     with pytest.raises(ConfigError, match=r"what score gave = .*: expected a number"):
-        trained_with(arguments, score=lambda _: score)
+        trained_with(rounds=5, score=lambda _: score)
 
 
 @pytest.mark.parametrize("kind", [float, np.float32, np.array, torch.tensor])
 def test_whatever_holds_one_number_is_a_score(kind: Callable[[float], Any]) -> None:
-    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
-    arguments |= {"rounds": 5, "taking_part": 2, "target": 0.25}
-    trained = trained_with(arguments, score=lambda _: kind(0.25))
+    trained = trained_with(rounds=5, target=0.25, score=lambda _: kind(0.25))
     assert [each.score for each in trained.rounds] == [0.25]
     assert isinstance(trained.rounds[0].score, float)
 
 
 def test_a_score_that_is_nan_is_told() -> None:
     scores = iter([0.1, float("nan"), 0.3, float("nan")])
-    arguments = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg"}
-    arguments |= {"rounds": 4, "taking_part": 8, "weight_decay": 0.0}
+    given = {"rounds": 4, "taking_part": 8, "weight_decay": 0.0, "target": 0.5}
     with pytest.warns(UserWarning, match="2 of 4 scores are NaN, the first after round 2: "):
-        trained = trained_with(arguments, score=lambda _: next(scores), target=0.5)
+        trained = trained_with(**given, score=lambda _: next(scores))
     assert [each.kind for each in trained.warnings] == ["went wrong"]
     assert len(trained.rounds) == 4
 
 
 def test_what_numpy_takes_for_a_vector_is_weights() -> None:
-    problems, found = quadratics(8, 1), []
-    for weights in (START, list(START), torch.tensor(START)):
-        trained = train_horizontal(problems, weights, method="fedavg", rounds=1, taking_part=2)
-        found.append(trained.weights)
-    np.testing.assert_array_equal(found[1], found[0])
-    np.testing.assert_array_equal(found[2], found[0])
+    expected = trained_with().weights
+    for weights in (list(START), torch.tensor(START)):
+        np.testing.assert_array_equal(trained_with(weights=weights).weights, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weights_that_are_finite_and_worse_are_told_by_gradients_alone(dtype: type) -> None:
     start: RealArray = np.full(PARAMETERS, 8, dtype)
-    arguments = {"problems": quadratics(8, 1), "weights": start, "method": "fedavg"}
-    arguments |= {"rounds": 5, "taking_part": 4, "weight_decay": 0.0}
+    given = {"weights": start, "rounds": 5, "taking_part": 4, "weight_decay": 0.0}
     with pytest.warns(UserWarning, match="training went wrong: by the clients' gradients"):
-        trained = trained_with(arguments, learning_rate=10.0)
+        trained = trained_with(**given, learning_rate=10.0)
     assert np.isfinite(trained.weights).all()
     assert [each.kind for each in trained.warnings] == ["went wrong"]
     assert "went wrong: yes" in repr(trained)
-    fine = trained_with(arguments, learning_rate=0.1)
-    assert fine.warnings == ()
+    assert trained_with(**given, learning_rate=0.1).warnings == ()
 
 
 def test_the_loss_that_gradients_tell_of_is_that_of_quadratics() -> None:
@@ -198,16 +186,16 @@ def test_a_network_that_is_no_better_than_a_constant_or_than_before_is_told() ->
         network = FlatModule(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)))
     parts = [slice(client, None, 8) for client in range(8)]
     problems = module_problems(network, [(inputs[own], labels[own]) for own in parts])
-    arguments = {"problems": problems, "method": "fedavg", "taking_part": 4}
+    given = {"problems": problems, "taking_part": 4}
     start = network.weights()
     with pytest.warns(UserWarning, match=r"learned nothing.* of a constant prediction"):
-        guessing = trained_with(arguments, weights=start, rounds=4, learning_rate=30.0)
+        guessing = trained_with(**given, weights=start, rounds=4, learning_rate=30.0)
     assert [each.kind for each in guessing.warnings] == ["learned nothing"]
-    good = trained_with(arguments, weights=start, rounds=8, learning_rate=0.5)
+    good = trained_with(**given, weights=start, rounds=8, learning_rate=0.5)
     assert good.warnings == ()
     pulled = {"weights": good.weights, "rounds": 2, "learning_rate": 0.05, "weight_decay": 0.5}
     with pytest.warns(UserWarning, match="training went wrong: the clients' mean training loss"):
-        worse = trained_with(arguments, **pulled)
+        worse = trained_with(**given, **pulled)
     assert [each.kind for each in worse.warnings] == ["went wrong"]
 
 
@@ -246,7 +234,7 @@ def test_a_loss_that_is_nan_is_no_better_than_any(
         Judged(each.curvature, each.minima, at_end, found) for each in quadratics(4, 1, rows=2)
     ]
     with pytest.warns(UserWarning, match="mean training loss") if told else nullcontext():
-        trained = train_horizontal(problems, START, method="fedavg", rounds=1, taking_part=2)
+        trained = trained_with(problems=problems)
     assert [each.kind for each in trained.warnings] == told
 
 
@@ -261,9 +249,9 @@ class Broken(Quadratic):
 
 def test_gradients_that_are_nan_at_the_end_are_told() -> None:
     problems = [Broken(each.curvature, each.minima) for each in quadratics(4, 1)]
-    arguments = {"problems": problems, "weights": START, "method": "fedavg", "rounds": 1}
+    given = {"problems": problems, "taking_part": 4, "epochs": 1, "learning_rate": 1.0}
     with pytest.warns(UserWarning, match="by the clients' gradients"):
-        trained = trained_with(arguments, taking_part=4, epochs=1, learning_rate=1.0)
+        trained = trained_with(**given)
     assert np.isfinite(trained.weights).all()
 
 
@@ -286,18 +274,17 @@ def test_a_constant_prediction_knows_every_client_s_classes_alike() -> None:
 
 
 def test_ablations_are_descriptions_with_something_left_out() -> None:
-    problems = quadratics(8, 1)
-    weights = {
-        name: train_horizontal(
-            problems, START, blocks, method, rounds=4, taking_part=4, seed=2, learning_rate=0.02
+    method, sizes = method_named("fedbcgd"), {"a": 9, "s": 3}
+    whole, *others = (
+        trained_with(
+            method=each, blocks=blocks, rounds=4, taking_part=4, seed=2, learning_rate=0.02
         ).weights
-        for name, method, blocks in (
-            ("whole", method_named("fedbcgd"), Blocks.equal({"a": 9, "s": 3}, 2, ["s"])),
-            ("no momentum", replace(method_named("fedbcgd"), momentum=0.0), None),
-            ("freezing", replace(method_named("fedbcgd"), freezes=True), None),
-            ("no shared", method_named("fedbcgd"), Blocks.equal({"a": 9, "s": 3}, 2)),
+        for each, blocks in (
+            (method, Blocks.equal(sizes, 2, ["s"])),
+            (replace(method, momentum=0.0), Blocks.equal(sizes, 2, ["s"])),
+            (replace(method, freezes=True), Blocks.equal(sizes, 2, ["s"])),
+            (method, Blocks.equal(sizes, 2)),
         )
-        for blocks in [blocks or Blocks.equal({"a": 9, "s": 3}, 2, ["s"])]
-    }
-    for name, each in weights.items():
-        assert name == "whole" or np.abs(each - weights["whole"]).max() > 1e-3
+    )
+    for each in others:
+        assert np.abs(each - whole).max() > 1e-3
