@@ -25,7 +25,7 @@ PROBLEM = quadratics(1, 1)[0]
 def trained_with(**given: Any) -> HorizontalResult:  # noqa: ANN401
     """One round of FedAvg on quadratics, two clients in it, unless something else is given."""
     usual = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg", "rounds": 1}
-    return train_horizontal(**{**usual, "taking_part": 2, **given})  # type: ignore[arg-type]
+    return train_horizontal(**{**usual, "taking_part": 2, **given})
 
 
 def test_clients_with_two_classes_each_learn_all_four_together() -> None:
