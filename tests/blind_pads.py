@@ -136,7 +136,7 @@ class _ClearEvaluator(RingProductEvaluator):
 
 class _ClearSlotOwner(SlotOwner):
     def __init__(self, parameters: SlotParameters) -> None:
-        self._parameters, self.public_bytes = parameters, b"in clear"
+        self._parameters, self._public_bytes = parameters, b"in clear"
 
     @override
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:

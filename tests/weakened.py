@@ -9,12 +9,11 @@ import numpy as np
 from gmpy2 import mpz
 from typing_extensions import override
 
-from securevfl.crypto import bfv
 from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_core import Blinder
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.nth_residues import ShortExponentResidues
-from securevfl.crypto.paillier_fast import FastPaillierEvaluator
-from securevfl.crypto.residues import scaled_message, uniform_noise, uniform_words
+from securevfl.crypto.paillier_fast import FastPaillierEvaluator, ShortExponentResidues
+from securevfl.crypto.residues import scaled_message, uniform_words
 from securevfl.crypto.ring_products import RingProductEvaluator
 from securevfl.crypto.seal_codec import coefficient_ciphertext
 
@@ -23,16 +22,13 @@ class EncryptsNothing(BfvEvaluator):
     """Masks and floods, but its blinders are no encryptions: c₁ = 0."""
 
     @override
-    def _blinder(self) -> bfv._Blinder:
-        parameters, primes = self._parameters, self._parameters.primes()
+    def _blinder(self) -> Blinder:
         mask = uniform_words(DEGREE) & self._plain_mask
-        residues = uniform_noise(parameters.flood_bits, DEGREE, primes)
-        for row, prime in zip(residues, primes, strict=True):
-            scaled = scaled_message(
-                mask.astype(np.int64), prod(primes), parameters.plain_bits, prime
-            )
+        residues, bits = self._flooding(), self._parameters.plain_bits
+        for row, prime in zip(residues, self._primes, strict=True):
+            scaled = scaled_message(mask.astype(np.int64), prod(self._primes), bits, prime)
             row[:] = (row + scaled) % np.uint64(prime)
-        return bfv._Blinder(coefficient_ciphertext(self._context, residues), mask)
+        return Blinder(coefficient_ciphertext(self._context, residues), mask)
 
 
 class ShortBlinders(FastPaillierEvaluator):
@@ -49,6 +45,6 @@ class RingEncryptsNothing(RingProductEvaluator):
     """The same of products in the ring."""
 
     @override
-    def _blinder(self) -> bfv._Blinder:
+    def _blinder(self) -> Blinder:
         mask, residues = self._mask_and_flooding()
-        return bfv._Blinder(coefficient_ciphertext(self._context, residues), mask)
+        return Blinder(coefficient_ciphertext(self._context, residues), mask)

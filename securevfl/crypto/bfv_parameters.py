@@ -17,7 +17,7 @@ HomomorphicEncryption.org standard, ternary secret, 128 bits.
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,8 @@ LARGEST_NOISE = 21.5
 # A foreign coefficient passes the owner's check 11 times in 16; 48 of them, once in 2^25.
 LEAST_REVEALED = 48
 
-_SPECIAL_BITS = 30  # SEAL's own prime, which no ciphertext on the wire has
-_LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
+SPECIAL_BITS = 30  # SEAL's own prime, which no ciphertext on the wire has
+LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
 # Milliseconds by data prime, measured: taking in an input; one product; the rest of a reply. Then
 # what is made ahead: an encryption of zero, and what SEAL's compression adds where it finds zeros
 # to squeeze out; a blinder. They weigh computation against bytes and need not be exact.
@@ -60,8 +60,12 @@ class BfvSizes:
         prime_bits: of the data primes; a reply keeps the first `reply_primes` of them.
         reply_primes: see prime_bits.
         flood_bits: flooding noise is uniform on 2^flood_bits integers around 0.
+        batching: whether t is a prime of so many bits in place of 2^plain_bits, for slots.
+        dropped_bits: of each c₀ in a reply that are not sent.
     """
 
+    batching: ClassVar[bool] = False
+    dropped_bits: ClassVar[int] = 0
     plain_bits: int
     prime_bits: tuple[int, ...]
     reply_primes: int
@@ -74,12 +78,12 @@ class BfvSizes:
         """The set with so many primes of so many bits or more that fall from replies, if any."""
         modulus_bits = flood_bits + plain_bits + 5
         reply_primes = 1 if plain_bits <= ONE_PRIME_BITS else 2
-        least = max(plain_bits + GAP_BITS, modulus_bits - others * _LARGEST_PRIME_BITS)
+        least = max(plain_bits + GAP_BITS, modulus_bits - others * LARGEST_PRIME_BITS)
         reply_bits = _nibbles(least, reply_primes)
         other_bits = max(least_bits, _nibbles(modulus_bits - reply_primes * reply_bits, others))
         prime_bits = (reply_bits,) * reply_primes + (other_bits,) * others
-        fits = sum(prime_bits) + _SPECIAL_BITS <= LARGEST_MODULUS_BITS
-        if not fits or max(prime_bits) > _LARGEST_PRIME_BITS:
+        fits = sum(prime_bits) + SPECIAL_BITS <= LARGEST_MODULUS_BITS
+        if not fits or max(prime_bits) > LARGEST_PRIME_BITS:
             return None
         return cls(plain_bits, prime_bits, reply_primes, flood_bits)
 
@@ -95,7 +99,7 @@ class BfvSizes:
 
     def context(self, plain_bits: int | None = None) -> "seal.SEALContext":
         """SEAL's tables for these sizes, at 128 bits of security; for another t if told."""
-        return _context(self.prime_bits, plain_bits or self.plain_bits)
+        return _context(self.prime_bits, plain_bits or self.plain_bits, self.batching)
 
     def primes(self) -> list[int]:
         """The data primes."""
@@ -243,15 +247,21 @@ def with_fillers(needed: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @cache
-def _context(prime_bits: tuple[int, ...], plain_bits: int) -> "seal.SEALContext":
+def _context(
+    prime_bits: tuple[int, ...], plain_bits: int, batching: bool = False
+) -> "seal.SEALContext":
     import tenseal.sealapi as seal  # noqa: PLC0415  # sizes are asked for without any key
 
     parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
     parameters.set_poly_modulus_degree(DEGREE)
-    sizes = [*prime_bits, _SPECIAL_BITS]
+    sizes = [*prime_bits, SPECIAL_BITS]
     parameters.set_coeff_modulus(seal.CoeffModulus.Create(DEGREE, sizes))
-    parameters.set_plain_modulus(seal.Modulus(1 << plain_bits))
+    parameters.set_plain_modulus(
+        seal.PlainModulus.Batching(DEGREE, plain_bits)
+        if batching
+        else seal.Modulus(1 << plain_bits)
+    )
     context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
     if not context.parameters_set():
-        raise RangeExceeded(f"bfv: SEAL refuses primes of {sizes} bits with t = 2^{plain_bits}")
+        raise RangeExceeded(f"bfv: SEAL refuses primes of {sizes} bits with t of {plain_bits} bits")
     return context

@@ -35,18 +35,18 @@ from functools import cache
 import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.ckks_layout import (
-    DEGREE,
-    MATRIX_SCALE_BITS,
-    VALUE_SCALE_BITS,
-    SlotLayout,
-    slots_of,
+from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
+from securevfl.crypto.residues import uniform_words
+from securevfl.crypto.scheme import (
+    MODULUS_BITS,
+    Evaluator,
+    KeyOwner,
+    MaskedReply,
+    ProductFormat,
 )
-from securevfl.crypto.fixed_point import require_matrix, require_values
-from securevfl.crypto.keys import fingerprint
-from securevfl.crypto.scheme import MODULUS_BITS, MaskedReply, ProductFormat
 from securevfl.crypto.seal_codec import (
     coefficient_ciphertext,
     from_bytes,
@@ -54,10 +54,17 @@ from securevfl.crypto.seal_codec import (
     split,
     to_bytes,
 )
-from securevfl.errors import CryptoError, KeyMismatch
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch
 
+DEGREE = 8192
+SLOTS = DEGREE // 2
 PRIME_BITS = (60, 60, 40)
+VALUE_SCALE_BITS = 56
+MATRIX_SCALE_BITS = 31
 MASK_BITS = 25
+# Slots are counted in 2^−26 of the largest product: 5 bits finer than the flooding.
+QUANTUM_BITS = 26
+FLOOD_BITS = 5
 
 _DATA_PRIMES = len(PRIME_BITS) - 1
 _LARGEST_CIPHERTEXT = 2 * _DATA_PRIMES * DEGREE * 8 + 4096
@@ -67,7 +74,80 @@ _MASK_WIDTH = 1 << (VALUE_SCALE_BITS + MATRIX_SCALE_BITS + MASK_BITS)
 _LARGEST_SLOT = 16 * (DEGREE / 2 / 3) ** 0.5 * 2.0**MASK_BITS
 
 
-class CkksOwner:
+@dataclass(frozen=True)
+class CkksLayout:
+    """How a format's vectors and matrices lie in slots.
+
+    Values are scaled by powers of two, so that every slot of a product is within ±1.
+
+    Attributes:
+        block: slots per column.
+        inputs: ciphertexts per vector.
+        value_exponent: ±2^value_exponent bounds the integers v.
+        matrix_exponent: the same for X, with room for a sum over the inputs.
+    """
+
+    block: int
+    inputs: int
+    value_exponent: int
+    matrix_exponent: int
+
+    @classmethod
+    def of(cls, product_format: ProductFormat) -> "CkksLayout":
+        """The layout both ends derive from the format.
+
+        Raises:
+            RangeExceeded: products that do not fit 64 bits.
+            ConfigError: so few bits that CKKS would round them away.
+        """
+        product_format.require_room(MODULUS_BITS)
+        inputs = -(-product_format.rows // SLOTS)
+        layout = cls(
+            block=min(product_format.rows, SLOTS),
+            inputs=inputs,
+            value_exponent=(product_format.largest_value - 1).bit_length(),
+            matrix_exponent=(product_format.largest_entry - 1).bit_length()
+            + (inputs - 1).bit_length(),
+        )
+        if layout.exponent < QUANTUM_BITS:
+            raise ConfigError(
+                f"products x*v of {layout.exponent} bits, at least {QUANTUM_BITS} expected: ckks "
+                "is approximate, use more fraction bits or another scheme"
+            )
+        return layout
+
+    @property
+    def exponent(self) -> int:
+        """±2^exponent bounds x·v as an integer; a slot of 1 stands for it."""
+        return self.value_exponent + self.matrix_exponent
+
+    @property
+    def columns(self) -> int:
+        """Columns per reply ciphertext."""
+        return SLOTS // self.block
+
+    @property
+    def flood_bits(self) -> int:
+        """Flooding is uniform on ±2^flood_bits quanta; released sums are multiples of it."""
+        return FLOOD_BITS + ((self.block - 1).bit_length() + 1) // 2
+
+    def replies(self, columns: int) -> int:
+        """Ciphertexts that carry so many columns."""
+        return -(-columns // self.columns)
+
+    def quanta(self, slots: NDArray[np.float64]) -> RingArray:
+        """Sums of the blocks of (4096,) slots in quanta, modulo 2^64: shape (columns,)."""
+        counted = to_ring(np.rint(np.ldexp(slots, QUANTUM_BITS)).astype(np.int64))
+        blocks = counted[: self.columns * self.block].reshape(self.columns, self.block)
+        sums: RingArray = np.add.reduce(blocks, axis=1, dtype=np.uint64)
+        return sums
+
+    def integers(self, quanta: RingArray) -> RingArray:
+        """Quanta as integers with the format's fraction bits, modulo 2^64."""
+        return np.left_shift(quanta, np.uint64(self.exponent - QUANTUM_BITS), dtype=np.uint64)
+
+
+class CkksOwner(KeyOwner):
     """The party that holds the secret key.
 
     Args:
@@ -80,7 +160,7 @@ class CkksOwner:
 
     def __init__(self, product_format: ProductFormat) -> None:
         self._format = product_format
-        self._layout = SlotLayout.of(product_format)
+        self._layout = CkksLayout.of(product_format)
         context, self._encoder = _context()
         generator = seal.KeyGenerator(context)
         public_key = seal.PublicKey()
@@ -91,39 +171,13 @@ class CkksOwner:
         self._decryptor = seal.Decryptor(context, generator.secret_key())
 
     @property
+    @override
     def public_bytes(self) -> bytes:
         """A SEAL public key, by its type without any secret; parameters are fixed."""
         return self._public_bytes
 
-    @property
-    def fingerprint(self) -> str:
-        """Names the key in results."""
-        return fingerprint(self._public_bytes)
-
-    @property
-    def modulus_bits(self) -> int:
-        """64: integers arrive as they are."""
-        return MODULUS_BITS
-
-    @property
-    def key_bits(self) -> None:
-        """None: the parameters are at 128 bits."""
-        return
-
-    def make_blinder(self) -> bool:
-        """False: this engine makes none ahead."""
-        return False
-
-    def lacks_blinders(self) -> bool:
-        """False: every encryption makes its own."""
-        return False
-
+    @override
     def encrypt(self, values: IntArray) -> bytes:
-        """Encrypt integers of shape (S,).
-
-        Raises:
-            RangeExceeded: a value beyond the format's bound, or too many rows.
-        """
         require_values(values, self._format)
         layout = self._layout
         padded = np.zeros(layout.inputs * layout.block)
@@ -133,18 +187,17 @@ class CkksOwner:
             for slots in (np.tile(part, layout.columns) for part in np.split(padded, layout.inputs))
         )
 
+    @override
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt, sum, flood and round: (columns,) integers modulo 2^64.
-
-        Raises:
-            CryptoError: bytes that are no reply of this key with so many columns.
-        """
+        """Decrypt, sum, flood and round: (columns,) integers modulo 2^64."""
         if columns < 1:
             raise CryptoError(f"{columns} columns, at least 1 expected")
         layout = self._layout
         pieces = split(ciphertext, layout.replies(columns), _LARGEST_CIPHERTEXT)
         sums = np.concatenate([layout.quanta(self._decrypt_slots(piece)) for piece in pieces])
-        flooded = sums[:columns] + _uniform(columns, layout.flood_bits)
+        # Uniform on [−2^flood_bits, 2^flood_bits), modulo 2^64.
+        drawn = uniform_words(columns) & np.uint64((2 << layout.flood_bits) - 1)
+        flooded = sums[:columns] + (drawn - np.uint64(1 << layout.flood_bits))
         step = np.uint64(layout.flood_bits)
         half = np.uint64(1 << (layout.flood_bits - 1))
         return layout.integers(((flooded + half) >> step) << step)
@@ -169,7 +222,7 @@ class PreparedSlots:
     plaintexts: tuple[tuple[seal.Plaintext | None, ...], ...]
 
 
-class CkksEvaluator:
+class CkksEvaluator(Evaluator):
     """A party that multiplies under another party's key.
 
     Args:
@@ -184,7 +237,7 @@ class CkksEvaluator:
 
     def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
         self._format = product_format
-        self._layout = SlotLayout.of(product_format)
+        self._layout = CkksLayout.of(product_format)
         self._context, _ = _context()
         self._evaluator = seal.Evaluator(self._context)
         (piece,) = split(public_bytes, 1, _LARGEST_KEY)
@@ -193,26 +246,9 @@ class CkksEvaluator:
             raise KeyMismatch("the CKKS public key would encrypt nothing")
         self._encryptor = seal.Encryptor(self._context, public_key)
 
-    @property
-    def modulus_bits(self) -> int:
-        """64: integers arrive as they are."""
-        return MODULUS_BITS
-
-    def make_blinder(self) -> bool:
-        """False: this engine makes none ahead."""
-        return False
-
-    def lacks_blinders(self, prepared: object) -> bool:
-        """False: every product makes its own."""
-        del prepared
-        return False
-
+    @override
     def prepare(self, matrix: IntArray) -> PreparedSlots:
-        """Bring X of shape (S, P) into plaintext slots.
-
-        Raises:
-            RangeExceeded: an entry beyond the format's bound, or too many rows.
-        """
+        """Bring X of shape (S, P) into plaintext slots."""
         require_matrix(matrix, self._format)
         layout = self._layout
         rows, columns = matrix.shape
@@ -230,12 +266,8 @@ class CkksEvaluator:
             ),
         )
 
+    @override
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
-        """Compute Enc(Xᵀv + r), re-randomized, with a fresh mask r.
-
-        Raises:
-            CryptoError: bytes that are no encryption of S values under these parameters.
-        """
         if not isinstance(prepared, PreparedSlots):
             raise CryptoError(f"prepared is a {type(prepared).__name__}, not CKKS slots")
         pieces = split(encrypted, self._layout.inputs, _LARGEST_CIPHERTEXT)
@@ -275,12 +307,6 @@ def _mask_coefficients() -> NDArray[np.object_]:
     return coefficients
 
 
-def _uniform(count: int, bits: int) -> RingArray:
-    """Integers uniform on [−2^bits, 2^bits), modulo 2^64, from the operating system."""
-    drawn = np.frombuffer(os.urandom(8 * count), np.uint64)
-    return (drawn & np.uint64((2 << bits) - 1)) - np.uint64(1 << bits)
-
-
 def _encode(slots: NDArray[np.float64], scale_bits: int) -> seal.Plaintext:
     plaintext = seal.Plaintext()
     _context()[1].encode(slots.tolist(), 2.0**scale_bits, plaintext)
@@ -310,3 +336,17 @@ def _parameters() -> seal.EncryptionParameters:
 def _context() -> tuple[seal.SEALContext, seal.CKKSEncoder]:
     context = seal.SEALContext(_parameters(), True, seal.SEC_LEVEL_TYPE.TC128)
     return context, seal.CKKSEncoder(context)
+
+
+def slots_of(coefficients: NDArray[np.object_]) -> NDArray[np.float64]:
+    """The real parts of the slots of a polynomial at a product's scale: m(ζ^(3^j)), j < 4096."""
+    scaled = np.ldexp(coefficients.astype(np.float64), -VALUE_SCALE_BITS - MATRIX_SCALE_BITS)
+    twist = np.exp(1j * np.pi * np.arange(DEGREE) / DEGREE)
+    at_odd_powers = np.fft.ifft(scaled * twist, norm="forward")
+    return at_odd_powers.real[_slot_order()]
+
+
+@cache
+def _slot_order() -> NDArray[np.int64]:
+    powers = [pow(3, j, 2 * DEGREE) for j in range(SLOTS)]
+    return (np.array(powers) - 1) // 2

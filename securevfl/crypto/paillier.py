@@ -1,5 +1,6 @@
-"""Paillier (EUROCRYPT 1999) through phe's public API: the baseline every other scheme is held to.
+"""Paillier (EUROCRYPT 1999): keys on phe's objects, and products through phe's public API.
 
+The keys are those of every engine; phe's products are the baseline every other scheme is held to.
 Integers only: every phe number has exponent 0, so nothing is rounded and no exponent travels. A
 vector on the wire is its ciphertexts, big-endian in 2·key_bytes each, one after the other.
 
@@ -12,61 +13,223 @@ Guarantees, for evaluators that follow the protocol:
       symbol of the reply, which is a parity of X.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+import gmpy2
 import numpy as np
+import phe.util
 from phe.encoding import EncodedNumber
-from phe.paillier import EncryptedNumber, PaillierPublicKey
+from phe.paillier import (
+    EncryptedNumber,
+    PaillierPrivateKey,
+    PaillierPublicKey,
+    generate_paillier_keypair,
+)
+from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values
-from securevfl.crypto.paillier_keys import (
-    PaillierKeyOwner,
-    PaillierKeyPeer,
-    ciphertext_bytes,
-    split_ciphertexts,
+from securevfl.crypto.scheme import (
+    MODULUS_BITS,
+    PAILLIER_KEY_SIZES,
+    Evaluator,
+    KeyOwner,
+    MaskedReply,
+    ProductFormat,
 )
-from securevfl.crypto.scheme import MODULUS_BITS, MaskedReply
-from securevfl.errors import CryptoError, KeyMismatch
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
 
-_RING_MASK = (1 << MODULUS_BITS) - 1
+MASK_BITS = 64
+RING_MASK = (1 << MODULUS_BITS) - 1
+_SMALL_PRIMES = gmpy2.primorial(1 << 16)
+
+
+class PaillierKeyOwner(KeyOwner):
+    """The party that holds p and q.
+
+    Args:
+        product_format: fixed point and bounds of the job.
+        private_key: phe's key of 3072 or 2048 bits.
+
+    Raises:
+        ConfigError: another key size, or a phe that works without gmpy2.
+        RangeExceeded: a format whose masked products do not fit.
+    """
+
+    def __init__(self, product_format: ProductFormat, private_key: PaillierPrivateKey) -> None:
+        _require_key_size(private_key.public_key.n.bit_length())
+        self._set_up(product_format, private_key)
+
+    @classmethod
+    def generate(cls, product_format: ProductFormat, key_bits: int = PAILLIER_KEY_SIZES[0]) -> Self:
+        """A fresh key of 3072 bits (128-bit security) or 2048 bits (112-bit)."""
+        _require_gmpy2()
+        _require_key_size(key_bits)
+        return cls(product_format, generate_paillier_keypair(n_length=key_bits)[1])
+
+    @classmethod
+    def insecure_for_tests(
+        cls, product_format: ProductFormat, key: int | PaillierPrivateKey
+    ) -> Self:
+        """A key of any size, fresh or given, for tests only: no job reaches this."""
+        owner = cls.__new__(cls)
+        if isinstance(key, int):
+            key = generate_paillier_keypair(n_length=key)[1]
+        owner._set_up(product_format, key)
+        return owner
+
+    def _set_up(self, product_format: ProductFormat, private_key: PaillierPrivateKey) -> None:
+        _require_gmpy2()
+        self._format = product_format
+        self._private_key = private_key
+        self._public_key = private_key.public_key
+        self._largest_masked = _largest_masked(product_format, self._public_key)
+
+    @property
+    @override
+    def public_bytes(self) -> bytes:
+        """n, big-endian."""
+        n: int = self._public_key.n
+        return n.to_bytes(_key_bytes(self._public_key), "big")
+
+    @property
+    @override
+    def key_bits(self) -> int:
+        return int(self._public_key.n.bit_length())
+
+
+class PaillierKeyPeer(Evaluator):
+    """A party that multiplies under another party's key.
+
+    Args:
+        public_bytes: n, big-endian, as the owner sent it.
+        product_format: fixed point and bounds of the job.
+        key_bits: the size the job agreed; None takes any allowed one.
+
+    Raises:
+        ConfigError: a phe that works without gmpy2.
+        KeyMismatch: no modulus of an allowed size, or one that is no product of two big primes as
+            far as that is cheap to see.
+        RangeExceeded: a format whose masked products do not fit.
+    """
+
+    def __init__(
+        self, public_bytes: bytes, product_format: ProductFormat, key_bits: int | None = None
+    ) -> None:
+        allowed = PAILLIER_KEY_SIZES if key_bits is None else (key_bits,)
+        if 8 * len(public_bytes) not in allowed:
+            sizes = " or ".join(map(str, allowed))
+            raise KeyMismatch(f"Paillier key of {8 * len(public_bytes)} bits, {sizes} expected")
+        self._set_up(public_bytes, product_format)
+
+    @classmethod
+    def insecure_for_tests(cls, public_bytes: bytes, product_format: ProductFormat) -> Self:
+        """A key of any size, for tests only: no job reaches this."""
+        peer = cls.__new__(cls)
+        peer._set_up(public_bytes, product_format)
+        return peer
+
+    def _set_up(self, public_bytes: bytes, product_format: ProductFormat) -> None:
+        _require_gmpy2()
+        self._public_key = _public_key(public_bytes)
+        self._format = product_format
+        self._mask_bits = mask_bits(product_format)
+        _largest_masked(product_format, self._public_key)
+
+    def _fresh_mask(self) -> int:
+        """Uniform, and shifted so that no masked product is below zero."""
+        return self._format.largest_product + secrets.randbits(self._mask_bits)
+
+
+def mask_bits(product_format: ProductFormat) -> int:
+    """Masks are uniform on 2^so many integers: within 2^−MASK_BITS of hiding a product."""
+    return product_format.largest_product.bit_length() + MASK_BITS
+
+
+def ciphertext_bytes(public_key: PaillierPublicKey) -> int:
+    """Bytes of one ciphertext on the wire."""
+    return 2 * _key_bytes(public_key)
+
+
+def split_ciphertexts(public_key: PaillierPublicKey, data: bytes, count: int) -> list[int]:
+    """The integers of a vector on the wire, big-endian one after the other, units modulo n².
+
+    Raises:
+        CryptoError: not exactly `count` of them.
+        KeyMismatch: one that is no unit modulo n², or not below it.
+    """
+    width = ciphertext_bytes(public_key)
+    if count < 1 or len(data) != count * width:
+        raise CryptoError(
+            f"{len(data)} bytes, {count} Paillier ciphertexts of {width} bytes expected"
+        )
+    numbers = [int.from_bytes(data[at : at + width], "big") for at in range(0, len(data), width)]
+    modulus, product = gmpy2.mpz(public_key.n), gmpy2.mpz(1)
+    for number in numbers:
+        product = product * (number % modulus) % modulus
+    if max(numbers) >= public_key.nsquare or gmpy2.gcd(product, modulus) != 1:
+        raise KeyMismatch("a Paillier ciphertext is no unit modulo n^2")
+    return numbers
+
+
+def _largest_masked(product_format: ProductFormat, public_key: PaillierPublicKey) -> int:
+    product_format.require_room(MODULUS_BITS)
+    largest = 2 * product_format.largest_product + (1 << mask_bits(product_format)) - 1
+    if 2 * largest >= public_key.n:
+        raise RangeExceeded(
+            f"masked products need {largest.bit_length() + 1} bits, more than the "
+            f"{public_key.n.bit_length()} of the Paillier key"
+        )
+    return largest
+
+
+def _key_bytes(public_key: PaillierPublicKey) -> int:
+    return int(public_key.n.bit_length() + 7) // 8
+
+
+def _public_key(public_bytes: bytes) -> PaillierPublicKey:
+    n = int.from_bytes(public_bytes, "big")
+    if n.bit_length() != 8 * len(public_bytes):
+        raise KeyMismatch(f"Paillier modulus of {n.bit_length()} bits in {len(public_bytes)} bytes")
+    if gmpy2.gcd(n, _SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
+        raise KeyMismatch("Paillier modulus is a prime, a power or has a small factor")
+    return PaillierPublicKey(n)
+
+
+def _require_key_size(key_bits: int) -> None:
+    if key_bits not in PAILLIER_KEY_SIZES:
+        sizes = " or ".join(map(str, PAILLIER_KEY_SIZES))
+        raise ConfigError(f"key_bits is {key_bits}, {sizes} expected for Paillier")
+
+
+def _require_gmpy2() -> None:
+    if not phe.util.HAVE_GMP:
+        raise ConfigError("phe runs without gmpy2, ten times slower; install gmpy2")
 
 
 class PaillierOwner(PaillierKeyOwner):
     """The party that holds p and q."""
 
-    def make_blinder(self) -> bool:
-        """False: this engine makes none ahead."""
-        return False
-
-    def lacks_blinders(self) -> bool:
-        """False: every encryption makes its own."""
-        return False
-
+    @override
     def encrypt(self, values: IntArray) -> bytes:
-        """Encrypt integers of shape (S,): S·2·key_bytes bytes.
-
-        Raises:
-            RangeExceeded: a value beyond the format's bound, or too many rows.
-        """
+        """Encrypt integers of shape (S,): S·2·key_bytes bytes."""
         require_values(values, self._format)
         return _to_bytes(
             self._public_key, [_encrypt(self._public_key, value) for value in values.tolist()]
         )
 
+    @override
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo 2^64.
-
-        Raises:
-            CryptoError: bytes that are no reply of this key with so many columns.
-        """
+        """Decrypt a masked product: (columns,) integers modulo 2^64."""
         numbers = _from_bytes(self._public_key, ciphertext, columns)
         plain = [self._private_key.raw_decrypt(n.ciphertext(be_secure=False)) for n in numbers]
         # A ciphertext of another key decrypts to something uniform below n.
         if max(plain) > self._largest_masked:
             raise KeyMismatch("a reply decrypts to more than any masked product of this job")
-        return np.array([value & _RING_MASK for value in plain], np.uint64)
+        return np.array([value & RING_MASK for value in plain], np.uint64)
 
 
 @dataclass(frozen=True)
@@ -80,21 +243,9 @@ class PreparedColumns:
 class PaillierEvaluator(PaillierKeyPeer):
     """A party that multiplies under another party's key."""
 
-    def make_blinder(self) -> bool:
-        """False: this engine makes none ahead."""
-        return False
-
-    def lacks_blinders(self, prepared: object) -> bool:
-        """False: every product makes its own."""
-        del prepared
-        return False
-
+    @override
     def prepare(self, matrix: IntArray) -> PreparedColumns:
-        """Bring X of shape (S, P) into sparse columns.
-
-        Raises:
-            RangeExceeded: an entry beyond the format's bound, or too many rows.
-        """
+        """Bring X of shape (S, P) into sparse columns."""
         require_matrix(matrix, self._format)
         columns = tuple(
             tuple((row, entry) for row, entry in enumerate(column) if entry)
@@ -102,12 +253,8 @@ class PaillierEvaluator(PaillierKeyPeer):
         )
         return PreparedColumns(len(matrix), columns)
 
+    @override
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
-        """Compute Enc(Xᵀv + r), re-randomized, with a fresh mask r.
-
-        Raises:
-            CryptoError: bytes that are no encryption of S values under this key.
-        """
         if not isinstance(prepared, PreparedColumns):
             raise CryptoError(f"prepared is a {type(prepared).__name__}, not Paillier columns")
         positive = _from_bytes(self._public_key, encrypted, prepared.rows)
@@ -123,7 +270,7 @@ class PaillierEvaluator(PaillierKeyPeer):
                         negative[row] = factor * _encoded(self._public_key, -1)
                     factor = negative[row]
                 total += _multiple(factor, abs(entry))
-            masks.append(mask & _RING_MASK)
+            masks.append(mask & RING_MASK)
             replies.append(total)
         return MaskedReply(_to_bytes(self._public_key, replies), np.array(masks, np.uint64))
 

@@ -1,8 +1,8 @@
 """Paillier on phe's keys and ciphertexts, fast: what phe encrypts this decrypts, and vice versa.
 
-The owner encrypts with residues modulo p² and q² from a fixed-base table (nth_residues), the
-evaluator raises to all of X at once (multi_exponentiation) and packs many results into one
-ciphertext (packing). On the wire ciphertexts are as in `paillier`.
+The owner encrypts with residues modulo p² and q² from a fixed-base table, the evaluator raises to
+all of X at once (multi_exponentiation) and packs many results into one ciphertext. On the wire
+ciphertexts are as in `paillier`.
 
 Guarantees, for semi-honest parties:
     - The owner sees Xᵀv + largest_product + r per column, r uniform on 2^64·(2^bit length of
@@ -14,8 +14,11 @@ Guarantees, for semi-honest parties:
       of a reply would be a parity of X.
 """
 
+import secrets
 from dataclasses import dataclass
+from math import ceil
 
+import gmpy2
 import numpy as np
 from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey
@@ -23,21 +26,151 @@ from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values
-from securevfl.crypto.multi_exponentiation import Accumulate, Exponents, accumulated, products
-from securevfl.crypto.nth_residues import ShortExponentResidues, UniformResidues, uniform_residue
-from securevfl.crypto.packing import Slots
-from securevfl.crypto.paillier_keys import (
+from securevfl.crypto.multi_exponentiation import (
+    Accumulate,
+    Exponents,
+    Workers,
+    accumulated,
+    products,
+)
+from securevfl.crypto.paillier import (
+    RING_MASK,
     PaillierKeyOwner,
     PaillierKeyPeer,
     ciphertext_bytes,
+    mask_bits,
     split_ciphertexts,
 )
-from securevfl.crypto.pool import BlinderPool
-from securevfl.crypto.scheme import MODULUS_BITS, MaskedReply, ProductFormat
-from securevfl.crypto.workers import Workers
+from securevfl.crypto.scheme import BlinderPool, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
-_RING_MASK = (1 << MODULUS_BITS) - 1
+EXPONENT_BITS = 320
+_WINDOW_BITS = 8
+# A plaintext under another key is uniform below n, and stays out of so many upper bits
+# once in 2^40; every slot's unused top bit halves that again.
+_FREE_BITS = 40
+
+
+@dataclass(frozen=True)
+class Slots:
+    """How many masked products lie in one plaintext, each in a slot of its own.
+
+    A slot holds Xᵀv + largest_product + r, r a mask 64 bits longer than a product: one bit more
+    than a mask, so no slot reaches into the next.
+
+    Attributes:
+        width: bits of a slot.
+        count: slots of a plaintext.
+    """
+
+    width: int
+    count: int
+
+    @classmethod
+    def of(cls, product_format: ProductFormat, key_bits: int) -> "Slots":
+        """As many slots as a key of so many bits takes, at least one."""
+        width = mask_bits(product_format) + 1
+        return cls(width, max(1, (key_bits - 1 - _FREE_BITS) // width))
+
+    def replies(self, columns: int) -> int:
+        """Plaintexts for so many products."""
+        return ceil(columns / self.count)
+
+    def joined(self, values: list[int]) -> int:
+        """The plaintext of one value a slot, the first lowest."""
+        return sum(value << self.width * slot for slot, value in enumerate(values))
+
+    def parted(self, plain: int) -> list[int]:
+        """The slots of a plaintext; what lies above them goes to the last."""
+        slot_mask = (1 << self.width) - 1
+        slots = [plain >> self.width * slot & slot_mask for slot in range(self.count - 1)]
+        return [*slots, plain >> self.width * (self.count - 1)]
+
+
+class _ModuloPrimeSquares:
+    """Arithmetic modulo n² as pairs modulo p² and q², for the owner's own encryptions alone."""
+
+    def __init__(self, private_key: PaillierPrivateKey) -> None:
+        self._primes = mpz(private_key.p), mpz(private_key.q)
+        self._squares = self._primes[0] ** 2, self._primes[1] ** 2
+        self._inverse = gmpy2.invert(*self._squares)
+
+    def _combined(self, modulo_p: mpz, modulo_q: mpz) -> mpz:
+        p_squared, q_squared = self._squares
+        return modulo_p + p_squared * ((modulo_q - modulo_p) * self._inverse % q_squared)
+
+
+class ShortExponentResidues(_ModuloPrimeSquares):
+    """Powers of an n-th residue, the h_n of Damgård, Jurik, Nielsen (2010, section 4.2).
+
+    h_n = −square to the n, the square that of a secret uniform unit; exponents are of 320 uniform
+    bits. Assumes, besides Paillier's assumption, that powers with such short exponents look like
+    those with full ones: the best attacks known take 2^(320/2) steps, and 2^10 fewer against the
+    first of 2^20 ciphertexts. Given that, minus the square of a number uniform modulo n² in place
+    of h_n hides every plaintext, for any primes of n. (DJN take |n|/2 bits; their primes are 3 mod
+    4 so that Jacobi symbols are all 1. Otherwise the symbol may show an exponent's lowest bit, and
+    nothing of the plaintext: (1 + n)^v is 1 modulo n.)
+
+    Powers are from a fixed-base table of 8-bit windows (Brickell et al., EUROCRYPT 1992).
+    """
+
+    def __init__(self, private_key: PaillierPrivateKey) -> None:
+        super().__init__(private_key)
+        n = private_key.public_key.n
+        h = -(_unit(mpz(n)) ** 2)
+        self._tables = [_powers(gmpy2.powmod(h, n, square), square) for square in self._squares]
+
+    def draw(self) -> mpz:
+        """A fresh residue modulo n²."""
+        exponent = secrets.token_bytes(EXPONENT_BITS // _WINDOW_BITS)
+        return self._combined(self._power(0, exponent), self._power(1, exponent))
+
+    def _power(self, half: int, exponent: bytes) -> mpz:
+        square, result = self._squares[half], mpz(1)
+        for table, digit in zip(self._tables[half], exponent, strict=True):
+            result = result * table[digit] % square
+        return result
+
+
+class UniformResidues(_ModuloPrimeSquares):
+    """Residues ρⁿ, ρ uniform among the units below n: no assumption but Paillier's.
+
+    ρⁿ modulo p² is (ρ^q)^p, and runs through the p-th powers of all units below p evenly.
+    """
+
+    def draw(self) -> mpz:
+        """A fresh residue modulo n²."""
+        (p, q), (p_squared, q_squared) = self._primes, self._squares
+        return self._combined(
+            gmpy2.powmod(_unit(p), p, p_squared), gmpy2.powmod(_unit(q), q, q_squared)
+        )
+
+
+def uniform_residue(n: mpz) -> mpz:
+    """ρⁿ modulo n², ρ uniform among the units below n, for whoever knows n only.
+
+    A peer's replies carry X and need these.
+    """
+    return gmpy2.powmod(_unit(n), n, n * n)
+
+
+def _unit(modulus: mpz) -> mpz:
+    while True:
+        candidate = mpz(secrets.randbelow(int(modulus)))
+        if gmpy2.gcd(candidate, modulus) == 1:
+            return candidate
+
+
+def _powers(base: mpz, modulus: mpz) -> list[list[mpz]]:
+    """base^(d·2^(8i)) for every digit d of every window i."""
+    tables = []
+    for _ in range(EXPONENT_BITS // _WINDOW_BITS):
+        row = [mpz(1)]
+        for _ in range(1 << _WINDOW_BITS):
+            row.append(row[-1] * base % modulus)
+        base = row.pop()
+        tables.append(row)
+    return tables
 
 
 class FastPaillierOwner(PaillierKeyOwner):
@@ -52,20 +185,18 @@ class FastPaillierOwner(PaillierKeyOwner):
         capacity = product_format.rows * product_format.vectors
         self._pool = BlinderPool(self._residues_of(private_key).draw, capacity)
 
+    @override
     def make_blinder(self) -> bool:
-        """Make one residue ahead; False where a round's worth is in stock."""
         return self._pool.make_one()
 
+    @override
     def lacks_blinders(self) -> bool:
         """Whether the next vector might have to make some."""
         return len(self._pool) < self._format.rows
 
+    @override
     def encrypt(self, values: IntArray) -> bytes:
-        """Encrypt integers of shape (S,): S·2·key_bytes bytes.
-
-        Raises:
-            RangeExceeded: a value beyond the format's bound, or too many rows.
-        """
+        """Encrypt integers of shape (S,): S·2·key_bytes bytes."""
         require_values(values, self._format)
         n, width = mpz(self._public_key.n), ciphertext_bytes(self._public_key)
         modulus = n * n
@@ -74,12 +205,9 @@ class FastPaillierOwner(PaillierKeyOwner):
             for value in values.tolist()
         )
 
+    @override
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo 2^64.
-
-        Raises:
-            CryptoError: bytes that are no reply of this key with so many columns.
-        """
+        """Decrypt a masked product: (columns,) integers modulo 2^64."""
         replies = self._slots.replies(columns)
         numbers = split_ciphertexts(self._public_key, ciphertext, replies)
         plains = [self._private_key.raw_decrypt(number) for number in numbers]
@@ -87,7 +215,7 @@ class FastPaillierOwner(PaillierKeyOwner):
         # A ciphertext of another key decrypts to something uniform below n.
         if max(values) > self._largest_masked:
             raise KeyMismatch("a reply decrypts to more than any masked product of this job")
-        return np.array([value & _RING_MASK for value in values[:columns]], np.uint64)
+        return np.array([value & RING_MASK for value in values[:columns]], np.uint64)
 
 
 class FullPaillierOwner(FastPaillierOwner):
@@ -123,20 +251,17 @@ class FastPaillierEvaluator(PaillierKeyPeer):
     def _blinder(self) -> mpz:
         return uniform_residue(self._n)
 
+    @override
     def make_blinder(self) -> bool:
-        """Make one blinder ahead; False where a round's worth is in stock."""
         return self._pool.make_one()
 
+    @override
     def lacks_blinders(self, prepared: object) -> bool:
-        """Whether the next product would have to make some."""
         return len(self._pool) < _own(prepared).exponents.results
 
+    @override
     def prepare(self, matrix: IntArray) -> PreparedExponents:
-        """Recode X of shape (S, P) for many exponentiations at once.
-
-        Raises:
-            RangeExceeded: an entry beyond the format's bound, or too many rows or columns.
-        """
+        """Recode X of shape (S, P) for many exponentiations at once."""
         require_matrix(matrix, self._format)
         columns = matrix.shape[1]
         if columns > self._format.columns:
@@ -144,12 +269,8 @@ class FastPaillierEvaluator(PaillierKeyPeer):
         exponents = Exponents.of(matrix, self._slots.width, self._slots.count)
         return PreparedExponents(columns, exponents)
 
+    @override
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
-        """Compute Enc(Xᵀv + r), re-randomized, with a fresh mask r.
-
-        Raises:
-            CryptoError: bytes that are no encryption of S values under this key.
-        """
         product = _own(prepared)
         numbers = split_ciphertexts(self._public_key, encrypted, product.exponents.rows)
         n, width = self._n, ciphertext_bytes(self._public_key)
@@ -160,7 +281,7 @@ class FastPaillierEvaluator(PaillierKeyPeer):
             shifted = 1 + n * ((term + self._slots.joined(fresh)) % n)
             reply = unit * shifted % modulus * self._pool.take() % modulus
             replies.append(reply.to_bytes(width, "big"))
-            masks += [mask & _RING_MASK for mask in fresh]
+            masks += [mask & RING_MASK for mask in fresh]
         return MaskedReply(b"".join(replies), np.array(masks[: product.columns], np.uint64))
 
 

@@ -1,13 +1,19 @@
-"""Arithmetic modulo primes of up to 61 bits on arrays of 64-bit words, and uniform noise."""
+"""Residues modulo primes of up to 61 bits as 64-bit words: arithmetic, uniform noise, bytes.
+
+On the wire, residues of b bits (32 ≤ b ≤ 60, a multiple of 4) have no gaps: two of them take
+b/4 ≥ 8 bytes, and are read and written as two 64-bit words that overlap.
+"""
 
 import os
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import to_ring
 from securevfl.crypto.scheme import MODULUS_BITS
+from securevfl.errors import CryptoError
 
 LIMB_BITS = 32
 
@@ -32,19 +38,8 @@ def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> RingArray:
     drawn = np.frombuffer(os.urandom(rows * degree * LIMB_BITS // 8), np.uint32)
     limbs = drawn.reshape(rows, degree).astype(np.uint64)
     limbs[0] >>= np.uint64(-bits % LIMB_BITS)
-    return np.stack([reduced(limbs, 1 << (bits - 1), prime) for prime in primes])
-
-
-def reduced(limbs: RingArray, offset: int, prime: int) -> RingArray:
-    """(Σ limbs·2^(32·place) − offset) mod prime, of words below 2^32, most significant first.
-
-    Args:
-        limbs: shape (up to 5, degree).
-        offset: subtracted.
-        prime: between 2^31 and 2^61.
-    """
-    places = [1 << (LIMB_BITS * place) for place in reversed(range(len(limbs)))]
-    return combined(limbs, places, -offset, prime)
+    places = [1 << (LIMB_BITS * place) for place in reversed(range(rows))]
+    return np.stack([combined(limbs, places, -(1 << (bits - 1)), prime) for prime in primes])
 
 
 def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) -> RingArray:
@@ -78,3 +73,54 @@ def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) 
         quotient = (limb * (known / prime)).astype(np.uint64)
         total += limb * np.uint64(known) - quotient * np.uint64(prime)
     return total % np.uint64(prime)
+
+
+def packed_size(count: int, bits: int) -> int:
+    """Bytes of `count` packed residues; two residues of an odd number of nibbles share a byte.
+
+    Raises:
+        CryptoError: a width or a count that does not pack.
+    """
+    if not (32 <= bits <= 60 and bits % 4 == 0):  # noqa: PLR2004
+        raise CryptoError(f"residues of {bits} bits: a multiple of 4 from 32 to 60 expected")
+    if count < 2 or count % 2:  # noqa: PLR2004
+        raise CryptoError(f"{count} residues: an even number from 2 on expected")
+    return count * bits // 8
+
+
+def pack(residues: RingArray, bits: int) -> bytes:
+    """An even number of residues below 2^bits, little-endian.
+
+    Raises:
+        CryptoError: a residue of more bits, which would be cut off.
+    """
+    data = np.empty(packed_size(residues.size, bits), np.uint8)
+    if int(residues.max(initial=0)) >> bits:
+        raise CryptoError(f"a residue of more than {bits} bits")
+    low, high = residues[::2], residues[1::2]
+    first, last = _words(data, bits, 0), _words(data, bits, bits // 4 - 8)
+    first[...] = low
+    last[...] = low >> np.uint64(2 * bits - MODULUS_BITS) | high << np.uint64(MODULUS_BITS - bits)
+    return data.tobytes()
+
+
+def unpack(data: bytes, count: int, bits: int) -> RingArray:
+    """The residues that `pack` made into bytes, shape (count,).
+
+    Raises:
+        CryptoError: another number of bytes.
+    """
+    if len(data) != packed_size(count, bits):
+        raise CryptoError(f"{len(data)} bytes, {packed_size(count, bits)} expected")
+    octets = np.frombuffer(data, np.uint8)
+    first, last = _words(octets, bits, 0), _words(octets, bits, bits // 4 - 8)
+    residues = np.empty(count, np.uint64)
+    np.bitwise_and(first, np.uint64((1 << bits) - 1), out=residues[::2])
+    np.right_shift(last, np.uint64(MODULUS_BITS - bits), out=residues[1::2])
+    return residues
+
+
+def _words(data: NDArray[np.uint8], bits: int, offset: int) -> NDArray[np.uint64]:
+    """One 64-bit word of every pair, at a byte offset within it."""
+    stride = bits // 4
+    return np.ndarray(data.size // stride, "<u8", data.data, offset, (stride,))

@@ -4,9 +4,9 @@ The owner encrypts residues V of shape (n, r); the evaluator, who holds integers
 replies with M·V plus a uniform mask that it keeps. Where V is a party's share and M the other's
 matrix, the two then hold shares of the product. Layout and sizes: ring_layout.
 
-Everything that `bfv` guarantees holds here, of the same protections: a reply is re-randomized,
-flooded, and masked on all its coefficients. SEAL carries a residue as round(q·v/t), so that uniform
-ones cost noise of ½·‖M‖₁, which flooding covers with that of the encryption.
+What bfv_core guarantees holds here: a reply is re-randomized, flooded, and masked on all its
+coefficients. SEAL carries a residue as round(q·v/t), so that uniform ones cost noise of ½·‖M‖₁,
+which flooding covers with that of the encryption.
 
 A polynomial is multiplied in NTT form, where t plays no part. So evaluators compute in a context
 with the same primes and a t as small as the entries of M allow: SEAL then lifts a plaintext without
@@ -26,18 +26,13 @@ import tenseal.sealapi as seal
 from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv import BfvMultiplier, _Blinder
-from securevfl.crypto.bfv_owner import BfvKeyHolder
+from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier, Blinder
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.fixed_point import to_ring
-from securevfl.crypto.residues import scaled_message, uniform_noise
+from securevfl.crypto.residues import scaled_message
 from securevfl.crypto.ring import RING_BITS, uniform
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
-from securevfl.crypto.seal_codec import (
-    coefficient_ciphertext,
-    plaintext,
-    seal_errors,
-)
+from securevfl.crypto.seal_codec import coefficient_ciphertext, plaintext, seal_errors
 from securevfl.errors import RangeExceeded
 
 
@@ -90,7 +85,7 @@ class RingProductOwner(BfvKeyHolder):
             CryptoError: bytes that are no reply of this key.
         """
         values = self._opened(ciphertext, self._layout.replies, self._layout.positions())
-        return _of_replies(self._layout, self.product_format, values)
+        return _of_replies(self._layout, values)
 
 
 class RingProductEvaluator(BfvMultiplier):
@@ -111,8 +106,6 @@ class RingProductEvaluator(BfvMultiplier):
         matrix_bits = product_format.matrix_bits
         super().__init__(public_bytes, layout.sizes, layout.inputs, layout.replies, matrix_bits)
         self._entry_mask = np.uint64((1 << matrix_bits) - 1)
-        self._primes = layout.sizes.primes()
-        self._modulus = prod(self._primes)
         self._left = product_format.products
 
     def lacks_blinders(self) -> bool:
@@ -144,7 +137,7 @@ class RingProductEvaluator(BfvMultiplier):
                 blinder = self._pool.take()
                 masks.append(blinder.mask[positions])
                 replies.append(self._finished(total, blinder.ciphertext, positions))
-        mask = _of_replies(self._layout, self.product_format, np.stack(masks))
+        mask = _of_replies(self._layout, np.stack(masks))
         self._left -= 1
         return b"".join(replies), mask
 
@@ -179,29 +172,25 @@ class RingProductEvaluator(BfvMultiplier):
     ) -> list[seal.Ciphertext | None]:
         """Adds a chunk's products with a few rows of M, one sum for each group of columns."""
         start = index * self._layout.chunk
-        plain = self._transformed(rows[:, start : start + self._layout.chunk])
+        plain = self._part(rows[:, start : start + self._layout.chunk])
         if plain is None:
             return totals
         return [
             self._added(total, vector, plain) for total, vector in zip(totals, vectors, strict=True)
         ]
 
-    def _transformed(self, block: IntArray) -> seal.Plaintext | None:
+    def _part(self, block: IntArray) -> seal.Plaintext | None:
         """A part of M as a plaintext in NTT form; None where all is zero."""
         if not block.any():
             return None
         rows, columns = block.shape
         coefficients = np.zeros((rows, self._layout.chunk), np.uint64)
         coefficients[:, -columns:] = to_ring(block[:, ::-1]) & self._entry_mask
-        plain, transformed = plaintext(self._context, coefficients.reshape(-1)), seal.Plaintext()
-        self._evaluator.transform_to_ntt(plain, self._context.first_parms_id(), transformed)
-        return transformed
+        return self._transformed(plaintext(self._context, coefficients.reshape(-1)))
 
     def _require(self, matrix: IntArray) -> None:
-        expected, bound = (
-            (self.product_format.outputs, self.product_format.inner),
-            self.product_format.matrix_bound,
-        )
+        fmt = self.product_format
+        expected, bound = (fmt.outputs, fmt.inner), fmt.matrix_bound
         if matrix.shape != expected or matrix.dtype != np.int64:
             raise RangeExceeded(
                 f"matrix is {matrix.dtype} of shape {matrix.shape}, int64 of {expected} expected"
@@ -213,27 +202,27 @@ class RingProductEvaluator(BfvMultiplier):
             )
 
     @override
-    def _blinder(self) -> _Blinder:
+    def _blinder(self) -> Blinder:
         mask, residues = self._mask_and_flooding()
         encrypted = seal.Ciphertext()
         self._encryptor.encrypt_zero(encrypted)
         self._evaluator.add_inplace(encrypted, coefficient_ciphertext(self._context, residues))
-        return _Blinder(encrypted, mask)
+        return Blinder(encrypted, mask)
 
     def _mask_and_flooding(self) -> tuple[RingArray, RingArray]:
         """A mask, which does not fit this context's t, and round(q·mask/t) + noise by primes."""
-        mask = uniform(DEGREE)
-        residues = uniform_noise(self._sizes.flood_bits, DEGREE, self._primes)
+        mask, residues = uniform(DEGREE), self._flooding()
         for row, prime in zip(residues, self._primes, strict=True):
-            scaled = scaled_message(mask.view(np.int64), self._modulus, RING_BITS, prime)
+            scaled = scaled_message(mask.view(np.int64), prod(self._primes), RING_BITS, prime)
             row[:] = (row + scaled) % np.uint64(prime)
         return mask, residues
 
 
-def _of_replies(layout: RingLayout, fmt: RingProductFormat, values: RingArray) -> RingArray:
+def _of_replies(layout: RingLayout, values: RingArray) -> RingArray:
     """Revealed coefficients of all replies, shape (replies, positions), as (outputs, columns)."""
     known = values[:, : layout.together * layout.side]
     blocks = known.reshape(layout.sides, layout.groups, layout.together, layout.side)
     # By side, row, group and column.
     ordered = blocks.transpose(0, 3, 1, 2).reshape(layout.sides * layout.side, -1)
+    fmt = layout.product_format
     return ordered[: fmt.outputs, : fmt.columns].copy()

@@ -1,4 +1,4 @@
-"""The one interface that every homomorphic scheme fills.
+"""The interface of every homomorphic scheme, with what most of them have in common.
 
 A *key owner* encrypts a vector v of fixed-point numbers. An *evaluator*, who holds a matrix X in
 clear, computes the *masked product* Enc(Xᵀv + r) with a fresh r that only it knows. The owner
@@ -7,15 +7,19 @@ polynomials or big integers: ciphertexts are bytes, and decrypted products are i
 2^`modulus_bits` in uint64.
 """
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from math import ceil
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.errors import RangeExceeded
 
 MODULUS_BITS = 64
 PAILLIER_KEY_SIZES = (3072, 2048)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,36 @@ class MaskedReply:
     mask: RingArray
 
 
+class BlinderPool(Generic[T]):
+    """A stock of one-time items, made ahead while a party waits for the network.
+
+    What has been taken never comes back. A pool lives as long as its key and is never stored.
+
+    Args:
+        make: makes one item from the operating system's generator.
+        capacity: what `make_one` fills it to: a round's worth.
+    """
+
+    def __init__(self, make: Callable[[], T], capacity: int) -> None:
+        self._make = make
+        self._capacity = capacity
+        self._stock: deque[T] = deque()
+
+    def __len__(self) -> int:
+        return len(self._stock)
+
+    def make_one(self) -> bool:
+        """Add one item; False, and nothing done, where the pool is full."""
+        if len(self._stock) >= self._capacity:
+            return False
+        self._stock.append(self._make())
+        return True
+
+    def take(self) -> T:
+        """The oldest item, or a new one where there is none."""
+        return self._stock.popleft() if self._stock else self._make()
+
+
 class KeyOwner(Protocol):
     """The party that holds the secret key of one job."""
 
@@ -112,23 +146,28 @@ class KeyOwner(Protocol):
     @property
     def fingerprint(self) -> str:
         """SHA-256 of `public_bytes`, the first 16 hex digits: names a key in results."""
+        return sha256(self.public_bytes).hexdigest()[:16]
 
     @property
     def key_bits(self) -> int | None:
         """Modulus size of Paillier; None for lattice schemes, which are at 128 bits."""
+        return None
 
     @property
     def modulus_bits(self) -> int:
         """Products are integers modulo 2 to this, times 2^(MODULUS_BITS − modulus_bits)."""
+        return MODULUS_BITS
 
     def make_blinder(self) -> bool:
         """Make ahead what one ciphertext needs besides values; False where there is enough.
 
-        Where a round's worth is in stock, nothing is done.
+        Where a round's worth is in stock, or the engine makes none ahead, nothing is done.
         """
+        return False
 
     def lacks_blinders(self) -> bool:
         """Whether the stock is short of what the next vector takes."""
+        return False
 
     def encrypt(self, values: IntArray) -> bytes:
         """Encrypt integers of shape (S,), S ≤ format.rows, |v| ≤ format.largest_value.
@@ -157,6 +196,7 @@ class Evaluator(Protocol):
     @property
     def modulus_bits(self) -> int:
         """Products are integers modulo 2 to this, times 2^(MODULUS_BITS − modulus_bits)."""
+        return MODULUS_BITS
 
     def prepare(self, matrix: IntArray) -> object:
         """Bring X of shape (S, P) into the scheme's form, once per batch.
@@ -166,10 +206,13 @@ class Evaluator(Protocol):
         """
 
     def make_blinder(self) -> bool:
-        """Make one blinder ahead; False, and nothing done, where a round's worth is in stock."""
+        """Make one blinder ahead; False, and nothing done, where none or no more are wanted."""
+        return False
 
     def lacks_blinders(self, prepared: object) -> bool:
         """Whether the stock is short of what the next product of this X takes."""
+        del prepared
+        return False
 
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
         """Compute Enc(Xᵀv + r), re-randomized, with a fresh mask r.

@@ -53,8 +53,7 @@ class Engine:
 
 
 def _bfv() -> Engine:
-    from securevfl.crypto.bfv import BfvEvaluator  # noqa: PLC0415
-    from securevfl.crypto.bfv_owner import BfvOwner  # noqa: PLC0415
+    from securevfl.crypto.bfv import BfvEvaluator, BfvOwner  # noqa: PLC0415
 
     return Engine(
         lambda product_format, _: BfvOwner(product_format),

@@ -15,42 +15,32 @@ Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
 from dataclasses import dataclass
-from functools import cache, cached_property
 from math import ceil, log, sqrt
-from typing import TYPE_CHECKING
 
 from securevfl.crypto.bfv_parameters import (
     DEGREE,
     GAP_BITS,
     LARGEST_MODULUS_BITS,
+    LARGEST_PRIME_BITS,
+    SPECIAL_BITS,
     STATISTICAL_BITS,
+    BfvSizes,
 )
 from securevfl.errors import RangeExceeded
 
-if TYPE_CHECKING:
-    import tenseal.sealapi as seal
-
 PLAIN_BITS = 48
 REPLY_BITS = PLAIN_BITS + GAP_BITS
-# Of c₀ in a reply, as a rounding error of 1/32 of what lies between two plaintexts.
-DROPPED_BITS = GAP_BITS - 4
 # SEAL's noise is a sum of 42 signs of 1/2 each.
 _NOISE_VARIANCE = 10.5
-_LARGEST_PRIME_BITS = 60
-_SPECIAL_BITS = 30
 
 
 @dataclass(frozen=True)
-class SlotParameters:
-    """One choice.
+class SlotParameters(BfvSizes):
+    """One choice."""
 
-    Attributes:
-        prime_bits: of the data primes; a reply keeps the first.
-        flood_bits: flooding noise is uniform on 2^flood_bits integers around 0.
-    """
-
-    prime_bits: tuple[int, ...]
-    flood_bits: int
+    batching = True
+    # Of c₀ in a reply, as a rounding error of 1/32 of what lies between two plaintexts.
+    dropped_bits = GAP_BITS - 4
 
     @classmethod
     def of(cls, products: int) -> "SlotParameters":
@@ -62,41 +52,21 @@ class SlotParameters:
         revealed = 2 * DEGREE * pairs_of(products)
         flood_bits = STATISTICAL_BITS + (_largest_noise(revealed) * revealed - 1).bit_length()
         rest = flood_bits + PLAIN_BITS + 5 - REPLY_BITS
-        others = _shared_out(rest, 2 if rest <= 2 * _LARGEST_PRIME_BITS else 3)
+        others = _shared_out(rest, 2 if rest <= 2 * LARGEST_PRIME_BITS else 3)
         prime_bits = (REPLY_BITS, *others)
-        if sum(prime_bits) + _SPECIAL_BITS > LARGEST_MODULUS_BITS:
+        if sum(prime_bits) + SPECIAL_BITS > LARGEST_MODULUS_BITS:
             raise RangeExceeded(
                 f"products in slots: flooding of {flood_bits} bits for {products} products does "
                 f"not fit the primes of 128-bit security at degree {DEGREE}; use fewer rounds or "
                 "rows"
             )
-        return cls(prime_bits, flood_bits)
+        return cls(PLAIN_BITS, prime_bits, reply_primes=1, flood_bits=flood_bits)
 
-    @cached_property
-    def context(self) -> "seal.SEALContext":
-        """SEAL's tables for these sizes, at 128 bits of security."""
-        return _context(self.prime_bits)
-
-    @cached_property
+    @property
     def plain_modulus(self) -> int:
         """The prime p."""
-        value: int = self.context.first_context_data().parms().plain_modulus().value()
+        value: int = self.context().first_context_data().parms().plain_modulus().value()
         return value
-
-    @cached_property
-    def primes(self) -> list[int]:
-        """The data primes."""
-        moduli = self.context.first_context_data().parms().coeff_modulus()
-        return [modulus.value() for modulus in moduli]
-
-    @cached_property
-    def reply_level(self) -> list[int]:
-        """SEAL's name of the level that has a reply's prime only."""
-        level = self.context.first_context_data()
-        while len(level.parms().coeff_modulus()) > 1:
-            level = level.next_context_data()
-        found: list[int] = level.parms_id()
-        return found
 
 
 def pairs_of(products: int) -> int:
@@ -116,21 +86,6 @@ def _shared_out(bits: int, primes: int) -> tuple[int, ...]:
     """Bits of so many primes, in whole nibbles, which pack."""
     nibbles = -(-bits // 4)
     return tuple(4 * -(-(nibbles - place) // primes) for place in range(primes))
-
-
-@cache
-def _context(prime_bits: tuple[int, ...]) -> "seal.SEALContext":
-    import tenseal.sealapi as seal  # noqa: PLC0415  # sizes are asked for without any key
-
-    parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
-    parameters.set_poly_modulus_degree(DEGREE)
-    sizes = [*prime_bits, _SPECIAL_BITS]
-    parameters.set_coeff_modulus(seal.CoeffModulus.Create(DEGREE, sizes))
-    parameters.set_plain_modulus(seal.PlainModulus.Batching(DEGREE, PLAIN_BITS))
-    context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
-    if not context.parameters_set():
-        raise RangeExceeded(f"products in slots: SEAL refuses primes of {sizes} bits")
-    return context
 
 
 def failure_probability(products: float, largest: float) -> float:

@@ -6,17 +6,12 @@ two parts modulo the prime p. A share modulo p becomes one modulo 2^64 without a
 evaluator keeps r as an integer, the owner takes p off what it decrypted. It goes wrong where
 r ≤ the part (as r < p, and uniform): with probability |part|/p.
 
-On the wire: an input is its c₀, bit-packed, and the seed of its c₁; a reply is its c₁ modulo the
-first prime and its c₀ there without the last bits, bit-packed.
+On the wire as all BFV products (bfv_core), but a reply is all of its c₀, without the last bits.
 
 Learns, with semi-honest parties:
-    owner: nothing. It decrypts the product minus what is uniform modulo p in every coefficient; a
-        reply's c₁ is that of a fresh public-key encryption plus a·u, and its noise, which holds
-        e·u for e known to the owner, is flooded within a statistical distance of 2^−40 over the
-        job.
+    owner: nothing. It decrypts the product minus what is uniform modulo p in every coefficient;
+        c₁ and the noise of a reply are hidden as bfv_core says.
     evaluator: nothing, by BFV's security.
-Replies of another key, and bytes that are none, have too much noise and are refused; that is no
-checksum.
 Source: Brakerski, Gentry, Vaikuntanathan, "Fully homomorphic encryption without bootstrapping",
 section 5.1; Smart, Vercauteren 2014 (slots); sizes: slot_parameters.
 """
@@ -25,35 +20,22 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.bit_packing import pack, packed_size, unpack
-from securevfl.crypto.residues import uniform_below, uniform_noise
+from securevfl.crypto.residues import pack, packed_size, uniform_below
 from securevfl.crypto.scheme import MODULUS_BITS
-from securevfl.crypto.seal_codec import (
-    ciphertext_of,
-    coefficient_ciphertext,
-    from_bytes,
-    from_seeded,
-    polynomials_of,
-    seal_errors,
-    seeded_parts,
-    split,
-    to_bytes,
-)
-from securevfl.crypto.slot_parameters import (
-    DROPPED_BITS,
-    PLAIN_BITS,
-    REPLY_BITS,
-    SlotParameters,
-)
+from securevfl.crypto.seal_codec import ciphertext_of, seal_errors, seeded_parts
+from securevfl.crypto.slot_parameters import PLAIN_BITS, REPLY_BITS, SlotParameters
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
-REPLY_BYTES = packed_size(DEGREE, REPLY_BITS) + packed_size(DEGREE, REPLY_BITS - DROPPED_BITS)
-_LARGEST_KEY = 1 << 20
+REPLY_BYTES = packed_size(DEGREE, REPLY_BITS) + packed_size(
+    DEGREE, REPLY_BITS - SlotParameters.dropped_bits
+)
 _LARGEST_PART_BITS = PLAIN_BITS // 2 - 2  # ux − vy is far below p
+_ALL = np.arange(DEGREE)
 
 
-class SlotOwner:
+class SlotOwner(BfvKeyHolder):
     """The party that holds the secret key.
 
     Args:
@@ -61,15 +43,8 @@ class SlotOwner:
     """
 
     def __init__(self, parameters: SlotParameters) -> None:
+        super().__init__(parameters, extent=DEGREE, capacity=0)
         self._parameters = parameters
-        self._context = parameters.context
-        generator = seal.KeyGenerator(self._context)
-        public_key = seal.PublicKey()
-        generator.create_public_key(public_key)
-        self.public_bytes = to_bytes(public_key)
-        # Under the secret key, so that c₁ is a seed.
-        self._encryptor = seal.Encryptor(self._context, generator.secret_key())
-        self._decryptor = seal.Decryptor(self._context, generator.secret_key())
         self._encoder = seal.BatchEncoder(self._context)
 
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
@@ -79,15 +54,12 @@ class SlotOwner:
             RangeExceeded: a part whose products p could not hold, or another shape.
         """
         first, second = _slots(parts, self._parameters.plain_modulus)
-        return self._input(first), self._input(second)
+        return self._of_slots(first), self._of_slots(second)
 
-    def _input(self, residues: RingArray) -> bytes:
-        plain = seal.Plaintext()
-        self._encoder.encode(residues.tolist(), plain)
-        fresh = self._encryptor.encrypt_symmetric(plain)
-        c0, seed = seeded_parts(fresh, len(self._parameters.primes), DEGREE)
-        packed = map(pack, c0, self._parameters.prime_bits)
-        return b"".join([*packed, seed])
+    def _of_slots(self, residues: RingArray) -> bytes:
+        fresh = self._encryptor.encrypt_symmetric(_encoded(self._encoder, residues))
+        c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
+        return b"".join([*map(pack, c0, self._parameters.prime_bits), seed])
 
     def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
         """This party's shares of the products' parts modulo 2^64, shape (2, count).
@@ -97,30 +69,22 @@ class SlotOwner:
         """
         if len(replies) != 2 or any(len(reply) != REPLY_BYTES for reply in replies):  # noqa: PLR2004
             raise CryptoError(f"two replies of {REPLY_BYTES} bytes expected")
-        found = np.array([self._opened(reply)[:count] for reply in replies], np.uint64)
+        found = np.array([self._read(reply)[:count] for reply in replies], np.uint64)
         return found - np.uint64(self._parameters.plain_modulus)
 
-    def _opened(self, reply: bytes) -> list[int]:
-        prime = self._parameters.primes[0]
-        end = packed_size(DEGREE, REPLY_BITS)
-        c1 = unpack(reply[:end], DEGREE, REPLY_BITS)
-        if not c1.any():
-            raise KeyMismatch("a reply has no c1: it is no ciphertext of any key")
-        c0 = unpack(reply[end:], DEGREE, REPLY_BITS - DROPPED_BITS) << np.uint64(DROPPED_BITS)
-        c0 = (c0 + np.uint64(1 << (DROPPED_BITS - 1))) % np.uint64(prime)
-        both = np.stack([c0, c1])[:, None]
-        ciphertext = ciphertext_of(self._context, self._parameters.reply_level, both)
+    def _read(self, data: bytes) -> list[int]:
+        reply = ciphertext_of(self._context, self._reply_level, self._reply(data, _ALL))
         plain = seal.Plaintext()
         with seal_errors("a reply"):
             # Noise of a foreign reply is uniform: below a quarter of the gap in no slot of 2^8192.
-            if self._decryptor.invariant_noise_budget(ciphertext) < 1:
+            if self._decryptor.invariant_noise_budget(reply) < 1:
                 raise KeyMismatch("a reply is damaged, or was made under another key")
-            self._decryptor.decrypt(ciphertext, plain)
+            self._decryptor.decrypt(reply, plain)
         values: list[int] = self._encoder.decode_uint64(plain)
         return values
 
 
-class SlotEvaluator:
+class SlotEvaluator(BfvMultiplier):
     """A party that multiplies under another party's key.
 
     Args:
@@ -132,17 +96,9 @@ class SlotEvaluator:
     """
 
     def __init__(self, public_bytes: bytes, parameters: SlotParameters) -> None:
+        super().__init__(public_bytes, parameters, inputs=1, capacity=0)
         self._parameters = parameters
-        self._context = parameters.context
-        self._evaluator = seal.Evaluator(self._context)
         self._encoder = seal.BatchEncoder(self._context)
-        (piece,) = split(public_bytes, 1, _LARGEST_KEY)
-        public_key = from_bytes(self._context, seal.PublicKey(), piece)
-        self._encryptor = seal.Encryptor(self._context, public_key)
-        trial = seal.Ciphertext()
-        self._encryptor.encrypt_zero(trial)
-        if trial.is_transparent():
-            raise KeyMismatch("the BFV public key would encrypt nothing")
 
     def multiply(
         self, encrypted: tuple[bytes, ...], parts: IntArray
@@ -159,66 +115,33 @@ class SlotEvaluator:
         """
         if len(encrypted) != 2:  # noqa: PLR2004
             raise CryptoError(f"{len(encrypted)} ciphertexts, 2 of a complex number expected")
-        u, v = map(self._transformed, _slots(parts, self._parameters.plain_modulus))
-        x, y = map(self._take_in, encrypted)
+        u, v = (
+            self._transformed(_encoded(self._encoder, residues))
+            for residues in _slots(parts, self._parameters.plain_modulus)
+        )
+        (x,), (y,) = map(self._take_in, encrypted)
         masks = self._masks()
         with seal_errors("an encrypted input"):
-            real, imaginary = self._times(x, u), self._times(y, u)
-            self._evaluator.sub_inplace(real, self._times(y, v))
-            self._evaluator.add_inplace(imaginary, self._times(x, v))
-        replies = self._reply(real, masks[0]), self._reply(imaginary, masks[1])
+            real, imaginary = self._product(x, u), self._product(y, u)
+            self._evaluator.sub_inplace(real, self._product(y, v))
+            self._evaluator.add_inplace(imaginary, self._product(x, v))
+        replies = self._masked(real, masks[0]), self._masked(imaginary, masks[1])
         return replies, masks[:, : parts.shape[1]]
 
     def _masks(self) -> RingArray:
         """Uniform residues modulo p, shape (2, DEGREE)."""
         return uniform_below(self._parameters.plain_modulus, 2 * DEGREE).reshape(2, DEGREE)
 
-    def _flood(self) -> RingArray:
-        """Noise that hides that of the product, shape (primes, DEGREE)."""
-        return uniform_noise(self._parameters.flood_bits, DEGREE, self._parameters.primes)
-
-    def _encoded(self, residues: RingArray) -> seal.Plaintext:
-        plain = seal.Plaintext()
-        self._encoder.encode(residues.tolist(), plain)
-        return plain
-
-    def _transformed(self, residues: RingArray) -> seal.Plaintext:
-        transformed = seal.Plaintext()
-        level = self._context.first_parms_id()
-        self._evaluator.transform_to_ntt(self._encoded(residues), level, transformed)
-        return transformed
-
-    def _take_in(self, encrypted: bytes) -> seal.Ciphertext:
-        """One input, in NTT form."""
-        widths = self._parameters.prime_bits
-        edges = np.cumsum([0, *(packed_size(DEGREE, bits) for bits in widths)]).tolist()
-        pieces = zip(edges[:-1], edges[1:], widths, strict=True)
-        c0 = np.stack([unpack(encrypted[at:end], DEGREE, bits) for at, end, bits in pieces])
-        ciphertext = from_seeded(self._context, c0, encrypted[edges[-1] :])
-        self._evaluator.transform_to_ntt_inplace(ciphertext)
-        return ciphertext
-
-    def _times(self, ciphertext: seal.Ciphertext, plain: seal.Plaintext) -> seal.Ciphertext:
-        product = seal.Ciphertext()
-        self._evaluator.multiply_plain(ciphertext, plain, product)
-        return product
-
-    def _blinder(self, mask: RingArray) -> seal.Ciphertext:
-        """Enc(−mask) under the public key, with flooding noise."""
+    def _masked(self, product: seal.Ciphertext, mask: RingArray) -> bytes:
         modulus = np.uint64(self._parameters.plain_modulus)
-        blinder = seal.Ciphertext()
-        self._encryptor.encrypt(self._encoded((modulus - mask) % modulus), blinder)
-        flood = coefficient_ciphertext(self._context, self._flood())
-        self._evaluator.add_inplace(blinder, flood)
-        return blinder
+        blinder = self._flooded(_encoded(self._encoder, (modulus - mask) % modulus))
+        return self._finished(product, blinder, _ALL)
 
-    def _reply(self, product: seal.Ciphertext, mask: RingArray) -> bytes:
-        self._evaluator.transform_from_ntt_inplace(product)
-        self._evaluator.add_inplace(product, self._blinder(mask))
-        self._evaluator.mod_switch_to_inplace(product, self._parameters.reply_level)
-        c0, c1 = polynomials_of(product)[:, 0]
-        shortened = c0 >> np.uint64(DROPPED_BITS)
-        return pack(c1, REPLY_BITS) + pack(shortened, REPLY_BITS - DROPPED_BITS)
+
+def _encoded(encoder: seal.BatchEncoder, residues: RingArray) -> seal.Plaintext:
+    plain = seal.Plaintext()
+    encoder.encode(residues.tolist(), plain)
+    return plain
 
 
 def _slots(parts: IntArray, modulus: int) -> RingArray:

@@ -52,7 +52,7 @@ def test_the_gate_is_open_to_the_package_as_it_is(copy: Path) -> None:
         ("auditing", "securevfl.horizontal.client", "Clients that hold rows have a room"),
         ("horizontal", "securevfl.protocols.session", "Clients that hold rows know no"),
         ("benchmarks", "tenseal", "Homomorphic libraries"),
-        ("benchmarks", "securevfl.crypto.inspection.bfv", "What an audit may open"),
+        ("benchmarks", "securevfl.crypto.inspection", "What an audit may open"),
         ("attacks", "securevfl.runtime.views", "Attacks: from what is known"),
     ],
 )

@@ -20,20 +20,21 @@ from securevfl.auditing.measuring import Reason, attack
 from securevfl.auditing.scoring import shared_values
 from securevfl.auditing.seats import Recording
 from securevfl.auditing.subject import Subject
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import encode
-from securevfl.crypto.inspection.bfv import BfvOpening, crafted_replies, owner_secret
-from securevfl.crypto.inspection.ckks import (
+from securevfl.crypto.inspection import (
+    BfvOpening,
     ckks_key,
     ckks_key_guess,
     ckks_matrix,
     ckks_ratio,
     ckks_slots,
+    crafted_replies,
+    jacobi_symbols,
+    owner_secret,
 )
-from securevfl.crypto.inspection.paillier import jacobi_symbols
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job

@@ -17,7 +17,7 @@ from securevfl.auditing.seats import local_part
 from securevfl.auditing.subject import Subject
 from securevfl.crypto import ring
 from securevfl.crypto.fixed_point import encode
-from securevfl.crypto.inspection.ring import RingOpening, c1_without_protection
+from securevfl.crypto.inspection import RingOpening, c1_without_protection
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.protocols.blind.fixed_point import FEATURE_BITS

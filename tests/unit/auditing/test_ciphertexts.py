@@ -24,8 +24,11 @@ from securevfl.auditing.measures.ciphertexts import (
 )
 from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject
-from securevfl.crypto.nth_residues import ShortExponentResidues
-from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
+from securevfl.crypto.paillier_fast import (
+    FastPaillierEvaluator,
+    FullPaillierOwner,
+    ShortExponentResidues,
+)
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows

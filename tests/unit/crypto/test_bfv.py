@@ -7,10 +7,9 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import OpenEvaluator, ProductFormat
 from securevfl.crypto.seal_codec import SEED_BYTES, _body, _framed, from_bytes, to_bytes

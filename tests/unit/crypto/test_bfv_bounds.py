@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import RangeExceeded

@@ -7,11 +7,10 @@ import pytest
 
 from securevfl.attacks.ciphertexts import secret_from_crafted_queries
 from securevfl.crypto import bfv
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.inspection.bfv import BfvOpening, crafted_replies, owner_secret
+from securevfl.crypto.inspection import BfvOpening, crafted_replies, owner_secret
 from securevfl.crypto.scheme import ProductFormat
 
 ROWS, COLUMNS = 64, 16

@@ -18,13 +18,12 @@ from securevfl.attacks.ciphertexts import (
     NoiseKnowledge,
     matrix_from_noise,
 )
-from securevfl.crypto import bfv
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto import bfv_core
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
-from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.inspection.bfv import BfvOpening, owner_secret
+from securevfl.crypto.inspection import BfvOpening, owner_secret
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     coefficient_ciphertext,
@@ -171,7 +170,7 @@ def test_noise_of_replies_tells_the_matrix_unless_it_is_flooded(
     """
     if not flooded:
         monkeypatch.setattr(
-            "securevfl.crypto.bfv.uniform_noise",
+            "securevfl.crypto.bfv_core.uniform_noise",
             lambda bits, degree, primes: np.zeros((len(primes), degree), np.uint64),
         )
     _, matrix = numbers(2)
@@ -241,7 +240,7 @@ def test_coefficients_of_c0_that_nobody_needs_are_not_sent(
         made.append(polynomials)
         return pack_reply(parameters, polynomials, positions)
 
-    monkeypatch.setattr(bfv, "pack_reply", kept)
+    monkeypatch.setattr(bfv_core, "pack_reply", kept)
     values, matrix = numbers(8)
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
     (polynomials,) = made

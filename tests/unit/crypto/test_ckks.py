@@ -3,9 +3,8 @@ import pytest
 import tenseal as ts
 import tenseal.sealapi as seal
 
-from securevfl.crypto import ckks, ckks_layout
-from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
-from securevfl.crypto.ckks_layout import SlotLayout
+from securevfl.crypto import ckks
+from securevfl.crypto.ckks import CkksEvaluator, CkksLayout, CkksOwner
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import to_bytes
@@ -28,7 +27,7 @@ def evaluator(owner: CkksOwner) -> CkksEvaluator:
 
 def test_parameters_are_at_128_bits() -> None:
     assert sum(ckks.PRIME_BITS) <= seal.CoeffModulus.MaxBitCount(
-        ckks_layout.DEGREE, seal.SEC_LEVEL_TYPE.TC128
+        ckks.DEGREE, seal.SEC_LEVEL_TYPE.TC128
     )
     assert ckks._context()[0].parameters_set()
 
@@ -69,7 +68,7 @@ def test_a_format_that_overflows_64_bits_is_refused_at_both_ends(owner: CkksOwne
 
 def test_a_format_finer_than_ckks_needs_is_refused() -> None:
     with pytest.raises(ConfigError, match="25 bits, at least 26"):
-        SlotLayout.of(ProductFormat(9, 1.0, 1.0, value_fraction_bits=15, matrix_fraction_bits=10))
+        CkksLayout.of(ProductFormat(9, 1.0, 1.0, value_fraction_bits=15, matrix_fraction_bits=10))
 
 
 def test_values_and_entries_beyond_the_format_are_refused(
@@ -119,8 +118,8 @@ def test_public_material_that_is_no_public_key_is_refused(
 
 def other_parameters(prime_bits: list[int]) -> bytes:
     parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
-    parameters.set_poly_modulus_degree(ckks_layout.DEGREE)
-    parameters.set_coeff_modulus(seal.CoeffModulus.Create(ckks_layout.DEGREE, prime_bits))
+    parameters.set_poly_modulus_degree(ckks.DEGREE)
+    parameters.set_coeff_modulus(seal.CoeffModulus.Create(ckks.DEGREE, prime_bits))
     context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
     public_key = seal.PublicKey()
     seal.KeyGenerator(context).create_public_key(public_key)
@@ -168,9 +167,9 @@ def test_ciphertexts_at_another_level_or_in_another_form_are_refused(
         ("transform_from_ntt_inplace", "another form"),
         ("square_inplace", "no valid size"),  # three polynomials
     ):
-        changed = ckks._load(good, ckks_layout.VALUE_SCALE_BITS)
+        changed = ckks._load(good, ckks.VALUE_SCALE_BITS)
         getattr(operations, change)(changed)
-        changed.scale = 2.0**ckks_layout.VALUE_SCALE_BITS
+        changed.scale = 2.0**ckks.VALUE_SCALE_BITS
         with pytest.raises(CryptoError, match=message):
             evaluator.masked_product(to_bytes(changed), prepared)
 

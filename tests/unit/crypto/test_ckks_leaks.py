@@ -5,10 +5,10 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl.auditing.scoring import shared_values
-from securevfl.crypto import ckks, ckks_layout
+from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import from_ring, unmask
-from securevfl.crypto.inspection.ckks import (
+from securevfl.crypto.inspection import (
     CHECKED,
     PRODUCT_SCALE_BITS,
     ckks_key,
@@ -52,7 +52,7 @@ def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
     (plaintext,) = prepared.plaintexts[0]
     assert plaintext is not None
     secret = ckks_matrix(prepared)
-    vector = ckks._load(encrypted, ckks_layout.VALUE_SCALE_BITS)
+    vector = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
 
     # masked, but without a fresh encryption: everybody reads X
     bare = seal.Ciphertext()
@@ -84,7 +84,7 @@ def test_every_coefficient_of_a_mask_is_uniform_to_its_last_bit() -> None:
     shares = [float(np.mean((low >> bit & 1).astype(np.float64))) for bit in range(bits)]
     assert bits == 113
     # 8192 flips for each of 113 bits, 6 standard deviations: false alarm 2.3e-7
-    assert np.max(np.abs(np.array(shares) - 0.5)) < 6 * 0.5 / ckks_layout.DEGREE**0.5
+    assert np.max(np.abs(np.array(shares) - 0.5)) < 6 * 0.5 / ckks.DEGREE**0.5
 
 
 @pytest.mark.parametrize("columns", [1, 64])
@@ -96,7 +96,7 @@ def test_every_slot_of_a_reply_is_masked_whatever_it_holds(
     encrypted = owner.encrypt(VALUES)
     reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
     slots = decrypted(owner, reply)
-    expected = 2.0**ckks.MASK_BITS * (ckks_layout.DEGREE / 2 / 3) ** 0.5
+    expected = 2.0**ckks.MASK_BITS * (ckks.DEGREE / 2 / 3) ** 0.5
     for part in (slots.real, slots.imag):
         for half in (part[:2048], part[2048:]):
             # 6 standard deviations of each statistic, 4 x 2 x 4 of them: false alarm 7e-8
@@ -137,7 +137,7 @@ def test_released_sums_are_flooded_afresh_and_rounded(
     released = [owner.decrypt(reply.ciphertext, 64) for _ in range(20)]
     layout = owner._layout
     assert layout.flood_bits == 8
-    grid = 1 << (layout.flood_bits + layout.exponent - ckks_layout.QUANTUM_BITS)
+    grid = 1 << (layout.flood_bits + layout.exponent - ckks.QUANTUM_BITS)
     assert not np.any(np.stack(released) % np.uint64(grid))
     changes = [unmask(again, released[0]) / grid for again in released[1:]]
     # flooding of ±1 grid steps, then rounding: steps of −2 to 2, of variance 2/3 + 1/6
@@ -153,7 +153,7 @@ def test_the_reencoded_decryption_is_the_key_and_what_is_released_is_not() -> No
     generator = seal.KeyGenerator(context)
     secret_key = generator.secret_key()
     plain = seal.Plaintext()
-    values = np.random.default_rng(5).uniform(-1, 1, ckks_layout.SLOTS)
+    values = np.random.default_rng(5).uniform(-1, 1, ckks.SLOTS)
     encoder.encode(values.tolist(), 2.0**40, plain)
     ciphertext, back, again = seal.Ciphertext(), seal.Plaintext(), seal.Plaintext()
     seal.Encryptor(context, secret_key).encrypt_symmetric(plain, ciphertext)
@@ -167,9 +167,9 @@ def test_the_reencoded_decryption_is_the_key_and_what_is_released_is_not() -> No
     owner = CkksOwner(one_row)
     evaluator = CkksEvaluator(owner.public_bytes, one_row)
     encrypted = owner.encrypt(np.array([one_row.largest_value // 3]))
-    ones = np.full((1, ckks_layout.SLOTS), one_row.largest_entry)
+    ones = np.full((1, ckks.SLOTS), one_row.largest_entry)
     reply = evaluator.masked_product(encrypted, evaluator.prepare(ones))
-    sums = unmask(owner.decrypt(reply.ciphertext, ckks_layout.SLOTS), reply.mask)
+    sums = unmask(owner.decrypt(reply.ciphertext, ckks.SLOTS), reply.mask)
     slots = sums / (one_row.largest_value * one_row.largest_entry)
     np.testing.assert_allclose(slots, 1 / 3, atol=1e-5)
     # float64 at 2^56 alone would spoil the guess too, so the flooding has a test of its own

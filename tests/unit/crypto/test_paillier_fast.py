@@ -16,12 +16,12 @@ from phe.paillier import (
 from securevfl.arrays import IntArray
 from securevfl.crypto import multi_exponentiation
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.packing import Slots
 from securevfl.crypto.paillier import PaillierOwner
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
     FastPaillierOwner,
     FullPaillierOwner,
+    Slots,
 )
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
@@ -170,7 +170,7 @@ def test_the_largest_products_of_both_signs_stay_in_their_slots(
     evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
     # the least and the greatest mask there is, always
     greatest = (1 << mask_bits) - 1
-    monkeypatch.setattr("securevfl.crypto.paillier_keys.secrets.randbits", lambda _: greatest)
+    monkeypatch.setattr("securevfl.crypto.paillier.secrets.randbits", lambda _: greatest)
     values = np.full(FORMAT.rows, FORMAT.largest_value)
     signs = np.array([1, -1, 1, 1, 0, -1, -1, -1, 1, 0, 0, -1])
     matrix = np.full((FORMAT.rows, 12), FORMAT.largest_entry) * signs

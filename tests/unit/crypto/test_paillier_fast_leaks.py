@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
 
 from securevfl.attacks.ciphertexts import SymbolKnowledge, parities_from_symbols
-from securevfl.crypto.inspection.paillier import jacobi_symbols
-from securevfl.crypto.nth_residues import (
+from securevfl.crypto.inspection import jacobi_symbols
+from securevfl.crypto.paillier_fast import (
+    FastPaillierEvaluator,
+    FullPaillierOwner,
     ShortExponentResidues,
     UniformResidues,
     uniform_residue,
 )
-from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FullPaillierOwner
 from securevfl.crypto.scheme import ProductFormat
 from tests.weakened import ShortBlinders
 
@@ -107,7 +108,7 @@ def test_short_residues_are_powers_of_one_secret_residue(monkeypatch: pytest.Mon
 
     def with_exponent(exponent: int) -> int:
         data = exponent.to_bytes(40, "little")
-        monkeypatch.setattr("securevfl.crypto.nth_residues.secrets.token_bytes", lambda _: data)
+        monkeypatch.setattr("securevfl.crypto.paillier_fast.secrets.token_bytes", lambda _: data)
         return int(residues.draw())
 
     base = with_exponent(1)
@@ -128,7 +129,7 @@ def test_short_exponents_are_320_fresh_bits_of_the_operating_system(
         return bytes(size)
 
     residues = ShortExponentResidues(blum_key())
-    monkeypatch.setattr("securevfl.crypto.nth_residues.secrets.token_bytes", token_bytes)
+    monkeypatch.setattr("securevfl.crypto.paillier_fast.secrets.token_bytes", token_bytes)
     assert [int(residues.draw()) for _ in range(2)] == [1, 1]
     assert sizes == [40, 40]
 

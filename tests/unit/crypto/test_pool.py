@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from securevfl.crypto.pool import BlinderPool
+from securevfl.crypto.scheme import BlinderPool
 
 
 def test_a_pool_fills_to_its_capacity_and_gives_every_item_once() -> None:

@@ -1,4 +1,4 @@
-"""Arithmetic on 64-bit words against Python's integers."""
+"""Arithmetic on 64-bit words against Python's integers; residues as bytes and back."""
 
 import operator
 from math import prod
@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from securevfl.crypto.residues import combined, reduced, scaled_message, uniform_noise
+from securevfl.crypto.residues import (
+    combined,
+    pack,
+    packed_size,
+    scaled_message,
+    uniform_noise,
+    unpack,
+)
+from securevfl.errors import CryptoError
 
 PRIMES = [4294828033, 281474976546817, 1152921504606830593]
 
@@ -30,16 +38,6 @@ def test_sums_of_products_modulo_a_prime_are_exact(prime: int, data: st.DataObje
     found = combined(np.array(limbs, np.uint64)[:, None], factors, offset, prime)
     expected = sum(map(operator.mul, limbs, factors)) + offset
     assert found.tolist() == [expected % prime]
-
-
-@pytest.mark.parametrize("prime", PRIMES)
-@given(data=st.data())
-def test_long_integers_are_reduced_exactly(prime: int, data: st.DataObject) -> None:
-    limbs = data.draw(st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=5))
-    offset = data.draw(st.integers(0, 1 << 160))
-    whole = sum(limb << (32 * place) for place, limb in enumerate(reversed(limbs)))
-    found = reduced(np.array(limbs, np.uint64)[:, None], offset, prime)
-    assert found.tolist() == [(whole - offset) % prime]
 
 
 @given(st.integers(20, 59), st.data())
@@ -71,3 +69,31 @@ def test_noise_is_the_same_integer_modulo_every_prime_and_uniform(bits: int) -> 
     counts = np.bincount(((whole + half) * bins >> bits).astype(np.int64), minlength=bins)
     expected = 4096 / bins
     assert float(((counts - expected) ** 2 / expected).sum()) < chi2.isf(1e-6, bins - 1)
+
+
+@pytest.mark.parametrize("bits", range(32, 61, 4))
+def test_packing_and_unpacking_are_inverse_without_a_spare_bit(bits: int) -> None:
+    generator = np.random.default_rng(bits)
+    residues = generator.integers(0, 1 << bits, 100, np.uint64, endpoint=False)
+    residues[:2] = 0, (1 << bits) - 1
+    data = pack(residues, bits)
+    assert len(data) == packed_size(100, bits) == 100 * bits // 8
+    assert np.array_equal(unpack(data, 100, bits), residues)
+
+
+@pytest.mark.parametrize("bits", [32, 44, 60])
+def test_a_residue_that_would_be_cut_off_is_refused(bits: int) -> None:
+    with pytest.raises(CryptoError, match=f"more than {bits} bits"):
+        pack(np.array([0, 1 << bits], np.uint64), bits)
+
+
+@pytest.mark.parametrize(("count", "bits"), [(0, 32), (3, 32), (2, 33), (2, 28), (2, 64), (2, 0)])
+def test_what_does_not_pack_is_refused(count: int, bits: int) -> None:
+    with pytest.raises(CryptoError):
+        packed_size(count, bits)
+
+
+@pytest.mark.parametrize("size", [0, 10, 12])
+def test_another_number_of_bytes_is_refused(size: int) -> None:
+    with pytest.raises(CryptoError, match="11 expected"):
+        unpack(bytes(size), 2, 44)

@@ -12,9 +12,9 @@ from scipy.stats import chi2
 from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.attacks.ciphertexts import NoiseKnowledge, matrix_from_noise
 from securevfl.crypto import ring
+from securevfl.crypto.bfv_core import reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.bfv_wire import reply_bytes, unpack_reply
-from securevfl.crypto.inspection.bfv import Phases, owner_secret
+from securevfl.crypto.inspection import Phases, owner_secret
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.seal_codec import ciphertext_of, polynomials_of
@@ -71,7 +71,7 @@ def test_c1_of_a_reply_tells_the_matrix_unless_it_is_re_randomized(
     reply = blinded(evaluator, encrypted, matrix)
     (vector,) = evaluator._take_in(encrypted)
     evaluator._evaluator.transform_to_ntt_inplace(reply)
-    transformed = evaluator._transformed(matrix)
+    transformed = evaluator._part(matrix)
     assert transformed is not None
     prime = owner._primes[0]
     own, seen = (polynomials_of(each)[1, 0, :CHECKED].tolist() for each in (vector, reply))
@@ -95,7 +95,7 @@ def test_noise_of_replies_tells_the_matrix_unless_it_is_flooded(
     """
     if not flooded:
         monkeypatch.setattr(
-            "securevfl.crypto.ring_products.uniform_noise",
+            "securevfl.crypto.bfv_core.uniform_noise",
             lambda bits, degree, primes: np.zeros((len(primes), degree), np.uint64),
         )
     evaluator = RingProductEvaluator(owner.public_bytes, FORMAT)

@@ -9,9 +9,9 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto import bfv, ring
+from securevfl.crypto import ring
+from securevfl.crypto.bfv_core import Blinder, pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.seal_codec import (
@@ -72,7 +72,6 @@ def test_bytes_are_what_the_layout_says(
     assert len(encrypted) == layout.inputs * (layout.sizes.input_bytes + SEED_BYTES)
     assert len(reply) == layout.replies * reply_bytes(layout.sizes, len(layout.positions()))
     assert owner.modulus_bits == ring.RING_BITS
-    assert len(owner.fingerprint) == 16
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
     vectors: list[weakref.ref[seal.Ciphertext]] = []
     most = [0, 0]
     made_before_replies: list[int] = []
-    transformed, take_in = RingProductEvaluator._transformed, RingProductEvaluator._take_in
+    transformed, take_in = RingProductEvaluator._part, RingProductEvaluator._take_in
     blinder = RingProductEvaluator._blinder
 
     def watched(self: RingProductEvaluator, block: IntArray) -> seal.Plaintext | None:
@@ -231,12 +230,12 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
             vectors.append(weakref.ref(vector))
             yield vector
 
-    def replied(self: RingProductEvaluator) -> bfv._Blinder:
+    def replied(self: RingProductEvaluator) -> Blinder:
         made_before_replies.append(len(plaintexts))
         return blinder(self)
 
     monkeypatch.setattr(RingProductEvaluator, "_blinder", replied)
-    monkeypatch.setattr(RingProductEvaluator, "_transformed", watched)
+    monkeypatch.setattr(RingProductEvaluator, "_part", watched)
     monkeypatch.setattr(RingProductEvaluator, "_take_in", seen)
     owner = RingProductOwner(fmt)
     evaluator = RingProductEvaluator(owner.public_bytes, fmt)

@@ -6,13 +6,11 @@ import gmpy2
 import numpy as np
 import pytest
 
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer, PaillierOwner, mask_bits
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOwner
-from securevfl.crypto.paillier_keys import PaillierKeyPeer, mask_bits
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import RangeExceeded
 

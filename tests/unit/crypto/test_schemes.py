@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import securevfl
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
@@ -102,7 +101,7 @@ def test_no_code_of_the_package_calls_the_test_only_constructors() -> None:
         if "insecure_for_tests" in line
     ]
     assert len(uses) == 2
-    assert all(use.startswith("paillier_keys.py: def insecure_for_tests(") for use in uses)
+    assert all(use.startswith("paillier.py: def insecure_for_tests(") for use in uses)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from typing_extensions import override
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import slot_parameters
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.bit_packing import packed_size
-from securevfl.crypto.residues import uniform_below
+from securevfl.crypto.residues import packed_size, uniform_below
 from securevfl.crypto.seal_codec import _body, _framed, coefficient_ciphertext
 from securevfl.crypto.slot_parameters import (
     PLAIN_BITS,
@@ -107,7 +106,7 @@ def test_flooding_covers_what_noise_tells(count: int) -> None:
     assert parameters.flood_bits >= 40 + log2(noise * revealed)
     assert sum(parameters.prime_bits) >= parameters.flood_bits + PLAIN_BITS + 5
     assert sum(parameters.prime_bits) + 30 <= 218
-    assert parameters.context.parameters_set()
+    assert parameters.context().parameters_set()
 
 
 def test_too_many_products_are_refused() -> None:
@@ -154,7 +153,7 @@ def test_foreign_and_damaged_bytes_are_refused(owner: SlotOwner, evaluator: Slot
 @pytest.mark.parametrize("c1", [0, 1])
 def test_a_public_key_that_hides_nothing_is_refused(owner: SlotOwner, c1: int) -> None:
     """c₁ = 1 falls with SEAL's own prime."""
-    words = DEGREE * (len(PARAMETERS.primes) + 1)
+    words = DEGREE * (len(PARAMETERS.primes()) + 1)
     body = bytearray(_body(owner.public_bytes))
     body[-8 * words :] = np.full(words, c1, "<u8").tobytes()
     key = b"".join(bytes(part) for part in _framed([bytes(body)]))
@@ -183,17 +182,17 @@ class WithoutFlooding(SlotEvaluator):
     """Leaves the noise of the product as it is."""
 
     @override
-    def _flood(self) -> RingArray:
-        return np.zeros((len(self._parameters.primes), DEGREE), np.uint64)
+    def _flooding(self) -> RingArray:
+        return np.zeros((len(self._primes), DEGREE), np.uint64)
 
 
 class WithoutEncryption(SlotEvaluator):
     """Floods, but adds no encryption: c₁ is the owner's own times the plaintext."""
 
     @override
-    def _blinder(self, mask: RingArray) -> seal.Ciphertext:
-        del mask  # c₁ knows nothing of it
-        return coefficient_ciphertext(self._context, self._flood())
+    def _flooded(self, plain: seal.Plaintext) -> seal.Ciphertext:
+        del plain  # c₁ knows nothing of it
+        return coefficient_ciphertext(self._context, self._flooding())
 
 
 @pytest.mark.parametrize("build", [SlotEvaluator, WithoutMasks])
@@ -222,15 +221,17 @@ def test_noise_hides_what_the_product_adds_to_it(
     evaluator = build(owner.public_bytes, PARAMETERS)
     seen = []
 
-    def kept(self: SlotEvaluator, product: seal.Ciphertext, mask: RingArray) -> bytes:
-        self._evaluator.transform_from_ntt_inplace(product)
-        self._evaluator.add_inplace(product, self._blinder(mask))
-        seen.append(owner._decryptor.invariant_noise_budget(product))
+    def kept(
+        self: SlotEvaluator, total: seal.Ciphertext, blinder: seal.Ciphertext, _: object
+    ) -> bytes:
+        self._evaluator.transform_from_ntt_inplace(total)
+        self._evaluator.add_inplace(total, blinder)
+        seen.append(owner._decryptor.invariant_noise_budget(total))
         return b""
 
-    monkeypatch.setattr(SlotEvaluator, "_reply", kept)
+    monkeypatch.setattr(SlotEvaluator, "_finished", kept)
     evaluator.multiply(owner.encrypt(numbers(8, DEGREE)), numbers(9, DEGREE))
-    room = log2(prod(PARAMETERS.primes)) - PLAIN_BITS
+    room = log2(prod(PARAMETERS.primes())) - PLAIN_BITS
     noise_bits = room - 1 - np.array(seen)
     revealed = 2 * DEGREE * -(-100_000 // DEGREE)
     largest = log2(slot_parameters._largest_noise(revealed))

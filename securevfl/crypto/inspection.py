@@ -1,18 +1,36 @@
-"""BFV: an owner knows its key, so the noise e of its own inputs and that of every reply."""
+"""What a party can compute from ciphertexts with what it holds: for the audit, never for protocols.
+
+This module alone reads private parts of a scheme's classes. The attacks that draw conclusions from
+these numbers are in securevfl.attacks.
+
+BFV: an owner knows its key, so the noise e of its own inputs and that of every reply. CKKS: an
+evaluator knows the ciphertexts that it multiplied, and believes to know what they hold; polynomials
+are compared in NTT form modulo the first prime, in their first values. Paillier: anybody knows a
+ciphertext's Jacobi symbol.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from math import prod
 
+import gmpy2
 import numpy as np
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
+from securevfl.crypto import ckks
 from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_owner import BfvKeyHolder
+from securevfl.crypto.bfv_core import (
+    BfvKeyHolder,
+    pack_reply,
+    reply_bytes,
+    unpack_input,
+    unpack_reply,
+)
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
-from securevfl.crypto.bfv_wire import pack_reply, reply_bytes, unpack_input, unpack_reply
+from securevfl.crypto.ring_layout import RingLayout
+from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
@@ -22,6 +40,9 @@ from securevfl.crypto.seal_codec import (
     plaintext,
     polynomials_of,
 )
+
+CHECKED = 200
+PRODUCT_SCALE_BITS = ckks.VALUE_SCALE_BITS + ckks.MATRIX_SCALE_BITS
 
 
 class Phases:
@@ -66,6 +87,25 @@ class Phases:
         parts = [encrypted[at : at + size] for at in range(0, len(encrypted), size)]
         return [from_seeded(self.context, *unpack_input(self.sizes, part)) for part in parts]
 
+    def replies_at(self, data: bytes, positions: NDArray[np.int64]) -> list[RingArray]:
+        """(c₀, c₁) of every reply, each of shape (2, reply primes, DEGREE)."""
+        size = reply_bytes(self.sizes, len(positions))
+        parts = [data[at : at + size] for at in range(0, len(data), size)]
+        return [unpack_reply(self.sizes, part, positions) for part in parts]
+
+    def noise_of(self, reply: RingArray) -> FloatArray:
+        """The noise of a reply's polynomials, shape (DEGREE,)."""
+        return self.noise(ciphertext_of(self.context, self.sizes.reply_level(), reply))
+
+    def equations(
+        self, encrypted: bytes, positions: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> FloatArray:
+        """What noise a unit at each place of a plaintext adds, of one input; at the positions."""
+        (own,) = [self.noise(each) for each in self.inputs(encrypted)]
+        shifts = positions[:, None] - places[None, :]
+        found: FloatArray = np.where(shifts < 0, -1, 1) * own[shifts % DEGREE]
+        return found
+
 
 class BfvOpening(Phases):
     """What follows from the secret key s and public bytes.
@@ -93,35 +133,22 @@ class BfvOpening(Phases):
 
     def replies(self, data: bytes, columns: int) -> list[RingArray]:
         """(c₀, c₁) of every reply, each of shape (2, reply primes, DEGREE)."""
-        positions = self.parameters.positions(columns)
-        size = reply_bytes(self.parameters, len(positions))
-        return [
-            unpack_reply(self.parameters, data[at : at + size], positions)
-            for at in range(0, len(data), size)
-        ]
+        return self.replies_at(data, self.parameters.positions(columns))
 
     def reply_noise(self, data: bytes, columns: int) -> FloatArray:
         """The noise at the coefficients that were sent, shape (replies, revealed)."""
-        positions, level = self.parameters.positions(columns), self.parameters.reply_level()
-        return np.stack(
-            [
-                self.noise(ciphertext_of(self.context, level, polynomials))[positions]
-                for polynomials in self.replies(data, columns)
-            ]
-        )
+        positions = self.parameters.positions(columns)
+        return np.stack([self.noise_of(each)[positions] for each in self.replies(data, columns)])
 
     def noise_equations(self, encrypted: bytes, rows: int, columns: int) -> FloatArray:
         """What noise X·e each unit of an entry of X would add: one input, one reply's columns.
 
         Shape (revealed, columns · rows), the entries of X by column.
         """
-        (own,) = [self.noise(each) for each in self.inputs(encrypted)]
-        chunk, positions = self.parameters.chunk, self.parameters.positions(columns)
+        chunk = self.parameters.chunk
         column, row = np.divmod(np.arange(columns * rows), rows)
         places = column * chunk + chunk - 1 - row
-        shifts = positions[:, None] - places[None, :]
-        equations: FloatArray = np.where(shifts < 0, -1, 1) * own[shifts % DEGREE]
-        return equations
+        return self.equations(encrypted, self.parameters.positions(columns), places)
 
     def expected_c1(
         self, encrypted: bytes, matrix: IntArray, evaluator: BfvEvaluator
@@ -205,3 +232,112 @@ def crafted_replies(
                 unread[places[first : first + side, digit] % DEGREE] = False
             pieces.append(pack_reply(parameters, polynomials, positions))
         yield b"".join(pieces), places
+
+
+class RingOpening(Phases):
+    """What follows from an owner's secret key and public bytes; products of one input.
+
+    Args:
+        owner: of the key.
+    """
+
+    def __init__(self, owner: RingProductOwner) -> None:
+        self.layout = RingLayout.of(owner.product_format)
+        super().__init__(self.layout.sizes, owner_secret(owner))
+
+    def replies(self, data: bytes) -> list[RingArray]:
+        """(c₀, c₁) of every reply, each of shape (2, reply primes, DEGREE)."""
+        return self.replies_at(data, self.layout.positions())
+
+    def noise_of_reply(self, data: bytes) -> FloatArray:
+        """The noise of the first reply at the coefficients that were sent, shape (revealed,)."""
+        return self.noise_of(self.replies(data)[0])[self.layout.positions()]
+
+    def noise_equations(self, encrypted: bytes) -> FloatArray:
+        """What noise a unit of every entry of the reply's rows of M adds, by row.
+
+        Shape (revealed, side · inner).
+        """
+        chunk, inner = self.layout.chunk, self.layout.product_format.inner
+        row, entry = np.divmod(np.arange(self.layout.side * inner), inner)
+        places = row * chunk + chunk - 1 - entry
+        return self.equations(encrypted, self.layout.positions(), places)
+
+
+def c1_without_protection(
+    evaluator: RingProductEvaluator, encrypted: bytes, matrix: IntArray
+) -> RingArray:
+    """C₁ of the first reply, were it neither re-randomized nor masked; shape (primes, DEGREE)."""
+    total = next(evaluator._sums(encrypted, matrix))
+    level = evaluator._reply_level
+    assert total is not None  # noqa: S101
+    evaluator._evaluator.transform_from_ntt_inplace(total)
+    evaluator._evaluator.mod_switch_to_inplace(total, level)
+    found: RingArray = polynomials_of(total)[1]
+    return found
+
+
+def ckks_ratio(numerator: bytes, denominator: bytes) -> list[int]:
+    """The c₁ of a reply over c₁ of the input, in NTT form modulo the first prime; first values."""
+    top = _ckks_polynomial(ckks._load(numerator, PRODUCT_SCALE_BITS), 1)
+    bottom = _ckks_polynomial(ckks._load(denominator, ckks.VALUE_SCALE_BITS), 1)
+    return _ratios(top, bottom)
+
+
+def ckks_matrix(prepared: ckks.PreparedSlots) -> list[int]:
+    """X of the first reply in the same form."""
+    plain = prepared.plaintexts[0][0]
+    assert plain is not None  # noqa: S101
+    return [plain[at] for at in range(CHECKED)]
+
+
+def ckks_slots(product_format: ProductFormat, values: FloatArray) -> FloatArray:
+    """The slots of an input that holds these integers, shape (S,), as its owner lays them out."""
+    layout = ckks.CkksLayout.of(product_format)
+    padded = np.zeros(layout.block)
+    padded[: len(values)] = np.ldexp(values, -layout.value_exponent)
+    return np.tile(padded, layout.columns)
+
+
+def ckks_key_guess(encrypted: bytes, slots: FloatArray) -> list[int]:
+    """(m − c₀)/c₁ of an input, m the encoding of what its slots are believed to hold."""
+    ciphertext = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
+    return key_of(ciphertext, ckks._encode(slots, ckks.VALUE_SCALE_BITS))
+
+
+def ckks_key(owner: ckks.CkksOwner, encrypted: bytes) -> list[int]:
+    """The owner's key in the same form, from the exact decryption of one of its inputs."""
+    ciphertext, plain = (
+        ckks._load(encrypted, ckks.VALUE_SCALE_BITS),
+        seal.Plaintext(),
+    )
+    owner._decryptor.decrypt(ciphertext, plain)
+    return key_of(ciphertext, plain)
+
+
+def key_of(ciphertext: seal.Ciphertext, message: seal.Plaintext) -> list[int]:
+    """The key s = (m − c₀)/c₁, were m the exact phase; first values modulo the first prime."""
+    c0, c1 = _ckks_polynomial(ciphertext, 0), _ckks_polynomial(ciphertext, 1)
+    return _ratios([(message[at] - c0[at]) % _ckks_prime() for at in range(CHECKED)], c1)
+
+
+def _ckks_polynomial(ciphertext: seal.Ciphertext, index: int) -> list[int]:
+    start = index * ckks._DATA_PRIMES * ckks.DEGREE
+    return [ciphertext[start + at] for at in range(CHECKED)]
+
+
+def _ckks_prime() -> int:
+    return int(ckks._parameters().coeff_modulus()[0].value())
+
+
+def _ratios(numerator: list[int], denominator: list[int]) -> list[int]:
+    q = _ckks_prime()
+    return [a * pow(b, -1, q) % q for a, b in zip(numerator, denominator, strict=True)]
+
+
+def jacobi_symbols(ciphertexts: bytes, public_bytes: bytes) -> IntArray:
+    """1 where the Jacobi symbol of a Paillier ciphertext modulo n is −1, else 0."""
+    n, width = int.from_bytes(public_bytes, "big"), 2 * len(public_bytes)
+    parts = [ciphertexts[at : at + width] for at in range(0, len(ciphertexts), width)]
+    symbols = [gmpy2.jacobi(int.from_bytes(part, "big"), n) for part in parts]
+    return np.array([symbol == -1 for symbol in symbols], np.int64)

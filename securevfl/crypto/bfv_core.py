@@ -1,0 +1,369 @@
+"""What all BFV products share (Fan, Vercauteren 2012): a key's two ends, on TenSEAL's SEAL.
+
+On the wire, without a spare bit: an input is its c₀ by primes, and the seed of its c₁; a reply is,
+by the primes that it keeps, its c₁ and the c₀ coefficients that the owner needs.
+
+Guarantees, for semi-honest parties, whatever is multiplied:
+    - Every coefficient of a reply has a mask that is uniform modulo t, so the sums over parts of a
+      matrix in unused ones are hidden as well.
+    - A reply's c₁ is that of a fresh public-key encryption plus a·X: without that encryption the
+      owner, who knows a, divides it out (200 of 200 coefficients of X).
+    - A reply's noise holds X·e, e known to the owner. Flooding hides it within a statistical
+      distance of 2^−40 over all coefficients that the job reveals.
+    - Replies of another key, and bytes that are none, have too much noise and are refused. That
+      is no checksum: most single bits, and 3 of 8 single words, change numbers without making
+      noise. Lines are authentic.
+Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURITY.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import tenseal.sealapi as seal
+from numpy.typing import NDArray
+
+from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
+from securevfl.crypto.residues import (
+    pack,
+    packed_size,
+    scaled_message,
+    uniform_noise,
+    uniform_words,
+    unpack,
+)
+from securevfl.crypto.scheme import BlinderPool
+from securevfl.crypto.seal_codec import (
+    SEED_BYTES,
+    ciphertext_of,
+    coefficient_ciphertext,
+    coefficients_of,
+    from_bytes,
+    from_seeded,
+    of_other_context,
+    plaintext,
+    polynomials_of,
+    seal_errors,
+    seeded_parts,
+    split,
+    to_bytes,
+)
+from securevfl.errors import CryptoError, KeyMismatch
+
+_LARGEST_KEY = 1 << 20
+_CHECKED_TOGETHER = 4
+
+
+def unpack_input(sizes: BfvSizes, data: bytes) -> tuple[RingArray, bytes]:
+    """c₀, shape (primes, DEGREE), and the seed of c₁."""
+    residues = np.empty((len(sizes.prime_bits), DEGREE), np.uint64)
+    at = 0
+    for row, bits in enumerate(sizes.prime_bits):
+        end = at + packed_size(DEGREE, bits)
+        residues[row] = unpack(data[at:end], DEGREE, bits)
+        at = end
+    return residues, data[at:]
+
+
+def reply_bytes(sizes: BfvSizes, revealed: int) -> int:
+    """Bytes of one reply that reveals so many coefficients."""
+    return sum(
+        packed_size(DEGREE, bits) + packed_size(revealed, bits - sizes.dropped_bits)
+        for bits in sizes.reply_bits
+    )
+
+
+def pack_reply(sizes: BfvSizes, polynomials: RingArray, positions: NDArray[np.int64]) -> bytes:
+    """Of (c₀, c₁), shape (2, reply primes, DEGREE), all of c₁ and c₀ at the positions."""
+    c0, c1 = polynomials
+    dropped = sizes.dropped_bits
+    pieces = []
+    for row, bits in enumerate(sizes.reply_bits):
+        revealed = c0[row, positions] >> np.uint64(dropped)
+        pieces += [pack(c1[row], bits), pack(revealed, bits - dropped)]
+    return b"".join(pieces)
+
+
+def unpack_reply(sizes: BfvSizes, data: bytes, positions: NDArray[np.int64]) -> RingArray:
+    """(c₀, c₁), shape (2, reply primes, DEGREE); c₀ is 0 where it was not sent.
+
+    Dropped bits are those of the middle of what they may be.
+    """
+    polynomials = np.zeros((2, sizes.reply_primes, DEGREE), np.uint64)
+    dropped, at = sizes.dropped_bits, 0
+    for row, bits in enumerate(sizes.reply_bits):
+        end = at + packed_size(DEGREE, bits)
+        polynomials[1, row] = unpack(data[at:end], DEGREE, bits)
+        at = end + packed_size(len(positions), bits - dropped)
+        revealed = unpack(data[end:at], len(positions), bits - dropped)
+        if dropped:
+            middle = np.uint64(1 << (dropped - 1))
+            revealed = ((revealed << np.uint64(dropped)) + middle) % np.uint64(sizes.primes()[row])
+        polynomials[0, row, positions] = revealed
+    return polynomials
+
+
+@dataclass(frozen=True)
+class _EncryptedZero:
+    """A fresh encryption of zero under the secret key; used once.
+
+    Attributes:
+        heads: the first coefficients of c₀, those that a message adds to, by prime.
+        tails: the others, packed.
+        seed: of c₁.
+    """
+
+    heads: RingArray
+    tails: tuple[bytes, ...]
+    seed: bytes
+
+
+class BfvKeyHolder:
+    """The secret key: polynomials into inputs, replies into coefficients.
+
+    Args:
+        sizes: of the job.
+        extent: how many of an input's coefficients, from the first on, hold values.
+        capacity: inputs made ahead at most.
+    """
+
+    def __init__(self, sizes: BfvSizes, extent: int, capacity: int) -> None:
+        self._sizes = sizes
+        self._extent = extent
+        self._context = sizes.context()
+        generator = seal.KeyGenerator(self._context)
+        public_key = seal.PublicKey()
+        generator.create_public_key(public_key)
+        self._public_bytes = to_bytes(public_key)
+        # Under the secret key, so that c₁ is a seed.
+        self._encryptor = seal.Encryptor(self._context, generator.secret_key())
+        self._decryptor = seal.Decryptor(self._context, generator.secret_key())
+        self._reply_level = sizes.reply_level()
+        self._primes = sizes.primes()
+        self._modulus = prod(self._primes)
+        self._pool = BlinderPool(self._encrypted_zero, capacity)
+
+    @property
+    def public_bytes(self) -> bytes:
+        """A SEAL public key, by its type without any secret; sizes follow from the job."""
+        return self._public_bytes
+
+    @property
+    def modulus_bits(self) -> int:
+        """`plain_bits`, of t = 2^plain_bits."""
+        return self._sizes.plain_bits
+
+    def make_blinder(self) -> bool:
+        """Make one encryption of zero ahead; False where a round's worth is in stock."""
+        return self._pool.make_one()
+
+    def _encrypted_zero(self) -> _EncryptedZero:
+        fresh = self._encryptor.encrypt_zero_symmetric()
+        c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
+        end = self._extent + self._extent % 2  # pairs pack
+        tails = [
+            pack(row[end:], bits) if end < DEGREE else b""
+            for row, bits in zip(c0, self._sizes.prime_bits, strict=True)
+        ]
+        return _EncryptedZero(c0[:, :end].copy(), tuple(tails), seed)
+
+    def _input(self, values: IntArray) -> bytes:
+        """One input: an encryption of zero, plus round(q·v/t) in c₀."""
+        zero = self._pool.take()
+        pieces = []
+        for head, tail, bits, prime in zip(
+            zero.heads, zero.tails, self._sizes.prime_bits, self._primes, strict=True
+        ):
+            scaled = scaled_message(values, self._modulus, self._sizes.plain_bits, prime)
+            head[: len(scaled)] = (head[: len(scaled)] + scaled) % np.uint64(prime)
+            pieces += [pack(head, bits), tail]
+        return b"".join([*pieces, zero.seed])
+
+    def _opened(self, data: bytes, replies: int, positions: NDArray[np.int64]) -> RingArray:
+        """The revealed coefficients modulo t, shape (replies, positions).
+
+        Raises:
+            CryptoError: bytes that are not so many replies of this key.
+        """
+        size = reply_bytes(self._sizes, len(positions))
+        if len(data) != replies * size:
+            raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")
+        values = np.empty((replies, len(positions)), np.uint64)
+        for first in range(0, replies, _CHECKED_TOGETHER):
+            together = slice(first, min(first + _CHECKED_TOGETHER, replies))
+            polynomials = np.stack(
+                [
+                    self._reply(data[at * size : (at + 1) * size], positions)
+                    for at in range(together.start, together.stop)
+                ]
+            )
+            values[together] = [self._coefficients(reply, positions) for reply in polynomials]
+            self._require_little_noise(polynomials, values[together], positions)
+        return values
+
+    def _reply(self, data: bytes, positions: NDArray[np.int64]) -> RingArray:
+        """One reply's polynomials, see `unpack_reply`.
+
+        Raises:
+            KeyMismatch: what anybody can make without the key.
+        """
+        polynomials = unpack_reply(self._sizes, data, positions)
+        if not polynomials[1].any():
+            raise KeyMismatch("a reply has no c1: it is no ciphertext of any key")
+        return polynomials
+
+    def _require_little_noise(
+        self, replies: RingArray, values: RingArray, positions: NDArray[np.int64]
+    ) -> None:
+        """Check that a few replies decrypt with little noise, by their sum.
+
+        The sum is moved by 5/16 of what lies between two plaintexts, up and down in turns. What
+        is rightly there stays, since four replies' noise is under 1/16 and rounding; what is
+        uniform moves 5 times in 16 at every position.
+
+        Raises:
+            KeyMismatch: replies of another key, or damaged ones.
+        """
+        primes = self._primes[: self._sizes.reply_primes]
+        shift = prod(primes) * 5 // 16 >> self._sizes.plain_bits
+        total: RingArray = replies.sum(axis=0, dtype=np.uint64)
+        for row, prime in enumerate(primes):
+            moved = total[0, row, positions]
+            moved[::2] += np.uint64(shift % prime)
+            moved[1::2] += np.uint64(-shift % prime)
+            total[0, row, positions] = moved
+            total[:, row] %= np.uint64(prime)
+        plain_mask = np.uint64((1 << self._sizes.plain_bits) - 1)
+        expected = values.sum(axis=0, dtype=np.uint64) & plain_mask
+        if not np.array_equal(self._coefficients(total, positions), expected):
+            raise KeyMismatch("a reply is damaged, or was made under another key")
+
+    def _coefficients(self, polynomials: RingArray, positions: NDArray[np.int64]) -> RingArray:
+        plain = seal.Plaintext()
+        reply = ciphertext_of(self._context, self._reply_level, polynomials)
+        with seal_errors("a reply"):
+            self._decryptor.decrypt(reply, plain)
+        return coefficients_of(plain, positions)
+
+
+@dataclass(frozen=True)
+class Blinder:
+    """Enc(mask) under the public key, with flooding noise; used once."""
+
+    ciphertext: seal.Ciphertext
+    mask: RingArray
+
+
+class BfvMultiplier:
+    """A public key: inputs as they come, blinders, and sums of products as they go.
+
+    Args:
+        public_bytes: the owner's public key.
+        sizes: of the job.
+        inputs: ciphertexts of what is encrypted together.
+        capacity: blinders made ahead at most.
+        matrix_bits: t = 2^matrix_bits of what this end computes with, the key's unless told.
+
+    Raises:
+        KeyMismatch: bytes that are no public key of these sizes.
+    """
+
+    def __init__(
+        self,
+        public_bytes: bytes,
+        sizes: BfvSizes,
+        inputs: int,
+        capacity: int,
+        matrix_bits: int | None = None,
+    ) -> None:
+        self._sizes = sizes
+        self._inputs = inputs
+        self._context = sizes.context(matrix_bits)
+        self._evaluator = seal.Evaluator(self._context)
+        self._primes = sizes.primes()
+        self._plain_mask = np.uint64((1 << sizes.plain_bits) - 1)
+        self._reply_level = sizes.reply_level(matrix_bits)
+        (piece,) = split(public_bytes, 1, _LARGEST_KEY)
+        public_key = from_bytes(sizes.context(), seal.PublicKey(), piece)
+        if matrix_bits is not None:
+            public_key = of_other_context(self._context, public_key)
+        self._encryptor = seal.Encryptor(self._context, public_key)
+        trial = seal.Ciphertext()
+        self._encryptor.encrypt_zero(trial)
+        if trial.is_transparent():
+            raise KeyMismatch("the BFV public key would encrypt nothing")
+        self._pool = BlinderPool(self._blinder, capacity)
+
+    @property
+    def modulus_bits(self) -> int:
+        """`plain_bits`, of t = 2^plain_bits."""
+        return self._sizes.plain_bits
+
+    def make_blinder(self) -> bool:
+        """Make one blinder ahead; False where a round's worth is in stock."""
+        return self._pool.make_one()
+
+    def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
+        """The inputs, in NTT form, one after the other."""
+        size = self._sizes.input_bytes + SEED_BYTES
+        if len(encrypted) != self._inputs * size:
+            raise CryptoError(
+                f"{len(encrypted)} bytes, {self._inputs} bfv inputs of {size} bytes expected"
+            )
+        for start in range(0, len(encrypted), size):
+            c0, seed = unpack_input(self._sizes, encrypted[start : start + size])
+            vector = from_seeded(self._context, c0, seed)
+            self._evaluator.transform_to_ntt_inplace(vector)
+            yield vector
+
+    def _transformed(self, plain: seal.Plaintext) -> seal.Plaintext:
+        """A plaintext in NTT form."""
+        transformed = seal.Plaintext()
+        self._evaluator.transform_to_ntt(plain, self._context.first_parms_id(), transformed)
+        return transformed
+
+    def _product(self, vector: seal.Ciphertext, plain: seal.Plaintext) -> seal.Ciphertext:
+        product = seal.Ciphertext()
+        self._evaluator.multiply_plain(vector, plain, product)
+        return product
+
+    def _added(
+        self, total: seal.Ciphertext | None, vector: seal.Ciphertext, plain: seal.Plaintext
+    ) -> seal.Ciphertext:
+        """Adds vector·plain to a sum in NTT form, None for 0."""
+        product = self._product(vector, plain)
+        if total is None:
+            return product
+        self._evaluator.add_inplace(total, product)
+        return total
+
+    def _finished(
+        self,
+        total: seal.Ciphertext | None,
+        blinder: seal.Ciphertext,
+        positions: NDArray[np.int64],
+    ) -> bytes:
+        """A sum of products in NTT form, None for 0, re-randomized, flooded and masked."""
+        if total is not None:
+            self._evaluator.transform_from_ntt_inplace(total)
+            self._evaluator.add_inplace(blinder, total)
+        self._evaluator.mod_switch_to_inplace(blinder, self._reply_level)
+        return pack_reply(self._sizes, polynomials_of(blinder), positions)
+
+    def _blinder(self) -> Blinder:
+        mask = uniform_words(DEGREE) & self._plain_mask
+        return Blinder(self._flooded(plaintext(self._context, mask)), mask)
+
+    def _flooded(self, plain: seal.Plaintext) -> seal.Ciphertext:
+        """A fresh encryption under the public key, with flooding noise."""
+        encrypted = seal.Ciphertext()
+        self._encryptor.encrypt(plain, encrypted)
+        flood = coefficient_ciphertext(self._context, self._flooding())
+        self._evaluator.add_inplace(encrypted, flood)
+        return encrypted
+
+    def _flooding(self) -> RingArray:
+        """Noise that hides that of a product, shape (primes, DEGREE)."""
+        return uniform_noise(self._sizes.flood_bits, DEGREE, self._primes)
