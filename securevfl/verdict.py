@@ -14,8 +14,13 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.models.comparing import accuracy_difference, auc_difference, r2_difference
-from securevfl.models.scores import auc_error, r2_error
+from securevfl.models.scores import (
+    accuracy_difference,
+    auc_difference,
+    auc_error,
+    r2_difference,
+    r2_error,
+)
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.held_out_sums import binormal_score
 from securevfl.protocols.session.keeping import Kept

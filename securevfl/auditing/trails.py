@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
-from securevfl.models.dense import DenseLayer
+from securevfl.models.layers import DenseLayer
 from securevfl.models.local_model import LocalModel
 
 

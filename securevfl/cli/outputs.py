@@ -10,8 +10,7 @@ from pathlib import Path
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import require_room
-from securevfl.models.header import ModelHeader
-from securevfl.models.storage import load_model, tensor_shapes
+from securevfl.models.storage import ModelHeader, load_model, tensor_shapes
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.protocols.session.keeping import MOST_SNAPSHOTS

@@ -16,6 +16,36 @@ from securevfl.models.local_model import LocalModel, PullBack, StateDict
 from securevfl.sparse import Matrix, require_dense
 
 
+@dataclass(frozen=True, eq=False)
+class Head:
+    """θ and b, without the model below them.
+
+    Attributes:
+        names: the parties in the order of θ, the label party first.
+        values: θ and, as its last row, b: shape (K·w + 1, C).
+    """
+
+    names: tuple[str, ...]
+    values: FloatArray
+
+    @property
+    def width(self) -> int:
+        """The units of one party, w."""
+        return (len(self.values) - 1) // len(self.names)
+
+    def part(self, name: str) -> FloatArray:
+        """θ_k of a party, shape (w, C)."""
+        part: FloatArray = self.values[self.names.index(name) * self.width :][: self.width]
+        return part
+
+    def together(self, parts: Mapping[str, FloatArray]) -> FloatArray:
+        """H of rows from the label party's own part and the others' u, by party."""
+        total = parts[self.names[0]]
+        for name in self.names[1:]:
+            total = total + parts[name] @ self.part(name)
+        return total
+
+
 class HeadedModel:
     """The label party's local model with the head on top: (X | others' u side by side) ↦ H.
 
@@ -43,7 +73,7 @@ class HeadedModel:
         self, model: LocalModel, columns: int, names: Sequence[str], head: FloatArray
     ) -> None:
         self.model, self.head, self.names = model, head, tuple(names)
-        self.width = (len(head) - 1) // len(self.names)
+        self.width = Head(self.names, head).width
         self._columns = columns
 
     @property
@@ -59,7 +89,7 @@ class HeadedModel:
 
     def part(self, name: str) -> FloatArray:
         """θ_k of a party, shape (w, C)."""
-        return part_of(self.head, self.names, name)
+        return Head(self.names, self.head).part(name)
 
     def inputs(self, features: Matrix) -> Matrix:
         """As the local model."""
@@ -121,28 +151,6 @@ class HeadedModel:
         return top
 
 
-@dataclass(frozen=True, eq=False)
-class Head:
-    """A trained head, without the model below it.
-
-    Attributes:
-        names: the parties in the order of θ, the label party first.
-        values: θ and, as its last row, b: shape (K·w + 1, C).
-    """
-
-    names: tuple[str, ...]
-    values: FloatArray
-
-    @property
-    def width(self) -> int:
-        """W."""
-        return (len(self.values) - 1) // len(self.names)
-
-    def part(self, name: str) -> FloatArray:
-        """θ_k of a party, shape (w, C)."""
-        return part_of(self.values, self.names, name)
-
-
 def head_start(
     parties: int, width: int, outputs: int, generator: np.random.Generator
 ) -> FloatArray:
@@ -151,18 +159,3 @@ def head_start(
     head: FloatArray = generator.uniform(-bound, bound, (parties * width + 1, outputs))
     head[-1] = 0.0
     return head
-
-
-def part_of(head: FloatArray, names: Sequence[str], name: str) -> FloatArray:
-    """θ_k of a party, shape (w, C)."""
-    width, index = (len(head) - 1) // len(names), list(names).index(name)
-    part: FloatArray = head[index * width :][:width]
-    return part
-
-
-def together(head: FloatArray, names: Sequence[str], parts: Mapping[str, FloatArray]) -> FloatArray:
-    """H of rows from the label party's own part and the others' u, by party."""
-    total = parts[names[0]]
-    for name in names[1:]:
-        total = total + parts[name] @ part_of(head, names, name)
-    return total

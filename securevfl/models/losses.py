@@ -2,140 +2,140 @@
 
 Predictions have shape (S, C): C = 1 output for two classes, one output a class beyond.
 Labels y are class numbers, shape (S,), or real targets of mean 0 and deviation 1; hinges take
-t = 2y − 1. `curvature` is the bound c on f″
-that makes d⁰ + c·(H − H⁰) a majorizer for one party's block.
+t = 2y − 1. `curvature` is the bound c on f″ that makes d⁰ + c·(H − H⁰) a majorizer for one party's
+block.
+
+A loss gives probabilities where the H that minimizes its expected value is a function of P(y = 1):
+σ⁻¹(p) of the logistic loss, p of the squared, 4(p − ½) of taylor-logistic, 2p − 1 of the squared
+hinge. What lies outside [0, 1] is brought to its edge. The hinge's is the sign of p − ½ alone.
+Source: Zhang, Annals of Statistics 32 (2004).
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import inf, sqrt
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, Labels
+from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.errors import ConfigError
 
 
-class Loss(Protocol):
-    """A loss of summed predictions."""
+class Loss(ABC):
+    """A loss of summed predictions.
 
-    @property
-    def name(self) -> str:
-        """The name in job files."""
+    Attributes:
+        name: in job files.
+        outputs: C, the predictions of one sample.
+        curvature: bound on f″; infinite where there is none.
+        label_change: the most that another label moves a d of one output at the same H.
+        middle: the H of two classes that are as likely.
+    """
 
-    @property
-    def outputs(self) -> int:
-        """C, the predictions of one sample."""
-
-    @property
-    def curvature(self) -> float:
-        """Bound on f″; infinite where there is none."""
-
-    @property
-    def label_change(self) -> float:
-        """The most that another label moves a d of one output at the same H."""
-
-    @property
-    def middle(self) -> float:
-        """The H of two classes that are as likely."""
+    name: str
+    outputs: int = 1
+    curvature: float
+    label_change: float
+    middle: float = 0.0
 
     def residual_bound(self, largest: float) -> float:
         """Bound on |d| while |H| ≤ `largest`."""
+        del largest
+        return 1.0
 
+    @abstractmethod
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         """∂f/∂H per sample, shape (S, C)."""
 
+    @abstractmethod
     def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean loss."""
 
+    @abstractmethod
     def constant(self, labels: Labels) -> FloatArray:
         """The best prediction that is the same for all, shape (C,)."""
 
 
-class QuadraticLoss(Loss, Protocol):
-    """A loss whose residuals are affine in H: d = curvature·H + label_part(y)."""
-
-    @property
-    def label_bound(self) -> float:
-        """Bound on |label_part|."""
-
-    def label_part(self, labels: Labels) -> FloatArray:
-        """What the labels add to d, shape (S, 1)."""
-
-
-@runtime_checkable
-class BendingLoss(Loss, Protocol):
+class BendingLoss(Loss):
     """A loss of one output with an f″ that its residual alone tells."""
 
+    @abstractmethod
     def bends(self, residuals: FloatArray) -> FloatArray:
         """f″ of every sample where its residual is d, shape (S, 1)."""
 
 
-class Logistic:
-    """f = log(1 + e^H) − yH for y ∈ {0, 1}; d = σ(H) − y, f″ ≤ ¼."""
+class Logistic(BendingLoss):
+    """f = log(1 + e^H) − yH for y ∈ {0, 1}; d = σ(H) − y, f″ = |d|(1 − |d|) ≤ ¼."""
 
-    name, outputs, curvature, label_change = "logistic", 1, 0.25, 1.0
-    middle = 0.0
+    name, curvature, label_change = "logistic", 0.25, 1.0
 
-    def residual_bound(self, largest: float) -> float:
-        """1, whatever H is."""
-        del largest
-        return 1.0
-
+    @override
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        """σ(H) − y, through exponentials that cannot overflow."""
-        decay = np.exp(-np.abs(predictions))
-        sigmoid = np.where(predictions >= 0, 1.0, decay) / (1.0 + decay)
-        residuals: FloatArray = sigmoid - labels[:, None]
+        residuals: FloatArray = sigmoid(predictions) - labels[:, None]
         return residuals
 
+    @override
     def bends(self, residuals: FloatArray) -> FloatArray:
-        """σ(1 − σ) = |d|(1 − |d|)."""
         distances: FloatArray = np.abs(residuals)
         return distances * (1.0 - distances)
 
+    @override
     def value(self, predictions: FloatArray, labels: Labels) -> float:
-        """Mean of log(1 + e^H) − yH."""
         losses = np.logaddexp(0.0, predictions) - labels[:, None] * predictions
         # `mean` takes longer than the rest of a small batch.
         return float(losses.sum() / losses.size)
 
+    @override
     def constant(self, labels: Labels) -> FloatArray:
-        """The log odds."""
         share = float(np.mean(labels))
         return np.array([np.log(share / (1 - share))])
 
 
-class Squared:
-    """f = ½(H − y)² for y ∈ {0, 1}; d = H − y, f″ = 1."""
+class QuadraticLoss(BendingLoss):
+    """A loss whose residuals are affine in H: d = curvature·H + label_part(y).
 
-    name, outputs, curvature, label_change = "squared", 1, 1.0, 1.0
-    label_bound, middle = 1.0, 0.5
+    Attributes:
+        label_bound: bound on |label_part|.
+    """
 
+    label_bound: float
+
+    @abstractmethod
+    def label_part(self, labels: Labels) -> FloatArray:
+        """What the labels add to d, shape (S, 1)."""
+
+    @override
     def residual_bound(self, largest: float) -> float:
-        """c·|H| + the label's part."""
         return self.curvature * largest + self.label_bound
 
-    def label_part(self, labels: Labels) -> FloatArray:
-        """−y."""
-        return -labels[:, None].astype(np.float64)
-
+    @override
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        """H − y."""
         return self.curvature * predictions + self.label_part(labels)
 
+    @override
     def bends(self, residuals: FloatArray) -> FloatArray:
-        """C everywhere."""
         return np.full_like(residuals, self.curvature)
 
-    def value(self, predictions: FloatArray, labels: Labels) -> float:
-        """Mean of ½(H − y)²."""
-        return float(0.5 * np.mean((predictions - labels[:, None]) ** 2))
-
+    @override
     def constant(self, labels: Labels) -> FloatArray:
-        """Where residuals sum to zero."""
         mean: FloatArray = -self.label_part(labels).mean(axis=0) / self.curvature
         return mean
+
+
+class Squared(QuadraticLoss):
+    """f = ½(H − y)² for y ∈ {0, 1}; d = H − y, f″ = 1."""
+
+    name, curvature, label_change = "squared", 1.0, 1.0
+    label_bound, middle = 1.0, 0.5
+
+    @override
+    def label_part(self, labels: Labels) -> FloatArray:
+        return -labels[:, None].astype(np.float64)
+
+    @override
+    def value(self, predictions: FloatArray, labels: Labels) -> float:
+        return float(0.5 * np.mean((predictions - labels[:, None]) ** 2))
 
 
 class SquaredOfTargets(Squared):
@@ -151,119 +151,105 @@ class SquaredOfTargets(Squared):
         self.label_bound = sqrt(rows)
 
 
-class TaylorLogistic(Squared):
+class TaylorLogistic(QuadraticLoss):
     """Second-order Taylor expansion of the logistic loss at H = 0.
 
     f = log 2 − (y − ½)H + ⅛H²; d = ¼H − y + ½.
     """
 
-    name, curvature, label_bound, middle = "taylor-logistic", 0.25, 0.5, 0.0
+    name, curvature, label_change, label_bound = "taylor-logistic", 0.25, 1.0, 0.5
 
     @override
     def label_part(self, labels: Labels) -> FloatArray:
-        """−½(2y − 1)."""
         return 0.5 - labels[:, None].astype(np.float64)
 
     @override
     def value(self, predictions: FloatArray, labels: Labels) -> float:
-        """Mean of log 2 − ½tH + ⅛H²."""
         losses = np.log(2.0) - 0.5 * _signs(labels) * predictions + 0.125 * predictions**2
         return float(losses.mean())
 
 
-class SquaredHinge:
-    """f = max(0, 1 − tH)² for t = 2y − 1; d = −2t·max(0, 1 − tH), f″ ≤ 2.
+class SquaredHinge(BendingLoss):
+    """f = max(0, 1 − tH)² for t = 2y − 1; d = −2t·max(0, 1 − tH), f″ = 2 where d is not 0.
 
     That of a linear support vector machine as LIBLINEAR has it, and of the second note on FedBCD,
     which takes it for L1 block descent.
     """
 
-    name, outputs, curvature, label_change = "squared-hinge", 1, 2.0, inf
-    middle = 0.0
+    name, curvature, label_change = "squared-hinge", 2.0, inf
 
+    @override
     def residual_bound(self, largest: float) -> float:
-        """2(1 + |H|)."""
         return 2.0 * (1.0 + largest)
 
+    @override
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        """−2t·max(0, 1 − tH)."""
         signs = _signs(labels)
         return -2.0 * signs * np.maximum(0.0, 1.0 - signs * predictions)
 
+    @override
     def bends(self, residuals: FloatArray) -> FloatArray:
-        """2 within the margin and 0 beyond it, where d is 0."""
         return np.where(residuals != 0, self.curvature, 0.0)
 
+    @override
     def value(self, predictions: FloatArray, labels: Labels) -> float:
-        """Mean of max(0, 1 − tH)²."""
         return float(np.mean(np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2))
 
+    @override
     def constant(self, labels: Labels) -> FloatArray:
-        """The mean of t, where residuals sum to zero."""
-        mean: FloatArray = _signs(labels).mean(axis=0)
+        mean: FloatArray = _signs(labels).mean(axis=0)  # where residuals sum to zero
         return mean
 
 
-class Hinge:
+class Hinge(Loss):
     """f = max(0, 1 − tH) for t = 2y − 1; d = −t where tH < 1, else 0: a subgradient.
 
     f bends at tH = 1 alone, and there without bound: no quadratic of finite curvature majorizes it.
     """
 
-    name, outputs, curvature, label_change = "hinge", 1, inf, 2.0
-    middle = 0.0
+    name, curvature, label_change = "hinge", inf, 2.0
 
-    def residual_bound(self, largest: float) -> float:
-        """1, whatever H is."""
-        del largest
-        return 1.0
-
+    @override
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        """−t where tH < 1, else 0."""
         signs = _signs(labels)
         residuals: FloatArray = np.where(signs * predictions < 1, -signs, 0.0)
         return residuals
 
+    @override
     def value(self, predictions: FloatArray, labels: Labels) -> float:
-        """Mean of max(0, 1 − tH)."""
         return float(np.mean(np.maximum(0.0, 1.0 - _signs(labels) * predictions)))
 
+    @override
     def constant(self, labels: Labels) -> FloatArray:
-        """The t of most rows."""
-        return np.where(_signs(labels).mean(axis=0) >= 0, 1.0, -1.0)
+        return np.where(_signs(labels).mean(axis=0) >= 0, 1.0, -1.0)  # the t of most rows
 
 
-class Multinomial:
+class Multinomial(Loss):
     """Softmax cross-entropy over C > 2 classes; d = softmax(H) − onehot(y).
 
     f″ = diag(p) − ppᵀ has no eigenvalue above ½ (Böhning 1992).
     """
 
-    name, curvature, label_change, middle = "multinomial", 0.5, 1.0, 0.0
+    name, curvature, label_change = "multinomial", 0.5, 1.0
 
     def __init__(self, classes: int) -> None:
         self.outputs = classes
 
-    def residual_bound(self, largest: float) -> float:
-        """1, whatever H is."""
-        del largest
-        return 1.0
-
+    @override
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        """softmax(H) − onehot(y)."""
-        weights = np.exp(predictions - predictions.max(axis=1, keepdims=True))
-        residuals: FloatArray = weights / weights.sum(axis=1, keepdims=True)
+        residuals = softmax(predictions)
         residuals[np.arange(len(labels)), labels.astype(np.int64)] -= 1.0
         return residuals
 
+    @override
     def value(self, predictions: FloatArray, labels: Labels) -> float:
-        """Mean of log Σ e^H − H_y."""
         shifted = predictions - predictions.max(axis=1, keepdims=True)
         chosen = shifted[np.arange(len(labels)), labels.astype(np.int64)]
         return float((np.log(np.exp(shifted).sum(axis=1)) - chosen).mean())
 
+    @override
     def constant(self, labels: Labels) -> FloatArray:
-        """Logarithms of the classes' shares, of a class that is missing a very small one."""
+        # Logarithms of the classes' shares, of a class that is missing a very small one.
         counts = np.bincount(labels.astype(np.int64), minlength=self.outputs)
         shares: FloatArray = np.log(np.maximum(counts, 1e-9) / len(labels))
         return shares
@@ -332,6 +318,58 @@ def labels_told(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> L
     ]
     labels: Labels = np.argmin(apart, axis=0)
     return labels
+
+
+def sigmoid(predictions: FloatArray) -> FloatArray:
+    """σ(H), through exponentials that cannot overflow."""
+    decay = np.exp(-np.abs(predictions))
+    found: FloatArray = np.where(predictions >= 0, 1.0, decay) / (1.0 + decay)
+    return found
+
+
+def softmax(predictions: FloatArray) -> FloatArray:
+    """A share for every class, shape (S, C)."""
+    odds = np.exp(predictions - predictions.max(axis=1, keepdims=True))
+    shares: FloatArray = odds / odds.sum(axis=1, keepdims=True)
+    return shares
+
+
+_OF_SECOND_CLASS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "logistic": sigmoid,
+    "squared": lambda predictions: predictions,
+    "taylor-logistic": lambda predictions: 0.5 + 0.25 * predictions,
+    "squared-hinge": lambda predictions: 0.5 + 0.5 * predictions,
+}
+
+
+def has_probabilities(loss: str) -> bool:
+    """Whether a loss's predictions are probabilities in another scale."""
+    return loss == "multinomial" or loss in _OF_SECOND_CLASS
+
+
+def probabilities(loss: str, predictions: FloatArray) -> FloatArray:
+    """The probability of every class, shape (rows, classes).
+
+    Args:
+        loss: by name, one that has them.
+        predictions: H, shape (rows, C).
+    """
+    if predictions.shape[1] > 1:
+        return softmax(predictions)
+    second = np.clip(_OF_SECOND_CLASS[loss](predictions), 0.0, 1.0)
+    return np.hstack([1.0 - second, second])
+
+
+def class_numbers(loss: str, predictions: FloatArray) -> IntArray:
+    """The most likely class of every row, shape (rows,).
+
+    Args:
+        loss: by name.
+        predictions: H, shape (rows, C).
+    """
+    if predictions.shape[1] > 1:
+        return np.asarray(predictions.argmax(axis=1), np.int64)
+    return np.asarray(predictions[:, 0] > loss_for(loss, 2).middle, np.int64)
 
 
 def _signs(labels: Labels) -> FloatArray:

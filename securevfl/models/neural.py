@@ -19,7 +19,8 @@ from torch.func import functional_call, jacrev, vmap
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
-from securevfl.models.layers_start import layers_start
+from securevfl.models.layers import layers_start
+from securevfl.models.linear import LEAST_SPREAD
 from securevfl.models.local_model import (
     KERNEL,
     MakeModule,
@@ -43,7 +44,6 @@ JACOBIAN_ROWS = 512
 # A convolution's maps of all rows at once can fill memory.
 PREDICTED_ROWS = 2048
 _CHECKED_ROWS = 4
-_LEAST_SPREAD = 1e-9
 # Words of the Mersenne twister in the state of torch's generator (CPUGeneratorImplStateLegacy).
 _TWISTER = slice(3, 627)
 
@@ -269,7 +269,7 @@ def neural_start(
         return model
     spread = _spread(model, inputs)
     # Features without variation cannot be spread, nor can saturated units.
-    if spread > _LEAST_SPREAD * np.abs(model.predict(inputs)).max():
+    if spread > LEAST_SPREAD * np.abs(model.predict(inputs)).max():
         model.scale_last_layer(1 / spread)
         if not np.isclose(_spread(model, inputs), 1):
             raise ConfigError(

@@ -1,15 +1,32 @@
-"""How good predictions are, on held-out rows."""
+"""How good predictions are, on held-out rows: scores, calibration, and one model beside another.
 
+*Brier score*: the mean of Σ_k (p_k − t_k)² over classes k, t the true one as 0/1; between two
+classes that of class 1 alone, half as much. *Log loss*: the mean of −log p of the true class. Both
+are least in expectation at the true probabilities, and charge for ranking and calibration alike.
+The *reliability curve* is of calibration alone: rows in bins of about as many, the mean of what was
+predicted in each against the share observed. Beyond two classes it is of the likeliest class of
+each row. Its *expected error* is the mean distance of the two over rows.
+Source: Brier, Monthly Weather Review 78 (1950); Guo, Pleiss, Sun, Weinberger, ICML 2017, with bins
+of equal counts in place of equal widths.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import Labels
+from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.models.losses import softmax
+
+BINS = 10
+LEAST = float(np.finfo(np.float64).eps)
+"""What a probability of the true class counts as where it is less: its logarithm is finite."""
 
 
-def auc(predictions: NDArray[np.float64], labels: Labels) -> float:
+def auc(predictions: FloatArray, labels: Labels) -> float:
     """Area under the ROC curve.
 
     Beyond two classes the mean over the classes that occur, each against the rest.
@@ -20,13 +37,12 @@ def auc(predictions: NDArray[np.float64], labels: Labels) -> float:
     """
     if predictions.shape[1] == 1:
         return _area(predictions[:, 0], labels == 1)
-    odds = np.exp(predictions - predictions.max(axis=1, keepdims=True))
-    probabilities = odds / odds.sum(axis=1, keepdims=True)
+    probabilities = softmax(predictions)
     present = np.unique(labels)
     return float(np.mean([_area(probabilities[:, k], labels == k) for k in present]))
 
 
-def _area(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
+def _area(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
     """The share of pairs that are in order, ties as half: Mann and Whitney's U / (n₁·n₀).
 
     Sorting once takes a twentieth of a library's whole curve, and rounds are scored one by one.
@@ -59,14 +75,14 @@ def auc_error(labels: Labels, area: float = 0.5) -> float:
     return float(np.sqrt((area * (1 - area) + above + below) / (own * others)))
 
 
-def accuracy(predictions: NDArray[np.float64], labels: Labels, middle: float = 0.0) -> float:
+def accuracy(predictions: FloatArray, labels: Labels, middle: float = 0.0) -> float:
     """Share of rows whose most likely class is theirs: of two the second where H > `middle`."""
     if predictions.shape[1] == 1:
         return float(np.mean((predictions[:, 0] > middle) == (labels == 1)))
     return float(np.mean(predictions.argmax(axis=1) == labels))
 
 
-def r2(predictions: NDArray[np.float64], targets: Labels) -> float:
+def r2(predictions: FloatArray, targets: Labels) -> float:
     """R² = 1 − Σ(H − y)²/Σ(y − ȳ)², ȳ the mean of these targets.
 
     Args:
@@ -81,12 +97,12 @@ def r2_of(mean_squared: float, targets: Labels) -> float:
     return 1 - mean_squared / float(np.var(targets.astype(np.float64)))
 
 
-def mean_squared_error(predictions: NDArray[np.float64], targets: Labels) -> float:
+def mean_squared_error(predictions: FloatArray, targets: Labels) -> float:
     """Mean of (H − y)²."""
     return float(np.mean((predictions[:, 0] - targets) ** 2))
 
 
-def mean_absolute_error(predictions: NDArray[np.float64], targets: Labels) -> float:
+def mean_absolute_error(predictions: FloatArray, targets: Labels) -> float:
     """Mean of |H − y|."""
     return float(np.mean(np.abs(predictions[:, 0] - targets)))
 
@@ -99,7 +115,7 @@ def r2_error(rows: int) -> float:
     return 4 / rows
 
 
-def binormal_auc(means: NDArray[np.float64], variances: NDArray[np.float64]) -> float:
+def binormal_auc(means: FloatArray, variances: FloatArray) -> float:
     """Area under the ROC curve of two normal distributions, Φ((μ₁ − μ₀)/√(σ₀² + σ₁²)).
 
     Source: Hanley and McNeil, Radiology 143 (1982). Half where nothing tells them apart.
@@ -111,9 +127,7 @@ def binormal_auc(means: NDArray[np.float64], variances: NDArray[np.float64]) -> 
     return float(_share_above(means[1] - means[0], variances.sum()))
 
 
-def binormal_accuracy(
-    means: NDArray[np.float64], variances: NDArray[np.float64], counts: NDArray[np.float64]
-) -> float:
+def binormal_accuracy(means: FloatArray, variances: FloatArray, counts: FloatArray) -> float:
     """Share of rows whose predictions have the sign of their class, were both classes normal.
 
     Args:
@@ -131,3 +145,120 @@ def _share_above(mean: float, variance: float) -> float:
     if variance <= 0:
         return float(np.heaviside(mean, 0.5))
     return NormalDist().cdf(mean / sqrt(variance))
+
+
+def auc_difference(first: FloatArray, second: FloatArray, labels: Labels) -> tuple[float, float]:
+    """How much larger the AUC of the first is, and the standard error of that, on the same rows.
+
+    Source: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988).
+
+    Args:
+        first: predictions, shape (S,).
+        second: those of another model, shape (S,).
+        labels: 0 or 1, shape (S,), at least two of each.
+    """
+    ones, zeros = labels == 1, labels == 0
+    above = _shares(first, ones, zeros) - _shares(second, ones, zeros)
+    error = np.sqrt(above[ones].var(ddof=1) / ones.sum() + above[zeros].var(ddof=1) / zeros.sum())
+    return float(above[ones].mean()), float(error)
+
+
+def accuracy_difference(
+    first: FloatArray, second: FloatArray, labels: Labels
+) -> tuple[float, float]:
+    """How much larger the accuracy of the first is, and the standard error of that.
+
+    Args:
+        first: predictions, shape (S, C), C > 1.
+        second: those of another model, shape (S, C).
+        labels: class numbers, shape (S,), at least two.
+    """
+    right = [(each.argmax(axis=1) == labels).astype(np.float64) for each in (first, second)]
+    apart = right[0] - right[1]
+    return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(labels)))
+
+
+def r2_difference(first: FloatArray, second: FloatArray, targets: Labels) -> tuple[float, float]:
+    """How much larger R² of the first is, and the standard error of that.
+
+    Args:
+        first: predictions, shape (S, 1).
+        second: those of another model, shape (S, 1).
+        targets: real, shape (S,), not all the same.
+    """
+    squares = [(each[:, 0] - targets) ** 2 for each in (first, second)]
+    gained = (squares[1] - squares[0]) / float(np.var(targets.astype(np.float64)))
+    return float(gained.mean()), float(gained.std(ddof=1) / np.sqrt(len(targets)))
+
+
+def _shares(
+    predictions: FloatArray, ones: NDArray[np.bool_], zeros: NDArray[np.bool_]
+) -> FloatArray:
+    """Of every row the share of the other class that it is on the right side of, ties half."""
+    shares = np.empty(len(predictions))
+    for own, others, sign in ((ones, zeros, 1.0), (zeros, ones, -1.0)):
+        ordered = np.sort(sign * predictions[others])
+        below = np.searchsorted(ordered, sign * predictions[own], "left")
+        upto = np.searchsorted(ordered, sign * predictions[own], "right")
+        shares[own] = (below + upto) / (2 * len(ordered))
+    return shares
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Rows of about the same prediction: how many, its mean, and the share that came true."""
+
+    rows: int
+    predicted: float
+    observed: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The figures of one set of rows.
+
+    Attributes:
+        brier: the Brier score.
+        log_loss: in nats.
+        curve: the reliability curve, predictions rising.
+    """
+
+    brier: float
+    log_loss: float
+    curve: Sequence[Bin]
+
+    @property
+    def expected_error(self) -> float:
+        """The mean of |predicted − observed| over rows."""
+        return float(
+            np.average(
+                [abs(each.predicted - each.observed) for each in self.curve],
+                weights=[each.rows for each in self.curve],
+            )
+        )
+
+
+def calibration(probabilities: FloatArray, labels: IntArray, bins: int = BINS) -> Calibration:
+    """Of a probability for every class, shape (n, classes), and classes, shape (n,)."""
+    rows = np.arange(len(labels))
+    true = np.zeros_like(probabilities)
+    true[rows, labels] = 1.0
+    squares = np.sum((probabilities - true) ** 2, axis=1)
+    log_losses = -np.log(np.maximum(probabilities[rows, labels], LEAST))
+    binary = probabilities.shape[1] == 2  # noqa: PLR2004
+    likeliest = np.ones_like(labels) if binary else probabilities.argmax(axis=1)
+    curve = reliability_curve(probabilities[rows, likeliest], labels == likeliest, bins)
+    brier = float(squares.mean()) / (2 if binary else 1)
+    return Calibration(brier, float(log_losses.mean()), curve)
+
+
+def reliability_curve(
+    probabilities: FloatArray, came_true: np.ndarray[tuple[int], np.dtype[np.bool_]], bins: int
+) -> tuple[Bin, ...]:
+    """Rows of the same prediction fall into the same of at most so many bins, none empty."""
+    edges = np.unique(np.quantile(probabilities, np.linspace(0, 1, bins + 1)[1:-1]))
+    places = np.searchsorted(edges, probabilities, side="right")
+    return tuple(
+        Bin(int(chosen.sum()), float(probabilities[chosen].mean()), float(came_true[chosen].mean()))
+        for chosen in (places == place for place in np.unique(places))
+    )

@@ -8,24 +8,26 @@ has one. No code is ever read from a file.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from typing_extensions import override
 
-from securevfl.errors import DataError
+from securevfl.arrays import FloatArray
+from securevfl.errors import ConfigError, DataError
 from securevfl.files import replace_file
-from securevfl.models.dense import DenseLayer
-from securevfl.models.head import Head, HeadedModel, part_of, together
-from securevfl.models.header import ModelHeader, check_header
+from securevfl.models.head import Head, HeadedModel
+from securevfl.models.layers import DenseLayer, Multilayer
 from securevfl.models.local_model import (
     KERNEL,
     LocalModel,
@@ -35,11 +37,81 @@ from securevfl.models.local_model import (
     pixels_left,
     require_torch,
 )
+from securevfl.models.losses import loss_for
+from securevfl.recipe import Recipe
 from securevfl.shown import Shown
 from securevfl.sparse import Matrix, SparseRows, standardized
 
+FORMAT = 1
+MOST = 1 << 63
+"""Rounds and rows are sent as 64 bits."""
 _HEADER = "securevfl"
 _STATE, _HEAD = "network.", "head"
+
+
+@dataclass(frozen=True)
+class ModelHeader:
+    """What a model file says of itself.
+
+    Attributes:
+        party: whose part of the model this is.
+        columns: its feature columns, in the order of the weights' rows.
+        intercept: whether one more row of weights belongs to a constant column of ones.
+        classes: number of classes; 0 where targets are real.
+        loss: the loss it was trained with.
+        job_hash: SHA-256 of the job, in hex.
+        rounds: rounds trained.
+        format: version of this header.
+        network: what was trained in place of a linear model; the header of one leaves it out.
+        representation: w, where local models give representations to a head.
+        head: the parties in the head's order, where this party, the first of them, holds it.
+        target_mean: at the label party of real targets: these are it + `target_scale`·H.
+        target_scale: their deviation.
+        class_names: what each class is called, at the label party only.
+        rows: N, of the training rows.
+        recipe: how the columns are made of the party's raw ones, where that is more than reading.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    party: str
+    columns: tuple[str, ...]
+    intercept: bool
+    classes: int
+    loss: str
+    job_hash: str
+    rounds: int
+    format: int = FORMAT
+    network: Network | None = None
+    representation: int | None = None
+    head: tuple[str, ...] | None = None
+    target_mean: float | None = None
+    target_scale: float | None = None
+    class_names: tuple[str, ...] | None = None
+    rows: int | None = None
+    recipe: Recipe | None = None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is one dense layer, whose weights are saved like those of a linear model."""
+        return self.network is not None and self.network.kind == "dense"
+
+    @property
+    def holds_labels(self) -> bool:
+        """Whether this is the label party's part, which alone knows what labels mean."""
+        return self.class_names is not None or self.target_mean is not None
+
+    @property
+    def outputs(self) -> int:
+        """C, or the units of one dense layer."""
+        if self.is_dense and self.network is not None:
+            return self.network.hidden[-1]
+        return self.classes if self.classes > 2 else 1  # noqa: PLR2004
+
+    @property
+    def given(self) -> int:
+        """The numbers that the local model gives of a row: w or C."""
+        return self.representation or self.outputs
 
 
 _MODEL_HEADER = TypeAdapter(ModelHeader)
@@ -63,13 +135,13 @@ class SavedModel(Shown):
     """
 
     header: ModelHeader
-    weights: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    weights: FloatArray
+    mean: FloatArray
+    scale: FloatArray
     state: StateDict | None = None
     make_module: MakeModule | None = field(default=None, repr=False)
-    head: NDArray[np.float64] | None = None
-    phi: NDArray[np.float64] | None = None
+    head: FloatArray | None = None
+    phi: FloatArray | None = None
 
     @override
     def shown(self) -> dict[str, object]:
@@ -99,7 +171,7 @@ class SavedModel(Shown):
         names = self.header.head
         return None if names is None or self.head is None else Head(names, self.head)
 
-    def predict(self, features: Matrix) -> NDArray[np.float64]:
+    def predict(self, features: Matrix) -> FloatArray:
         """Local predictions H_k of raw features, shape (S, len(columns)).
 
         Where there is a head, u_k, shape (S, w), and at its holder its own part of H.
@@ -107,14 +179,13 @@ class SavedModel(Shown):
         Raises:
             DataError: another number of columns, or a state dict of another module.
         """
-        given = self._give(features)
-        if self.header.head is None or self.head is None:
+        given, top = self._give(features), self.top
+        if top is None:
             return given
-        part = part_of(self.head, self.header.head, self.header.party)
-        own: NDArray[np.float64] = given @ part + self.head[-1]
+        own: FloatArray = given @ top.part(self.header.party) + top.values[-1]
         return own
 
-    def together(self, parts: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    def together(self, parts: Mapping[str, FloatArray]) -> FloatArray:
         """At the label party: H, shape (S, C), of what all parties' models predict, by party.
 
         Real targets come out in their own units, and of transfer learning φ = Φ·u_B.
@@ -130,12 +201,12 @@ class SavedModel(Shown):
             return units @ self.phi[:, None]
         if self.header.head is not None:
             _require_parts(self.header, parts)
-        if self.header.head is None or self.head is None:
-            total: NDArray[np.float64] = np.sum(list(parts.values()), axis=0)
-            return self.in_target_units(total)
-        return together(self.head, self.header.head, parts)
+        if self.top is not None:
+            return self.top.together(parts)
+        total: FloatArray = np.sum(list(parts.values()), axis=0)
+        return self.in_target_units(total)
 
-    def in_target_units(self, predictions: NDArray[np.float64]) -> NDArray[np.float64]:
+    def in_target_units(self, predictions: FloatArray) -> FloatArray:
         """At the label party: H as it is for classes, and for real targets in their own units.
 
         Raises:
@@ -151,7 +222,7 @@ class SavedModel(Shown):
             )
         return mean + scale * predictions
 
-    def _give(self, features: Matrix) -> NDArray[np.float64]:
+    def _give(self, features: Matrix) -> FloatArray:
         if features.ndim != 2 or features.shape[1] != len(self.header.columns):  # noqa: PLR2004
             raise DataError(
                 f"{self.header.party}: features of shape {features.shape}, expected "
@@ -163,8 +234,6 @@ class SavedModel(Shown):
             return layer.predict(layer.inputs(inputs))
         network = self.header.network
         if isinstance(inputs, SparseRows) and network is not None and network.kind == "mlp":
-            from securevfl.models.multilayer import Multilayer  # noqa: PLC0415  # scipy is slow
-
             return Multilayer.of_state(network, self.state or {}).predict(inputs)
         if network is not None and self.state is not None:
             require_torch()
@@ -173,7 +242,7 @@ class SavedModel(Shown):
             make, sizes = maker_of(network, self.make_module), (inputs.shape[1], self.header.given)
             return loaded_network(make, *sizes, self.state, network.precision).predict(inputs)
         weights = self.weights
-        predictions: NDArray[np.float64] = inputs @ weights[: len(self.header.columns)]
+        predictions: FloatArray = inputs @ weights[: len(self.header.columns)]
         return predictions + weights[-1] if self.header.intercept else predictions
 
 
@@ -181,10 +250,10 @@ def saved_model(
     header: ModelHeader,
     model: LocalModel,
     *,
-    mean: NDArray[np.float64],
-    scale: NDArray[np.float64],
+    mean: FloatArray,
+    scale: FloatArray,
     make_module: MakeModule | None = None,
-    phi: NDArray[np.float64] | None = None,
+    phi: FloatArray | None = None,
 ) -> SavedModel:
     """A local model as it stands, linear or a network, with the head on top of it."""
     head = None
@@ -242,7 +311,7 @@ def load_model(
         header = _MODEL_HEADER.validate_json(metadata[_HEADER], strict=True)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error
-    check_header(path, header)
+    _check_header(path, header)
     shapes = tensor_shapes(header)
     if header.is_dense and "phi" in tensors:
         shapes["phi"] = (header.outputs,)
@@ -290,6 +359,51 @@ def _require_numbers(
         raise DataError(f"model file {path}: a scale is not positive")
 
 
+def _check_header(path: Path, header: ModelHeader) -> None:
+    """Check what a header says beside tensors.
+
+    Raises:
+        DataError: another version, or what no header of ours says.
+    """
+    if header.format != FORMAT:
+        raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
+    _check_job(path, header)
+    if header.head is not None and header.head[:1] != (header.party,):
+        raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")
+    if header.recipe is not None and header.recipe.columns != header.columns:
+        raise DataError(f"model file {path}: its recipe does not make its columns")
+    width, network = header.representation, header.network
+    if (width is not None and width < 1) or (network and header.is_dense and not network.hidden):
+        raise DataError(f"model file {path}: a layer without units, or representations of {width}")
+    mean, scale = header.target_mean, header.target_scale
+    if (mean is None) != (scale is None):
+        raise DataError(f"model file {path}: target_mean {mean} with target_scale {scale}")
+    if mean is not None and scale is not None and not (isfinite(mean) and 0 < scale < inf):
+        raise DataError(f"model file {path}: targets are {mean} + {scale}·H")
+
+
+def _check_job(path: Path, header: ModelHeader) -> None:
+    """Check what a header says of the job, as far as one could be."""
+    if re.fullmatch("[0-9a-f]{64}", header.job_hash) is None:
+        raise DataError(f"model file {path}: job_hash {header.job_hash!r}, expected SHA-256 in hex")
+    counts = (header.rounds, 1 if header.rows is None else header.rows - 1)
+    if not all(0 <= each < MOST for each in counts):
+        raise DataError(f"model file {path}: {header.rounds} rounds of {header.rows} rows")
+    classes, names = header.classes, header.class_names
+    if classes < 0 or classes == 1:
+        raise DataError(f"model file {path}: {classes} classes")
+    try:
+        fits = loss_for(header.loss, classes).name == header.loss
+    except ConfigError:
+        fits = False
+    if not fits:
+        raise DataError(f"model file {path}: loss {header.loss!r} of {classes} classes")
+    if names is not None and (not names or len(set(names)) != len(names) or len(names) != classes):
+        raise DataError(f"model file {path}: classes {', '.join(names)}, expected {classes}")
+    if header.target_mean is not None and classes:
+        raise DataError(f"model file {path}: target_mean of {classes} classes")
+
+
 def tensor_shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a file's tensors, but for those of a custom network."""
     columns = len(header.columns)
@@ -322,11 +436,11 @@ def _layer_shapes(network: Network, columns: int, outputs: int) -> dict[str, tup
     return shapes
 
 
-def _numbers(state: StateDict) -> NDArray[np.float64]:
+def _numbers(state: StateDict) -> FloatArray:
     return np.concatenate([state[name].ravel() for name in sorted(state)])[:, None]
 
 
-def _require_parts(header: ModelHeader, parts: Mapping[str, NDArray[np.float64]]) -> None:
+def _require_parts(header: ModelHeader, parts: Mapping[str, FloatArray]) -> None:
     names = header.head or ()
     if set(parts) != set(names):
         raise DataError(f"parts of {', '.join(parts)}: the head is over {', '.join(names)}")

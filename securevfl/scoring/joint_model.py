@@ -14,7 +14,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.local_model import MakeModule
-from securevfl.models.probabilities import class_numbers, has_probabilities, probabilities
+from securevfl.models.losses import class_numbers, has_probabilities, probabilities
 from securevfl.models.storage import SavedModel
 from securevfl.scoring.coefficients import in_original_units
 from securevfl.scoring.parts import label_party_of, load_parts, require_together

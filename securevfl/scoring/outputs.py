@@ -7,10 +7,16 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.errors import ConfigError, DataError
-from securevfl.models.calibration import Calibration, calibration
-from securevfl.models.header import ModelHeader
-from securevfl.models.probabilities import class_numbers, has_probabilities, probabilities
-from securevfl.models.scores import auc, mean_absolute_error, mean_squared_error, r2
+from securevfl.models.losses import class_numbers, has_probabilities, probabilities
+from securevfl.models.scores import (
+    Calibration,
+    auc,
+    calibration,
+    mean_absolute_error,
+    mean_squared_error,
+    r2,
+)
+from securevfl.models.storage import ModelHeader
 
 Columns = dict[str, Sequence[str] | FloatArray]
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
-from securevfl.models.header import ModelHeader
-from securevfl.models.storage import SavedModel
+from securevfl.models.storage import ModelHeader, SavedModel
 from securevfl.recipe import Recipe
 
 

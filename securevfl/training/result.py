@@ -11,9 +11,8 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, Labels
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
-from securevfl.models.calibration import Calibration, calibration
-from securevfl.models.probabilities import has_probabilities, probabilities
-from securevfl.models.scores import auc_error, r2_error
+from securevfl.models.losses import has_probabilities, probabilities
+from securevfl.models.scores import Calibration, auc_error, calibration, r2_error
 from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.outcome import Ending, PartyOutcome

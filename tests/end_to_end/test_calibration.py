@@ -6,7 +6,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.models.calibration import Calibration
+from securevfl.models.scores import Calibration
 from securevfl.training import train
 from tests.end_to_end.commands import example, rows_of, run
 

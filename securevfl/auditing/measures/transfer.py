@@ -23,7 +23,7 @@ from securevfl.auditing.seats import Recording, Seat
 from securevfl.auditing.subject import Subject
 from securevfl.auditing.views import components_of, gradients_of, units_of
 from securevfl.errors import ConfigError
-from securevfl.models.dense import DenseLayer
+from securevfl.models.layers import DenseLayer
 from securevfl.protocols.transfer.objective import Components, FeatureObjective
 from securevfl.protocols.transfer.settings import settings_of
 

@@ -8,7 +8,7 @@ Learns:
 
 from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.errors import PeerViolation
-from securevfl.models.header import ModelHeader
+from securevfl.models.storage import ModelHeader
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP

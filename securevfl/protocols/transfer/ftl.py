@@ -16,7 +16,7 @@ from typing_extensions import override
 from securevfl.data.tables import VerticalDataset, overlapping
 from securevfl.errors import ConfigError
 from securevfl.job import FtlSettings, Job
-from securevfl.models.dense import BOUNDED
+from securevfl.models.layers import BOUNDED
 from securevfl.models.local_model import Network
 from securevfl.protocols.algorithm import Algorithm, Role
 from securevfl.protocols.exchange import Exchange, Shown

@@ -29,7 +29,7 @@ from typing import Protocol
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, Labels
-from securevfl.models.dense import LARGEST_SLOPE, DenseLayer
+from securevfl.models.layers import LARGEST_SLOPE, DenseLayer
 
 LEAST_EXPONENT = -64
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import TrainingDiverged
-from securevfl.models.dense import DenseLayer
+from securevfl.models.layers import DenseLayer
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Step

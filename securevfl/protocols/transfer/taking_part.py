@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.models.dense import DenseLayer
+from securevfl.models.layers import DenseLayer
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.agreement import agree
 from securevfl.protocols.session.course import LONGEST_WINDOW

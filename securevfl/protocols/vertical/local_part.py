@@ -14,12 +14,11 @@ from securevfl.arrays import FloatArray
 from securevfl.data.labels import TargetScaling
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
-from securevfl.models.dense import dense_start
 from securevfl.models.head import HeadedModel, head_start
-from securevfl.models.header import ModelHeader
+from securevfl.models.layers import dense_start, multilayer_start
 from securevfl.models.linear import random_start, zero_start
 from securevfl.models.local_model import LocalModel, MakeModule
-from securevfl.models.storage import SavedModel, saved_model
+from securevfl.models.storage import ModelHeader, SavedModel, saved_model
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.vertical.sparse_tables import check_sparse
@@ -104,9 +103,6 @@ class LocalPart:
             (units,) = network.hidden
             return dense_start(features, units, network.activation, start)
         if network is not None and network.kind == "mlp" and isinstance(features, SparseRows):
-            # scipy takes its time to load, as torch does.
-            from securevfl.models.multilayer import multilayer_start  # noqa: PLC0415
-
             return multilayer_start(
                 network, features, outputs, start, whatever_the_rows=depends_on_none
             )

@@ -9,7 +9,7 @@ from securevfl.attacks.features_from_units import UnitsSeen, features_from_units
 from securevfl.attacks.labels_from_components import labels_from_components, units_from_components
 from securevfl.attacks.labels_from_unit_gradients import UnitVisit, labels_from_unit_gradients
 from securevfl.errors import ConfigError
-from securevfl.models.dense import DenseLayer
+from securevfl.models.layers import DenseLayer
 from securevfl.models.scores import auc
 from securevfl.protocols.transfer.objective import Components, FeatureObjective
 

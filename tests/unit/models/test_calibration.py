@@ -6,7 +6,7 @@ from scipy.special import expit, softmax
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from securevfl.models.calibration import Bin, calibration
+from securevfl.models.scores import Bin, calibration
 
 
 def two(odds: np.ndarray) -> np.ndarray:

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from securevfl.models.comparing import accuracy_difference, auc_difference
-from securevfl.models.scores import auc
+from securevfl.models.scores import accuracy_difference, auc, auc_difference
 
 ROWS = 400
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from securevfl.models.dense import LARGEST_SLOPE, DenseLayer, dense_start
+from securevfl.models.layers import LARGEST_SLOPE, DenseLayer, dense_start
 from securevfl.models.local_model import Activation
 
 TORCH: dict[str, Any] = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securevfl.models.head import HeadedModel, head_start, part_of, together
+from securevfl.models.head import Head, HeadedModel, head_start
 from securevfl.models.linear import random_start
 from securevfl.models.local_model import LocalModel
 from securevfl.models.neural import mlp, neural_start
@@ -40,8 +40,9 @@ def test_own_part_and_the_others_weighed_are_the_whole(kind: str) -> None:
     own, others = ROWS[:, :COLUMNS], ROWS[:, COLUMNS:]
     parts = {"bank": model.predict(own), "shop": others[:, :WIDTH], "lab": others[:, WIDTH:]}
     whole = model.predict(ROWS)
-    np.testing.assert_allclose(together(model.head, NAMES, parts), whole, rtol=0, atol=1e-12)
-    by_hand = model.model.predict(own) @ part_of(model.head, NAMES, "bank") + 0.7
+    head = Head(NAMES, model.head)
+    np.testing.assert_allclose(head.together(parts), whole, rtol=0, atol=1e-12)
+    by_hand = model.model.predict(own) @ head.part("bank") + 0.7
     np.testing.assert_allclose(parts["bank"], by_hand, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(model.part("lab"), model.head[2 * WIDTH : 3 * WIDTH])
 

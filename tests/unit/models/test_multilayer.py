@@ -5,8 +5,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from securevfl.models.layers import ACTIVATIONS, Multilayer, multilayer_start
 from securevfl.models.local_model import Activation, Network
-from securevfl.models.multilayer import ACTIVATIONS, Multilayer, multilayer_start
 from securevfl.models.neural import NeuralModel, mlp
 from securevfl.sparse import SparseRows
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from securevfl.models.losses import loss_for
-from securevfl.models.probabilities import class_numbers, has_probabilities, probabilities
+from securevfl.models.losses import class_numbers, has_probabilities, loss_for, probabilities
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "taylor-logistic", "squared-hinge"])

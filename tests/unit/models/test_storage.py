@@ -7,11 +7,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from securevfl.errors import DataError
-from securevfl.models.header import ModelHeader
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import Network, pixels_left
 from securevfl.models.neural import mlp
-from securevfl.models.storage import SavedModel, load_model, save_model
+from securevfl.models.storage import ModelHeader, SavedModel, load_model, save_model
 
 HEADER = ModelHeader(
     party="bank",

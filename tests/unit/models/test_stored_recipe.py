@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 
 from securevfl.errors import DataError
-from securevfl.models.header import ModelHeader
-from securevfl.models.storage import SavedModel, load_model, save_model
+from securevfl.models.storage import ModelHeader, SavedModel, load_model, save_model
 from securevfl.recipe import ColumnRecipe, Recipe
 
 RECIPE = Recipe(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
-from securevfl.models.dense import DenseLayer
+from securevfl.models.layers import DenseLayer
 from securevfl.models.local_model import Activation
 from securevfl.protocols.transfer.objective import (
     LEAST_EXPONENT,

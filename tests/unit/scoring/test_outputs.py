@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.models.header import ModelHeader
+from securevfl.models.storage import ModelHeader
 from securevfl.scoring.outputs import metrics, score_columns
 
 HEADER = ModelHeader(

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import parse_job
-from securevfl.models.header import ModelHeader
 from securevfl.models.local_model import Network
-from securevfl.models.storage import SavedModel, save_model
+from securevfl.models.storage import ModelHeader, SavedModel, save_model
 from securevfl.reports import tables
 from securevfl.reports.matrix import matrix
 from securevfl.reports.model import coefficient_table, model_lines

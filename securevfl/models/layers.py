@@ -1,22 +1,24 @@
-"""Dense layers over sparse rows: an mlp whose first layer multiplies stored cells only.
+"""Layers in numpy: one dense layer as a local model, and an mlp on sparse rows.
 
-H = a(…a(XW₁ + b₁)…)W + b. The numbers, their names and their shapes in a model file are those of
-`models.neural`'s mlp, so that either reads what the other wrote.
+The mlp's first layer multiplies stored cells only. Its numbers, their names and their shapes in a
+model file are those of `models.neural`'s mlp, so that either reads what the other wrote.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
-from scipy.special import erf
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray
-from securevfl.models.layers_start import layers_start
-from securevfl.models.local_model import Network, PullBack, StateDict
+from securevfl.models.linear import LEAST_SPREAD, LinearModel
+from securevfl.models.local_model import Activation, Network, PullBack, StateDict
 from securevfl.sparse import Matrix, SparseRows, dense
 
-LEAST_SPREAD = 1e-9
+BOUNDED = ("tanh", "sigmoid")
+LARGEST_SLOPE = {"tanh": 1.0, "sigmoid": 0.25, "relu": 1.0}
 Slopes = tuple[FloatArray, FloatArray]
 
 
@@ -46,6 +48,8 @@ def _silu(x: FloatArray) -> Slopes:
 
 
 def _gelu(x: FloatArray) -> Slopes:
+    from scipy.special import erf  # noqa: PLC0415  # slow to import
+
     below = 0.5 * (1 + erf(x / np.sqrt(2)))
     return x * below, below + x * np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
 
@@ -60,6 +64,62 @@ ACTIVATIONS: Mapping[str, Callable[[FloatArray], Slopes]] = {
 """Each gives a(x) and a′(x)."""
 
 
+@dataclass
+class DenseLayer(LinearModel):
+    """A hidden layer whose units are the local predictions.
+
+    Attributes:
+        weights: W, shape (P, w), the bias' row last.
+        activation: a.
+    """
+
+    intercept: bool = True
+    is_linear: bool = False
+    activation: Activation = "tanh"
+
+    @override
+    def predict(self, inputs: Matrix) -> FloatArray:
+        """u, shape (S, w)."""
+        return self.with_slopes(inputs)[0]
+
+    def with_slopes(self, inputs: Matrix) -> tuple[FloatArray, FloatArray]:
+        """The units and a′, each of shape (S, w)."""
+        return ACTIVATIONS[self.activation](inputs @ self.weights)
+
+    @override
+    def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
+        """The units at W, and d ↦ Xᵀ(a′∘d)."""
+        units, slopes = self.with_slopes(inputs)
+        return units, lambda residuals: inputs.T @ (slopes * residuals)
+
+    @override
+    def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
+        """∂u/∂W at the weights now, shape (S·w, P·w)."""
+        _, slopes = self.with_slopes(inputs)
+        rows, units = slopes.shape
+        features = dense(inputs)
+
+        def jacobian() -> FloatArray:
+            blocks: FloatArray = np.einsum("sa,sf,ab->safb", slopes, features, np.eye(units))
+            return blocks.reshape(rows * units, -1)
+
+        return jacobian
+
+
+def dense_start(
+    features: Matrix, units: int, activation: Activation, generator: np.random.Generator
+) -> DenseLayer:
+    """A private random start: normal weights of deviation 1/√F, biases 0.
+
+    It depends on no row: standardized columns that are not correlated give units a deviation of 1
+    before activation.
+    """
+    columns = features.shape[1]
+    weights = generator.standard_normal((columns + 1, units)) / np.sqrt(columns)
+    weights[-1] = 0.0
+    return DenseLayer(weights, activation=activation)
+
+
 @dataclass(frozen=True)
 class _Pass:
     """What a pass back needs of one forward: inputs and slopes of every layer, and H."""
@@ -70,7 +130,7 @@ class _Pass:
 
 
 class Multilayer:
-    """One party's mlp on sparse rows.
+    """One party's mlp on sparse rows: H = a(…a(XW₁ + b₁)…)W + b.
 
     Args:
         layers: weights of shape (before, after), and biases of shape (after,).
@@ -228,3 +288,29 @@ def multilayer_start(
     if spread > LEAST_SPREAD * np.abs(predictions).max():
         model.scale_last_layer(1 / spread)
     return model
+
+
+def layers_start(
+    columns: int, hidden: Sequence[int], outputs: int, generator: np.random.Generator
+) -> StateDict:
+    """Random weights and biases of all layers of an mlp, whatever computes it.
+
+    They have the names and shapes that torch gives them, and are uniform within ±1/√(a layer's
+    inputs), as torch's linear layers begin.
+
+    Args:
+        columns: inputs of the first layer.
+        hidden: units of each hidden layer.
+        outputs: C.
+        generator: of a party's own draws.
+
+    Returns:
+        By name the weights, shape (outputs, inputs) of a layer, and the biases, shape (outputs,).
+    """
+    state = {}
+    for place, (before, after) in enumerate(pairwise((columns, *hidden, outputs))):
+        bound = 1 / np.sqrt(before)
+        numbers = generator.uniform(-bound, bound, (before + 1, after))
+        state[f"{2 * place}.weight"] = numbers[:-1].T
+        state[f"{2 * place}.bias"] = numbers[-1]
+    return state
