@@ -165,7 +165,7 @@ class BfvParameters(BfvSizes):
 
         Fillers, masked like all, make foreign replies noticeable however few columns there are.
         """
-        return _positions(self.chunk, min(self.columns_per_reply, columns))
+        return positions(self.chunk, min(self.columns_per_reply, columns))
 
     def seconds(self, product_format: ProductFormat) -> float:
         """Estimated time of one product, without latency.
@@ -200,8 +200,8 @@ def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
     columns = min(DEGREE // chunk, product_format.columns)
     norm = columns * inputs * chunk * product_format.largest_entry
     replies = -(-product_format.columns // (DEGREE // chunk))
-    revealed = replies * len(_positions(chunk, columns))
-    return flooding_bits(norm, revealed * product_format.vectors * product_format.rounds)
+    over_job = replies * revealed(columns) * product_format.vectors * product_format.rounds
+    return flooding_bits(norm, over_job)
 
 
 def flooding_bits(norm: int, revealed: int) -> int:
@@ -232,18 +232,22 @@ def _no_room(product_format: ProductFormat) -> str:
     )
 
 
+def revealed(needed: int) -> int:
+    """How many coefficients of a reply are sent where so many are needed.
+
+    An even number, as pairs pack, and so many that foreign replies are noticed.
+    """
+    return max(needed + needed % 2, LEAST_REVEALED)
+
+
 @cache
-def _positions(chunk: int, columns: int) -> NDArray[np.int64]:
-    return with_fillers(np.arange(1, columns + 1) * chunk - 1)
-
-
-def with_fillers(needed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """So many coefficients that foreign replies are noticed, an even number: `needed` first."""
-    fillers = max(LEAST_REVEALED - len(needed), len(needed) % 2)  # pairs pack; 48 is even
-    free = np.setdiff1d(np.arange(DEGREE), needed)[:fillers]
-    positions = np.concatenate([needed, free])
-    positions.flags.writeable = False
-    return positions
+def positions(chunk: int, needed: int) -> NDArray[np.int64]:
+    """The coefficients of a reply that are sent: the last of every chunk first, then fillers."""
+    last = np.arange(1, needed + 1) * chunk - 1
+    free = np.setdiff1d(np.arange(DEGREE), last)[: revealed(needed) - needed]
+    found = np.concatenate([last, free])
+    found.flags.writeable = False
+    return found
 
 
 @cache

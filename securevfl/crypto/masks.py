@@ -24,6 +24,22 @@ from securevfl.errors import CryptoError, KeyMismatch
 _LABEL = b"securevfl pairwise masks 1"
 
 
+class WordStream:
+    """The words of one ChaCha20 stream, in order.
+
+    Args:
+        key: 32 bytes that serve this stream alone; 256 GiB is all it gives.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        # The key serves this one stream, so the nonce may be constant.
+        self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+    def words(self, count: int) -> RingArray:
+        """The next words, little-endian."""
+        return np.frombuffer(self._encryptor.update(bytes(8 * count)), "<u8").astype(np.uint64)
+
+
 class MaskKey:
     """One party's fresh X25519 key for one job; it agrees with the others once."""
 
@@ -125,9 +141,7 @@ class PairwiseMasks:
 
     def _stream(self, name: str, info: bytes, count: int) -> RingArray:
         key = HKDFExpand(SHA256(), 32, info=info).derive(self._secrets[name])
-        # The key serves this one stream, so the nonce may be constant.
-        encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-        return np.frombuffer(encryptor.update(bytes(8 * count)), "<u8").astype(np.uint64)
+        return WordStream(key).words(count)
 
 
 def _shared_secret(private_key: X25519PrivateKey, name: str, public_bytes: bytes) -> bytes:

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from securevfl.crypto.bfv_parameters import (
     DEGREE,
     LARGEST_MODULUS_BITS,
-    LEAST_REVEALED,
     BfvSizes,
     flooding_bits,
-    with_fillers,
+    positions,
+    revealed,
 )
 from securevfl.crypto.ring import RING_BITS
 from securevfl.errors import RangeExceeded
@@ -126,14 +126,14 @@ class RingLayout:
 
         Those of row o and column j stand at j·side + o; fillers follow, masked like all.
         """
-        return _positions(self.chunk, self.side * self.together)
+        return positions(self.chunk, self.side * self.together)
 
     @property
     def seconds(self) -> float:
         """Estimated time of one product: transfers without latency, and both ends' computation."""
         inputs, replies, plaintexts = self.inputs, self.replies, self.sides * self.chunks
-        revealed = _revealed(self.side * self.together)
-        down = replies * (DEGREE + revealed) * sum(self.sizes.reply_bits) // 8
+        sent = DEGREE + revealed(self.side * self.together)
+        down = replies * sent * sum(self.sizes.reply_bits) // 8
         size = inputs * self.sizes.input_bytes + down
         by_prime_ms = (
             inputs * _INPUT_MS
@@ -190,7 +190,7 @@ def _shares(total: int) -> list[int]:
 def _flood_bits(fmt: RingProductFormat, chunk: int, side: int, together: int) -> int:
     norm = side * -(-fmt.inner // chunk) * chunk * fmt.matrix_bound
     replies = -(-fmt.outputs // side) * -(-fmt.columns // together)
-    return flooding_bits(norm, replies * _revealed(side * together) * fmt.products)
+    return flooding_bits(norm, replies * revealed(side * together) * fmt.products)
 
 
 @cache
@@ -205,13 +205,3 @@ def _sizes(flood_bits: int) -> list[BfvSizes]:
 
 def _squeezed(prime_bits: tuple[int, ...]) -> int:
     return sum(bits <= _SQUEEZED_BITS for bits in prime_bits)
-
-
-def _revealed(needed: int) -> int:
-    """How many positions there are with fillers."""
-    return max(needed + needed % 2, LEAST_REVEALED)
-
-
-@cache
-def _positions(chunk: int, needed: int) -> NDArray[np.int64]:
-    return with_fillers(np.arange(1, needed + 1) * chunk - 1)

@@ -19,12 +19,11 @@ from math import prod
 from typing import Literal
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from securevfl.arrays import FloatArray, RingArray
+from securevfl.crypto.masks import WordStream
 
 Purpose = Literal[
     "predictions", "held-out predictions", "residuals", "gradients", "mean units", "client sums"
@@ -34,20 +33,8 @@ _LABEL = b"securevfl noise 1: "
 _SEED_LABEL = "securevfl noise of an experiment 1"
 
 
-class NoiseStream:
-    """Draws from one ChaCha20 stream, in order.
-
-    Args:
-        key: 32 bytes that serve this stream alone; 256 GiB is all it gives.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        # The key serves this one stream, so the nonce may be constant.
-        self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-
-    def words(self, count: int) -> RingArray:
-        """The next words, little-endian."""
-        return np.frombuffer(self._encryptor.update(bytes(8 * count)), "<u8").astype(np.uint64)
+class NoiseStream(WordStream):
+    """Draws from one ChaCha20 stream, in order."""
 
     def gaussian(self, shape: tuple[int, ...]) -> FloatArray:
         """Draws of mean 0 and deviation 1."""
