@@ -12,7 +12,7 @@ from securevfl.arrays import FloatArray
 from securevfl.auditing.local_rules import ruled
 from securevfl.job import ExchangeSettings, Job, Section
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.catalogue import add_algorithm, add_exchange
+from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchange import Batch, Established, Exchange, Learns, Session
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.plan import Plan
@@ -94,7 +94,6 @@ class Rounded(Exchange):
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
         return 2 * (parties - 1)
 
-    @override
     async def establish(self, session: Session) -> Established:
         side = RoundedSide(session.party)
         return Established(side, side.gathering)
@@ -136,5 +135,5 @@ HEAVY_BALL = HeavyBall("heavy-ball")
 
 def install() -> None:
     """Make both known."""
-    add_exchange(ROUNDED)
-    add_algorithm(HEAVY_BALL)
+    EXCHANGES.add(ROUNDED)
+    ALGORITHMS.add(HEAVY_BALL)

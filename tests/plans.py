@@ -6,8 +6,8 @@ from typing import Any
 from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.data.tables import row_digests
 from securevfl.job import Job
-from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.agreement import MOST_FRACTION_BITS, Agreement
 
 NAMES = ("shop", "bank", "lab")

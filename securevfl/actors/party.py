@@ -30,8 +30,8 @@ from securevfl.actors.row_shards import (
 from securevfl.actors.task import ActorTask, Event, Peer, Tell
 from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job
-from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import Checkpoints
 from securevfl.protocols.session.keys import SchemeKeys
 from securevfl.protocols.session.outcome import PartyOutcome

@@ -38,8 +38,7 @@ from securevfl.errors import ConfigError
 from securevfl.interrupts import Interrupted
 from securevfl.job import Job
 from securevfl.processes import Tell, in_processes
-from securevfl.protocols.catalogue import exchange_of
-from securevfl.protocols.names import require
+from securevfl.protocols.catalogue import exchange_of, require
 from securevfl.training import plan_for
 
 Row = dict[str, Any]

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.protocols.exchanges.headed import HeadResiduals
-from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
 from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import (
     FRACTION_BITS,

@@ -22,7 +22,7 @@ from securevfl.benchmarks.tuning import LocalSteps, Tuned, chosen, step_settings
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.blind import BlindRow, BlindRun
 from securevfl.reports.rows import CostFigures, cost_figures
@@ -80,7 +80,7 @@ def blind(
         raise ConfigError(f"{dataset.name} has {dataset.classes} classes, an AUC has two")
     exchanges = tuple(dict.fromkeys((CLEAR, *settings.exchanges)))
     for name in exchanges:
-        names.require(name, names.EXCHANGES, "exchange")
+        catalogue.require(name, catalogue.EXCHANGES, "exchange")
     losses = sorted(settings.losses, key=lambda loss: loss != "logistic")  # what others differ from
     cases = list(product(map(Steps.of, settings.steps), losses))
     for (steps, loss), name in product(cases, exchanges):

@@ -15,7 +15,7 @@ from securevfl.benchmarks.tuning import Tuned, tune
 from securevfl.data.tables import VerticalDataset, some_test_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 from securevfl.reports.network_rows import NetworksRow, NetworksRun
 from securevfl.training import TrainingResult, train
 
@@ -53,7 +53,7 @@ def networks(
 
 def _algorithm(text: str) -> tuple[str, int]:
     name, _, steps = text.partition(":")
-    names.require(name, names.ALGORITHMS, "algorithm")
+    catalogue.require(name, catalogue.ALGORITHMS, "algorithm")
     if not (steps or "1").isdecimal():
         raise ConfigError(f"--steps = {text!r}: expected an algorithm, or one with Q: fedbcd-p:5")
     return name, int(steps or 1)

@@ -30,7 +30,7 @@ from securevfl.crypto.schemes import SCHEMES, default_engine
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.rows import AheadFigure, TradeoffRow, TradeoffRun, cost_figures, made_ahead
 from securevfl.training import Environment, TrainingResult, plan_for, train
@@ -155,7 +155,7 @@ class _Course:
 
 def _variants(settings: TradeoffSettings, all_steps: Sequence[LocalSteps]) -> list[_Variant]:
     for name in settings.exchanges:
-        names.require(name, names.EXCHANGES, "exchange")
+        catalogue.require(name, catalogue.EXCHANGES, "exchange")
     ways = (False, True) if settings.he_per_step else (False,)
     return [
         _Variant(exchange, local_steps, he_per_step)

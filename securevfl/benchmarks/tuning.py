@@ -15,7 +15,7 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import PartyTable, VerticalDataset, some_test_rows
 from securevfl.errors import TrainingDiverged
 from securevfl.job import Job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 from securevfl.protocols.catalogue import ALGORITHMS
 from securevfl.reports.rows import DERIVED
 from securevfl.training import plan_for, train
@@ -46,7 +46,7 @@ def different_steps(algorithm: str, local_steps: Sequence[LocalSteps]) -> tuple[
     Raises:
         ConfigError: there is no such algorithm.
     """
-    names.require(algorithm, names.ALGORITHMS, "algorithm")
+    catalogue.require(algorithm, catalogue.ALGORITHMS, "algorithm")
     return (1,) if ALGORITHMS[algorithm].one_step else tuple(dict.fromkeys(local_steps))
 
 

@@ -15,7 +15,7 @@ from securevfl.cli import options
 from securevfl.cli.finishing import finished, leave_if_cut
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 from securevfl.reports.marks import marks
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def audit(
     ] = None,
     exchange: Annotated[
         str | None,
-        typer.Option(help=f"By commas: {', '.join(names.EXCHANGES)}; the job's, or all."),
+        typer.Option(help=f"By commas: {', '.join(catalogue.EXCHANGES)}; the job's, or all."),
     ] = None,
     attack: Annotated[str | None, typer.Option(help="Attacks, by commas; all if absent.")] = None,
     hide: Annotated[
@@ -86,7 +86,7 @@ def audit(
     if an attack that must resist leaks, or is not shown to resist; neither --quick nor what an
     interrupt leaves (status 130) shows that.
     """
-    chosen = _known(exchange, names.EXCHANGES, "--exchange")
+    chosen = _known(exchange, tuple(catalogue.EXCHANGES), "--exchange")
     attacks, repeats = _how_much(_known(attack, ATTACKS, "--attack"), repeats, must_resist, quick)
     only_without_job = {
         "--dataset": dataset,
@@ -206,7 +206,7 @@ def _read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | No
         if value is not None:
             raise ConfigError(f"{option} {value}: the job file {path} says that")
     described = read_job(path)
-    names.check_names(described)
+    catalogue.check_names(described)
     return described
 
 
@@ -218,7 +218,7 @@ def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ..
     """
     given = options.names(text or "")
     for name in given:
-        names.require(name, known, option)
+        catalogue.require(name, known, option)
     return given
 
 
@@ -244,7 +244,7 @@ def _jobs(
     if not chosen and from_file:
         return {job.exchange.scheme: job}
     jobs = {}
-    for name in chosen or names.EXCHANGES:
+    for name in chosen or catalogue.EXCHANGES:
         if name == job.exchange.scheme and from_file:
             jobs[name] = job
             continue

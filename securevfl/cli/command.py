@@ -20,7 +20,7 @@ from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.cli.finishing import leave_if_cut
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings, read_job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 from securevfl.runtime.line import PRESETS
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -94,7 +94,7 @@ def _with_job(groups: Mapping[str, Any], typed_in: Mapping[str, str]) -> Mapping
                 value = typed(getattr(group, name))
                 raise ConfigError(f"{typed_in[name]} {value}: the job file {path} says that")
     job = read_job(path)
-    names.check_names(job)
+    catalogue.check_names(job)
     return {**groups, **{key: group.of_job(job, typed_in) for key, group in own.items()}}
 
 

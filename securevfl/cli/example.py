@@ -1,13 +1,13 @@
 """The job file that `securevfl train --example` prints."""
 
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 
 EXAMPLE = f"""\
 # securevfl train example.toml
 [job]
 name = "example"
 dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
-algorithm = "fedbcd-p"         # of {", ".join(names.ALGORITHMS)}
+algorithm = "fedbcd-p"         # of {", ".join(catalogue.ALGORITHMS)}
 rounds = 100                   # at most: training ends once the loss has settled; 20 for blind
 model = "linear"               # or mlp, with hidden = [64]
 # target_auc = 0.99            # ends it sooner, by scorings that a guard counts
@@ -16,7 +16,7 @@ model = "linear"               # or mlp, with hidden = [64]
 seed = 0
 
 [exchange]
-scheme = "bfv"                 # of {", ".join(names.EXCHANGES)}
+scheme = "bfv"                 # of {", ".join(catalogue.EXCHANGES)}
 hide = "residuals"             # or both; round_trips = 1 or 2 where auto should not choose
 
 [network]

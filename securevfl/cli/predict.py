@@ -10,7 +10,7 @@ import typer
 from securevfl.cli import options
 from securevfl.errors import ConfigError
 from securevfl.job import read_job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 
 if TYPE_CHECKING:
     from securevfl.models.storage import SavedModel
@@ -47,7 +47,7 @@ def predict(
     by name, its test rows.
     """
     described = read_job(job)
-    names.check_names(described)
+    catalogue.check_names(described)
     given = _given(rows or [])
     _check_out(out, json, force=force)
     import platformdirs

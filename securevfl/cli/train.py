@@ -16,7 +16,7 @@ from securevfl.cli.example import EXAMPLE
 from securevfl.cli.training_row import columns_a_label, training_row
 from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
 from securevfl.job import Job, JobSettings, read_job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 from securevfl.reports import tables
 from securevfl.reports.privacy import privacy_notes, spent_text
 from securevfl.reports.train_rows import TrainRow
@@ -99,7 +99,7 @@ def train(
     if job is None:
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
-    names.check_names(described)
+    catalogue.check_names(described)
     actors = Actors(job.parent, data_dir, listen, restarts, processes, ray, row_shards, silence)
     actors.require_fit(ahead=ahead, resume=resume)
     described = actors.fitted(described)

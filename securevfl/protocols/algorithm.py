@@ -10,6 +10,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, Section
 from securevfl.models.local_model import Network
+from securevfl.protocols.exchange import Exchange, HoldsKeys, Shown
 from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
@@ -17,7 +18,6 @@ from securevfl.runtime.simulation import Program
 from securevfl.sparse import SameRows
 
 if TYPE_CHECKING:
-    from securevfl.protocols.exchange import Exchange, Shown
     from securevfl.protocols.plan import Facts, Plan
 
 Role = tuple[str, str, str]
@@ -29,12 +29,12 @@ class Algorithm(ABC):
 
     Attributes:
         name: in `[job] algorithm`.
+        needs: what it calls of an exchange; one of these is enough.
         settings: the section of a job file under the algorithm's own name, if it has one.
         in_turns: whether parties take turns within a round.
         one_step: Q = 1 whatever the job says.
         takes_head: whether predictions may be representations for a head.
         repeats_products: whether its local steps can repeat homomorphic work (`he_per_step`).
-        takes_shares: whether an exchange whose parameters stay in shares can have its rounds.
         labels_everywhere: whether all parties hold the labels.
         scores_between: whether held-out rows are scored as training goes on.
         gradient_steps: whether parties follow gradients as `signals.LocalRule` says, which whoever
@@ -43,19 +43,17 @@ class Algorithm(ABC):
         defaults: other keys of `[job]`, where the job does not say.
         roles: who learns what beside what the exchange says.
         only_loss: the loss that it stands on, if any other is an error; logistic means it too.
-        own_components: whether parties exchange something else than predictions and residuals, so
-            that the algorithm itself checks what local models an exchange can serve.
         takes_sparse: whether parties may hold sparse rows.
         keeps_state: whether a session can go on from what its parties kept after a round.
     """
 
     name: str
+    needs: tuple[type, ...]
     settings: ClassVar[type[Section] | None] = None
     in_turns: bool = False
     one_step: bool = False
     takes_head: ClassVar[bool] = False
     repeats_products: ClassVar[bool] = False
-    takes_shares: bool = False
     labels_everywhere: ClassVar[bool] = False
     scores_between: ClassVar[bool] = True
     default_schedule: ClassVar[Literal["constant", "inverse-sqrt"]] = "constant"
@@ -63,9 +61,16 @@ class Algorithm(ABC):
     defaults: ClassVar[Mapping[str, object]] = {}
     roles: ClassVar[tuple[Role, ...]] = ()
     only_loss: ClassVar[str | None] = None
-    own_components: ClassVar[bool] = False
     keeps_state: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
+
+    @property
+    def own_components(self) -> bool:
+        """Whether parties exchange something else than predictions and residuals.
+
+        Then the algorithm itself checks what local models an exchange can serve.
+        """
+        return HoldsKeys in self.needs
 
     def loss(self, job: Job) -> str:
         """The loss of a job.
@@ -104,11 +109,11 @@ class Algorithm(ABC):
         del job, facts
         return {}
 
-    def held_out(self, plan: "Plan") -> "Shown":
+    def held_out(self, plan: "Plan") -> Shown:
         """How the label party sees the others' held-out predictions when it scores."""
         return plan.exchange.held_out(plan.job, len(plan.facts.names))
 
-    def new_rows(self, job: Job, exchange: "Exchange", parties: int) -> "Shown":
+    def new_rows(self, job: Job, exchange: Exchange, parties: int) -> Shown:
         """How the label party sees the others' predictions when new rows are scored.
 
         As in training, but never hidden: a score and the label party's own part of it tell the sum

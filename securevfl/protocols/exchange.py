@@ -3,19 +3,26 @@
 An exchange says how predictions and residuals travel in a round. The algorithm asks its side of
 it for a *signal* and never knows which exchange gives it; the guard, the audit, benchmarks, the
 command line and the documents ask the description, and nobody compares names.
+
+What an exchange can do it shows by the methods that it has: each of the small protocols below is
+one use that algorithms make of an exchange (`Algorithm.needs`), and a class offers those whose
+methods it implements. A job whose algorithm needs what its exchange does not offer is refused
+before any work.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.crypto.masks import PairwiseMasks
-from securevfl.crypto.scheme import KeyOwner
+from securevfl.crypto.scheme import KeyOwner, ProductFormat
+from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.head import Head, HeadedModel
 from securevfl.models.local_model import LocalModel
+from securevfl.privacy.streams import Purpose
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import ClearGathering, Gathering, MaskedGathering
@@ -130,6 +137,40 @@ class Side(Protocol):
         """
 
 
+class FeatureSide:
+    """What most sides of a feature party have in common: predictions are given.
+
+    Args:
+        party: who it is.
+        gathering: how its predictions travel.
+    """
+
+    def __init__(self, party: Party, gathering: Gathering) -> None:
+        self.party = party
+        self.gathering = gathering
+
+    async def gather(self, step: Step, predictions: FloatArray) -> None:
+        """Give predictions, or u_k."""
+        await self.gathering.give(step, predictions)
+
+
+class LabelSide:
+    """What most sides of the label party have in common: predictions are taken.
+
+    Args:
+        party: who it is.
+        gathering: how it comes to the others' predictions.
+    """
+
+    def __init__(self, party: Party, gathering: Gathering) -> None:
+        self.party = party
+        self.gathering = gathering
+
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
+        """Take predictions, or u_k; their sum."""
+        return await self.gathering.take_sum(step, predictions.shape)
+
+
 @dataclass(frozen=True)
 class Lookahead:
     """What a party knows of coming rounds.
@@ -196,6 +237,82 @@ class Established:
     scores_held_out: ScoresHeldOut | None = None
 
 
+@runtime_checkable
+class GivesSignals(Protocol):
+    """Rounds of FedBCD: predictions one way, then a signal of whatever kind to each that steps."""
+
+    async def establish(self, session: Session) -> Established:
+        """Set up this party's side.
+
+        Raises:
+            RangeExceeded: products could overflow; before any key is made.
+            PeerViolation: a peer's key does not fit.
+        """
+
+
+@runtime_checkable
+class TellsResiduals(Protocol):
+    """Rounds of DBCD: d of all rows in clear first, then what feature parties give for it."""
+
+    async def establish_residuals(self, session: Session) -> Established:
+        """Set up this party's side; every feature party's signal is a `ResidualSignal`."""
+
+
+class Release(Protocol):
+    """What a party's numbers become before they are given."""
+
+    def units(self, units: FloatArray) -> FloatArray:
+        """Of its numbers of some rows, shape (rows, w)."""
+
+    def phi(self, phi: FloatArray, rows: int) -> FloatArray:
+        """Of the mean of y·u over so many rows, shape (w,)."""
+
+
+@runtime_checkable
+class GivesSingly(Protocol):
+    """Numbers of a party as they are, or with its noise; how they travel is the algorithm's."""
+
+    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Release | None:
+        """What numbers become before they are given; None where they stay as they are."""
+
+
+@runtime_checkable
+class HoldsKeys(Protocol):
+    """Products under homomorphic keys, of whatever the algorithm puts in."""
+
+    async def keys(
+        self, session: Session, product_format: ProductFormat, columns: Mapping[str, int]
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """This party's key (`homomorphic.OwnKey`), if it owns one, and its ends of the others'.
+
+        Raises:
+            RangeExceeded: products could overflow; before any key is made.
+            PeerViolation: a peer's key does not fit.
+        """
+
+
+@runtime_checkable
+class KeepsShares(Protocol):
+    """Rounds in which parameters stay in shares: nobody sees a number before they are over."""
+
+    async def take_part(self, training: Any) -> Any:  # noqa: ANN401
+        """A party's part of a job; see `vertical.program.Train`."""
+
+    async def make_ahead(self, training: Any) -> Any:  # noqa: ANN401
+        """A party's part of making pads before training; see `vertical.program.MakeAhead`."""
+
+
+NEEDS: Mapping[type, str] = {
+    GivesSignals: "its parties step by what the exchange makes of their predictions",
+    TellsResiduals: "every party solves for its direction with residuals and curvature of all "
+    "rows in clear",
+    GivesSingly: "its parties give numbers singly, clear or noisy",
+    HoldsKeys: "its parties multiply components under homomorphic keys",
+    KeepsShares: "its rounds run in shares",
+}
+"""What an algorithm can need of an exchange, and how an error says so."""
+
+
 class Exchange(ABC):
     """The description of an exchange.
 
@@ -204,8 +321,6 @@ class Exchange(ABC):
         encrypts: whether it needs homomorphic keys.
         adds_noise: whether `[privacy]` belongs to it.
         takes_head: whether predictions may be representations for a head.
-        shares_parameters: whether parameters stay in shares until the last round, so that nobody
-            sees a prediction, a residual or a gradient before.
         is_slow: whether a round takes so long that audits make fewer and smaller ones.
         tells_sum: whether it has feature parties told ΣH, as `local_rule = "exact"` asks.
         fewest_parties: K must not be less.
@@ -217,24 +332,26 @@ class Exchange(ABC):
     encrypts: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
     takes_head: ClassVar[bool] = False
-    shares_parameters: ClassVar[bool] = False
     is_slow: bool = False
     tells_sum: ClassVar[bool] = False
     fewest_parties: ClassVar[int] = 2
     variants: tuple[Variant, ...] = ({},)
 
     @property
-    def take_part(self) -> Callable[[Any], Awaitable[Any]] | None:
-        """A party's part of a job (`vertical.program.Train`), where it has rounds of its own."""
-        return None
+    def shares_parameters(self) -> bool:
+        """Whether nobody sees a prediction, a residual or a gradient before the last round."""
+        return isinstance(self, KeepsShares)
 
-    @abstractmethod
     def check(self, plan: "Plan") -> None:
-        """Check that a job can be run under this exchange.
+        """Check that a job can be run under this exchange; by default with its name alone.
 
         Raises:
             ConfigError: it cannot; the message says why.
         """
+        settings = plan.job.exchange
+        for key, each in type(settings).model_fields.items():
+            if key != "scheme" and getattr(settings, key) != each.default:
+                raise ConfigError(f"exchange {self.name!r} takes no {key}: drop it")
 
     @abstractmethod
     def learns(self, job: Job) -> Learns:
@@ -290,17 +407,3 @@ class Exchange(ABC):
         """Who owns a homomorphic key."""
         del settings, party
         return ()
-
-    @abstractmethod
-    async def establish(self, session: Session) -> Established:
-        """Set up this party's side.
-
-        Raises:
-            RangeExceeded: products could overflow; before any key is made.
-            PeerViolation: a peer's key does not fit.
-        """
-
-    @property
-    def make_ahead(self) -> Callable[[Any], Awaitable[Any]] | None:
-        """A party's part of making pads before training (`vertical.program.MakeAhead`), if any."""
-        return None

@@ -14,9 +14,10 @@ from securevfl.errors import DataError
 from securevfl.job import Job
 from securevfl.models.storage import SavedModel
 from securevfl.privacy.accounting import spent
-from securevfl.protocols.catalogue import agreed_hash, algorithm_of, exchange_of
+from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.plan import Facts
 from securevfl.protocols.predicting.program import ScoringPlace, ScoringPlan, score_rows
+from securevfl.protocols.resolving import agreed_hash
 from securevfl.protocols.session.privacy_account import FRESH, NO_PROMISE, one_release
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.runtime.simulation import Tamper, simulate

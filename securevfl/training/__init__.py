@@ -10,8 +10,9 @@ from collections.abc import Collection
 from securevfl.data.tables import VerticalDataset
 from securevfl.data.tables import check as check_dataset
 from securevfl.job import Job
-from securevfl.protocols.catalogue import algorithm_of, resolve
+from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.resolving import resolve
 from securevfl.runtime.simulation import simulate
 from securevfl.sparse import Matrix
 from securevfl.training.environment import Environment, data_of, workplace_of

@@ -6,6 +6,7 @@ from functools import partial
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.protocols.exchange import KeepsShares
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.vertical.program import MadeAhead, MakeAhead, run_ahead
 from securevfl.runtime.costs import JobCosts, job_costs
@@ -34,7 +35,7 @@ def require_ahead(plan: Plan) -> MakeAhead:
     Raises:
         ConfigError: its rounds take nothing that was made before.
     """
-    if plan.exchange.make_ahead is None:
+    if not isinstance(plan.exchange, KeepsShares):
         raise ConfigError(
             f"ahead: exchange {plan.exchange.name!r} makes no pads, its rounds take nothing that "
             "could be made before them; scheme = 'blind' does"

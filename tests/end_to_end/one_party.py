@@ -22,8 +22,8 @@ from securevfl.data.read import FileSource
 from securevfl.data.tables import row_digests
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job, read_job
-from securevfl.protocols.catalogue import resolve
 from securevfl.protocols.plan import Facts
+from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.keys import SchemeKeys
 from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.workplace import PartyData, Workplace

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError
-from securevfl.job import OWN_SECTIONS, Job, parse_job
-from securevfl.protocols import catalogue, names
+from securevfl.job import Job, parse_job
+from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.training import train
 from tests import extension
@@ -42,11 +42,8 @@ preset = "lan"
 def installed() -> Iterator[None]:
     extension.install()
     yield
-    del catalogue._EXCHANGES[extension.ROUNDED.name]
-    del catalogue._ALGORITHMS[extension.HEAVY_BALL.name]
-    del OWN_SECTIONS[extension.HEAVY_BALL.name]
-    names.EXCHANGES.remove(extension.ROUNDED.name)
-    names.ALGORITHMS.remove(extension.HEAVY_BALL.name)
+    EXCHANGES.remove(extension.ROUNDED.name)
+    ALGORITHMS.remove(extension.HEAVY_BALL.name)
 
 
 def test_the_exchange_keeps_the_contract_of_all() -> None:
@@ -112,5 +109,5 @@ def test_names_are_taken_once() -> None:
         extension.install()
     taken = type(extension.HEAVY_BALL)("output")
     with pytest.raises(ConfigError, match="name of a section"):
-        catalogue.add_algorithm(taken)
+        ALGORITHMS.add(taken)
     assert Job.of(output={"checkpoint_every": 3}).output.checkpoint_every == 3

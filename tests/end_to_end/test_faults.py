@@ -16,12 +16,12 @@ from securevfl.errors import (
     UnexpectedMessage,
 )
 from securevfl.job import ExchangeSettings, Job, JobSettings
+from securevfl.protocols.exchanges.encrypted import EncryptedStep
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
     EncryptedValues,
 )
-from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course

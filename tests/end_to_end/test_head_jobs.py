@@ -15,7 +15,7 @@ from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
-from securevfl.protocols.exchanges.headed import HeadResiduals
+from securevfl.protocols.exchanges.plain import HeadResiduals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.state import SessionState
 from securevfl.training import Environment, TrainingResult, save_models

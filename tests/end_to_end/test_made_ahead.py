@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from securevfl.data import load
 from securevfl.job import Job
-from securevfl.protocols import catalogue, names
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchange import Established, Session
 from securevfl.reports.forecast import SetupWatch
 from securevfl.runtime.costs import AHEAD, FixedCosts, Stopwatch
@@ -52,10 +52,9 @@ class Padded(Rounded):
 
 @pytest.fixture(scope="module")
 def installed() -> Iterator[None]:
-    catalogue.add_exchange(Padded())
+    EXCHANGES.add(Padded())
     yield
-    del catalogue._EXCHANGES[Padded.name]
-    names.EXCHANGES.remove(Padded.name)
+    EXCHANGES.remove(Padded.name)
 
 
 def fix_times(monkeypatch: pytest.MonkeyPatch, watch: type[Stopwatch]) -> None:

@@ -8,12 +8,12 @@ import pytest
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import ExchangeSettings, Job, NetworkSettings
+from securevfl.protocols.exchanges.encrypted import EncryptedStep
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
     EncryptedValues,
 )
-from securevfl.protocols.exchanges.one_trip import EncryptedStep
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import RunJob, relative_difference

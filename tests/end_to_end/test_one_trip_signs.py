@@ -7,7 +7,7 @@ import pytest
 
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
-from securevfl.protocols.exchanges.one_trip import EncryptedStep
+from securevfl.protocols.exchanges.encrypted import EncryptedStep
 from tests.end_to_end.conftest import RunJob
 
 ROUNDS = 5

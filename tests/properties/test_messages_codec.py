@@ -35,14 +35,13 @@ from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOutProducts,
     HeldOutMasks,
 )
-from securevfl.protocols.exchanges.headed import HeadResiduals
+from securevfl.protocols.exchanges.encrypted import EncryptedStep
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
     EncryptedValues,
 )
-from securevfl.protocols.exchanges.one_trip import EncryptedStep
-from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
 from securevfl.protocols.predicting.agreement import ScoringHello
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from securevfl.benchmarks.settings import shared
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 
 Loss = Literal["logistic", "taylor-logistic", "squared"]
 Schedule = Annotated[
@@ -20,7 +20,9 @@ class BlindSettings:
 
     exchanges: Annotated[
         tuple[str, ...],
-        typer.Option("--exchange", help=f"Beside plain, by commas: {', '.join(names.EXCHANGES)}."),
+        typer.Option(
+            "--exchange", help=f"Beside plain, by commas: {', '.join(catalogue.EXCHANGES)}."
+        ),
     ] = ("bfv", "blind")
     steps: Annotated[
         tuple[str, ...],

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from securevfl.benchmarks.settings import shared
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class JointSettings:
 
     exchanges: Annotated[
         tuple[str, ...],
-        typer.Option("--exchange", help=f"By commas: {', '.join(names.EXCHANGES)}."),
+        typer.Option("--exchange", help=f"By commas: {', '.join(catalogue.EXCHANGES)}."),
     ] = ("plain",)
     within: Annotated[
         float, typer.Option(min=0, help="How near: AUC of two classes, accuracy of more.")

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from securevfl.benchmarks.settings import shared
 from securevfl.job import Job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RoundsSettings(shared.SaidByJob):
 
     algorithms: Annotated[
         tuple[str, ...],
-        typer.Option("--algorithm", help=f"By commas, of {', '.join(names.ALGORITHMS)}."),
+        typer.Option("--algorithm", help=f"By commas, of {', '.join(catalogue.ALGORITHMS)}."),
     ] = ("fedsgd", "fedbcd-p", "fedbcd-s")
     local_steps: shared.LocalSteps = (1, 5, 10)
     parties: Annotated[tuple[int, ...], typer.Option(help="Values of K, by commas.")] = (2,)

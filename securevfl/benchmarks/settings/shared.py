@@ -8,11 +8,11 @@ import typer
 
 from securevfl.errors import ConfigError
 from securevfl.job import Job, NetworkSettings
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 
 LAN = NetworkSettings(preset="lan")
 
-Algorithm = Annotated[str, typer.Option(help=f"One of {', '.join(names.ALGORITHMS)}.")]
+Algorithm = Annotated[str, typer.Option(help=f"One of {', '.join(catalogue.ALGORITHMS)}.")]
 Epochs = Annotated[int, typer.Option(min=1, help="Over the training rows.")]
 EvalEvery = Annotated[int, typer.Option(min=0, help="Rounds between scorings; 0: last only.")]
 FullOrSize = Annotated[

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from securevfl.benchmarks.settings import shared
 from securevfl.job import Hide, Job
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TradeoffSettings(shared.SaidByJob):
 
     exchanges: Annotated[
         tuple[str, ...],
-        typer.Option("--exchange", help=f"By commas: {', '.join(names.EXCHANGES)}."),
+        typer.Option("--exchange", help=f"By commas: {', '.join(catalogue.EXCHANGES)}."),
     ] = ("plain", "paillier", "ckks", "bfv")
     algorithm: shared.Algorithm = "fedbcd-p"
     local_steps: shared.LocalSteps = (1, 5, 10, "exact")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from securevfl.benchmarks.settings import shared
-from securevfl.protocols import names
+from securevfl.protocols import catalogue
 
 Alignment = Annotated[float, typer.Option(min=0, help="Weight of the alignment of u.")]
 Units = Annotated[int, typer.Option(min=1, help="Of each party's hidden layer.")]
@@ -22,7 +22,7 @@ class TransferSettings:
 
     exchanges: Annotated[
         tuple[str, ...],
-        typer.Option("--exchange", help=f"By commas: {', '.join(names.EXCHANGES)}."),
+        typer.Option("--exchange", help=f"By commas: {', '.join(catalogue.EXCHANGES)}."),
     ] = ("plain", "paillier", "bfv")
     local_steps: Annotated[tuple[int, ...], typer.Option(help="Values of Q, by commas.")] = (
         1,

@@ -3,7 +3,6 @@
 Source: docs/blind.md; docs/decisions/0032-blind.md.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from typing_extensions import override
@@ -13,7 +12,7 @@ from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, Squared
 from securevfl.protocols.blind.offline import make_ahead
 from securevfl.protocols.blind.training import take_part
-from securevfl.protocols.exchange import Established, Exchange, Learns, Session, Shown, Variant
+from securevfl.protocols.exchange import Exchange, KeepsShares, Learns, Shown, Variant
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party
 
@@ -35,26 +34,21 @@ class Blind(Exchange):
 
     name = "blind"
     encrypts = True
-    shares_parameters = True
     variants: tuple[Variant, ...] = ({}, {"exchange": {"scores": "rows"}})
 
-    @property
-    @override
-    def take_part(self) -> Callable[[Any], Awaitable[Any]]:
+    async def take_part(self, training: Any) -> Any:  # noqa: ANN401
         """Rounds in shares."""
-        return take_part
+        return await take_part(training)
 
-    @property
-    @override
-    def make_ahead(self) -> Callable[[Any], Awaitable[Any]]:
+    async def make_ahead(self, training: Any) -> Any:  # noqa: ANN401
         """All pads, before the job that uses them."""
-        return make_ahead
+        return await make_ahead(training)
 
     @override
     def check(self, plan: Plan) -> None:
         """Refuse what has no form in shares."""
         settings = plan.job.job
-        if not plan.algorithm.takes_shares:
+        if KeepsShares not in plan.algorithm.needs:
             raise ConfigError(
                 f"algorithm = {plan.algorithm.name!r}: 'blind' takes fedsgd and fedbcd-p, whose "
                 "steps follow from residuals alone"
@@ -115,10 +109,8 @@ class Blind(Exchange):
         """Nobody owns a key under which gradients are decrypted."""
         return ()
 
-    @override
-    async def establish(self, session: Session) -> Established:
-        """Nothing: `take_part` has rounds of its own."""
-        raise ConfigError("scheme = 'blind' has no side of an exchange of predictions")
+
+DESCRIPTIONS = (Blind(),)
 
 
 def _check_exchange(plan: Plan) -> None:

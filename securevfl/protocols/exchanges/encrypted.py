@@ -1,6 +1,7 @@
-"""Homomorphic encryption of the residuals (`hide = "residuals"`).
+"""What travels under homomorphic encryption: the sides of each way to do it.
 
-Per round and feature party k; the label party K owns the keys:
+`hide = "residuals"`, in two round trips. Per round and feature party k; the label party K owns the
+keys:
 
 1. k → K: H_k of the batch, in clear or as a masked sum.
 2. K → k: Enc_K(d), the same ciphertexts to all.
@@ -8,7 +9,6 @@ Per round and feature party k; the label party K owns the keys:
 4. K → k: X_kᵀd + r_k; k removes r_k.
 
 One encrypted product serves a whole round, whatever the number of local steps Q.
-
 Learns:
     label party: what its gathering tells, and X_kᵀd + r_k, which is uniform.
     feature party: only G_k = X_kᵀd/S; of a network J_kᵀd/S, which with as many parameters as rows
@@ -16,79 +16,417 @@ Learns:
 Guarantees: against semi-honest parties. A malicious evaluator can have a crafted ciphertext
     decrypted; see SECURITY.md.
 Messages a round of FedBCD-p: 4(K − 1).
+
+`he_per_step`, for benchmarks, has the cost of other systems. Federated transfer learning in FATE,
+which the encrypted table of Liu et al. 2019 stands on, exchanges encrypted components once a round
+and then, in every local step, multiplies them with its own fresh values, masks the product and has
+it decrypted. So here steps 3 and 4 come once for each local step q of feature party k at θ_q, of
+the ciphertexts that came once: J_qᵀd⁰ + r_q with r_q fresh and J_q its Jacobian at θ_q, X of a
+linear model; k removes r_q and adds c·J_qᵀ(H_k(θ_q) − H_k⁰), the rule of `ResidualSignal`. What it
+adds is its own: under encryption that would be one more sum of known numbers. The label party's own
+steps are in clear, as in every exchange. Of a linear model all of this is in vain: X is the same in
+every step. Of a network the steps are those of its own curvature rule in place of a linearization.
+Learns: the party of a linear model no more, that of a network J_qᵀd⁰ at every θ_q. The label guard
+    counts every product of either.
+Messages a round of FedBCD-p: 2(Q + 1)(K − 1).
+
+`round_trips = 1`, for linear local models. Whatever local steps a linear model takes, the next
+exchange is at b − A·G for a vector b and a matrix A that the feature party knows
+(`LocalSteps.ahead`). Q gradient steps from θ lead to θ − A·(G + λθ) with
+A = η Σ_{j<Q} (I − η·curved)^j and curved = (c/S)XᵀX + (λ + μ)I, exact steps to the same with
+A = (γΓ + μI)⁻¹. So the party can compute its *next* predictions under encryption, on the next
+batch X':
+
+    H' = X'b + matrix·Enc(d), matrix = −X'·A·Xᵀ/S.
+
+1. K → k: the masked X_kᵀd + r_k of the round before (`DecryptedProducts`), and Enc_K(d).
+2. k → K: Enc_K(X_kᵀd + r_k) and Enc_K(H_k'), both re-randomized and flooded.
+
+Only the first round's predictions travel in clear, and those after a way back (`session.course`),
+which no residuals lead to; the last round has none to come.
+Learns: the label party H_k' per sample, as it would have been sent in clear, and besides it a power
+    of two that scales the matrix; a feature party only G_k.
+Messages a round of FedBCD-p: 3(K − 1), two of them on the way at once.
+Source: docs/decisions/0009-one-round-trip.md.
+
+`hide = "both"`, for losses with affine residuals: d = c·ΣH + label part, so every party's share of
+Xᵀd comes from a product under another's key. Every party j owns a key. Per round:
+
+1. j → k: Enc_j(v_j), v_j = c·H_j (+ label part at the label party), clipped to a public bound.
+2. k → j: Enc_j(X_kᵀv_j + r_kj).
+3. j → k: the decrypted masked value, plus, with three parties or more, a share s_jk with
+   Σ_j s_jk = 0, agreed among the senders without k, so that k learns only the sum.
+4. k adds its own X_kᵀv_k and removes its masks.
+
+Learns:
+    every party: only its own gradient G_k = X_kᵀd/S; at K = 2 therefore also X_kᵀv_j of the one
+        other party. As key owner it decrypts X_kᵀv_j + r_kj, which is uniform.
+    label party, when it scores: between two parties four sums over classes (`class_sums`). Among
+        more Σ_{k<K} H_k of every held-out row: cross terms of two feature parties under a third
+        one's key are more than one product. These scorings are counted (`held_out_guard`).
+Guarantees: clipping changes the gradient; clipped values are counted.
+Messages a round of FedBCD-p: 3(K² − K), 2(K² − K) of them with ciphertexts.
 """
 
-import numpy as np
+from dataclasses import dataclass
+from functools import partial
+from math import frexp
 
-from securevfl.arrays import FloatArray
-from securevfl.protocols.exchange import Batch
-from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
+import numpy as np
+from typing_extensions import override
+
+from securevfl.arrays import FloatArray, RingArray
+from securevfl.crypto.fixed_point import decode, encode, unmask
+from securevfl.crypto.masks import PairwiseMasks
+from securevfl.crypto.scheme import OpenEvaluator
+from securevfl.errors import MalformedMessage, TrainingDiverged
+from securevfl.models.losses import QuadraticLoss
+from securevfl.protocols.exchange import Batch, FeatureSide, LabelSide, Lookahead
+from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, Share
+from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.gathering import Gathering
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
 from securevfl.runtime.views import Learned, record
+from securevfl.wire.codec import Blobs, StepMessage, message_kind
+
+SCALE_OFFSET = 64
+NEXT_SUM = "sum of the next predictions"
 
 
-class EncryptedFeatureSide:
+@message_kind(7, stage="round", carries="ciphertexts", shows="gradients")
+class EncryptedStep(StepMessage):
+    """C products of [X | matrixᵀ]: the masked Xᵀv + r, and the sender's next predictions, open.
+
+    The predictions, S' rows, are in fixed point times 2^(scale − SCALE_OFFSET).
+    """
+
+    products: Blobs
+    scale: int
+
+
+class EncryptedFeatureSide(FeatureSide):
     """A feature party's side: evaluates under the label party's key."""
 
     def __init__(self, party: Party, gathering: Gathering, key: PeerKey) -> None:
-        self._party = party
-        self._gathering = gathering
-        self._key = key
-
-    async def gather(self, step: Step, predictions: FloatArray) -> None:
-        """Give predictions."""
-        await self._gathering.give(step, predictions)
+        super().__init__(party, gathering)
+        self.key = key
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> GradientSignal | None:
         """Multiply encrypted residuals, take the gradient."""
         del others
-        party = self._party
+        party = self.party
         if party.name not in step.receivers:
             return None
         exponents = None
         if batch.jacobian is not None:
             async with party.costs.compute("local"):
-                batch, exponents = self._key.within_bound(batch)
+                batch, exponents = self.key.within_bound(batch)
         again = not step.fresh
-        mask = await self._key.multiply(step, batch, predictions.shape[1], again=again)
-        masked = await self._key.take_decrypted(step, mask.shape)
+        mask = await self.key.multiply(step, batch, predictions.shape[1], again=again)
+        masked = await self.key.take_decrypted(step, mask.shape)
         async with party.costs.compute("local"):
-            gradient = self._key.unmasked(masked, mask) / len(batch.inputs)
+            gradient = self.key.unmasked(masked, mask) / len(batch.inputs)
             if exponents is not None:
                 gradient = np.ldexp(gradient, -exponents[:, None])
         record(party.channel, Learned(party.label_party, step.index, "gradients", gradient))
         return GradientSignal(gradient)
 
 
-class EncryptedLabelSide:
+class EncryptedLabelSide(LabelSide):
     """The label party's side: owns the keys."""
 
     def __init__(self, party: Party, gathering: Gathering, key: OwnKey) -> None:
-        self._party = party
-        self._gathering = gathering
-        self._key = key
-
-    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
-        """Take predictions."""
-        return await self._gathering.take_sum(step, predictions.shape)
+        super().__init__(party, gathering)
+        self.key = key
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
         """Give encrypted residuals, decrypt masked products."""
-        party = self._party
+        party = self.party
         assert batch.labels is not None and others is not None  # noqa: S101, PT018
         receivers = [name for name in party.feature_parties if name in step.receivers]
         if receivers:
             if step.fresh:
                 async with party.costs.compute("local"):
                     residuals = party.loss.residuals(others + predictions, batch.labels)
-                await self._key.send_encrypted(step, residuals, receivers, "residuals")
-            await self._key.decrypt_products(step, batch, receivers)
+                await self.key.send_encrypted(step, residuals, receivers, "residuals")
+            await self.key.decrypt_products(step, batch, receivers)
         if party.name not in step.receivers:
             return None
         return PredictionsSignal(others, batch.labels)
+
+
+class PerStepFeatureSide(EncryptedFeatureSide):
+    """A feature party's side: evaluates under the label party's key in every local step.
+
+    Args:
+        party: who it is.
+        gathering: how its predictions travel.
+        key: the label party's.
+        curvature: c of the local rule, 0 where residuals stay frozen.
+    """
+
+    def __init__(self, party: Party, gathering: Gathering, key: PeerKey, curvature: float) -> None:
+        super().__init__(party, gathering, key)
+        self._curvature = curvature
+        self._exchanged: FloatArray | None = None
+
+    @override
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> GradientSignal | None:
+        """Multiply the round's encrypted residuals, add what this party has changed since."""
+        if step.fresh:
+            self._exchanged = predictions
+        signal = await super().signal(step, batch, predictions, others)
+        if signal is None or step.fresh:
+            return signal
+        assert self._exchanged is not None  # noqa: S101
+        async with self.party.costs.compute("local"):
+            moved = self._curvature * (predictions - self._exchanged)
+            own = batch.tangent.T @ moved / len(batch.inputs)
+        return GradientSignal(signal.value + own)
+
+
+@dataclass(frozen=True)
+class AffinePredictions:
+    """H' = matrix·d + constant.
+
+    Attributes:
+        matrix: shape (S', S).
+        constant: shape (S', C).
+    """
+
+    matrix: FloatArray
+    constant: FloatArray
+
+    def scale_bits(self, matrix_bound: float, product_bound: float) -> int:
+        """The largest scale with |matrix|·2^scale and |constant|·2^scale within their bounds."""
+        room = [
+            frexp(bound / largest)[1] - 1
+            for bound, values in ((matrix_bound, self.matrix), (product_bound, self.constant))
+            if (largest := float(np.max(np.abs(values)))) > 0
+        ]
+        return max(-SCALE_OFFSET, min([*room, SCALE_OFFSET - 1]))
+
+
+def next_predictions(steps: LocalSteps, now: Batch, then: Batch) -> AffinePredictions:
+    """H' as a function of d.
+
+    Raises:
+        TrainingDiverged: a step size at which the steps leave float64.
+    """
+    moves, point = steps.ahead(now.inputs)
+    with np.errstate(over="ignore", invalid="ignore"):
+        matrix = -(then.inputs @ moves @ now.inputs.T) / len(now.inputs)
+        constant = then.inputs @ point
+    if not (np.isfinite(matrix).all() and np.isfinite(constant).all()):
+        raise TrainingDiverged("training diverged: use a smaller learning rate")
+    return AffinePredictions(matrix, constant)
+
+
+class OneTripFeatureSide(FeatureSide):
+    """A feature party's side: evaluates under the label party's key, one round ahead."""
+
+    def __init__(
+        self, party: Party, gathering: Gathering, key: PeerKey, lookahead: Lookahead
+    ) -> None:
+        super().__init__(party, gathering)
+        self.key = key
+        self._lookahead = lookahead
+        self.in_flight: dict[str, FloatArray] = {}
+        assert isinstance(key.evaluator, OpenEvaluator)  # noqa: S101
+        self._evaluator = key.evaluator
+
+    @override
+    async def gather(self, step: Step, predictions: FloatArray) -> None:
+        """Give predictions, unless they are there from the round before."""
+        if self.in_flight.pop(NEXT_SUM, None) is None:
+            await super().gather(step, predictions)
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Multiply encrypted residuals, for the gradient and for the next predictions."""
+        del others
+        party, key = self.party, self.key
+        upcoming = self._lookahead.next_batch(step.index)
+        if upcoming is None:
+            mask = await key.multiply(step, batch, predictions.shape[1])
+        else:
+            mask = await self._multiply_ahead(step, batch, upcoming, predictions.shape[1])
+            self.in_flight[NEXT_SUM] = np.zeros(0)
+        masked = await key.take_decrypted(step, mask.shape)
+        async with party.costs.compute("local"):
+            gradient = key.unmasked(masked, mask) / len(batch.inputs)
+        record(party.channel, Learned(party.label_party, step.index, "gradients", gradient))
+        return GradientSignal(gradient)
+
+    async def _multiply_ahead(
+        self, step: Step, batch: Batch, upcoming: Batch, outputs: int
+    ) -> RingArray:
+        party, key, fmt = self.party, self.key, self.key.product_format
+        evaluator = self._evaluator
+        async with party.costs.compute("local"):
+            ahead = next_predictions(self._lookahead.steps, batch, upcoming)
+        async with party.costs.compute("evaluate"):
+            bound = fmt.largest_product / fmt.summands * 2.0**-fmt.product_fraction_bits
+            scale = ahead.scale_bits(fmt.matrix_bound, bound)
+            scaled = np.hstack([batch.tangent, np.ldexp(ahead.matrix.T, scale)])
+            encoded = encode(scaled, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+            prepared = evaluator.prepare(encoded)
+            addends = encode(
+                np.ldexp(ahead.constant, scale), fmt.product_fraction_bits, bound, "predictions"
+            )
+        replies = []
+        for vector, addend in zip(await key.take_encrypted(step, outputs), addends.T, strict=True):
+            multiply = partial(evaluator.partly_open_product, addend=addend)
+            replies.append(await key.product(vector, prepared, multiply))
+        products = tuple(reply.ciphertext for reply in replies)
+        message = EncryptedStep(step.index, products, scale + SCALE_OFFSET)
+        await party.channel.send(key.owner_name, message)
+        return np.stack([reply.mask for reply in replies], axis=1)
+
+
+class OneTripLabelSide(LabelSide):
+    """The label party's side: owns the keys."""
+
+    def __init__(
+        self, party: Party, gathering: Gathering, key: OwnKey, lookahead: Lookahead
+    ) -> None:
+        super().__init__(party, gathering)
+        self.key = key
+        self._lookahead = lookahead
+        self._modulus_bits = key.owner.modulus_bits
+        self.in_flight: dict[str, FloatArray] = {}
+
+    @override
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
+        """Take predictions, unless they are there from the round before."""
+        others = self.in_flight.pop(NEXT_SUM, None)
+        if others is None:
+            others = await super().gather(step, predictions)
+        return others
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Give encrypted residuals, decrypt masked products and the next predictions."""
+        party, key = self.party, self.key
+        assert batch.labels is not None and others is not None  # noqa: S101, PT018
+        async with party.costs.compute("local"):
+            residuals = party.loss.residuals(others + predictions, batch.labels)
+        await key.send_encrypted(step, residuals, party.feature_parties, "residuals")
+        upcoming = self._lookahead.next_batch(step.index)
+        if upcoming is None:
+            await key.decrypt_products(step, batch, party.feature_parties)
+        else:
+            self.in_flight[NEXT_SUM] = await self._decrypt_steps(step, batch, len(upcoming.rows))
+        return PredictionsSignal(others, batch.labels)
+
+    async def _decrypt_steps(self, step: Step, batch: Batch, next_rows: int) -> FloatArray:
+        """Return masked products; Σ of the next predictions, in the parties' order."""
+        party, key = self.party, self.key
+        pending = list(party.feature_parties)
+        found: dict[str, FloatArray] = {}
+        while pending:
+            sender, message = await party.channel.receive(pending, EncryptedStep, step.index)
+            pending.remove(sender)
+            if message.scale >= 2 * SCALE_OFFSET:
+                raise MalformedMessage(f"{sender} scales by 2^{message.scale - SCALE_OFFSET}")
+            columns = key.columns[sender]
+            values = await key.decrypted(sender, message.products, columns + next_rows)
+            await key.return_products(step, batch, sender, values[:columns])
+            found[sender] = self._opened(values[columns:], message.scale - SCALE_OFFSET)
+            record(party.channel, Learned(sender, step.index, "predictions", found[sender]))
+        total = np.zeros((next_rows, party.loss.outputs))
+        for name in party.feature_parties:
+            total = total + found[name]
+        return total
+
+    def _opened(self, values: RingArray, scale: int) -> FloatArray:
+        integers = unmask(values, np.zeros_like(values), self._modulus_bits)
+        return np.ldexp(decode(integers, self.key.product_format.product_fraction_bits), -scale)
+
+
+class EncryptedBothSide:
+    """Any party's side.
+
+    Args:
+        party: who it is.
+        loss: the loss with affine residuals.
+        own_key: this party's key; what is beyond its bound on v is clipped and counted.
+        peer_keys: the others' keys, by name.
+        masks: for zero shares; not used with two parties.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        loss: QuadraticLoss,
+        own_key: OwnKey,
+        peer_keys: dict[str, PeerKey],
+        masks: PairwiseMasks,
+    ) -> None:
+        self._party, self._loss, self._masks = party, loss, masks
+        self._bound = own_key.product_format.value_bound
+        self._own_key, self._peer_keys = own_key, peer_keys
+
+    async def gather(self, step: Step, predictions: FloatArray) -> None:
+        """Nothing: predictions travel under encryption, and nobody sees their sum."""
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Serve the receivers with this party's values, and take the own gradient."""
+        del others
+        party = self._party
+        async with party.costs.compute("local"):
+            values = self._loss.curvature * predictions
+            if batch.labels is not None:
+                values = values + self._loss.label_part(batch.labels)
+            clipped = np.clip(values, -self._bound, self._bound)
+            party.costs.count("clipped_values", int(np.count_nonzero(clipped != values)))
+        receivers = [name for name in party.others if name in step.receivers]
+        takes_part = party.name in step.receivers
+        if receivers:
+            await self._own_key.send_encrypted(step, clipped, receivers, "values")
+        masks: dict[str, RingArray] = {}
+        if takes_part:
+            for name, key in self._peer_keys.items():
+                masks[name] = await key.multiply(step, batch, predictions.shape[1])
+        if receivers:
+            await self._own_key.decrypt_products(step, batch, receivers, self._share(step))
+        if not takes_part:
+            return None
+        shares = {
+            name: await key.take_decrypted(step, masks[name].shape)
+            for name, key in self._peer_keys.items()
+        }
+        any_key = next(iter(self._peer_keys.values()))
+        async with party.costs.compute("local"):
+            received = any_key.unmasked(_ring_sum(shares), _ring_sum(masks))
+            gradient = (received + batch.inputs.T @ values) / len(batch.inputs)
+        record(party.channel, Learned(party.name, step.index, "gradients", gradient))
+        return GradientSignal(gradient)
+
+    def _share(self, step: Step) -> Share | None:
+        """Shares of zero towards one receiver, which all others agree on without it."""
+        if len(self._party.names) == 2:  # noqa: PLR2004
+            return None
+
+        def share(receiver: str, shape: tuple[int, ...]) -> RingArray:
+            senders = [name for name in self._party.names if name != receiver]
+            context = f"share {step.index} {receiver}"
+            return self._masks.zero_share(senders, context, shape)
+
+        return share
+
+
+def _ring_sum(values: dict[str, RingArray]) -> RingArray:
+    total: RingArray = np.add.reduce(list(values.values()), axis=0, dtype=np.uint64)
+    return total

@@ -18,14 +18,8 @@ from securevfl.job import Job
 from securevfl.models.head import Head, HeadedModel
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.privacy.streams import NoiseKey, Purpose
-from securevfl.protocols.exchange import Established, Learns, Session, Shown
-from securevfl.protocols.exchanges.headed import HEAD_LEARNS, established_with_head
-from securevfl.protocols.exchanges.plain import (
-    CLEAR_RESIDUALS,
-    InClear,
-    PlainFeatureSide,
-    PlainLabelSide,
-)
+from securevfl.protocols.exchange import Learns, Session, Shown
+from securevfl.protocols.exchanges.plain import CLEAR_RESIDUALS, HEAD_LEARNS, InClear, Perturb
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import (
     ClearGathering,
@@ -34,7 +28,7 @@ from securevfl.protocols.session.gathering import (
     Predictions,
 )
 from securevfl.protocols.session.party import Party, Step
-from securevfl.protocols.session.privacy_account import one_release
+from securevfl.protocols.session.privacy_account import Noise, one_release
 from securevfl.runtime.costs import SCORING
 
 
@@ -81,6 +75,31 @@ class NoisyGathering(ClearGathering):
                 last = kind(step, self._mechanism.release(predictions, self._key.stream(purpose)))
             self._last = last
         await party.channel.send(party.label_party, last)
+
+
+class NoisyRelease:
+    """What a party's numbers become; see `Release`.
+
+    Args:
+        noise: the party's.
+        purpose: of the noise on units.
+    """
+
+    def __init__(self, noise: Noise, purpose: Purpose = "predictions") -> None:
+        self._noise, self._purpose = noise, purpose
+
+    def units(self, units: FloatArray) -> FloatArray:
+        """Clipped, with fresh noise."""
+        return self._noise.predictions.release(units, self._noise.key.stream(self._purpose))
+
+    def phi(self, phi: FloatArray, rows: int) -> FloatArray:
+        """With fresh noise; units are within ±1, so that one row is worth 2/N_A.
+
+        Φ is not on the noise's grid of 2^-20 of that: rounding it may be worth one step more.
+        """
+        of_rows, clip = self._noise.predictions, (1 + 2.0**-20) / rows
+        mechanism = Mechanism(of_rows.name, of_rows.noise_multiplier, clip, of_rows.outputs)
+        return mechanism.perturb(phi, self._noise.key.stream("mean units"))
 
 
 class Noisy(InClear):
@@ -138,16 +157,18 @@ class Noisy(InClear):
         return NoisyGathering(party, one_release(job.privacy, given), key, head)
 
     @override
-    async def establish(self, session: Session) -> Established:
+    def protected(self, session: Session) -> tuple[Gathering, Perturb | None]:
         """Noise on what feature parties give, and on d where the job says so."""
-        party, noise = session.party, session.noise
+        noise, perturb = session.noise, None
         assert noise is not None  # noqa: S101
-        gathering = NoisyGathering(party, noise.predictions, noise.key, session.head)
-        perturb = None
         if noise.residuals is not None:
             perturb = partial(noise.residuals.perturb, stream=noise.key.stream("residuals"))
-        if session.plan.representation is not None:
-            return established_with_head(session, gathering, perturb)
-        if not party.holds_labels:
-            return Established(PlainFeatureSide(party, gathering), gathering)
-        return Established(PlainLabelSide(party, gathering, perturb), gathering)
+        return NoisyGathering(session.party, noise.predictions, noise.key, session.head), perturb
+
+    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> NoisyRelease:
+        """Clipped, with noise."""
+        assert noise is not None  # noqa: S101
+        return NoisyRelease(noise, purpose)
+
+
+DESCRIPTIONS = (Noisy(),)

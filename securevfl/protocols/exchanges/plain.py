@@ -1,4 +1,4 @@
-"""The exchange without encryption: residuals travel in clear.
+"""The exchanges without encryption: residuals travel in clear.
 
 With `ClearGathering` this is `plain`, with `MaskedGathering` `masked`, with `NoisyGathering` `dp`.
 Who learns what: the descriptions at the end of this file, and of `noisy`. For logistic loss d tells
@@ -7,18 +7,37 @@ every label and ΣH (d = σ(H) − y inverts).
 Under `local_rule = "exact"` the label party sends ΣH beside d, for any loss: with d that is every
 label, and without its own H_k the sum of all others'. Messages a round: 3(K − 1) in place of
 2(K − 1).
+
+With a head at the label party representations travel one way, d and θ_k the other.
+H = Σ_k u_k·θ_k + b, so ∂f/∂u_k = d·θ_kᵀ: a party needs d, one number a row and output, and its own
+θ_k, w numbers whatever the batch, and with both it follows its own changes as without a head. Each
+θ_k is only its party's and the label party's, so that K − 1 messages each way do; a head that
+mixes parties' u before d is known, or a label at each party, would need them pairwise, K² − K.
+Source: Liu et al. 2019, Algorithm 1; docs/decisions/0020-a-head-over-representations.md.
 """
 
 from collections.abc import Callable
 
+import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray
+from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
+from securevfl.models.head import HeadedModel
 from securevfl.models.losses import labels_told
-from securevfl.protocols.exchange import Batch, Established, Exchange, Learns, Session
-from securevfl.protocols.exchanges.headed import HEAD_LEARNS, established_with_head
+from securevfl.privacy.streams import Purpose
+from securevfl.protocols.exchange import (
+    Batch,
+    Established,
+    Exchange,
+    FeatureSide,
+    LabelSide,
+    Learns,
+    Release,
+    Session,
+    Side,
+)
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import (
     ClearGathering,
@@ -28,7 +47,14 @@ from securevfl.protocols.session.gathering import (
     require_summands,
 )
 from securevfl.protocols.session.party import Party, Step
-from securevfl.protocols.signals import PredictionsSignal, ResidualSignal, Signal
+from securevfl.protocols.session.privacy_account import Noise
+from securevfl.protocols.signals import (
+    BesideOthersSignal,
+    PredictionsSignal,
+    ResidualSignal,
+    Signal,
+    ThroughHeadSignal,
+)
 from securevfl.runtime.channel import expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 
@@ -42,7 +68,15 @@ class Residuals(StepMessage):
     values: FloatArray
 
 
-class PlainFeatureSide:
+@message_kind(40, stage="round", carries="values", shows="residuals")
+class HeadResiduals(StepMessage):
+    """Residuals d of a batch, shape (S, C), and the receiver's θ_k, shape (w, C), in clear."""
+
+    values: FloatArray
+    head: FloatArray
+
+
+class PlainFeatureSide(FeatureSide):
     """A feature party's side.
 
     Args:
@@ -52,20 +86,15 @@ class PlainFeatureSide:
     """
 
     def __init__(self, party: Party, gathering: Gathering, *, told_sum: bool = False) -> None:
-        self._party = party
-        self._gathering = gathering
+        super().__init__(party, gathering)
         self._told_sum = told_sum
-
-    async def gather(self, step: Step, predictions: FloatArray) -> None:
-        """Give predictions."""
-        await self._gathering.give(step, predictions)
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
         """Take residuals, and with ΣH what the label party steps from."""
         del batch, others
-        party = self._party
+        party = self.party
         if party.name not in step.receivers:
             return None
         sender, message = await party.channel.receive([party.label_party], Residuals, step.index)
@@ -79,7 +108,7 @@ class PlainFeatureSide:
         return PredictionsSignal(total.values - predictions, labels)
 
 
-class PlainLabelSide:
+class PlainLabelSide(LabelSide):
     """The label party's side.
 
     Args:
@@ -98,38 +127,91 @@ class PlainLabelSide:
         *,
         tells_sum: bool = False,
     ) -> None:
-        self._party = party
-        self._gathering = gathering
-        self._perturb = perturb
+        super().__init__(party, gathering)
+        self.perturb = perturb
         self._tells_sum = tells_sum
-
-    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
-        """Take predictions."""
-        return await self._gathering.take_sum(step, predictions.shape)
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
         """Give residuals."""
-        party = self._party
+        party = self.party
         assert batch.labels is not None and others is not None  # noqa: S101, PT018
         receivers = [name for name in party.feature_parties if name in step.receivers]
         exact = PredictionsSignal(others, batch.labels)
         steps = party.name in step.receivers
-        if not receivers and self._perturb is None:
+        if not receivers and self.perturb is None:
             return exact if steps else None
-        async with party.costs.compute("local"):
-            residuals = party.loss.residuals(others + predictions, batch.labels)
-        if self._perturb is not None:
-            async with party.costs.compute("encrypt"):
-                residuals = self._perturb(residuals)
+        residuals = await self.residuals(others + predictions, batch.labels)
         for name in receivers:
             await party.channel.send(name, Residuals(step.index, residuals))
             if self._tells_sum:
                 await party.channel.send(name, Predictions(step.index, others + predictions))
         if not steps:
             return None
-        return exact if self._perturb is None else ResidualSignal(residuals)
+        return exact if self.perturb is None else ResidualSignal(residuals)
+
+    async def residuals(self, total: FloatArray, labels: Labels) -> FloatArray:
+        """D as it is given."""
+        async with self.party.costs.compute("local"):
+            residuals = self.party.loss.residuals(total, labels)
+        if self.perturb is not None:
+            async with self.party.costs.compute("encrypt"):
+                residuals = self.perturb(residuals)
+        return residuals
+
+
+class HeadFeatureSide(FeatureSide):
+    """A feature party's side under a head: gives u_k."""
+
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Take d and θ_k."""
+        del batch, others
+        party = self.party
+        if party.name not in step.receivers:
+            return None
+        sender, told = await party.channel.receive([party.label_party], HeadResiduals, step.index)
+        rows, width = predictions.shape
+        expect_shape(sender, told.values, (rows, party.loss.outputs))
+        expect_shape(sender, told.head, (width, party.loss.outputs))
+        return ThroughHeadSignal(told.values, told.head)
+
+
+class HeadLabelSide(PlainLabelSide):
+    """The label party's side under a head, which its local steps move; takes Σ u_k·θ_k."""
+
+    def __init__(
+        self,
+        party: Party,
+        gathering: ClearGathering,
+        head: HeadedModel,
+        perturb: Perturb | None = None,
+    ) -> None:
+        super().__init__(party, gathering, perturb)
+        self._given = gathering
+        self._head = head
+
+    @override
+    async def signal(
+        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
+    ) -> Signal | None:
+        """Give d and to each its θ_k."""
+        party = self.party
+        assert batch.labels is not None and others is not None  # noqa: S101, PT018
+        total = others + predictions
+        residuals = await self.residuals(total, batch.labels)
+        for name in party.feature_parties:
+            if name in step.receivers:
+                message = HeadResiduals(step.index, residuals, self._head.part(name))
+                await party.channel.send(name, message)
+        if party.name not in step.receivers:
+            return None
+        signal: PredictionsSignal | ResidualSignal = ResidualSignal(residuals)
+        if self.perturb is None:
+            signal = PredictionsSignal(np.zeros_like(total), batch.labels)
+        return BesideOthersSignal(signal, self._given.side_by_side, total)
 
 
 CLEAR_RESIDUALS = "d, so every label and ΣH"
@@ -162,18 +244,53 @@ class InClear(Exchange):
         """2(K − 1)."""
         return 2 * (parties - 1)
 
-    @override
+    def protected(self, session: Session) -> tuple[Gathering, Perturb | None]:
+        """How predictions come together, and what is done to residuals before they are given."""
+        if session.plan.representation is not None:
+            return ClearGathering(session.party, session.head), None
+        sums = self.sums(session.plan.job.exchange)
+        return gathering_of(session.party, session.agreement.masks, sums=sums), None
+
     async def establish(self, session: Session) -> Established:
         """Gather as the settings say, residuals in clear."""
-        party = session.party
+        party, told = session.party, session.plan.rule.own_loss
+        gathering, perturb = self.protected(session)
+        side: Side
         if session.plan.representation is not None:
-            return established_with_head(session, ClearGathering(party, session.head))
-        sums = self.sums(session.plan.job.exchange)
-        gathering = gathering_of(party, session.agreement.masks, sums=sums)
-        told = session.plan.rule.own_loss
-        if party.holds_labels:
-            return Established(PlainLabelSide(party, gathering, tells_sum=told), gathering)
-        return Established(PlainFeatureSide(party, gathering, told_sum=told), gathering)
+            assert isinstance(gathering, ClearGathering)  # noqa: S101
+            side = HeadFeatureSide(party, gathering)
+            if session.head is not None:
+                side = HeadLabelSide(party, gathering, session.head, perturb)
+        elif party.holds_labels:
+            side = PlainLabelSide(party, gathering, perturb, tells_sum=told)
+        else:
+            side = PlainFeatureSide(party, gathering, told_sum=told)
+        return Established(side, gathering)
+
+    async def establish_residuals(self, session: Session) -> Established:
+        """The same sides: either half of a round stands by itself."""
+        return await self.establish(session)
+
+
+HEAD_LEARNS = Learns(
+    label_party="every u_k, w numbers a row",
+    label_party_not="features, as far as u_k does not tell them",
+    feature_party="d, so every label and H, and θ_k",
+    feature_party_not="others' features",
+    predictions="singly",
+    residuals="clear",
+    gradients=False,
+)
+"""Of a network with w units or more than P, u_k mostly is all that there is to know of the row."""
+MASKED_LEARNS = Learns(
+    label_party="only the sum of the others' H_k",
+    label_party_not="any single H_k, unless all other feature parties tell it theirs",
+    feature_party=f"{CLEAR_RESIDUALS}; at K = 3 the other's H_k",
+    feature_party_not="features",
+    predictions="summed",
+    residuals="clear",
+    gradients=False,
+)
 
 
 class Plain(InClear):
@@ -208,16 +325,10 @@ class Plain(InClear):
             gradients=False,
         )
 
-
-MASKED_LEARNS = Learns(
-    label_party="only the sum of the others' H_k",
-    label_party_not="any single H_k, unless all other feature parties tell it theirs",
-    feature_party=f"{CLEAR_RESIDUALS}; at K = 3 the other's H_k",
-    feature_party_not="features",
-    predictions="summed",
-    residuals="clear",
-    gradients=False,
-)
+    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Release | None:
+        """Numbers as they are."""
+        del noise, purpose
+        return None
 
 
 class Masked(InClear):
@@ -234,3 +345,6 @@ class Masked(InClear):
     def learns(self, job: Job) -> Learns:
         """As `plain`, but for single predictions."""
         return MASKED_LEARNS
+
+
+DESCRIPTIONS = (Plain(), Masked())

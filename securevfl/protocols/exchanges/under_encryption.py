@@ -1,16 +1,18 @@
 """The description of the exchanges under homomorphic encryption, whatever the scheme.
 
-What travels is in `encrypted` (residuals hidden), `one_trip` (the same, one round trip) and
-`encrypted_both` (both sides hidden); what is sized and chosen for them, in `sizing`.
+What travels is in `encrypted`, and how both sides are scored between two parties, in `class_sums`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from typing_extensions import override
 
-from securevfl.crypto.schemes import SCHEMES, require_choice
-from securevfl.errors import ConfigError
+from securevfl.arrays import FloatArray
+from securevfl.crypto.scheme import ProductFormat
+from securevfl.crypto.schemes import SCHEMES, require_choice, with_fraction_bits
+from securevfl.errors import ConfigError, RangeExceeded
 from securevfl.job import ExchangeSettings, Job
+from securevfl.models.curvature import MOST_GRAM_COLUMNS
 from securevfl.models.losses import quadratic_loss
 from securevfl.protocols.exchange import (
     Established,
@@ -26,17 +28,23 @@ from securevfl.protocols.exchanges.class_sums import (
     LabelClassSums,
     establish_class_sums,
 )
-from securevfl.protocols.exchanges.encrypted import EncryptedLabelSide
-from securevfl.protocols.exchanges.encrypted_both import EncryptedBothSide
+from securevfl.protocols.exchanges.encrypted import (
+    EncryptedBothSide,
+    EncryptedFeatureSide,
+    EncryptedLabelSide,
+    OneTripFeatureSide,
+    OneTripLabelSide,
+    PerStepFeatureSide,
+)
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
-from securevfl.protocols.exchanges.one_trip import OneTripFeatureSide, OneTripLabelSide
-from securevfl.protocols.exchanges.per_step import check_per_step, feature_side
-from securevfl.protocols.exchanges.sizing import MOST_ROWS_AHEAD, product_format, takes_one_trip
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import gathering_of, require_summands
 from securevfl.protocols.session.keys import exchange_keys
 from securevfl.protocols.session.party import Party
 
+# One round trip multiplies by a new S' x S matrix every round: 0.4 GB in NTT form at this S.
+MOST_ROWS_AHEAD = 4096
 OWN_GRADIENT = "only its own gradient X_kᵀd/S"
 
 
@@ -74,7 +82,7 @@ class UnderEncryption(Exchange):
         if settings.round_trips == 1:
             self._check_one_trip(plan)
         if settings.he_per_step:
-            check_per_step(plan)
+            _check_per_step(plan)
         if plan.networks and not plan.algorithm.own_components:
             _check_networks(plan, plan.networks.keys() - {plan.facts.label_party})
 
@@ -146,60 +154,152 @@ class UnderEncryption(Exchange):
         """The label party, or everyone."""
         return party.names if settings.hide == "both" else (party.label_party,)
 
-    @override
+    async def keys(
+        self, session: Session, product_format: ProductFormat, columns: Mapping[str, int]
+    ) -> tuple[OwnKey | None, dict[str, PeerKey]]:
+        """Make and exchange keys."""
+        party, settings = session.party, session.plan.job.exchange
+        owners = self.key_owners(settings, party)
+        own, ends = await exchange_keys(
+            party, settings, product_format, owners=owners, keys=session.keys
+        )
+        peers = {name: PeerKey(party, name, each, product_format) for name, each in ends.items()}
+        if own is None:
+            return None, peers
+        return OwnKey(party, own, dict(columns), product_format, session.leakage), peers
+
     async def establish(self, session: Session) -> Established:
         """Size the products, make and exchange keys."""
         party, plan, agreement = session.party, session.plan, session.agreement
-        settings = plan.job.exchange
         shown = self.held_out(plan.job, len(party.names))
-        sums = shown == "summed"
-        gathering = gathering_of(party, agreement.masks, sums=sums)
+        gathering = gathering_of(party, agreement.masks, sums=shown == "summed")
         fmt, ahead = (product_format(plan, agreement, ahead=each) for each in (False, True))
         one_trip = takes_one_trip(plan, fmt, ahead)
-        if one_trip:
-            fmt = ahead
-        own, evaluators = await exchange_keys(
-            party, settings, fmt, owners=self.key_owners(settings, party), keys=session.keys
-        )
-        peers = {name: PeerKey(party, name, each, fmt) for name, each in evaluators.items()}
-        own_key = None
-        if own is not None:
-            own_key = OwnKey(party, own, dict(agreement.columns), fmt, session.leakage)
+        own, peers = await self.keys(session, ahead if one_trip else fmt, agreement.columns)
         side: Side
-        if settings.hide == "both":
-            assert own_key is not None  # noqa: S101
+        in_flight: dict[str, FloatArray] = {}
+        if plan.job.exchange.hide == "both":
+            assert own is not None  # noqa: S101
             affine = quadratic_loss(party.loss.name)
-            side = EncryptedBothSide(
-                party,
-                affine,
-                fmt.value_bound,
-                own_key=own_key,
-                peer_keys=peers,
-                masks=agreement.masks,
-            )
-        elif own_key is not None and one_trip:
-            assert session.lookahead is not None  # noqa: S101
-            one = OneTripLabelSide(party, gathering, own_key, session.lookahead)
-            return Established(one, gathering, own, one.in_flight)
-        elif own_key is not None:
-            side = EncryptedLabelSide(party, gathering, own_key)
+            side = EncryptedBothSide(party, affine, own, peers, agreement.masks)
         elif one_trip:
-            key = peers[party.label_party]
             assert session.lookahead is not None  # noqa: S101
-            ours = OneTripFeatureSide(party, gathering, key, session.lookahead)
-            return Established(ours, gathering, own, ours.in_flight)
+            if own is not None:
+                side = OneTripLabelSide(party, gathering, own, session.lookahead)
+            else:
+                key = peers[party.label_party]
+                side = OneTripFeatureSide(party, gathering, key, session.lookahead)
+            in_flight = side.in_flight
+        elif own is not None:
+            side = EncryptedLabelSide(party, gathering, own)
+        elif plan.job.exchange.he_per_step:
+            key = peers[party.label_party]
+            side = PerStepFeatureSide(party, gathering, key, plan.rule.curvature)
         else:
-            side = feature_side(plan, party, gathering, peers[party.label_party])
-        if shown != "hidden":
-            return Established(side, gathering, own)
-        class_sums = await establish_class_sums(session)
+            side = EncryptedFeatureSide(party, gathering, peers[party.label_party])
+        sums = await establish_class_sums(session) if shown == "hidden" else None
         return Established(
             side,
             gathering,
-            own,
-            gives_held_out=class_sums if isinstance(class_sums, FeatureClassSums) else None,
-            scores_held_out=class_sums if isinstance(class_sums, LabelClassSums) else None,
+            None if own is None else own.owner,
+            in_flight,
+            gives_held_out=sums if isinstance(sums, FeatureClassSums) else None,
+            scores_held_out=sums if isinstance(sums, LabelClassSums) else None,
         )
+
+
+def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> ProductFormat:
+    """Fixed point and bounds of a job's encrypted products.
+
+    Fixed point is the job's, or else the scheme's; features that are exact with fewer fraction
+    bits take fewer. Residuals of logistic losses and of the hinge stay within ±1. Others follow
+    the predictions: of one party where each encrypts its own, of all where the label party encrypts
+    their sum. Layouts are for the widest party, and flooding lasts for all products of all
+    rounds.
+
+    Args:
+        plan: of the job.
+        agreement: what the parties told each other.
+        ahead: columns beside X carry the next batch's predictions, which take a summand of their
+            own and are never exact.
+    """
+    settings, loss = plan.job.exchange, plan.loss
+    both, parties = settings.hide == "both", len(plan.facts.names)
+    largest = settings.prediction_bound * (1 if both else parties)
+    summands = parties - 1 if both else 1
+    columns = max(agreement.own_columns, *agreement.columns.values())
+    return with_fraction_bits(
+        settings.scheme,
+        ProductFormat(
+            rows=plan.most_batch_rows,
+            value_bound=loss.residual_bound(largest),
+            matrix_bound=agreement.feature_bound,
+            summands=summands + int(ahead),
+            columns=columns + (plan.most_batch_rows if ahead else 0),
+            vectors=loss.outputs,
+            rounds=plan.rounds * plan.products,
+            bandwidth_mbit=plan.line.bandwidth_mbit,
+            latency_ms=plan.line.latency_ms,
+            evaluators=parties - 1,
+        ),
+        value_bits=settings.value_fraction_bits,
+        matrix_bits=settings.feature_fraction_bits,
+        exact_bits=None if ahead else agreement.feature_fraction_bits,
+    )
+
+
+def takes_one_trip(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
+    """Whether a round of a job takes one round trip: as it says, or where that is faster.
+
+    Args:
+        plan: of the job.
+        fmt: of two round trips.
+        ahead: of one.
+    """
+    trips = plan.job.exchange.round_trips
+    if trips != "auto":
+        return trips == 1
+    linear = plan.networks.keys() <= {plan.facts.label_party}
+    return linear and not plan.algorithm.in_turns and one_trip_pays(plan, fmt, ahead)
+
+
+def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
+    """Whether larger replies take less time than a second round trip."""
+    settings = plan.job.exchange
+    seconds = SCHEMES[settings.scheme].seconds
+    if plan.most_batch_rows > MOST_ROWS_AHEAD:
+        return False
+    # Steps ahead are a matrix of P x P; with a network at the label party the widest is no P.
+    if fmt.columns > MOST_GRAM_COLUMNS and not plan.networks:
+        return False
+    if seconds is None or settings.hide != "residuals" or settings.predictions != "clear":
+        return False
+    if settings.he_per_step:
+        return False
+    try:
+        extra = seconds(ahead) - seconds(fmt)
+    except RangeExceeded:
+        return False
+    return extra * fmt.vectors < 2 * plan.line.latency_seconds
+
+
+def _check_per_step(plan: Plan) -> None:
+    """Refuse what repeated products do not go with.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    settings, exchange = plan.job.job, plan.job.exchange
+    if not plan.algorithm.repeats_products:
+        raise ConfigError(f"he_per_step: algorithm {plan.algorithm.name!r} repeats no products")
+    if exchange.hide != "residuals" or exchange.round_trips == 1:
+        raise ConfigError("he_per_step needs hide = 'residuals' and no round_trips = 1")
+    if settings.learning_rate == "auto":
+        raise ConfigError("he_per_step needs a learning_rate and a number of local_steps")
+    if settings.proximal or settings.acceleration == "nesterov":
+        raise ConfigError("he_per_step takes plain gradient steps: no proximal, no acceleration")
+    if settings.local_rule == "gauss-newton":
+        raise ConfigError("he_per_step follows networks themselves: no local_rule = 'gauss-newton'")
 
 
 def _check_networks(plan: Plan, at_feature_parties: Collection[str]) -> None:
@@ -215,3 +315,6 @@ def _check_networks(plan: Plan, at_feature_parties: Collection[str]) -> None:
         )
     if settings.round_trips == 1:
         raise ConfigError("round_trips = 1 takes linear models at feature parties")
+
+
+DESCRIPTIONS = tuple(map(UnderEncryption, SCHEMES))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from securevfl.arrays import FloatArray
 from securevfl.crypto.scheme import KeyOwner
-from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
+from securevfl.protocols.exchange import GivesSingly, HoldsKeys, Session
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.keys import KeyMaker, exchange_keys
@@ -20,7 +20,6 @@ from securevfl.protocols.transfer.encrypted_scores import (
     score_format,
 )
 from securevfl.protocols.transfer.in_clear import ClearFeatureScores, ClearLabelScores, ClearSide
-from securevfl.protocols.transfer.noisy import NoisyRelease
 from securevfl.protocols.transfer.settings import settings_of
 from securevfl.protocols.transfer.steps import Side
 
@@ -51,13 +50,12 @@ def in_clear(party: Party, plan: Plan, phi: Callable[[], FloatArray], noise: Noi
         phi: Φ at the weights now, asked of the label party only.
         noise: what this party adds, where the exchange adds noise.
     """
-    linearized = plan.rule.gauss_newton
-    if noise is not None:
-        noisy = ClearSide(party, linearized=linearized, release=NoisyRelease(noise))
-        gives = ClearFeatureScores(party, NoisyRelease(noise, "held-out predictions"))
-        return Ready(noisy, gives, ClearLabelScores(party, noisy.given_phi))
-    side = ClearSide(party, linearized=linearized)
-    return Ready(side, ClearFeatureScores(party), ClearLabelScores(party, phi))
+    assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
+    release = plan.exchange.release(noise)
+    side = ClearSide(party, linearized=plan.rule.gauss_newton, release=release)
+    gives = ClearFeatureScores(party, plan.exchange.release(noise, "held-out predictions"))
+    # Another release of Φ would cost more noise.
+    return Ready(side, gives, ClearLabelScores(party, phi if release is None else side.given_phi))
 
 
 async def under_encryption(
@@ -86,12 +84,12 @@ async def under_encryption(
     settings, units = plan.job.exchange, settings_of(plan).units
     columns = {name: values // units for name, values in agreement.columns.items()}
     fmt = product_format(plan, max(agreement.own_columns // units, *columns.values()))
-    own, evaluators = await exchange_keys(party, settings, fmt, owners=party.names, keys=keys)
-    assert own is not None  # noqa: S101
-    (peer,) = party.others
-    own_key = OwnKey(party, own, columns, fmt, leakage)
-    peer_key = PeerKey(party, peer, evaluators[peer], fmt)
-    side = EncryptedSide(party, own_key, peer_key)
+    assert isinstance(plan.exchange, HoldsKeys)  # noqa: S101
+    session = Session(party, plan, agreement, leakage, keys)
+    own_key, peers = await plan.exchange.keys(session, fmt, columns)
+    assert own_key is not None  # noqa: S101
+    (peer_key,) = peers.values()
+    side, own = EncryptedSide(party, own_key, peer_key), own_key.owner
     if not plan.timetable.test_rows:
         return Ready(side, ClearFeatureScores(party), ClearLabelScores(party, phi), own)
     scoring = score_format(plan, units)

@@ -19,7 +19,7 @@ from securevfl.job import FtlSettings, Job
 from securevfl.models.layers import BOUNDED
 from securevfl.models.local_model import Network
 from securevfl.protocols.algorithm import Algorithm, Role
-from securevfl.protocols.exchange import Exchange, Shown
+from securevfl.protocols.exchange import Exchange, GivesSingly, HoldsKeys, Shown
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
@@ -57,10 +57,10 @@ class Ftl(Algorithm):
     """Transfer learning between two parties."""
 
     name = "ftl"
+    needs = (GivesSingly, HoldsKeys)
     takes_sparse = False
     settings = FtlSettings
     only_loss: ClassVar[str | None] = "taylor-logistic"
-    own_components = True
     roles = (
         (f"{LABEL_PARTY} in clear", *IN_CLEAR[LABEL_PARTY]),
         (f"{FEATURE_PARTY} in clear", *IN_CLEAR[FEATURE_PARTY]),
@@ -162,3 +162,6 @@ def _check_steps(job: Job) -> None:
         raise ConfigError("l1 is for linear models: algorithm = 'ftl' has l2")
     if not settings.intercept:
         raise ConfigError("intercept = false: the units of algorithm = 'ftl' have biases")
+
+
+DESCRIPTIONS = (Ftl(),)

@@ -14,14 +14,13 @@ import numpy as np
 from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import TrainingDiverged
 from securevfl.models.scores import accuracy, auc
-from securevfl.protocols.exchange import Batch
+from securevfl.protocols.exchange import Batch, Release
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.transfer.objective import (
     Components,
     Objective,
-    Release,
     feature_components,
 )
 from securevfl.protocols.transfer.steps import Exact, Linearized, Signal

@@ -10,37 +10,8 @@ as it is, so that noise on what is given would not cover its later units.
 Held-out rows are scored by the Φ that was given last: another release would cost more.
 """
 
-from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
-from securevfl.privacy.mechanisms import Mechanism
-from securevfl.privacy.streams import Purpose
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.privacy_account import Noise
-
-
-class NoisyRelease:
-    """What a party's numbers become; see `objective.Release`.
-
-    Args:
-        noise: the party's.
-        purpose: of the noise on units.
-    """
-
-    def __init__(self, noise: Noise, purpose: Purpose = "predictions") -> None:
-        self._noise, self._purpose = noise, purpose
-
-    def units(self, units: FloatArray) -> FloatArray:
-        """Clipped, with fresh noise."""
-        return self._noise.predictions.release(units, self._noise.key.stream(self._purpose))
-
-    def phi(self, phi: FloatArray, rows: int) -> FloatArray:
-        """With fresh noise; units are within ±1, so that one row is worth 2/N_A.
-
-        Φ is not on the noise's grid of 2^-20 of that: rounding it may be worth one step more.
-        """
-        of_rows, clip = self._noise.predictions, (1 + 2.0**-20) / rows
-        mechanism = Mechanism(of_rows.name, of_rows.noise_multiplier, clip, of_rows.outputs)
-        return mechanism.perturb(phi, self._noise.key.stream("mean units"))
 
 
 def check_noise(plan: Plan) -> None:

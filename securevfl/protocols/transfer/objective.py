@@ -30,6 +30,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.models.layers import LARGEST_SLOPE, DenseLayer
+from securevfl.protocols.exchange import Release
 
 LEAST_EXPONENT = -64
 
@@ -75,16 +76,6 @@ class Affine:
 
     constant: FloatArray
     matrices: FloatArray
-
-
-class Release(Protocol):
-    """What becomes of numbers before they are given."""
-
-    def units(self, units: FloatArray) -> FloatArray:
-        """Units of rows, shape (S, w)."""
-
-    def phi(self, phi: FloatArray, rows: int) -> FloatArray:
-        """Φ, shape (w,), of so many rows."""
 
 
 Bend = Callable[[FloatArray], FloatArray]

@@ -31,6 +31,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import BendingLoss
 from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import TellsResiduals
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.workplace import Workplace
@@ -43,6 +44,7 @@ class Dbcd(Algorithm):
     """Block coordinate descent for L1-regularized linear models."""
 
     name = "dbcd"
+    needs = (TellsResiduals,)
     takes_sparse = False
     settings = DbcdSettings
     gradient_steps = False
@@ -89,11 +91,6 @@ def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
     """What is wrong with a job, if it is true, and what to say then."""
     settings, privacy = plan.job.job, plan.job.privacy
     yield (
-        plan.exchange.encrypts,
-        "algorithm = 'dbcd': every party solves for its direction with residuals and curvature of "
-        f"all rows in clear, which {plan.exchange.name!r} hides: use 'plain', 'masked' or 'dp'",
-    )
-    yield (
         (own.path is None) == (settings.l1 == 0),
         "algorithm = 'dbcd' takes either job.l1 above 0 or [dbcd] path",
     )
@@ -132,3 +129,6 @@ def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
         privacy.label_noise_multiplier,
         "label_noise_multiplier: dbcd's line search tells of exact labels",
     )
+
+
+DESCRIPTIONS = (Dbcd(),)

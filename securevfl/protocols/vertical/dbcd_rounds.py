@@ -11,7 +11,7 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import UnexpectedMessage
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import BendingLoss
-from securevfl.protocols.exchange import Batch, Session, Side
+from securevfl.protocols.exchange import Batch, Session, Side, TellsResiduals
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
 from securevfl.protocols.session.keeping import Kept
@@ -200,7 +200,8 @@ async def take_part(training: Training) -> Trained:
     write_down_scorings = require_held_out_guard(training)
     agreement = await agree(party, plan.hash, part.inputs, len(part.held_out), encrypted=False)
     leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns)
-    ready = await plan.exchange.establish(
+    assert isinstance(plan.exchange, TellsResiduals)  # noqa: S101
+    ready = await plan.exchange.establish_residuals(
         Session(party, plan, agreement, leakage, place.keys, noise=training.noise)
     )
     write_down_scorings()

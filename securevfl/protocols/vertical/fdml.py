@@ -35,9 +35,8 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.job import FdmlSettings, Job
 from securevfl.models.local_model import PullBack
-from securevfl.privacy.streams import Purpose
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import Exchange, Shown
+from securevfl.protocols.exchange import Exchange, GivesSingly, Release, Shown
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
@@ -45,7 +44,7 @@ from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.keeping import Keeper
 from securevfl.protocols.session.label_guard import LeakageCount
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.privacy_account import Noise, Visits
+from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
@@ -69,6 +68,7 @@ class Fdml(Algorithm):
     """Asynchronous parties around a server."""
 
     name = "fdml"
+    needs = (GivesSingly,)
     settings = FdmlSettings
     one_step = True
     labels_everywhere = True
@@ -170,7 +170,9 @@ async def take_part(training: Training) -> Trained:
     scores = []
     if plan.timetable.test_rows and data.test_labels is not None:
         own = training.model.predict(part.held_out)
-        scores = [await score(party, own, data.test_labels, plan.rounds, training.noise)]
+        assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
+        release = plan.exchange.release(training.noise, "held-out predictions")
+        scores = [await score(party, own, data.test_labels, plan.rounds, release)]
         scores = [replace(scores[0], rounds=kept.rounds)]
     leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns)
     return Trained(kept, scores, leakage, learned=learned)
@@ -186,6 +188,8 @@ async def work(
     """
     party, model, plan = training.party, training.model, training.plan
     costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
+    assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
+    release = plan.exchange.release(training.noise)
     loss, precision = party.loss, settings.precision
     several = settings.batches_a_message
     pull_back: PullBack | None = None
@@ -196,7 +200,7 @@ async def work(
                 predictions, pull_back = model.linearize(stretch.inputs)
             else:
                 predictions = model.predict(stretch.inputs)
-        released = await _released(costs, predictions, training.noise, "predictions", "encrypt")
+        released = await _released(costs, predictions, release, "encrypt")
         shared = as_it_travels(released, precision)
         await party.channel.send(SERVER, PushedPredictions(first, shared))
         sender, pulled = await party.channel.receive([SERVER], PulledSums, first)
@@ -227,10 +231,10 @@ async def score(
     predictions: FloatArray,
     labels: Labels,
     rounds: int,
-    noise: Noise | None,
+    release: Release | None,
 ) -> Score:
     """Held-out scores, as every party sees them: one more release of each held-out row."""
-    shared = await _released(party.costs, predictions, noise, "held-out predictions", SCORING)
+    shared = await _released(party.costs, predictions, release, SCORING)
     await party.channel.send(SERVER, HeldOutPredictions(rounds, shared))
     sender, others = await party.channel.receive([SERVER], HeldOutPredictions, rounds)
     expect_shape(sender, others.values, predictions.shape)
@@ -240,9 +244,12 @@ async def score(
 
 
 async def _released(
-    costs: Costs, predictions: FloatArray, noise: Noise | None, purpose: Purpose, phase: str
+    costs: Costs, predictions: FloatArray, release: Release | None, phase: str
 ) -> FloatArray:
-    if noise is None:
+    if release is None:
         return predictions
     async with costs.compute(phase):
-        return noise.predictions.release(predictions, noise.key.stream(purpose))
+        return release.units(predictions)
+
+
+DESCRIPTIONS = (Fdml(),)

@@ -22,7 +22,14 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import Batch, Lookahead, Session, Side
+from securevfl.protocols.exchange import (
+    Batch,
+    GivesSignals,
+    KeepsShares,
+    Lookahead,
+    Session,
+    Side,
+)
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import agree
@@ -67,7 +74,7 @@ class FedBcd(Algorithm):
     def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
         self.name = name
         self.in_turns, self.one_step = in_turns, one_step
-        self.takes_shares = not in_turns
+        self.needs = (GivesSignals,) if in_turns else (GivesSignals, KeepsShares)
 
     @override
     def check(self, plan: Plan) -> None:
@@ -97,16 +104,18 @@ class FedBcd(Algorithm):
     @override
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         """Those of the parties."""
-        train = plan.exchange.take_part or take_part
+        train = plan.exchange.take_part if isinstance(plan.exchange, KeepsShares) else take_part
         return {
             name: partial(run_party, plan=plan, workplace=place, train=train)
             for name, place in places.items()
         }
 
 
-FEDSGD = FedBcd("fedsgd", one_step=True)
-FEDBCD_P = FedBcd("fedbcd-p")
-FEDBCD_S = FedBcd("fedbcd-s", in_turns=True)
+DESCRIPTIONS = (
+    FedBcd("fedsgd", one_step=True),
+    FedBcd("fedbcd-p"),
+    FedBcd("fedbcd-s", in_turns=True),
+)
 
 
 class Batches(Protocol):
@@ -177,6 +186,7 @@ async def take_part(training: Training) -> Trained:
         noise=training.noise,
         head=part.head,
     )
+    assert isinstance(plan.exchange, GivesSignals)  # noqa: S101
     ready = await plan.exchange.establish(session)
     write_down_scorings()
     keeper = keeper_of(training, agreement)

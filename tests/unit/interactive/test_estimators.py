@@ -18,7 +18,7 @@ import securevfl
 from securevfl import VerticalLogisticRegression, VerticalRidge
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
-from securevfl.protocols.defaults import BLIND_ROUNDS
+from securevfl.protocols.resolving import BLIND_ROUNDS
 
 Labels = NDArray[np.str_]
 NAMES = ["age", "income", "visits", "spent"]

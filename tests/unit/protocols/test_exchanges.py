@@ -13,7 +13,7 @@ from securevfl.job import Job
 from securevfl.models.curvature import MOST_GRAM_COLUMNS
 from securevfl.models.losses import Logistic
 from securevfl.protocols.catalogue import EXCHANGES
-from securevfl.protocols.exchanges.sizing import one_trip_pays, product_format
+from securevfl.protocols.exchanges.under_encryption import one_trip_pays, product_format
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import Channel

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic
 from securevfl.protocols.exchange import Batch
-from securevfl.protocols.exchanges.one_trip import AffinePredictions, next_predictions
+from securevfl.protocols.exchanges.encrypted import AffinePredictions, next_predictions
 from securevfl.protocols.local_steps import LocalSteps, Pace
 from securevfl.protocols.signals import LocalRule
 from securevfl.sparse import dense

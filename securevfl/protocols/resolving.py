@@ -1,0 +1,331 @@
+"""A job resolved into a plan: what it leaves open is settled, and what cannot be is refused.
+
+All of it follows from the job and from what all parties know of the data, the same at every party.
+"""
+
+from collections.abc import Collection
+from math import isinf
+
+from securevfl.data.partition import BatchSchedule
+from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.job import Job, LocalModelSettings, check_models
+from securevfl.models.local_model import Network, Precision, require_torch
+from securevfl.models.losses import loss_for
+from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.catalogue import EXCHANGES, algorithm_of, exchange_of
+from securevfl.protocols.exchange import NEEDS, Exchange
+from securevfl.protocols.plan import Facts, Plan
+
+LOCAL_STEPS, BATCH_SIZE = 5, 128
+NETWORK_STEPS = 20
+# Exact steps with acceleration from zero; docs/exact-steps.md.
+BLIND_ROUNDS = 20
+ENCRYPTED_HEAD = (
+    " (a gradient through it tells d as that of any network does, and θ_k, which the party needs "
+    "in clear, follows d)"
+)
+
+
+def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
+    """A job as all its parties run it; what has to be refused is refused here, before any work.
+
+    Args:
+        job: the settings.
+        facts: of the data.
+        modules: the parties for which there is a custom module.
+
+    Raises:
+        ConfigError: a job that cannot be run, or not on these data.
+        LabelLeakRefused: it starts at zero where gradients are revealed.
+        BudgetExhausted: the job would spend more than its privacy budget.
+    """
+    algorithm = algorithm_of(job)
+    networks = networks_of(job, facts, algorithm, modules)
+    exchange = exchange_of(job)
+    if facts.real_targets:
+        check_regression(job, algorithm)
+    job = settled(job, algorithm, exchange, facts.rows, networks)
+    if job.job.target_auc is not None and not facts.test_rows:
+        raise ConfigError("target_auc needs held-out rows, and there are none")
+    if not exchange.shares_parameters:
+        for key in ("scores", "ahead_rounds", "period"):
+            if getattr(job.exchange, key) is not None:
+                raise ConfigError(f"{key} is a setting of 'blind', not of {exchange.name!r}")
+    size = job.job.batch_size
+    plan = Plan(
+        job=job,
+        facts=facts,
+        exchange=exchange,
+        algorithm=algorithm,
+        loss=loss_for(job.job.loss, facts.classes, facts.rows),
+        line=job.network.resolve(),
+        networks=networks,
+        schedule=BatchSchedule(
+            facts.row_digests,
+            facts.rows if size is None or size == "full" else size,
+            seed=job.job.seed,
+            sampling=job.job.sampling,
+        ),
+    )
+    _check_rule(plan)
+    check_head(plan)
+    plan.exchange.check(plan)
+    plan.algorithm.check(plan)
+    _check_offers(plan)
+    if plan.learns.gradients and job.job.start == "zero" and not job.job.allow_label_leak:
+        raise LabelLeakRefused(
+            "start = 'zero' tells labels: the first gradient is Xᵀ(½ − y), sums of known numbers "
+            "over the rows of one class; use 'random', or set allow_label_leak = true"
+        )
+    if plan.account is not None:
+        plan.account.require_budget()
+    return plan
+
+
+def _check_offers(plan: Plan) -> None:
+    """Check that the exchange has what the algorithm calls of one.
+
+    Raises:
+        ConfigError: it has nothing of it; the message names the exchanges that have.
+    """
+    algorithm, exchange = plan.algorithm, plan.exchange
+    if isinstance(exchange, algorithm.needs):
+        return
+    asked = ", or ".join(NEEDS.get(need, need.__name__) for need in algorithm.needs)
+    lacks = "hides" if exchange.encrypts else "does not offer"
+    able = [repr(name) for name, each in EXCHANGES.items() if isinstance(each, algorithm.needs)]
+    use = " or ".join(filter(None, [", ".join(able[:-1]), *able[-1:]]))
+    raise ConfigError(
+        f"algorithm = {algorithm.name!r}: {asked}, which {exchange.name!r} {lacks}: use {use}"
+    )
+
+
+def agreed_hash(job: Job, facts: Facts, modules: Collection[str] = ()) -> bytes:
+    """The hash that a job has once what it leaves open is settled, as models have it.
+
+    Raises:
+        ConfigError: a job that cannot be settled.
+    """
+    algorithm = algorithm_of(job)
+    networks = networks_of(job, facts, algorithm, modules)
+    return settled(job, algorithm, exchange_of(job), facts.rows, networks).hash()
+
+
+def _check_rule(plan: Plan) -> None:
+    """Check that parties can step as the job says.
+
+    Raises:
+        ConfigError: they are not told what that takes, or the loss has no curvature for it.
+    """
+    rule, loss = plan.rule, plan.loss
+    if rule.own_loss and not plan.exchange.tells_sum:
+        raise ConfigError(
+            "local_rule = 'exact' tells feature parties labels and ΣH: with exchange 'plain' "
+            f"alone, not {plan.exchange.name!r}"
+        )
+    if isinf(loss.curvature) and (plan.derives_steps or not (rule.frozen or rule.own_loss)):
+        raise ConfigError(
+            f"loss = {loss.name!r} bends without bound: give a learning_rate, and local_rule = "
+            "'frozen', or 'exact' under plain"
+        )
+
+
+def settled(
+    job: Job, algorithm: Algorithm, exchange: Exchange, rows: int, networks: Collection[str]
+) -> Job:
+    """The job with rounds, start, local steps, batch size, acceleration, L2 and scorings said.
+
+    Args:
+        job: the settings.
+        algorithm: the job's.
+        exchange: the job's.
+        rows: N.
+        networks: the parties that train one.
+
+    Raises:
+        ConfigError: steps that the job cannot take, or a target that it never looks at.
+    """
+    left_open = {n: v for n, v in algorithm.defaults.items() if getattr(job.job, n) is None}
+    rounds_said = "rounds" in job.job.model_fields_set
+    job = job.with_settings(**left_open)
+    settings = job.job
+    auto = settings.learning_rate == "auto"
+    if auto and job.privacy.gradient_clip is not None:
+        raise ConfigError(
+            "learning_rate = 'auto' follows from exact rows, which no epsilon covers: give a "
+            "learning_rate with gradient_clip"
+        )
+    local_steps = settings.local_steps
+    if local_steps is None:
+        no_majorizer = settings.local_rule in ("frozen", "exact")
+        scheduled = settings.schedule or settings.divide_by_sqrt_parties
+        needs_numbers = algorithm.one_step or networks or no_majorizer or scheduled or settings.l1
+        inexact = NETWORK_STEPS if auto and networks else LOCAL_STEPS
+        local_steps = "exact" if auto and not needs_numbers else inexact
+    if local_steps == "exact":
+        _check_exact(job, algorithm, networks)
+    elif algorithm.one_step:
+        local_steps = 1
+    exact = local_steps == "exact"
+    # Gradients of batches tell labels where predictions and residuals are hidden.
+    whole = exact or exchange.learns(job).gradients
+    accelerated = exact and not algorithm.in_turns
+    l2 = 1 / rows if auto and not settings.l1 else 0.0
+    every = settings.eval_every
+    if every == "never" and settings.target_auc is not None:
+        raise ConfigError("target_auc needs held-out rows scored: eval_every = 'never'")
+    if every is None:
+        every = 0 if exchange.counts_held_out(job) else "doubling"
+        if settings.target_auc is not None:
+            every = 1
+    blind = exchange.shares_parameters
+    rounds = BLIND_ROUNDS if blind and exact and not rounds_said else settings.rounds
+    # Where all know the labels a random start hides nothing, and rare columns unlearn it slowly.
+    zero = blind or (algorithm.labels_everywhere and not networks)
+    return job.with_settings(
+        rounds=rounds,
+        start=settings.start or ("zero" if zero else "random"),
+        loss=algorithm.loss(job),
+        eval_every=every,
+        local_steps=local_steps,
+        batch_size=settings.batch_size or ("full" if whole else min(BATCH_SIZE, rows)),
+        acceleration=settings.acceleration or ("nesterov" if accelerated else "none"),
+        l2=l2 if settings.l2 is None else settings.l2,
+    )
+
+
+def _check_exact(job: Job, algorithm: Algorithm, networks: Collection[str]) -> None:
+    settings = job.job
+    what = "local_steps = 'exact'"
+    if settings.learning_rate != "auto":
+        raise ConfigError(
+            f"{what} has no step size: drop learning_rate = {settings.learning_rate:g}, or give a "
+            "number of steps"
+        )
+    if settings.schedule or settings.divide_by_sqrt_parties:
+        raise ConfigError(f"{what} has no step size: drop schedule and divide_by_sqrt_parties")
+    if settings.local_rule in ("frozen", "exact"):
+        raise ConfigError(
+            f"{what} is the minimum of a majorizer: local_rule = {settings.local_rule!r} has none"
+        )
+    if algorithm.one_step:
+        raise ConfigError(f"{what}: {algorithm.name} takes one gradient step; use fedbcd-p")
+    for name in sorted(networks):
+        raise ConfigError(f"{what} takes linear models, and party {name!r} trains a network")
+
+
+def check_regression(job: Job, algorithm: Algorithm) -> None:
+    """Refuse what takes classes.
+
+    Raises:
+        ConfigError: an algorithm, a target or noise that has no meaning for real targets.
+    """
+    if algorithm.only_loss is not None:
+        raise ConfigError(
+            f"algorithm = {algorithm.name!r} tells two classes apart by {algorithm.only_loss} "
+            "loss: it takes no real targets; use 'fedbcd-p'"
+        )
+    if job.job.target_auc is not None:
+        raise ConfigError("target_auc: real targets have no AUC; drop it, training ends by itself")
+    if job.privacy.label_noise_multiplier:
+        raise ConfigError(
+            "label_noise_multiplier: how far one real target moves a residual has no public "
+            "bound, so that no noise of a known size hides it; noise on predictions is as ever"
+        )
+
+
+def networks_of(
+    job: Job, facts: Facts, algorithm: Algorithm, modules: Collection[str]
+) -> dict[str, Network]:
+    """The parties' networks by name; without those that train linear models.
+
+    Args:
+        job: the settings.
+        facts: of the data.
+        algorithm: the job's, which may bring networks of its own.
+        modules: the parties for which there is a custom module.
+
+    Raises:
+        ConfigError: models that do not fit the job, or modules or torch that are missing, or
+            modules too many.
+    """
+    check_models(job)
+    precision, represents = job.job.precision, job.job.head != "sum"
+    networks = algorithm.networks(job, facts)
+    for name in facts.names:
+        settings = job.model_of(name)
+        if settings.model != "linear":
+            require_torch()
+            networks[name] = _network(name, settings, precision, represents=represents)
+    custom = {name for name, network in networks.items() if network.kind == "custom"}
+    for name in sorted(custom - set(modules)):
+        raise ConfigError(f"party {name!r}: model = 'custom' needs a module from Python")
+    for name in sorted(set(modules) - custom):
+        raise ConfigError(f"a module for {name!r}, which is no party with model = 'custom'")
+    if networks and job.job.start == "zero":
+        raise ConfigError("start = 'zero' gives a network no gradient: use 'random'")
+    if networks and job.privacy.gradient_clip and job.job.local_rule == "gauss-newton":
+        raise ConfigError("gradient_clip needs gradients of networks: local_rule = 'curvature'")
+    if precision == "single" and not networks:
+        raise ConfigError("precision = 'single' is for networks: no party trains one")
+    return networks
+
+
+def _network(
+    party: str, settings: LocalModelSettings, precision: Precision, *, represents: bool
+) -> Network:
+    if settings.model == "custom":
+        return Network("custom", precision=precision)
+    hidden, activation = settings.hidden, settings.activation
+    if settings.model == "mlp":
+        return Network("mlp", hidden, activation, precision=precision, represents=represents)
+    if settings.image_line is None:
+        raise ConfigError(
+            f"party {party!r}: model = 'cnn' needs image_line, the pixels in a line of the image "
+            "that its columns are (28 for mnist)"
+        )
+    return Network(
+        "cnn", hidden, activation, settings.channels, settings.image_line, precision, represents
+    )
+
+
+def check_head(plan: Plan) -> None:
+    """Refuse what a head does not go with.
+
+    Raises:
+        ConfigError: something that needs predictions summed, or a width without a head.
+    """
+    settings, exchange = plan.job.job, plan.exchange
+    if plan.representation is None:
+        if settings.representation is not None:
+            raise ConfigError("representation is what a head is over: head = 'logistic'")
+        return
+    singly = exchange.takes_head and plan.learns.predictions == "singly"
+    why = ENCRYPTED_HEAD if exchange.encrypts else ""
+    refused = (
+        (
+            not plan.algorithm.takes_head,
+            f"takes fedsgd, fedbcd-p or fedbcd-s, not algorithm {plan.algorithm.name!r}",
+        ),
+        (
+            not singly,
+            "needs each party's representation by itself and in clear or noisy: not with exchange "
+            f"{exchange.name!r} as it is set{why}",
+        ),
+        (
+            settings.loss not in ("logistic", "multinomial"),
+            f"trains with loss = 'logistic', not {settings.loss!r}",
+        ),
+        (
+            settings.learning_rate == "auto",
+            "needs a learning_rate: 'auto' follows the curvature of summed predictions",
+        ),
+        (
+            settings.local_rule not in ("curvature", "frozen"),
+            f"takes local_rule = 'curvature' or 'frozen', not {settings.local_rule!r}",
+        ),
+        (settings.start == "zero", "has no gradient at start = 'zero': use 'random'"),
+    )
+    for is_so, told in refused:
+        if is_so:
+            raise ConfigError(f"head = {settings.head!r} {told}")
