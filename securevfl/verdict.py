@@ -21,8 +21,8 @@ from securevfl.models.scores import (
     r2_difference,
     r2_error,
 )
+from securevfl.protocols.exchanges.class_sums import binormal_score
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.held_out_sums import binormal_score
 from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.scoring import Score
 from securevfl.sparse import Matrix, SparseRows

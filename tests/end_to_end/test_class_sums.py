@@ -17,9 +17,9 @@ from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     HeldOutMasks,
     class_sum_format,
+    combined,
 )
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
-from securevfl.protocols.session.held_out_sums import combined
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.reports import tables
 from securevfl.runtime.views import Decrypted

@@ -12,8 +12,8 @@ vector. Real targets are one group of all rows.
    matrix; masked, re-randomized and flooded.
 3. Partner → label party: what the masks add up to: those of Σ_g y, and of Σ_g (y² + 2xy) together.
 
-With Σ_g x and Σ_g x² of its own the label party has Σ_g H and Σ_g H², as `exchanges.class_sums`
-between two parties, whose messages these are.
+With Σ_g x and Σ_g x² of its own the label party has Σ_g H and Σ_g H², as in `exchanges.class_sums`,
+whose sides and messages these are: only the numbers differ.
 
 Learns:
     label party: Σ_g H and Σ_g H² of both classes, four numbers, or Σ (H − y)² of real targets; of
@@ -37,26 +37,18 @@ from securevfl.errors import RangeExceeded, UnexpectedMessage
 from securevfl.protocols.blind.relays import HeldOutShares, gather_shares
 from securevfl.protocols.blind.schedule import partner_of
 from securevfl.protocols.exchanges.class_sums import (
-    EncryptedHeldOut,
-    EncryptedHeldOutProducts,
-    HeldOutMasks,
-)
-from securevfl.protocols.exchanges.homomorphic import checked
-from securevfl.protocols.plan import Facts
-from securevfl.protocols.session.held_out_sums import (
     CLASSES,
     COLUMNS,
     combined,
     groups_of,
     require_many_rows,
-    score_of_classes,
 )
+from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.plan import Facts
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.scoring import Score
-from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING
 from securevfl.runtime.line import Line
-from securevfl.runtime.views import Decrypted, record
+from securevfl.wire.codec import Blobs
 
 if TYPE_CHECKING:
     from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
@@ -104,14 +96,15 @@ def fraction_bits(facts: Facts) -> int:
     return bits
 
 
-class FeatureSums:
-    """A feature party's side.
+class RingSums:
+    """Products of shares of H modulo 2^59.
 
     Args:
         party: who it is.
         masks: with all others.
         bits: fraction bits of H.
-        evaluator: the partner's end of the label party's key; None at all others.
+        owner: the label party's key.
+        evaluator: the partner's end of it.
     """
 
     def __init__(
@@ -119,52 +112,16 @@ class FeatureSums:
         party: Party,
         masks: PairwiseMasks,
         bits: int,
-        evaluator: "RingProductEvaluator | None",
+        *,
+        owner: "RingProductOwner | None" = None,
+        evaluator: "RingProductEvaluator | None" = None,
     ) -> None:
         self._party, self._masks, self._bits = party, masks, bits
-        self._evaluator = evaluator
-
-    async def give(self, step: int, predictions: FloatArray) -> None:
-        """Hand on H, or multiply by a share of it and give the masks of the sums alone.
-
-        Raises:
-            UnexpectedMessage: another number of ciphertexts than are due.
-            MalformedMessage: bytes that are no encryption of so many values.
-        """
-        party, label_party = self._party, self._party.label_party
-        async with party.costs.compute(SCORING):
-            own = encoded(party, predictions, self._bits)
-        share = await gather_shares(
-            party, self._masks, step, own, kind=HeldOutShares, phase=SCORING
-        )
-        if share is None or self._evaluator is None:
-            return
-        _, message = await party.channel.receive([label_party], EncryptedHeldOut, step)
-        vectors = only(label_party, message.vectors)
-        async with party.costs.compute(SCORING):
-            matrix = np.vstack([limbs(share), limbs(share * share)])
-            product, masks = checked(label_party, self._evaluator.product, vectors, matrix)
-            sums = ring.reduced(combined(of_limbs(masks)))
-        await party.channel.send(label_party, EncryptedHeldOutProducts(step, (product,)))
-        await party.channel.send(label_party, HeldOutMasks(step, sums))
-
-
-class LabelSums:
-    """The label party's side: owns the key."""
-
-    def __init__(
-        self, party: Party, masks: PairwiseMasks, bits: int, owner: "RingProductOwner"
-    ) -> None:
-        self._party, self._masks, self._bits = party, masks, bits
-        self._owner = owner
+        self._owner, self._evaluator = owner, evaluator
+        self.multiplier = partner_of(party)
 
     def check(self, labels: Labels) -> None:
-        """Check that no sum is of a few rows, and that sums of targets fit.
-
-        Raises:
-            ConfigError: a class of fewer than ten rows, or real targets that few of make up.
-            RangeExceeded: targets far larger than any prediction.
-        """
+        """Check that no sum is of a few rows, and that sums of targets fit."""
         require_many_rows(labels, "scores = 'rows' opens every row's, eval_every = 'never' none")
         largest = len(self._party.names) * LARGEST_PREDICTION
         if is_real(labels) and np.mean(labels.astype(np.float64) ** 2) > largest**2:
@@ -173,49 +130,51 @@ class LabelSums:
                 f"at most {largest:g} expected"
             )
 
-    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """Ask for the sums and score by them.
-
-        Raises:
-            UnexpectedMessage: another number of ciphertexts or masks than are due.
-            MalformedMessage: a reply that is no ciphertext of this key.
-        """
-        party, partner = self._party, partner_of(self._party)
-        groups = groups_of(labels)
-        async with party.costs.compute(SCORING):
-            share = encoded(party, own, self._bits)
-        gathered = await gather_shares(
-            party, self._masks, step, share, kind=HeldOutShares, phase=SCORING
+    async def numbers(self, step: int, predictions: FloatArray) -> RingArray | None:
+        """A share of H, shape (test rows,), at the label party and its partner."""
+        async with self._party.costs.compute(SCORING):
+            own = encoded(self._party, predictions, self._bits)
+        return await gather_shares(
+            self._party, self._masks, step, own, kind=HeldOutShares, phase=SCORING
         )
-        assert gathered is not None  # noqa: S101
-        async with party.costs.compute(SCORING):
-            if is_real(labels):
-                largest = float(np.max(np.abs(labels)))
-                gathered = gathered - ring.encode(labels, self._bits, largest, "targets")
-            by_group = groups * gathered[:, None]
-            vectors = self._owner.encrypt(ring.reduced(np.hstack([groups, by_group])))
-        await party.channel.send(partner, EncryptedHeldOut(step, (vectors,)))
-        _, reply = await party.channel.receive([partner], EncryptedHeldOutProducts, step)
-        _, masks = await party.channel.receive([partner], HeldOutMasks, step)
-        count = groups.shape[1]
-        expect_shape(partner, masks.values, (count, COLUMNS if count == CLASSES else 1))
-        product = only(partner, reply.products)
-        async with party.costs.compute(SCORING):
-            masked = checked(partner, self._owner.decrypt, product)
-            record(party.channel, Decrypted(partner, step, masked))
-            found = combined(of_limbs(masked)) - masks.values
-            ours = np.stack([by_group.sum(axis=0), (by_group * gathered[:, None]).sum(axis=0)])
-            return self._score(step + 1, found.T + ours[-found.shape[1] :], labels)
 
-    def _score(self, rounds: int, sums: RingArray, labels: Labels) -> Score:
-        """From Σ_g H and Σ_g H² by group, shape (2, 2), or Σ (H − y)² alone, (1, 1)."""
-        squares = ring.decode(ring.reduced(sums[-1]), 2 * self._bits)
-        if is_real(labels):
-            mean_squared = max(float(squares[0]), 0.0) / len(labels)
-            return Score.of_squares(rounds, mean_squared, labels)
-        both = np.stack([ring.decode(ring.reduced(sums[0]), self._bits), squares])
-        counts = np.bincount(labels, minlength=CLASSES).astype(np.float64)
-        return score_of_classes(rounds, both, counts, self._party.loss.middle)
+    def encrypted(self, numbers: RingArray, labels: Labels) -> Blobs:
+        """All vectors in one ciphertext."""
+        assert self._owner is not None  # noqa: S101
+        groups = groups_of(labels)
+        by_group = groups * self._less_targets(numbers, labels)[:, None]
+        return (self._owner.encrypt(ring.reduced(np.hstack([groups, by_group]))),)
+
+    def multiplied(
+        self, sender: str, vectors: Blobs, numbers: RingArray
+    ) -> tuple[Blobs, RingArray]:
+        """All products in one."""
+        assert self._evaluator is not None  # noqa: S101
+        encrypted = only(sender, vectors)
+        matrix = np.vstack([limbs(numbers), limbs(numbers * numbers)])
+        product, masks = checked(sender, self._evaluator.product, encrypted, matrix)
+        return (product,), ring.reduced(combined(of_limbs(masks)))
+
+    def decrypted(self, sender: str, products: Blobs) -> RingArray:
+        """By limb and vector, shape (6, 4), or (6, 2) of real targets."""
+        assert self._owner is not None  # noqa: S101
+        return checked(sender, self._owner.decrypt, only(sender, products))
+
+    def added(
+        self, masked: RingArray, masks: RingArray, numbers: RingArray, labels: Labels
+    ) -> FloatArray:
+        """What the partner's share adds to this one's own sums."""
+        share, found = self._less_targets(numbers, labels), combined(of_limbs(masked)) - masks
+        by_group = groups_of(labels) * share[:, None]
+        ours = np.stack([by_group.sum(axis=0), (by_group * share[:, None]).sum(axis=0)])
+        sums = ring.reduced(found.T + ours[-found.shape[1] :])
+        squares = ring.decode(sums[-1], 2 * self._bits)
+        return np.stack([*(ring.decode(each, self._bits) for each in sums[:-1]), squares])
+
+    def _less_targets(self, share: RingArray, labels: Labels) -> RingArray:
+        if not is_real(labels):
+            return share
+        return share - ring.encode(labels, self._bits, float(np.max(np.abs(labels))), "targets")
 
 
 def encoded(party: Party, predictions: FloatArray, bits: int) -> RingArray:

@@ -7,14 +7,10 @@ Learns: as `class_sums` says, or, where a job opens rows (`scores = "rows"`), as
 """
 
 from securevfl.crypto.masks import PairwiseMasks
-from securevfl.protocols.blind.class_sums import (
-    FeatureSums,
-    LabelSums,
-    fraction_bits,
-    sum_format,
-)
+from securevfl.protocols.blind.class_sums import RingSums, fraction_bits, sum_format
 from securevfl.protocols.blind.links import take_ring_key
 from securevfl.protocols.blind.schedule import partner_of
+from securevfl.protocols.exchanges.class_sums import FeatureClassSums, LabelClassSums
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import gathering_of
@@ -42,21 +38,23 @@ async def establish_scoring(
         return None
     labels = training.workplace.data.test_labels
     shown = plan.algorithm.held_out(plan)
-    side: ByRow | FeatureSums | LabelSums
+    side: ByRow | FeatureClassSums | LabelClassSums
     if shown == "hidden":
         side = await establish_sums(party, plan, agreement.masks)
     else:
         side = ByRow(party, gathering_of(party, agreement.masks, sums=shown == "summed"))
     if labels is None:
-        assert not isinstance(side, LabelSums)  # noqa: S101
+        assert not isinstance(side, LabelClassSums)  # noqa: S101
         return FeatureScoring(party, side, plan.timetable, part.held_out)
-    assert not isinstance(side, FeatureSums)  # noqa: S101
+    assert not isinstance(side, FeatureClassSums)  # noqa: S101
     return LabelScoring(
         party, side, plan.timetable, inputs=part.held_out, labels=labels, target_auc=None
     )
 
 
-async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> FeatureSums | LabelSums:
+async def establish_sums(
+    party: Party, plan: Plan, masks: PairwiseMasks
+) -> FeatureClassSums | LabelClassSums:
     """This party's side, with a key of the label party's for it.
 
     Raises:
@@ -72,8 +70,8 @@ async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> Feat
         async with party.costs.compute(SETUP):
             owner = RingProductOwner(fmt)
         await party.channel.send(partner, PublicKey(FOR_SCORES, owner.public_bytes))
-        return LabelSums(party, masks, bits, owner)
+        return LabelClassSums(party, RingSums(party, masks, bits, owner=owner))
     evaluator = None
     if party.name == partner:
         evaluator = await take_ring_key(party, party.label_party, FOR_SCORES, fmt)
-    return FeatureSums(party, masks, bits, evaluator)
+    return FeatureClassSums(party, RingSums(party, masks, bits, evaluator=evaluator))

@@ -1,10 +1,11 @@
-"""Scoring where both sides are hidden, between two parties: sums over classes under encryption.
+"""Scoring where nobody shows predictions: from sums over the held-out rows of a class alone.
 
 Real targets take the same with one group of all rows in place of classes, e = H_A − y in place of
 H_A, and no masks of Σ H_B: what is left, Σ (H_B² + 2·e·H_B), is the squared error but for Σ e².
 
 The label party owns a key of its own for it. At a scoring, for H = H_A + H_B of the held-out rows,
-b the public bound on predictions and t_g the rows of class g as a 0/1 vector:
+with H_A at the label party and H_B at the other, b the public bound on predictions and t_g the rows
+of class g as a 0/1 vector:
 
 1. label → feature party: Enc(t_g) and Enc(t_g·H_A/b) for both classes.
 2. feature → label party: the products of each with the columns [H_B/b, (H_B/b)²], masked,
@@ -15,6 +16,9 @@ b the public bound on predictions and t_g the rows of class g as a 0/1 vector:
 With its own Σ_g H_A and Σ_g H_A² the label party has the mean and the variance of H in each class:
 held-out means of losses that are quadratic in H exactly, and the AUC and accuracy of two normal
 distributions that have them (*binormal*), which is what a `Score` then says.
+
+In which numbers products are computed differs (`Sums`): in fixed point under the job's scheme
+between two parties, here; of shares of H in the ring under `blind`, there.
 
 Learns:
     label party: Σ_g H_B and Σ_g (H_B² + 2·H_A·H_B) for both classes, four numbers a scoring. Of
@@ -27,27 +31,22 @@ Guarantees: against semi-honest parties. A label party that encrypts another vec
     for example, learns H_B of that row; see SECURITY.md.
 """
 
-from dataclasses import dataclass
 from math import frexp
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, Labels, RingArray, is_real
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
-from securevfl.errors import RangeExceeded, UnexpectedMessage
+from securevfl.data.tables import as_classes
+from securevfl.errors import ConfigError, RangeExceeded, UnexpectedMessage
+from securevfl.models.scores import binormal_accuracy, binormal_auc
 from securevfl.protocols.exchange import Session
 from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.held_out_sums import (
-    CLASSES,
-    COLUMNS,
-    combined,
-    groups_of,
-    require_many_rows,
-    score_of_classes,
-)
 from securevfl.protocols.session.keys import exchange_keys
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import Score
@@ -55,6 +54,9 @@ from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING
 from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
+
+CLASSES, COLUMNS = 2, 2
+FEWEST_ROWS = 10
 
 
 @message_kind(20, stage="evaluation", carries="ciphertexts", shows="scores")
@@ -81,6 +83,192 @@ class HeldOutMasks(StepMessage):
     values: RingArray
 
 
+def require_many_rows(labels: Labels, alternatives: str) -> None:
+    """Check that no sum is of a few rows.
+
+    Args:
+        labels: of the held-out rows.
+        alternatives: what a job can do without sums, for the error.
+
+    Raises:
+        ConfigError: a class of fewer than ten rows, or real targets that few of make up.
+    """
+    if is_real(labels):
+        weights = np.abs(labels)
+        rows = weights.sum() ** 2 / np.sum(weights**2)
+        if rows < FEWEST_ROWS:
+            raise ConfigError(
+                f"held-out rows: their targets weigh as much as {rows:.1f} rows would, at "
+                f"least {FEWEST_ROWS} expected, as the score is a sum over all; {alternatives}"
+            )
+        return
+    counts = np.bincount(as_classes(labels), minlength=CLASSES)
+    if counts.min() < FEWEST_ROWS:
+        raise ConfigError(
+            f"held-out rows: {counts.min()} of class {counts.argmin()}, at least {FEWEST_ROWS} "
+            f"expected, as scores are of sums over classes; {alternatives}"
+        )
+
+
+def groups_of(labels: Labels) -> NDArray[np.uint8]:
+    """Which rows are summed over together, as 0/1: two classes, or all rows of real targets."""
+    if is_real(labels):
+        return np.ones((len(labels), 1), np.uint8)
+    classes: NDArray[np.bool_] = labels[:, None] == np.arange(CLASSES)
+    return classes.astype(np.uint8)
+
+
+def combined(values: RingArray) -> RingArray:
+    """Products or their masks, added up to what the label party may know of them.
+
+    Args:
+        values: by vector (t_g of every group g, then t_g·H_A) and column (H_B, H_B²), shape
+            (4, 2), or (2, 2) of real targets.
+
+    Returns:
+        By class: Σ_g H_B, and Σ_g (H_B² + 2·H_A·H_B), shape (2, 2), modulo 2^64; of real targets
+        Σ (H_B² + 2·e·H_B) alone, shape (1, 1).
+    """
+    groups = len(values) // 2
+    found = values[:groups].copy()
+    found[:, 1] += np.uint64(2) * values[groups:, 0]
+    return found if groups == CLASSES else found[:, 1:]
+
+
+def binormal_score(predictions: FloatArray, labels: Labels, middle: float) -> Score:
+    """By sums over classes, as `score_of_classes`, of predictions that are at hand, shape (N,)."""
+    groups = groups_of(labels).astype(np.float64)
+    sums = np.stack([predictions @ groups, predictions**2 @ groups])
+    return score_of_classes(0, sums, groups.sum(axis=0), middle)
+
+
+def score_of_classes(
+    rounds: int, sums: NDArray[np.float64], counts: NDArray[np.float64], middle: float
+) -> Score:
+    """That of two normal distributions which have the classes' means and variances.
+
+    Args:
+        rounds: done.
+        sums: Σ_g H and Σ_g H² of both classes, shape (2, classes).
+        counts: their rows, shape (classes,).
+        middle: the loss's.
+    """
+    means = sums[0] / counts
+    variances = np.maximum(sums[1] / counts - means**2, 0.0)
+    return Score(
+        rounds,
+        binormal_auc(means, variances),
+        binormal_accuracy(means - middle, variances, counts),
+        binormal=True,
+    )
+
+
+class Sums(Protocol):
+    """How one party computes its part of the products: in which numbers, under which key.
+
+    Attributes:
+        multiplier: who multiplies, as the label party knows it.
+    """
+
+    multiplier: str
+
+    def check(self, labels: Labels) -> None:
+        """Check held-out labels before training: that no sum is of a few rows, and that it fits.
+
+        Raises:
+            ConfigError: a class of fewer than ten rows, or real targets that few of make up.
+            RangeExceeded: targets far larger than any prediction.
+        """
+
+    async def numbers(self, step: int, predictions: FloatArray) -> NDArray[Any] | None:
+        """This party's H_A or H_B as it computes with it; None where another party multiplies."""
+
+    def encrypted(self, numbers: NDArray[Any], labels: Labels) -> Blobs:
+        """At the label party: Enc(t_g) and Enc(t_g·H_A)."""
+
+    def multiplied(
+        self, sender: str, vectors: Blobs, numbers: NDArray[Any]
+    ) -> tuple[Blobs, RingArray]:
+        """Their products with [H_B, H_B²], masked; and the masks, `combined`.
+
+        Raises:
+            UnexpectedMessage: another number of ciphertexts than are due.
+            MalformedMessage: bytes that are no encryption of so many values.
+        """
+
+    def decrypted(self, sender: str, products: Blobs) -> RingArray:
+        """At the label party: the masked products.
+
+        Raises:
+            UnexpectedMessage: another number of ciphertexts than are due.
+            MalformedMessage: a reply that is no ciphertext of this key.
+        """
+
+    def added(
+        self, masked: RingArray, masks: RingArray, numbers: NDArray[Any], labels: Labels
+    ) -> FloatArray:
+        """Σ_g H and Σ_g H², shape (2, 2), by column and class; or Σ (H − y)² alone, (1, 1)."""
+
+
+class FeatureClassSums:
+    """A feature party's side: multiplies under the label party's key, or only helps to."""
+
+    def __init__(self, party: Party, sums: Sums) -> None:
+        self._party, self._sums = party, sums
+
+    async def give(self, step: int, predictions: FloatArray) -> None:
+        """Multiply, and give the masks of the class sums alone.
+
+        Raises:
+            PeerError: as `Sums.multiplied`.
+        """
+        party, label_party = self._party, self._party.label_party
+        numbers = await self._sums.numbers(step, predictions)
+        if numbers is None:
+            return
+        _, message = await party.channel.receive([label_party], EncryptedHeldOut, step)
+        async with party.costs.compute(SCORING):
+            products, masks = self._sums.multiplied(label_party, message.vectors, numbers)
+        await party.channel.send(label_party, EncryptedHeldOutProducts(step, products))
+        await party.channel.send(label_party, HeldOutMasks(step, masks))
+
+
+class LabelClassSums:
+    """The label party's side: owns the key."""
+
+    def __init__(self, party: Party, sums: Sums) -> None:
+        self._party, self._sums = party, sums
+
+    def check(self, labels: Labels) -> None:
+        """As `Sums.check`."""
+        self._sums.check(labels)
+
+    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
+        """Ask for the class sums and score by them.
+
+        Raises:
+            PeerError: as `Sums.decrypted`, or masks of another shape.
+        """
+        party, sums, peer = self._party, self._sums, self._sums.multiplier
+        numbers = await sums.numbers(step, own)
+        assert numbers is not None  # noqa: S101
+        async with party.costs.compute(SCORING):
+            vectors = sums.encrypted(numbers, labels)
+        await party.channel.send(peer, EncryptedHeldOut(step, vectors))
+        _, reply = await party.channel.receive([peer], EncryptedHeldOutProducts, step)
+        _, masks = await party.channel.receive([peer], HeldOutMasks, step)
+        expect_shape(peer, masks.values, (1, 1) if is_real(labels) else (CLASSES, COLUMNS))
+        async with party.costs.compute(SCORING):
+            masked = sums.decrypted(peer, reply.products)
+            record(party.channel, Decrypted(peer, step, masked))
+            found = sums.added(masked, masks.values, numbers, labels)
+            if is_real(labels):
+                mean_squared = max(float(found[0, 0]), 0.0) / len(labels)
+                return Score.of_squares(step + 1, mean_squared, labels)
+            counts = np.bincount(labels, minlength=CLASSES).astype(np.float64)
+            return score_of_classes(step + 1, found, counts, party.loss.middle)
+
+
 def class_sum_format(plan: Plan) -> ProductFormat:
     """Fixed point and size of a job's class sums.
 
@@ -103,148 +291,100 @@ def class_sum_format(plan: Plan) -> ProductFormat:
     )
 
 
-class FeatureClassSums:
-    """The feature party's side: multiplies under the label party's key."""
+class FixedPointSums:
+    """Products in fixed point, between two parties: numbers are H_k over its public bound.
 
-    def __init__(
-        self, party: Party, evaluator: Evaluator, product_format: ProductFormat, bound: float
-    ) -> None:
-        self._party = party
-        self._evaluator = evaluator
-        self._format = product_format
-        self._bound = bound
-
-    async def give(self, step: int, predictions: FloatArray) -> None:
-        """Multiply, and give the masks of the class sums alone.
-
-        Raises:
-            UnexpectedMessage: another number of vectors than are due.
-            MalformedMessage: bytes that are no encryption of so many values.
-        """
-        party, fmt, label_party = self._party, self._format, self._party.label_party
-        _, message = await party.channel.receive([label_party], EncryptedHeldOut, step)
-        if len(message.vectors) != fmt.vectors:
-            raise UnexpectedMessage(
-                f"{label_party} sent {len(message.vectors)} vectors where {fmt.vectors} are due"
-            )
-        async with party.costs.compute(SCORING):
-            own = within(party, predictions, self._bound)[:, 0]
-            columns = np.stack([own, own**2], axis=1)
-            matrix = encode(columns, fmt.matrix_fraction_bits, fmt.matrix_bound, "predictions")
-            prepared = self._evaluator.prepare(matrix)
-            multiply = self._evaluator.masked_product
-            replies = [checked(label_party, multiply, each, prepared) for each in message.vectors]
-            masks = combined(np.stack([reply.mask for reply in replies]))
-        products = tuple(reply.ciphertext for reply in replies)
-        await party.channel.send(label_party, EncryptedHeldOutProducts(step, products))
-        await party.channel.send(label_party, HeldOutMasks(step, masks))
-
-
-class LabelClassSums:
-    """The label party's side: owns the key."""
+    Args:
+        party: who it is.
+        own: the label party's key.
+        ends: the feature party's end of it, by the owner.
+        product_format: of the products.
+        bound: on predictions; what is beyond is clipped and counted.
+    """
 
     def __init__(
         self,
         party: Party,
-        owner: KeyOwner,
+        own: KeyOwner | None,
+        ends: dict[str, Evaluator],
         product_format: ProductFormat,
         bound: float,
     ) -> None:
-        self._party = party
-        self._owner = owner
-        self._format = product_format
-        self._bound = bound
+        self._party, self._own, self._ends = party, own, ends
+        self._format, self._bound = product_format, bound
+        self.multiplier = party.feature_parties[0]
 
     def check(self, labels: Labels) -> None:
-        """Check that no sum is of a few rows.
-
-        Raises:
-            ConfigError: a class of fewer than ten rows, or real targets that few of make up.
-        """
+        """Check that no sum is of a few rows."""
         require_many_rows(labels, "eval_every = 'never' trains without")
 
-    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """Ask for the class sums and score by them.
+    async def numbers(self, step: int, predictions: FloatArray) -> FloatArray:
+        """H_k/b, shape (test rows,)."""
+        del step
+        bound, costs = self._bound, self._party.costs
+        async with costs.compute(SCORING):
+            clipped = np.clip(predictions, -bound, bound)
+            costs.count("clipped_held_out", int(np.count_nonzero(clipped != predictions)))
+            return np.asarray(clipped / bound)[:, 0]
 
-        Raises:
-            UnexpectedMessage: another number of products than are due.
-            MalformedMessage: a reply that is no ciphertext of this key.
-        """
-        party, fmt = self._party, self._format
-        (peer,) = party.feature_parties
-        async with party.costs.compute(SCORING):
-            ours = within(party, own, self._bound)[:, 0]
-            sums = self._sums(ours, labels)
-            encoded = encode(sums.vectors, fmt.value_fraction_bits, fmt.value_bound, "predictions")
-            vectors = tuple(self._owner.encrypt(each) for each in np.ascontiguousarray(encoded.T))
-        await party.channel.send(peer, EncryptedHeldOut(step, vectors))
-        _, reply = await party.channel.receive([peer], EncryptedHeldOutProducts, step)
-        _, masks = await party.channel.receive([peer], HeldOutMasks, step)
-        groups = fmt.vectors // 2
-        expect_shape(peer, masks.values, (groups, COLUMNS if groups == CLASSES else 1))
-        if len(reply.products) != fmt.vectors:
+    def encrypted(self, numbers: FloatArray, labels: Labels) -> Blobs:
+        """A ciphertext for each vector; of real targets all by one power of two that fits e."""
+        assert self._own is not None  # noqa: S101
+        fmt, groups = self._format, groups_of(labels).astype(np.float64)
+        halvings = 0
+        if is_real(labels):
+            numbers, halvings = self._errors(numbers, labels)
+        vectors = np.ldexp(np.hstack([groups, groups * numbers[:, None]]), -halvings)
+        encoded = encode(vectors, fmt.value_fraction_bits, fmt.value_bound, "predictions")
+        return tuple(self._own.encrypt(each) for each in np.ascontiguousarray(encoded.T))
+
+    def multiplied(
+        self, sender: str, vectors: Blobs, numbers: FloatArray
+    ) -> tuple[Blobs, RingArray]:
+        """A masked product for each vector."""
+        fmt, end = self._format, self._ends[sender]
+        if len(vectors) != fmt.vectors:
             raise UnexpectedMessage(
-                f"{peer} sent {len(reply.products)} products, {fmt.vectors} due"
+                f"{sender} sent {len(vectors)} vectors where {fmt.vectors} are due"
             )
-        async with party.costs.compute(SCORING):
-            decrypt = self._owner.decrypt
-            products = [checked(peer, decrypt, each, COLUMNS) for each in reply.products]
-            masked = np.stack(products)
-            record(party.channel, Decrypted(peer, step, masked))
-            found = unmask(combined(masked), masks.values, self._owner.modulus_bits)
-            return sums.score(step + 1, decode(found, fmt.product_fraction_bits), self._bound)
+        columns = np.stack([numbers, numbers**2], axis=1)
+        matrix = encode(columns, fmt.matrix_fraction_bits, fmt.matrix_bound, "predictions")
+        prepared = end.prepare(matrix)
+        replies = [checked(sender, end.masked_product, each, prepared) for each in vectors]
+        masks = combined(np.stack([reply.mask for reply in replies]))
+        return tuple(reply.ciphertext for reply in replies), masks
 
-    def _sums(self, ours: FloatArray, labels: Labels) -> "_ClassSums | _SquareSum":
-        """What is to be summed, of H_A/b, shape (test rows,)."""
-        if not is_real(labels):
-            classes = groups_of(labels).astype(np.float64)
-            return _ClassSums(ours, classes, self._party.loss.middle)
-        errors: FloatArray = ours - labels.astype(np.float64) / self._bound
+    def decrypted(self, sender: str, products: Blobs) -> RingArray:
+        """By vector and column, shape (4, 2), or (2, 2) of real targets."""
+        assert self._own is not None  # noqa: S101
+        due, decrypt = self._format.vectors, self._own.decrypt
+        if len(products) != due:
+            raise UnexpectedMessage(f"{sender} sent {len(products)} products, {due} due")
+        return np.stack([checked(sender, decrypt, each, COLUMNS) for each in products])
+
+    def added(
+        self, masked: RingArray, masks: RingArray, numbers: FloatArray, labels: Labels
+    ) -> FloatArray:
+        """What the other party's part adds to this one's own sums."""
+        assert self._own is not None  # noqa: S101
+        found = unmask(combined(masked), masks, self._own.modulus_bits)
+        theirs = decode(found, self._format.product_fraction_bits)
+        if is_real(labels):
+            errors, halvings = self._errors(numbers, labels)
+            return self._bound**2 * (np.ldexp(theirs, halvings) + np.sum(errors**2))
+        classes = groups_of(labels).astype(np.float64)
+        units = np.array([[self._bound], [self._bound**2]])
+        return units * (theirs.T + np.stack([numbers, numbers**2]) @ classes)
+
+    def _errors(self, numbers: FloatArray, labels: Labels) -> tuple[FloatArray, int]:
+        """e/b, shape (test rows,), and how often it is halved to be within 1."""
+        errors: FloatArray = numbers - labels.astype(np.float64) / self._bound
         halvings = max(0, frexp(float(np.max(np.abs(errors))))[1])
         if halvings >= self._format.value_fraction_bits:
             raise RangeExceeded(
                 f"held-out targets: up to {np.max(np.abs(labels)):.3g} deviations from the mean"
             )
-        return _SquareSum(errors, halvings, labels)
-
-
-@dataclass(frozen=True, eq=False)
-class _ClassSums:
-    """H_A/b, shape (test rows,), rows by class as 0/1, (test rows, 2), and the loss's middle."""
-
-    ours: FloatArray
-    classes: FloatArray
-    middle: float
-
-    @property
-    def vectors(self) -> FloatArray:
-        return np.hstack([self.classes, self.classes * self.ours[:, None]])
-
-    def score(self, rounds: int, theirs: FloatArray, bound: float) -> Score:
-        """From Σ_g H_B/b and Σ_g (H_B² + 2·H_A·H_B)/b², by class."""
-        sums = theirs.T + np.stack([self.ours, self.ours**2]) @ self.classes
-        units = np.array([[bound], [bound**2]])
-        return score_of_classes(rounds, units * sums, self.classes.sum(axis=0), self.middle)
-
-
-@dataclass(frozen=True, eq=False)
-class _SquareSum:
-    """e/b, shape (test rows,), how often it is halved to be within 1, and the targets."""
-
-    errors: FloatArray
-    halvings: int
-    targets: Labels
-
-    @property
-    def vectors(self) -> FloatArray:
-        both = np.stack([np.ones_like(self.errors), self.errors], axis=1)
-        return np.ldexp(both, -self.halvings)
-
-    def score(self, rounds: int, theirs: FloatArray, bound: float) -> Score:
-        """From Σ (H_B² + 2·e·H_B)/b², halved as often."""
-        squares = np.ldexp(float(theirs[0, 0]), self.halvings) + np.sum(self.errors**2)
-        mean_squared = bound**2 * max(float(squares), 0.0) / len(self.errors)
-        return Score.of_squares(rounds, mean_squared, self.targets)
+        return errors, halvings
 
 
 async def establish_class_sums(session: Session) -> FeatureClassSums | LabelClassSums | None:
@@ -257,17 +397,7 @@ async def establish_class_sums(session: Session) -> FeatureClassSums | LabelClas
     if not plan.timetable.test_rows:
         return None
     fmt, settings = class_sum_format(plan), plan.job.exchange
-    own, evaluators = await exchange_keys(
-        party, settings, fmt, owners=(party.label_party,), keys=session.keys
-    )
-    if own is not None:
-        return LabelClassSums(party, own, fmt, settings.prediction_bound)
-    evaluator = evaluators[party.label_party]
-    return FeatureClassSums(party, evaluator, fmt, settings.prediction_bound)
-
-
-def within(party: Party, predictions: FloatArray, bound: float) -> FloatArray:
-    """Predictions over their public bound; what is beyond is clipped and counted."""
-    clipped = np.clip(predictions, -bound, bound)
-    party.costs.count("clipped_held_out", int(np.count_nonzero(clipped != predictions)))
-    return np.asarray(clipped / bound)
+    owners = (party.label_party,)
+    own, ends = await exchange_keys(party, settings, fmt, owners=owners, keys=session.keys)
+    sums = FixedPointSums(party, own, ends, fmt, settings.prediction_bound)
+    return FeatureClassSums(party, sums) if own is None else LabelClassSums(party, sums)

@@ -12,8 +12,6 @@ from securevfl.errors import ConfigError, MalformedMessage, RangeExceeded, Unexp
 from securevfl.models.scores import binormal_accuracy, binormal_auc
 from securevfl.protocols.blind.class_sums import (
     LARGEST_PREDICTION,
-    FeatureSums,
-    LabelSums,
     fraction_bits,
     limbs,
     of_limbs,
@@ -23,10 +21,12 @@ from securevfl.protocols.blind.scoring import establish_sums
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
+    FeatureClassSums,
     HeldOutMasks,
+    LabelClassSums,
+    combined,
 )
 from securevfl.protocols.plan import Facts, Plan
-from securevfl.protocols.session.held_out_sums import combined
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import Score
 from securevfl.runtime.channel import Channel
@@ -61,11 +61,11 @@ def run(
         party = Party(channel, costs, names, LABEL, plan.loss)
         side = await establish_sums(party, plan, masks[name])
         own = predictions[names.index(name)]
-        if isinstance(side, FeatureSums):
+        if isinstance(side, FeatureClassSums):
             assert name != LABEL
             await side.give(4, own)
             return None
-        assert isinstance(side, LabelSums)
+        assert isinstance(side, LabelClassSums)
         side.check(labels)
         return await side.score(4, own, labels)
 
