@@ -324,6 +324,8 @@ class Exchange(ABC):
         is_slow: whether a round takes so long that audits make fewer and smaller ones.
         tells_sum: whether it has feature parties told ΣH, as `local_rule = "exact"` asks.
         fewest_parties: K must not be less.
+        error: by how much of themselves weights may differ from those in clear, where nothing else
+            does, as fixed point and approximations have it.
         variants: settings beside the name that change who learns what; documents and tests show
             one row for each.
     """
@@ -335,6 +337,7 @@ class Exchange(ABC):
     is_slow: bool = False
     tells_sum: ClassVar[bool] = False
     fewest_parties: ClassVar[int] = 2
+    error: ClassVar[float] = 1e-4
     variants: tuple[Variant, ...] = ({},)
 
     @property

@@ -1,10 +1,11 @@
 """The examples of a page, run one after another in the folder where the reader would be.
 
-Of fenced blocks, in the order of the page: `python` is executed; a block with `title="NAME"` is
-written to that file; other `toml` is held against the keys of job files; `bash` is run line by
-line, and `console` too, where what is shown below a `$ command` is compared loosely with what it
-prints: words have to be there in their order, figures between 0 and 1 to 0.03. A title says `exit
-status N` (or several) where it is not 0, and `takes minutes` of what the slow test alone runs.
+Of fenced blocks, in the order of the page: `python` is executed, unless it is a file; a block with
+`title="NAME"` is written to that file; other `toml` is held against the keys of job files; `bash`
+is run line by line, and `console` too, where what is shown below a `$ command` is compared loosely
+with what it prints: words have to be there in their order, figures between 0 and 1 to 0.03. A title
+says `exit status N` (or several) where it is not 0, and `takes minutes` of what the slow test alone
+runs.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ class Reader:
     def _do(self, block: Block) -> bool:
         if block.title == "takes minutes" and not self.slow:
             return False
-        if block.language == "python":
+        if block.language == "python" and not block.title.endswith(".py"):
             exec(block.text, self.names)  # noqa: S102  # the pages are ours
         elif block.language in {"bash", "console"}:
             _type(block)

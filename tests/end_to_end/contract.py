@@ -18,11 +18,6 @@ from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys, relative_difference
 
 ROUNDS = 4
-CLOSE = 1e-4
-# A series in place of σ, and weights that are rounded up or down at random at the end: of 500 runs
-# each with fresh pads 0.0305 (K = 2) and 0.0197 (K = 3) at most, of 10^6 draws of these roundings
-# 0.0307. So a false alarm has a chance of less than 10^-5.
-IN_SHARES = 0.034
 Arrays = list[NDArray[Any]]
 
 
@@ -30,6 +25,7 @@ def check_contract(
     exchange: Exchange, variant: dict[str, Any], load: Callable[[int], VerticalDataset]
 ) -> None:
     """Train under an exchange, and hold its views against what it says of itself."""
+    within = max(1e-3, exchange.error)
     for parties in range(exchange.fewest_parties, 4):
         dataset, job = load(parties), job_of(exchange, variant)
         result = run(job, dataset)
@@ -37,15 +33,14 @@ def check_contract(
         learns = exchange.learns(job)
         label, feature = dataset.label_party, feature_party(dataset)
         if not exchange.adds_noise:
-            tolerance = IN_SHARES if exchange.shares_parameters else CLOSE
-            assert relative_difference(result, twin) <= tolerance
+            assert relative_difference(result, twin) <= exchange.error
         messages = exchange.messages(job.exchange, parties)
         # Between two ends of rounds: one round trip begins with predictions and ends without.
         assert result.costs(3).messages - result.costs(2).messages == messages
         predictions = values_of(twin.views[label], Predictions, feature)
         residuals = values_of(twin.views[feature], Residuals, label)
         seen = numbers(result.views[label])
-        singly = sum(any(close(each, other) for other in seen) for each in predictions)
+        singly = sum(any(close(each, other, within) for other in seen) for each in predictions)
         # Noise from the first round on: not even the twin's first predictions, which are the same.
         assert singly == ROUNDS * (learns.predictions == "singly" and not exchange.adds_noise)
         carried = carries(result.views[label])
@@ -56,9 +51,9 @@ def check_contract(
             others = [name for name in result.plan.facts.names if name != label]
             given = [values_of(twin.views[label], Predictions, name) for name in others]
             totals = np.sum(given, axis=0)
-            assert all(any(close(total, each) for each in sums) for total in totals)
+            assert all(any(close(total, each, within) for each in sums) for total in totals)
         shown = numbers(result.views[feature])
-        matches = sum(any(close(each, other) for other in shown) for each in residuals)
+        matches = sum(any(close(each, other, within) for other in shown) for each in residuals)
         if learns.residuals == "clear" and not exchange.adds_noise:
             assert matches == ROUNDS
         elif learns.residuals != "clear":
@@ -137,9 +132,9 @@ def numbers(view: View) -> Arrays:
     return found
 
 
-def close(expected: NDArray[Any], seen: NDArray[Any]) -> bool:
+def close(expected: NDArray[Any], seen: NDArray[Any], within: float) -> bool:
     """Whether an array is another one, or in fixed point."""
     if expected.shape != seen.shape:
         return False
     scale = np.max(np.abs(expected))
-    return bool(np.max(np.abs(seen.astype(float) - expected)) <= 1e-3 * scale)
+    return bool(np.max(np.abs(seen.astype(float) - expected)) <= within * scale)

@@ -1,5 +1,6 @@
 """A new exchange and a new algorithm from outside the package: all that asks, finds them."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import pytest
 
 from securevfl.errors import ConfigError
 from securevfl.job import Job, parse_job
-from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
+from securevfl.protocols.catalogue import ALGORITHMS
+from securevfl.protocols.vertical.fedbcd import FedBcd
 from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.training import train
 from tests import extension
@@ -31,7 +33,7 @@ batch_size = "full"
 momentum = 0.5
 
 [exchange]
-scheme = "rounded"
+scheme = "rounded8"
 
 [network]
 preset = "lan"
@@ -42,12 +44,11 @@ preset = "lan"
 def installed() -> Iterator[None]:
     extension.install()
     yield
-    EXCHANGES.remove(extension.ROUNDED.name)
-    ALGORITHMS.remove(extension.HEAVY_BALL.name)
+    extension.uninstall()
 
 
 def test_the_exchange_keeps_the_contract_of_all() -> None:
-    check_contract(extension.ROUNDED, {}, few_rows)
+    check_contract(extension.ROUNDED8, {}, few_rows)
 
 
 @pytest.mark.usefixtures("clean_place")
@@ -55,8 +56,52 @@ def test_a_job_file_trains_with_both() -> None:
     Path("job.toml").write_text(JOB, encoding="utf-8")
     assert run("train", "job.toml", "--json", "out.json", "--quiet") == 0
     (row,) = rows_of("out.json", "train")
-    assert (row["exchange"], row["algorithm"]) == ("rounded", "heavy-ball")
+    assert (row["exchange"], row["algorithm"]) == ("rounded8", "heavy-ball")
     assert row["auc"] > 0.95
+
+
+@pytest.mark.usefixtures("clean_place")
+@pytest.mark.parametrize(
+    ("algorithm", "needs", "able"),
+    [
+        ("fdml", "its parties give numbers singly, clear or noisy", "'plain' or 'dp'"),
+        (
+            "ftl",
+            "its parties give numbers singly, clear or noisy, or its parties multiply components "
+            "under homomorphic keys",
+            "'plain', 'dp', 'bfv', 'paillier' or 'ckks'",
+        ),
+        (
+            "dbcd",
+            "every party solves for its direction with residuals and curvature of all rows in "
+            "clear",
+            "'plain', 'masked' or 'dp'",
+        ),
+    ],
+)
+def test_an_algorithm_that_needs_more_than_fedbcds_rounds_refuses_it_in_one_line(
+    algorithm: str, needs: str, able: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    l1 = "l1 = 0.01" if algorithm == "dbcd" else ""
+    Path("job.toml").write_text(
+        f'[job]\ndataset = "breast_cancer"\nalgorithm = "{algorithm}"\n{l1}\n'
+        '[exchange]\nscheme = "rounded8"\n',
+        encoding="utf-8",
+    )
+    assert run("train", "job.toml", "--quiet") == 2
+    *_, told = capsys.readouterr().err.splitlines()
+    assert told == (
+        f"securevfl: error: algorithm = {algorithm!r}: {needs}, which 'rounded8' does not offer: "
+        f"use {able}"
+    )
+
+
+def test_settings_that_it_says_nothing_of_are_refused() -> None:
+    for exchange in ({"hide": "both"}, {"predictions": "masked"}, {"key_bits": 3072}):
+        job = Job.of(exchange={"scheme": "rounded8", **exchange})
+        told = f"exchange 'rounded8' takes no {next(iter(exchange))}"
+        with pytest.raises(ConfigError, match=told):
+            train(job, few_rows(3))
 
 
 def test_its_own_settings_reach_the_algorithm() -> None:
@@ -75,39 +120,35 @@ def test_its_own_settings_reach_the_algorithm() -> None:
 def test_it_is_audited_by_what_it_says_and_shows() -> None:
     attacks = "labels_from_residuals,ckks_key"
     arguments = ("--attack", attacks, "--repeats", "1", "--workers", "1", "--json", "out.json")
-    assert run("audit", "--exchange", "rounded", *arguments, "--quiet") == 0
+    assert run("audit", "--exchange", "rounded8", *arguments, "--quiet") == 0
     verdicts = {row["attack"]: row["verdict"] for row in rows_of("out.json", "audit")}
     assert verdicts == {"labels_from_residuals": "leaks", "ckks_key": "immune"}
 
 
 def test_it_stands_in_the_tables_of_the_documents() -> None:
-    learns = [line for line in who_learns_what() if "d, rounded" in line]
+    learns = [line for line in who_learns_what() if "every H_k in 8 bits" in line]
     assert len(learns) == 1
-    assert any("`rounded`" in line[0] for line in what_to_choose())
+    assert any("`rounded8`" in line[0] for line in what_to_choose())
 
 
 @pytest.mark.parametrize("command", [["audit"], ["bench", "tradeoff"]])
-def test_help_names_it(command: list[str]) -> None:
-    code = (
-        "import sys; from tests import extension; extension.install(); "
-        f"sys.argv = ['securevfl', *{command!r}, '--help']; "
-        "from securevfl.cli.app import main; main()"
-    )
+def test_help_names_it(command: list[str], tmp_path: Path) -> None:
+    extension.write_files("add-an-exchange.md", tmp_path)
     shown = subprocess.run(  # noqa: S603  # this interpreter, words of this test
-        [sys.executable, "-c", code],
+        [sys.executable, "with_rounded8.py", *command, "--help"],
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
-        env={"COLUMNS": "200", "PATH": ""},
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "200"},
     )
-    assert "rounded" in shown.stdout
+    assert "rounded8" in shown.stdout
 
 
 def test_names_are_taken_once() -> None:
     with pytest.raises(ConfigError, match="is known already"):
         extension.install()
-    taken = type(extension.HEAVY_BALL)("output")
+    taken = FedBcd("output")
     with pytest.raises(ConfigError, match="name of a section"):
         ALGORITHMS.add(taken)
     assert Job.of(output={"checkpoint_every": 3}).output.checkpoint_every == 3

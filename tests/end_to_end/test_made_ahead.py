@@ -17,7 +17,7 @@ from securevfl.runtime.costs import AHEAD, FixedCosts, Stopwatch
 from securevfl.training import Environment, train
 from securevfl.wire.codec import encode
 from tests.end_to_end.commands import rows_of, run
-from tests.extension import Rounded
+from tests.extension import ROUNDED8
 from tests.made_ahead import Pad
 
 PAD = Pad(0, np.zeros((50_000, 1)))
@@ -33,7 +33,7 @@ Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place", "installed")
 
 
-class Padded(Rounded):
+class Padded(type(ROUNDED8)):  # type: ignore[misc]
     """The label party makes pads ahead of all rounds and gives them away; nobody needs them."""
 
     name = "padded"
@@ -47,7 +47,8 @@ class Padded(Rounded):
             async with party.costs.compute(AHEAD):
                 np.sort(np.arange(100_000.0)[::-1])
             await party.channel.send(name, PAD)
-        return await super().establish(session)
+        established: Established = await super().establish(session)
+        return established
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,10 @@ class Blind(Exchange):
 
     name = "blind"
     encrypts = True
+    # A series in place of σ, and weights that are rounded up or down at random at the end: of 500
+    # runs each with fresh pads 0.0305 (K = 2) and 0.0197 (K = 3) at most, of 10^6 draws of these
+    # roundings 0.0307. So more has a chance of less than 10^-5.
+    error = 0.034
     variants: tuple[Variant, ...] = ({}, {"exchange": {"scores": "rows"}})
 
     async def take_part(self, training: Any) -> Any:  # noqa: ANN401
