@@ -5,7 +5,7 @@ import numpy as np
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.scores import auc
-from securevfl.rehearsal import rounds_in_float
+from securevfl.protocols.blind.dry_run import rounds_in_float
 from securevfl.training import plan_for
 
 

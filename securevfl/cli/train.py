@@ -207,7 +207,7 @@ def _tell_first(
 
 def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
     """Before the work of a blind job that its end would throw away."""
-    from securevfl.rehearsal import beyond_range
+    from securevfl.protocols.blind.dry_run import beyond_range
 
     if (beyond := beyond_range(plan, dataset)) is not None:
         sys.stderr.write(f"securevfl: warning: {beyond.told}\n")

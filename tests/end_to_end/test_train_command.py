@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from securevfl.models.storage import load_model
+from securevfl.protocols.blind.dry_run import Beyond
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
-from securevfl.rehearsal import Beyond
 from securevfl.reports.forecast import Forecast
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
@@ -329,7 +329,7 @@ def test_blind_warns_of_ends_that_few_residuals_make_and_that_are_none(
 ) -> None:
     few = job("blind", rounds=1, batch_size=10, allow_label_leak=True)
     beyond = Beyond("shop", 40.0, 50.0, 72.0)
-    monkeypatch.setattr("securevfl.rehearsal.beyond_range", lambda *_: beyond)
+    monkeypatch.setattr("securevfl.protocols.blind.dry_run.beyond_range", lambda *_: beyond)
     assert run("train", few) in {0, 3, 4}
     printed = capsys.readouterr().err
     assert "labels can be read off it: " in " ".join(printed.split())

@@ -88,7 +88,7 @@ async def gather_shares(
         PeerError: a peer broke the protocol or is gone.
         CryptoError: the step's masks were used before.
     """
-    partner, *rest = party.feature_parties
+    rest = party.feature_parties[1:]
     if not rest:
         return share
     if party.holds_labels:
@@ -97,9 +97,8 @@ async def gather_shares(
             expect_shape(sender, message.values, share.shape)
             share = share + message.values
         return ring.reduced(share)
-    async with party.costs.compute(phase):
-        share = _under_zero(party, masks, f"{kind.__name__} {step}", share)
-    if party.name == partner:
+    share = await _under_zero(party, masks, f"{kind.__name__} {step}", share, phase)
+    if party.name not in rest:
         return share
     await party.channel.send(party.label_party, kind(step, share))
     return None
@@ -126,23 +125,25 @@ async def give_phases(
     Raises:
         CryptoError: the step's masks were used before.
     """
-    partner, *rest = party.feature_parties
+    rest = party.feature_parties[1:]
     if not rest or party.holds_labels:
         return share
-    async with party.costs.compute("local"):
-        share = _under_zero(party, masks, f"{MaskedPhases.__name__} {step}", share)
-    if party.name == partner:
+    share = await _under_zero(party, masks, f"{MaskedPhases.__name__} {step}", share, "local")
+    if party.name not in rest:
         return share
     message = masked_phases(step, phases.phases(share, first=False))
-    for name in (party.label_party, partner):
+    for name in computing_parties(party):
         await party.channel.send(name, message)
     return None
 
 
-def _under_zero(party: Party, masks: PairwiseMasks, context: str, share: RingArray) -> RingArray:
+async def _under_zero(
+    party: Party, masks: PairwiseMasks, context: str, share: RingArray, phase: str
+) -> RingArray:
     """A feature party's share under its share of zero among all feature parties."""
-    zero = masks.zero_share(party.feature_parties, context, share.shape)
-    return ring.reduced(share + zero)
+    async with party.costs.compute(phase):
+        zero = masks.zero_share(party.feature_parties, context, share.shape)
+        return ring.reduced(share + zero)
 
 
 async def hand_back(

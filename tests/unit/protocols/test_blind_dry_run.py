@@ -1,4 +1,4 @@
-"""Whether predictions would leave the period: rehearsed in clear, before the work."""
+"""Whether predictions would leave the period: a dry run in clear, before the work."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.rehearsal import Beyond, beyond_range
+from securevfl.protocols.blind.dry_run import Beyond, beyond_range
 from securevfl.training import plan_for
 from tests.made_data import dataset_of
 
@@ -26,7 +26,7 @@ def told(*, scheme: str = "blind", period: int | None = None, **more: Any) -> Be
 
 
 def test_a_job_that_would_end_without_a_model_is_told_with_a_period_that_carries_it() -> None:
-    """The job that test_blind_logistic lets fail, and lets pass with a longer period."""
+    """The job that test_blind lets fail, and lets pass with a longer period."""
     beyond = told(period=24)
     assert beyond is not None
     assert beyond.period / 2 < beyond.end <= beyond.reach < 50
@@ -41,6 +41,6 @@ def test_where_no_period_is_long_enough_none_is_named() -> None:
     assert "clip columns" in hopeless
 
 
-def test_what_has_no_period_is_not_rehearsed() -> None:
+def test_what_has_no_period_has_no_dry_run() -> None:
     assert told(loss="taylor-logistic") is None
     assert told(scheme="plain") is None

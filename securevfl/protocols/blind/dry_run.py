@@ -1,4 +1,4 @@
-"""A blind job without shares and fixed point: what its steps do, with all columns in one place.
+"""A blind job's dry run, without shares and fixed point, with all columns in one place.
 
 The job itself shows nobody anything before its end, and no party could do this. Where all columns
 lie in one place anyway, a benchmark finds rounds by it, and `train` whether predictions would leave
