@@ -1,16 +1,251 @@
-"""Estimators as scikit-learn has them, trained by a job's parties over the simulated network."""
+"""Estimators as scikit-learn has them, trained by a job's parties over the simulated network.
 
-from dataclasses import dataclass
-from typing import Any, Self
+All data are in one process: this is a simulation for experiments, and nothing is protected by it.
+An estimator says what the job would cost and how much of labels it would tell.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, Self
 
 import numpy as np
 from scipy.special import log_softmax
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from typing_extensions import override
 
-from securevfl.arrays import FloatArray
+from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.data.splits import block_sizes
+from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.errors import ConfigError, DataError
-from securevfl.interactive.vertical_estimator import VerticalEstimator
+from securevfl.interactive.progress import line_of_progress
+from securevfl.job import Job
+from securevfl.scoring.coefficients import in_original_units
+from securevfl.training import Environment, TrainingResult, plan_for, train
+
+Columns = dict[str, IntArray]
+"""By party, the numbers of its columns."""
+SEEDS = 2**31
+"""Of jobs, drawn where random_state is no number."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What estimators over vertical jobs share: parameters, parties, training, coefficients.
+
+    Every parameter is what the key of the same name is in a job file, and None leaves it to the
+    job's own default, unless it says otherwise.
+
+    Args:
+        parties: who holds which columns: a list of lists of column names or numbers, or a mapping
+            from the parties' names to such lists; two nearly equal halves by default. Where X is a
+            list of tables these are the parties, and this stays None.
+        label_party: who holds y: a party's name, or its number.
+        algorithm: by name.
+        exchange: by name, or a mapping of the keys of `[exchange]`.
+        local_steps: Q, or "exact".
+        batch_size: S, or "full".
+        rounds: at most; where not given, as a job takes them.
+        learning_rate: η0, or "auto".
+        hide: "residuals", or "both", of homomorphic exchanges.
+        standardize: each party its own columns.
+        tol: with learning_rate = "auto" training ends once three rounds gain less, as a part of
+            the loss of the best constant.
+        random_state: of starts, batches and offsets; keys and masks never repeat.
+        verbose: show rounds as they are done.
+        job: further sections of a job file by name, as {"network": {"preset": "wan"}}.
+
+    Attributes:
+        coef_: in the units of X.
+        intercept_: the label party's.
+        n_iter_: rounds done.
+        cost_: the cost ledger: seconds of computation by phase and of communication on the
+            critical path, bytes, messages (`securevfl.runtime.costs.JobCosts`).
+        history_: by round the training loss of its batch, as it was exchanged: rows of "round" and
+            "loss", for a data frame; of fedsgd and fedbcd, where the label party sees it without
+            noise, and else empty.
+        label_guard_ratio_: equations that gradients told others over unknown labels; None where
+            they tell none. Real parties refuse a job by such figures, here it is only said.
+        result_: the job (`securevfl.training.TrainingResult`); it is not pickled, as it holds keys.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, where X has any.
+    """
+
+    parties: Any = field(default=None, kw_only=False)
+    label_party: int | str = 0
+    algorithm: str = "fedbcd-p"
+    exchange: str | Mapping[str, Any] = "plain"
+    local_steps: int | Literal["exact"] | None = None
+    batch_size: int | Literal["full"] | None = None
+    rounds: int | None = None
+    learning_rate: float | Literal["auto"] = "auto"
+    hide: Literal["residuals", "both"] = "residuals"
+    standardize: bool = True
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: bool = False
+    job: Mapping[str, Mapping[str, Any]] | None = None
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("result_", None)
+        return state
+
+    def _read(self, X: Any, y: Any, *, numeric: bool) -> tuple[FloatArray, Any, Columns]:  # noqa: ANN401
+        """X as numbers, y, and who holds which columns of X.
+
+        Raises:
+            ValueError: data that do not fit one another, or parties that do not fit them.
+        """
+        widths = [table.shape[1] for table in X] if is_by_party(X) else None
+        if widths is not None:
+            if self.parties is not None:
+                raise ConfigError("parties: X is a list of tables, which says who holds what")
+            X = side_by_side(X)
+        X, y = validate_data(
+            self,
+            *(X, y),
+            dtype=np.float64,
+            ensure_min_samples=2,
+            ensure_min_features=2,
+            y_numeric=numeric,
+        )
+        if widths is not None:
+            return X, y, blocks(widths)
+        names = getattr(self, "feature_names_in_", None)
+        names = None if names is None else list(names)
+        return X, y, columns_of(self.parties, names, X.shape[1])
+
+    def _train(self, dataset: VerticalDataset, **settings: object) -> TrainingResult:
+        """Run the job, and keep what it has cost.
+
+        Args:
+            dataset: the parties' columns.
+            settings: keys of `[job]` that are the estimator's own affair.
+
+        Raises:
+            ConfigError: a job that cannot be, or not on these data, or whose model is not linear.
+            RangeExceeded: fixed-point products could overflow.
+        """
+        job = self._job(**settings)
+        plan = plan_for(job, dataset)
+        if plan.networks:
+            raise ConfigError(f"{type(self).__name__} is linear: securevfl.train trains networks")
+        with line_of_progress(self.verbose) as tell:
+            rounds = plan.rounds
+            told = Environment(progress=lambda done: tell(f"round {done} of at most {rounds}"))
+            result = train(job, dataset, told)
+        self.result_ = result
+        self.n_iter_ = result.rounds
+        self.cost_ = result.costs()
+        self.label_guard_ratio_ = result.label_guard_ratio
+        losses = result.outcomes[result.plan.facts.label_party].losses
+        self.history_ = [{"round": index, "loss": loss} for index, loss in enumerate(losses, 1)]
+        self._warn(result)
+        return result
+
+    def _job(self, **settings: object) -> Job:
+        sections = {name: dict(keys) for name, keys in (self.job or {}).items()}
+        if "exchange" in sections:
+            raise ConfigError("job: [exchange] is the parameter exchange")
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(SEEDS)
+        own = {
+            "algorithm": self.algorithm,
+            "local_steps": self.local_steps,
+            "batch_size": self.batch_size,
+            "rounds": self.rounds,
+            "learning_rate": self.learning_rate,
+            "standardize": self.standardize,
+            "tolerance": self.tol,
+            "seed": int(seed),
+            **settings,
+        }
+        more = sections.pop("job", {})
+        for key in own.keys() & more.keys():
+            raise ConfigError(f"job: {key} of [job] is the estimator's to say")
+        # A default depends on whether the job says a number: under blind it is another one.
+        own = {key: value for key, value in own.items() if value is not None}
+        exchange = self.exchange
+        keys = {"scheme": exchange} if isinstance(exchange, str) else dict(exchange)
+        return Job.of(**sections, job={**more, **own}, exchange={"hide": self.hide, **keys})
+
+    def _warn(self, result: TrainingResult) -> None:
+        """Say what whoever fits has to know."""
+        for each in result.warnings:
+            warnings.warn(each.text, UserWarning, stacklevel=4)
+        watched = self.learning_rate == "auto" and not result.plan.exchange.shares_parameters
+        if watched and result.ended == "rounds":
+            warnings.warn(
+                f"rounds = {result.job.job.rounds} were done before the loss had settled (tol = "
+                f"{self.tol:g}): more rounds go on",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _set_coefficients(self, result: TrainingResult, columns: Columns) -> None:
+        """θ of all parties in the units and the order of X's columns."""
+        outputs = result.plan.loss.outputs
+        self.coef_: FloatArray = np.zeros((outputs, self.n_features_in_))
+        self.intercept_: Any = np.zeros(outputs)
+        label_model = result.outcomes[result.plan.facts.label_party].model
+        unit = label_model.header.target_scale or 1.0
+        for party, outcome in result.outcomes.items():
+            per_unit, constant = in_original_units(outcome.model, unit)
+            self.coef_[:, columns[party]] = per_unit.T
+            self.intercept_ += constant
+
+    def _linear_predictions(self, X: Any) -> FloatArray:  # noqa: ANN401
+        """H, shape (S, C)."""
+        check_is_fitted(self)
+        if is_by_party(X):
+            X = side_by_side(X)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        predictions: FloatArray = X @ np.atleast_2d(self.coef_).T + self.intercept_
+        return predictions
+
+    def _dataset(
+        self, X: FloatArray, columns: Columns, labels: Labels, classes: tuple[str, ...] = ()
+    ) -> VerticalDataset:
+        """Each party's own columns of X, and no held-out rows."""
+        parties = list(columns)
+        label_party = self.label_party
+        if isinstance(label_party, int | np.integer) and 0 <= label_party < len(parties):
+            label_party = parties[int(label_party)]
+        if label_party not in parties:
+            raise ConfigError(
+                f"label_party: {label_party!r}, expected one of {parties} or a number"
+            )
+        feature_names = getattr(self, "feature_names_in_", None)
+        if feature_names is None:
+            feature_names = [f"x{number}" for number in range(X.shape[1])]
+        tables = [
+            PartyTable(
+                name,
+                tuple(str(feature_names[number]) for number in own),
+                np.ascontiguousarray(X[:, own]),
+                np.empty((0, len(own))),
+            )
+            for name, own in columns.items()
+        ]
+        return VerticalDataset(
+            name=type(self).__name__,
+            parties=tuple(tables),
+            label_party=str(label_party),
+            train_labels=labels,
+            test_labels=labels[:0],
+            classes=len(classes),
+            standardize=self.standardize,
+            row_digests=row_digests(range(len(X)), "rows of an estimator"),
+            label_names=classes,
+        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -56,13 +291,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
                 f"y: one class only ({classes.tolist()[0]!r}), expected at least 2 classes"
             )
         self.classes_ = classes
-        dataset = self._dataset(
-            X,
-            columns,
-            labels.astype(np.int64),
-            classes=len(classes),
-            names=tuple(map(str, classes)),
-        )
+        dataset = self._dataset(X, columns, labels.astype(np.int64), tuple(map(str, classes)))
         if self.C <= 0:
             raise ConfigError(f"C = {self.C}: expected a positive number, or infinity")
         loss = "taylor-logistic" if self.hide == "both" else "logistic"
@@ -126,7 +355,7 @@ class VerticalRidge(RegressorMixin, VerticalEstimator):  # type: ignore[misc]
             ValueError: data or parameters that make no job.
         """
         X, y, columns = self._read(X, y, numeric=True)
-        dataset = self._dataset(X, columns, y.astype(np.float64), classes=0, names=())
+        dataset = self._dataset(X, columns, y.astype(np.float64))
         result = self._train(dataset, loss="squared", l2=self.alpha / len(X), eval_every="never")
         self._set_coefficients(result, columns)
         self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
@@ -135,3 +364,88 @@ class VerticalRidge(RegressorMixin, VerticalEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> FloatArray:  # noqa: ANN401
         """Predicted targets, shape (S,)."""
         return self._linear_predictions(X)[:, 0]
+
+
+def is_by_party(data: object) -> bool:
+    """Whether this is a list of tables rather than one table."""
+    tables = data if isinstance(data, list | tuple) else ()
+    shapes = [getattr(table, "shape", ()) for table in tables]
+    return bool(shapes) and all(len(shape) == 2 for shape in shapes)  # noqa: PLR2004
+
+
+def side_by_side(tables: Sequence[Any]) -> Any:  # noqa: ANN401  # whatever scikit-learn takes
+    """The parties' tables as one: a data frame if all of them have column names.
+
+    Raises:
+        DataError: other numbers of rows, or a name that columns of two parties have.
+    """
+    rows = [len(table) for table in tables]
+    if len(set(rows)) > 1:
+        raise DataError(f"X: the parties' tables have {rows} rows, expected the same rows in all")
+    names = [list(getattr(table, "columns", ())) for table in tables]
+    joint = np.hstack([check_array(table, dtype=np.float64) for table in tables])
+    flat = [name for own in names for name in own]
+    if not all(names) or not all(isinstance(name, str) for name in flat):
+        return joint
+    if len(set(flat)) < len(flat):
+        double = next(name for name in flat if flat.count(name) > 1)
+        raise DataError(f"X: column {double!r} is in two parties' tables: rename one of them")
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for data frames
+
+    return pl.DataFrame(joint, schema=flat)
+
+
+def columns_of(parties: object, names: Sequence[str] | None, width: int) -> Columns:
+    """The columns of each party, of one table.
+
+    Args:
+        parties: column lists, by name of party or without; None for two nearly equal halves.
+        names: of all columns; None where they have only numbers.
+        width: how many columns there are.
+
+    Raises:
+        ConfigError: fewer than two parties, or a column that is unknown, held by two or by none.
+    """
+    if parties is None:
+        return blocks(block_sizes(width, 2))
+    if not isinstance(parties, Mapping | list | tuple):
+        raise ConfigError(f"parties: {parties!r}, expected a list of column lists, one a party")
+    lists = parties if isinstance(parties, Mapping) else _numbered(parties)
+    if len(lists) < 2:  # noqa: PLR2004
+        raise ConfigError(f"parties: {len(lists)}, expected at least 2")
+    columns = {str(party): _numbers(party, own, names, width) for party, own in lists.items()}
+    holders = np.bincount(np.concatenate(list(columns.values())), minlength=width)
+    for number in np.flatnonzero(holders != 1).tolist():
+        column = repr(names[number]) if names is not None else number
+        held = f"is held by {holders[number]} parties" if holders[number] else "is nobody's"
+        raise ConfigError(f"parties: column {column} {held}, expected one party")
+    return columns
+
+
+def blocks(widths: Sequence[int]) -> Columns:
+    """Parties that hold so many columns each, one after another."""
+    return _numbered([np.arange(start, end) for start, end in pairwise(np.cumsum([0, *widths]))])
+
+
+def _numbered(parts: Sequence[Any]) -> dict[str, Any]:
+    return {f"party{number}": part for number, part in enumerate(parts, 1)}
+
+
+def _numbers(party: object, own: object, names: Sequence[str] | None, width: int) -> IntArray:
+    """The numbers of a party's columns, given by name or by number."""
+    listed = [own] if isinstance(own, str) else list(own) if isinstance(own, Sequence) else None
+    if listed is None:
+        listed = np.asarray(own).tolist()
+    known = {name: number for number, name in enumerate(names or ())}
+    numbers = []
+    for column in listed:
+        number = known.get(column, -1) if isinstance(column, str) else column
+        if not isinstance(number, int | np.integer) or not 0 <= number < width:
+            among = ", ".join(map(str, names)) if names is not None else f"0 to {width - 1}"
+            raise ConfigError(
+                f"parties: party {party!r} has no column {column!r}; there are {among}"
+            )
+        numbers.append(int(number))
+    if not numbers:
+        raise ConfigError(f"parties: party {party!r} has no columns, expected at least 1")
+    return np.array(numbers, np.int64)
