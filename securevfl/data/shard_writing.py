@@ -5,8 +5,9 @@ writing, there is a whole shard or none. What a kill leaves is overwritten by th
 """
 
 import json
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,9 +15,9 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.lib import format as npy
+from numpy.typing import DTypeLike, NDArray
 
-from securevfl.data.growing_arrays import GrowingArray
 from securevfl.data.ids import IdFormat, falls_into_test
 from securevfl.data.shards import (
     FORMAT,
@@ -31,6 +32,78 @@ from securevfl.data.tables import row_digests, rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.files import only_one, sync_folder
 from securevfl.sparse import first_not_ascending
+
+BLOCK = 1 << 20
+LabelKind = Literal["numbers", "names"]
+_VALUES: dict[int, Literal["float32", "float64"]] = {4: "float32", 8: "float64"}
+
+
+class GrowingArray:
+    """A one-dimensional .npy file that is written piece by piece, and may change on the way.
+
+    Raises:
+        OSError: it cannot be made or written.
+    """
+
+    def __init__(self, path: Path, kind: DTypeLike) -> None:
+        self.path = path
+        self._begin(kind)
+
+    def _begin(self, kind: DTypeLike) -> None:
+        self.kind, self._length = np.dtype(kind), 0
+        self._file = self.path.open("w+b")
+        self._complete()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Say how long it is, and have it on disk."""
+        with self._file:
+            self._complete()
+            os.fsync(self._file.fileno())
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Write more entries, which its type holds."""
+        self._file.write(np.ascontiguousarray(values, self.kind).tobytes())
+        self._length += len(values)
+
+    def append_ones(self, count: int) -> None:
+        """Write so many ones."""
+        for start in range(0, count, BLOCK):
+            self.append(np.ones(min(BLOCK, count - start), self.kind))
+
+    def mapped(self) -> NDArray[Any]:
+        """What was written, to read."""
+        self._complete()
+        array: NDArray[Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        return array
+
+    def become(self, kind: DTypeLike) -> None:
+        """Take another type, which holds all that was written."""
+        if kind != self.kind:
+            self.change(kind, lambda entries: entries)
+
+    def change(self, kind: DTypeLike, to: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+        """Replace every entry by another, of this type, block by block."""
+        if not self._length:
+            self.kind = np.dtype(kind)
+            return
+        written = self.mapped()
+        self.path.unlink()  # it is there until nothing maps it
+        with self._file:
+            self._begin(kind)
+        for start in range(0, len(written), BLOCK):
+            self.append(to(np.asarray(written[start : start + BLOCK])))
+
+    def _complete(self) -> None:
+        self._file.seek(0)
+        # numpy leaves room for the length to grow in.
+        shape = {"descr": self.kind.str, "fortran_order": False, "shape": (self._length,)}
+        npy.write_array_header_1_0(self._file, shape)
+        self._file.seek(0, os.SEEK_END)
+        self._file.flush()
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +171,7 @@ class ShardWriter:
         self._rows = self._ones = 0
         self._largest = -1
         self._label_codes: dict[str, int] | None = None
-        self._label_kind: Literal["numbers", "names"] | None = None
+        self._label_kind: LabelKind | None = None
 
     def __enter__(self) -> Self:
         """Begin.
@@ -114,10 +187,10 @@ class ShardWriter:
             for left in self._part.iterdir():
                 if left.suffix != ".lock":
                     left.unlink()
-            self._pointers = self._array("pointers", np.dtype(np.int64))
-            self._indices = self._array("indices", np.dtype(np.uint16))
-            self._digests = self._array("digests", np.dtype(np.uint64))
-            self._held_out = self._array("held_out", np.dtype(np.bool_))
+            self._pointers = self._array("pointers", np.int64)
+            self._indices = self._array("indices", np.uint16)
+            self._digests = self._array("digests", np.uint64)
+            self._held_out = self._array("held_out", np.bool_)
             self._values: GrowingArray | None = None
             self._labels: GrowingArray | None = None
             self._ids = self._stack.enter_context((self._part / "ids.txt").open("wb"))
@@ -177,7 +250,7 @@ class ShardWriter:
         pointers = np.concatenate([[0], ends])
         self._check(pointers, indices, values)
         if self._largest >= NARROW:
-            self._indices.become(np.dtype(np.uint32))
+            self._indices.become(np.uint32)
         self._write_values(len(indices), values)
         self._write_labels(labels)
         self._indices.append(indices)
@@ -212,16 +285,16 @@ class ShardWriter:
                 self._values.append(np.ones(entries, self._values.kind))
             return
         if self._values is None:
-            self._values = self._array("values", np.dtype(np.float32))
+            self._values = self._array("values", np.float32)
             self._values.append_ones(self._ones)
         with np.errstate(over="ignore", under="ignore"):
             survives = (values.astype(np.float32) == values).all()
         if not survives:
-            self._values.become(np.dtype(np.float64))
+            self._values.become(np.float64)
         self._values.append(values)
 
     def _write_labels(self, labels: NDArray[np.float64] | Sequence[str] | None) -> None:
-        kind: Literal["numbers", "names"] | None = None
+        kind: LabelKind | None = None
         if labels is not None:
             kind = "numbers" if isinstance(labels, np.ndarray) else "names"
         if self._rows and kind != self._label_kind:
@@ -250,7 +323,7 @@ class ShardWriter:
         columns = self._largest + 1 if self._columns is None else self._columns
         if columns < 1:
             raise DataError(f"shard {self._path}: no entries, expected at least 1")
-        self._indices.become(np.dtype(np.uint16 if columns <= NARROW else np.uint32))
+        self._indices.become(np.uint16 if columns <= NARROW else np.uint32)
         digests: NDArray[np.uint64] = np.asarray(self._digests.mapped())
         if double := duplicates(digests):
             raise DataError(f"shard {self._path}: {double} duplicate ids")
@@ -261,7 +334,7 @@ class ShardWriter:
             columns,
             self._ones,
             "uint16" if self._indices.kind == np.uint16 else "uint32",
-            None if self._values is None else _value_type(self._values.kind),
+            None if self._values is None else _VALUES[self._values.kind.itemsize],
             self._label_kind,
             classes,
             self._names,
@@ -287,7 +360,7 @@ class ShardWriter:
         names = sorted(self._label_codes)
         order = np.empty(len(names), np.int32)
         order[[self._label_codes[name] for name in names]] = np.arange(len(names))
-        self._labels.change(lambda codes: order[codes])
+        self._labels.change(np.int32, lambda codes: order[codes])
         return tuple(names)
 
     def number_columns(self, first: Literal[0, 1], columns: int | None) -> None:
@@ -301,7 +374,7 @@ class ShardWriter:
             DataError: entries beyond P.
         """
         if first:
-            self._indices.change(lambda indices: indices - indices.dtype.type(1))
+            self._indices.change(self._indices.kind, lambda indices: indices - 1)
             self._largest -= 1
         if columns is not None and self._largest >= columns:
             raise DataError(
@@ -319,7 +392,7 @@ class ShardWriter:
         if not is_shard(path):
             raise DataError(f"{path} is there already and is no shard: it is not replaced")
 
-    def _array(self, name: str, kind: np.dtype[Any]) -> GrowingArray:
+    def _array(self, name: str, kind: DTypeLike) -> GrowingArray:
         return self._stack.enter_context(GrowingArray(self._part / f"{name}.npy", kind))
 
     def _discard(self) -> None:
@@ -329,7 +402,3 @@ class ShardWriter:
 
     def _unwritable(self, error: OSError) -> DataError:
         return DataError(f"shard {self._path} cannot be written: {error.strerror or error}")
-
-
-def _value_type(kind: np.dtype[Any]) -> Literal["float32", "float64"]:
-    return "float32" if kind == np.float32 else "float64"

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
 from securevfl.data import shards
-from securevfl.data.growing_arrays import GrowingArray
 from securevfl.data.ids import falls_into_test
-from securevfl.data.shard_writing import RowIds, ShardWriter
+from securevfl.data.shard_writing import GrowingArray, RowIds, ShardWriter
 from securevfl.data.shards import open_shard
 from securevfl.data.tables import row_digests, rows_fingerprint
 from securevfl.errors import DataError
