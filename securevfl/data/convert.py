@@ -5,13 +5,14 @@ Parquet and CSV have a column of lists of indices, or wide numeric columns, whos
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.data.csv_files import CsvFormat, as_point, find_format, opened, read_csv
+from securevfl.data.csv_files import FOUND_OUT, CsvFormat, as_point, find_format, opened, read_csv
 from securevfl.data.ids import IdFormat, as_ids
 from securevfl.data.labels import label_values
 from securevfl.data.libsvm import (
@@ -22,7 +23,6 @@ from securevfl.data.libsvm import (
     in_order,
     libsvm_batches,
 )
-from securevfl.data.read import FOUND_OUT
 from securevfl.data.shard_writing import RowIds, ShardWriter
 from securevfl.data.shards import Header, read_header
 from securevfl.errors import ConfigError, DataError
@@ -118,41 +118,58 @@ def convert(
     kind = _kind(files)
     _check(kind, how)
     rows, smallest, batches = 0, None, _batches(files, kind, how)
-    try:
-        first = next(batches)
-    except StopIteration:
-        raise DataError(f"{files[0]} has no rows") from None
-    named = first.names is not None
-    if first.names is not None:
-        _check_named(files[0], len(first.names), how)
-    begin = 0 if named else how.first_index
-    writer = ShardWriter(
-        to,
-        columns=len(first.names or ()) if named else None if begin is None else how.columns,
-        names=first.names,
-        first=begin if begin is not None and not named else 1,
-        id_format=how.id_format,
-        force=how.force,
-    )
+    first = next(batches, None)
+    if first is None:
+        raise DataError(f"{files[0]} has no rows")
+    writer, begin = _writer(to, first, files[0], how)
     with writer:
-        batch: SparseBatch | None = first
-        while batch is not None:
+        for batch in chain([first], batches):
             if batch.names != first.names:
                 raise DataError(f"{files[0]} and another file differ in their columns")
-            ids = batch.ids or list(map(str, range(rows + 1, rows + 1 + len(batch.lengths))))
             if (low := batch.smallest) is not None:
                 smallest = low if smallest is None else min(low, smallest)
                 if begin is not None and low < begin:
                     raise DataError(f"index {low}, and --first-index says {begin}")
+            ids = batch.ids or list(map(str, range(rows + 1, rows + 1 + len(batch.lengths))))
+            numbers = RowIds.of(_compared(ids, how.id_format, str(files[0])))
             indices = batch.indices - (begin or 0)
-            compared = _compared(ids, how.id_format, str(files[0]))
-            writer.append(RowIds.of(compared), batch.lengths, indices, batch.values, batch.labels)
+            writer.append(numbers, batch.lengths, indices, batch.values, batch.labels)
             rows += len(batch.lengths)
             progress(rows)
-            batch = next(batches, None)
         if begin is None:
             writer.number_columns(_first_index(smallest), how.columns)
     return read_header(to)
+
+
+def _writer(
+    to: Path, first: SparseBatch, file: Path, how: Conversion
+) -> tuple[ShardWriter, Literal[0, 1] | None]:
+    """What writes rows like these, and the number of the first column, None if not known yet."""
+    begin, columns, shown = how.first_index, how.columns, how.first_index
+    if first.names is not None:
+        columns, begin, shown = len(first.names), 0, 1
+        if how.columns not in (None, columns):
+            raise ConfigError(f"--columns: {file} has {columns} columns")
+        if how.first_index is not None:
+            raise ConfigError(f"--first-index is for indices, and columns of {file} have names")
+    writer = ShardWriter(
+        to,
+        columns=None if begin is None else columns,
+        names=first.names,
+        first=1 if shown is None else shown,
+        id_format=how.id_format,
+        force=how.force,
+    )
+    return writer, begin
+
+
+def _compared(ids: list[str], id_format: IdFormat, where: str) -> list[str]:
+    if id_format == "text":
+        return ids
+    import polars as pl  # noqa: PLC0415  # slow to import
+
+    compared: list[str] = as_ids(pl.Series(ids, dtype=pl.String), id_format, where).to_list()
+    return compared
 
 
 def _first_index(smallest: int | None) -> Literal[0, 1]:
@@ -164,15 +181,6 @@ def _first_index(smallest: int | None) -> Literal[0, 1]:
         f"the smallest index is {smallest}: --first-index 0 or 1 says whether columns count from 0 "
         "or 1"
     )
-
-
-def _compared(ids: list[str], id_format: IdFormat, where: str) -> list[str]:
-    if id_format == "text":
-        return ids
-    import polars as pl  # noqa: PLC0415  # slow to import
-
-    compared: list[str] = as_ids(pl.Series(ids, dtype=pl.String), id_format, where).to_list()
-    return compared
 
 
 def _kind(files: Sequence[Path]) -> str:
@@ -213,13 +221,6 @@ def _check(kind: str, how: Conversion) -> None:
         raise ConfigError("--label-column or --no-labels: give one of them")
     if how.label_column is not None and how.label_column == how.ids:
         raise ConfigError(f"--label-column {how.label_column}: is that of ids")
-
-
-def _check_named(path: Path, columns: int, how: Conversion) -> None:
-    if how.columns not in (None, columns):
-        raise ConfigError(f"--columns: {path} has {columns} columns")
-    if how.first_index is not None:
-        raise ConfigError(f"--first-index is for indices, and columns of {path} have names")
 
 
 def _batches(files: Sequence[Path], kind: str, how: Conversion) -> Iterator[SparseBatch]:

@@ -45,6 +45,9 @@ class GivenFormat:
     encoding: str | None = None
 
 
+FOUND_OUT = GivenFormat()
+
+
 @dataclass(frozen=True)
 class CsvFormat:
     """How a file is written.

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, Labels
+from securevfl.data.csv_files import FOUND_OUT
 from securevfl.data.features import make_table, suspicious
 from securevfl.data.ids import AlignedIds, why_few
 from securevfl.data.labels import encode_labels, label_values
-from securevfl.data.read import FOUND_OUT, FileSource, PartyRows, read_party, require_usable
+from securevfl.data.read import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import Note, OwnRows, PartyTable, VerticalDataset, check, check_labels
 from securevfl.errors import ConfigError, DataError

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.csv_files import CsvFormat, GivenFormat, as_point, find_format, read_csv
+from securevfl.data.csv_files import (
+    FOUND_OUT,
+    CsvFormat,
+    GivenFormat,
+    as_point,
+    find_format,
+    read_csv,
+)
 from securevfl.data.ids import IdFormat, as_ids, falls_into_test
 from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 T = TypeVar("T")
-FOUND_OUT = GivenFormat()
 SHARD_LABELS = "(labels)"
 """What the labels of a shard are called, where it is read as a file."""
 NO_LABEL = ("", "NA", "N/A", "n/a", "NULL", "null", "?")
