@@ -5,23 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.arrays import IntArray, RingArray
+from securevfl.arrays import IntArray
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import ProductFormat
+from tests.ciphertexts import product
 
 
 def ends(product_format: ProductFormat) -> tuple[BfvOwner, BfvEvaluator]:
     owner = BfvOwner(product_format)
     return owner, BfvEvaluator(owner.public_bytes, product_format)
-
-
-def product(
-    owner: BfvOwner, evaluator: BfvEvaluator, values: IntArray, matrix: IntArray
-) -> IntArray:
-    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
-    masked: RingArray = owner.decrypt(reply.ciphertext, matrix.shape[1])
-    return unmask(masked, reply.mask, evaluator.modulus_bits)
 
 
 def extremes(fmt: ProductFormat, rows: int, columns: int) -> tuple[IntArray, IntArray]:

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
-from securevfl.crypto.fixed_point import decode, encode, unmask
+from securevfl.crypto.fixed_point import decode, encode
 from securevfl.crypto.scheme import ProductFormat
+from tests.ciphertexts import product
 
 
 @given(st.data())
@@ -42,9 +43,7 @@ def compare(product_format: ProductFormat, values: np.ndarray, matrix: np.ndarra
     x = encode(matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "matrix")
     owner = CkksOwner(fmt)
     evaluator = CkksEvaluator(owner.public_bytes, fmt)
-    reply = evaluator.masked_product(owner.encrypt(v), evaluator.prepare(x))
-    product = unmask(owner.decrypt(reply.ciphertext, x.shape[1]), reply.mask)
-    error = decode(product - x.T @ v, fmt.product_fraction_bits)
+    error = decode(product(owner, evaluator, v, x) - x.T @ v, fmt.product_fraction_bits)
     inputs = -(-fmt.rows // 4096)
     bound = 4 * fmt.value_bound * fmt.matrix_bound * 2 * inputs
     # 2^−20.8·b·√S is the standard deviation; b may be 4 times the bounds' product; 8 of them

@@ -30,6 +30,7 @@ from securevfl.crypto.seal_codec import (
     polynomials_of,
 )
 from securevfl.errors import CryptoError
+from tests.ciphertexts import drawn
 from tests.weakened import EncryptsNothing
 
 CHECKED = 200
@@ -56,10 +57,7 @@ def evaluator(owner: BfvOwner) -> BfvEvaluator:
 
 
 def numbers(seed: int) -> tuple[IntArray, IntArray]:
-    generator = np.random.default_rng(seed)
-    values = generator.integers(-FORMAT.largest_value, FORMAT.largest_value + 1, ROWS)
-    largest = FORMAT.largest_entry
-    return values, generator.integers(-largest, largest + 1, (ROWS, COLUMNS))
+    return drawn(FORMAT, ROWS, COLUMNS, seed)
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import tenseal.sealapi as seal
 
 from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksLayout, CkksOwner
-from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import to_bytes
-from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch
+from tests.ciphertexts import product
 
 ROWS = 100
 FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
@@ -41,8 +41,7 @@ def test_results_agree_with_plain_within_1e_4(owner: CkksOwner, evaluator: CkksE
     matrix = np.random.default_rng(3).integers(
         -FORMAT.largest_entry, FORMAT.largest_entry, (ROWS, 9)
     )
-    reply = evaluator.masked_product(owner.encrypt(VALUES), evaluator.prepare(matrix))
-    error = unmask(owner.decrypt(reply.ciphertext, 9), reply.mask) - matrix.T @ VALUES
+    error = product(owner, evaluator, VALUES, matrix) - matrix.T @ VALUES
     spread = FORMAT.largest_value * FORMAT.largest_entry * ROWS**0.5
     assert np.max(np.abs(error)) < 1e-5 * spread
 
@@ -50,46 +49,14 @@ def test_results_agree_with_plain_within_1e_4(owner: CkksOwner, evaluator: CkksE
 def test_fewer_rows_than_the_format_allows_are_padded(
     owner: CkksOwner, evaluator: CkksEvaluator
 ) -> None:
-    reply = evaluator.masked_product(
-        owner.encrypt(np.array([FORMAT.largest_value])),
-        evaluator.prepare(np.array([[FORMAT.largest_entry, 0]])),
-    )
-    product = unmask(owner.decrypt(reply.ciphertext, 2), reply.mask) / FORMAT.largest_product
-    np.testing.assert_allclose(product, [1 / ROWS, 0], atol=1e-6)
-
-
-def test_a_format_that_overflows_64_bits_is_refused_at_both_ends(owner: CkksOwner) -> None:
-    wide = ProductFormat(1 << 20, value_bound=1.0, matrix_bound=16.0)
-    with pytest.raises(RangeExceeded, match="1048576 rows"):
-        CkksOwner(wide)
-    with pytest.raises(RangeExceeded, match="1048576 rows"):
-        CkksEvaluator(owner.public_bytes, wide)
+    values, matrix = np.array([FORMAT.largest_value]), np.array([[FORMAT.largest_entry, 0]])
+    found = product(owner, evaluator, values, matrix) / FORMAT.largest_product
+    np.testing.assert_allclose(found, [1 / ROWS, 0], atol=1e-6)
 
 
 def test_a_format_finer_than_ckks_needs_is_refused() -> None:
     with pytest.raises(ConfigError, match="25 bits, at least 26"):
         CkksLayout.of(ProductFormat(9, 1.0, 1.0, value_fraction_bits=15, matrix_fraction_bits=10))
-
-
-def test_values_and_entries_beyond_the_format_are_refused(
-    owner: CkksOwner, evaluator: CkksEvaluator
-) -> None:
-    with pytest.raises(RangeExceeded):
-        owner.encrypt(np.array([FORMAT.largest_value + 1]))
-    with pytest.raises(RangeExceeded):
-        evaluator.prepare(np.array([[FORMAT.largest_entry + 1]]))
-
-
-def test_the_same_inputs_give_new_ciphertexts_and_masks(
-    owner: CkksOwner, evaluator: CkksEvaluator
-) -> None:
-    prepared = evaluator.prepare(np.ones((ROWS, 3), np.int64))
-    inputs = [owner.encrypt(VALUES) for _ in range(2)]
-    assert inputs[0] != inputs[1]
-    assert owner.fingerprint != CkksOwner(FORMAT).fingerprint
-    replies = [evaluator.masked_product(inputs[0], prepared) for _ in range(2)]
-    assert replies[0].ciphertext != replies[1].ciphertext
-    assert (replies[0].mask != replies[1].mask).all()  # equal once in about 2^60
 
 
 def test_public_material_that_is_no_public_key_is_refused(
@@ -181,8 +148,3 @@ def test_a_reply_under_another_key_is_refused(evaluator: CkksEvaluator) -> None:
     reply = evaluator.masked_product(other.encrypt(VALUES), prepared)
     with pytest.raises(KeyMismatch, match="more than any masked product"):
         other.decrypt(reply.ciphertext, 1)
-
-
-def test_a_matrix_of_another_scheme_is_refused(owner: CkksOwner, evaluator: CkksEvaluator) -> None:
-    with pytest.raises(CryptoError, match="not CKKS slots"):
-        evaluator.masked_product(owner.encrypt(VALUES), [[1]])

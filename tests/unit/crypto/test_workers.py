@@ -6,12 +6,12 @@ import signal
 import numpy as np
 import pytest
 
-from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOwner
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import make_evaluator, make_owner
 from securevfl.errors import ConfigError, CryptoError
 from securevfl.job import Job
+from tests.ciphertexts import drawn, product
 
 ROWS, COLUMNS = 9, 5
 FORMAT = ProductFormat(rows=ROWS, value_bound=1.0, matrix_bound=4.0, columns=COLUMNS)
@@ -34,16 +34,11 @@ def evaluator(owner: FastPaillierOwner) -> FastPaillierEvaluator:
 def test_three_processes_find_what_one_finds(
     owner: FastPaillierOwner, evaluator: FastPaillierEvaluator, rows: int, extreme: bool
 ) -> None:
-    generator = np.random.default_rng(rows)
-    values = generator.integers(-FORMAT.largest_value, FORMAT.largest_value + 1, rows)
-    largest = FORMAT.largest_entry
-    matrix = generator.integers(-largest, largest + 1, (rows, COLUMNS))
+    values, matrix = drawn(FORMAT, rows, COLUMNS, rows)
     if extreme:
         values[:] = FORMAT.largest_value
-        matrix[:] = -largest
-    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
-    found = unmask(owner.decrypt(reply.ciphertext, COLUMNS), reply.mask)
-    assert np.array_equal(found, matrix.T @ values)
+        matrix[:] = -FORMAT.largest_entry
+    assert np.array_equal(product(owner, evaluator, values, matrix), matrix.T @ values)
 
 
 def test_a_worker_that_dies_ends_the_product(owner: FastPaillierOwner) -> None:

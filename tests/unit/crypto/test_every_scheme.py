@@ -1,6 +1,7 @@
-"""Products that just fit are computed exactly, and one more is refused, by every scheme."""
+"""What every scheme does alike: products that just fit are exact, and one more is refused."""
 
 from collections.abc import Callable
+from hashlib import sha256
 
 import gmpy2
 import numpy as np
@@ -8,11 +9,11 @@ import pytest
 
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
-from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer, PaillierOwner, mask_bits
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOwner
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
-from securevfl.errors import RangeExceeded
+from securevfl.errors import CryptoError, RangeExceeded
+from tests.ciphertexts import product
 
 KEY_BITS = 384
 
@@ -67,11 +68,10 @@ def test_the_largest_products_that_fit_come_out_right(scheme: str) -> None:
     fmt = FITS[bits]
     owner = make_owner(fmt)
     evaluator = make_evaluator(owner.public_bytes, fmt)
-    prepared = evaluator.prepare(np.array([[fmt.largest_entry, -fmt.largest_entry]]))
+    matrix = np.array([[fmt.largest_entry, -fmt.largest_entry]])
     for value in (fmt.largest_value, -fmt.largest_value):
-        reply = evaluator.masked_product(owner.encrypt(np.array([value])), prepared)
-        found = unmask(owner.decrypt(reply.ciphertext, 2), reply.mask, evaluator.modulus_bits)
-        assert found.tolist() == [value * fmt.largest_entry, -value * fmt.largest_entry]
+        expected = [value * fmt.largest_entry, -value * fmt.largest_entry]
+        assert product(owner, evaluator, np.array([value]), matrix).tolist() == expected
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -84,6 +84,52 @@ def test_both_ends_refuse_products_that_just_do_not_fit(scheme: str) -> None:
             make_owner(fmt)
         with pytest.raises(RangeExceeded, match=f"more than the {bits} of the plaintext space"):
             make_evaluator(public, fmt)
+
+
+SMALL = ProductFormat(rows=4, value_bound=1.0, matrix_bound=2.0, columns=3)
+
+
+@pytest.fixture(params=SCHEMES)
+def ends(request: pytest.FixtureRequest) -> tuple[KeyOwner, Evaluator]:
+    make_owner, make_evaluator, _ = SCHEMES[request.param]
+    owner = make_owner(SMALL)
+    return owner, make_evaluator(owner.public_bytes, SMALL)
+
+
+def test_values_and_entries_beyond_the_format_are_refused(ends: tuple[KeyOwner, Evaluator]) -> None:
+    owner, evaluator = ends
+    with pytest.raises(RangeExceeded, match="value"):
+        owner.encrypt(np.array([SMALL.largest_value + 1]))
+    with pytest.raises(RangeExceeded, match="matrix entry"):
+        evaluator.prepare(np.array([[SMALL.largest_entry + 1]]))
+    with pytest.raises(RangeExceeded, match="5 rows"):
+        owner.encrypt(np.ones(5, np.int64))
+    with pytest.raises(RangeExceeded, match="5 rows"):
+        evaluator.prepare(np.ones((5, 1), np.int64))
+
+
+def test_the_same_inputs_give_new_ciphertexts_and_masks(ends: tuple[KeyOwner, Evaluator]) -> None:
+    owner, evaluator = ends
+    values, prepared = np.array([1, 2, -3, 0]), evaluator.prepare(np.ones((4, 3), np.int64))
+    assert len({owner.encrypt(values) for _ in range(3)}) == 3
+    encrypted = owner.encrypt(values)
+    replies = [evaluator.masked_product(encrypted, prepared) for _ in range(3)]
+    assert len({reply.ciphertext for reply in replies}) == 3
+    # Of 2^48 or more, nine coincide once in 2^42.
+    assert len({mask for reply in replies for mask in reply.mask.tolist()}) == 9
+
+
+def test_a_matrix_that_another_scheme_prepared_is_refused(
+    ends: tuple[KeyOwner, Evaluator],
+) -> None:
+    owner, evaluator = ends
+    with pytest.raises(CryptoError, match="prepared is a list, not "):
+        evaluator.masked_product(owner.encrypt(np.array([1])), [[1]])
+
+
+def test_keys_are_named_by_their_bytes(ends: tuple[KeyOwner, Evaluator]) -> None:
+    owner, _ = ends
+    assert owner.fingerprint == sha256(owner.public_bytes).hexdigest()[:16]
 
 
 def test_a_paillier_key_holds_twice_the_largest_masked_product() -> None:
