@@ -1,1 +1,19 @@
-"""Attacks on what a party saw, one a file; each declares what else it is given."""
+"""Attacks as estimates: from what a party holds and saw to what it says of others; never a run."""
+
+from dataclasses import dataclass
+
+from securevfl.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class LabelEstimate:
+    """What an attack says about labels.
+
+    Attributes:
+        rows: which rows it speaks of, shape (n,), each once.
+        scores: shape (n, C): two classes, one column, positive for class 1; more classes, the
+            largest column names the class.
+    """
+
+    rows: IntArray
+    scores: FloatArray

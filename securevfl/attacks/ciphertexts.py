@@ -6,53 +6,35 @@ of the crafted query, which is no semi-honest party's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
 
 
-@dataclass(frozen=True, eq=False)
-class NoiseKnowledge:
-    """Side knowledge of a key owner: its own encryption noise.
-
-    Attributes:
-        equations: by query, what noise X·e a unit of every entry of X adds, shape (revealed, n).
-    """
-
-    equations: Sequence[FloatArray]
-
-
-def matrix_from_noise(noise: Sequence[FloatArray], knowledge: NoiseKnowledge) -> FloatArray:
+def matrix_from_noise(noise: Sequence[FloatArray], equations: Sequence[FloatArray]) -> FloatArray:
     """Entries of X, up to one scale: least squares of replies' noise = X·e + rest, shape (n,).
 
     Args:
         noise: by query, at the coefficients that were sent, shape (revealed,).
-        knowledge: see there.
+        equations: by query, what noise X·e a unit of every entry of X adds, shape (revealed, n):
+            a key owner knows its own encryption noise e.
     """
-    equations = np.vstack(knowledge.equations)
-    return np.asarray(np.linalg.lstsq(equations, np.concatenate(noise), rcond=None)[0], np.float64)
+    found = np.linalg.lstsq(np.vstack(equations), np.concatenate(noise), rcond=None)[0]
+    return np.asarray(found, np.float64)
 
 
-@dataclass(frozen=True)
-class SymbolKnowledge:
-    """Side knowledge: that all inputs met the same column, of this many rows."""
-
-    rows: int
-
-
-def parities_from_symbols(equations: IntArray, knowledge: SymbolKnowledge) -> IntArray | None:
+def parities_from_symbols(equations: IntArray, rows: int) -> IntArray | None:
     """A column's parities from Jacobi symbols of inputs and replies, or None: contradicted.
 
     The symbol of Π cᵢ^xᵢ is Π (symbol of cᵢ)^xᵢ: one linear equation in x modulo 2 a reply.
 
     Args:
         equations: [inputs' symbols | the reply's], shape (replies, rows + 1).
-        knowledge: see there.
+        rows: of the column, which all inputs met.
     """
     reduced = equations.copy()
-    for at in range(knowledge.rows):
+    for at in range(rows):
         (candidates,) = np.nonzero(reduced[at:, at])
         if not len(candidates):
             return None
@@ -60,8 +42,7 @@ def parities_from_symbols(equations: IntArray, knowledge: SymbolKnowledge) -> In
         others = np.flatnonzero(reduced[:, at])
         others = others[others != at]
         reduced[others] ^= reduced[at]
-    rest = reduced[knowledge.rows :, -1]
-    return None if rest.any() else reduced[: knowledge.rows, -1]
+    return None if reduced[rows:, -1].any() else reduced[:rows, -1]
 
 
 def secret_from_crafted_queries(

@@ -10,19 +10,39 @@ monotone.
 the residuals of all batches in between, rank X numbers each: about so many visits for each batch
 solve for it.
 
+*Minibatches of any kind at Q = 1.* What moves a row's prediction between two of its visits is its
+row of −XXᵀ times the steps that all rows took in between: linear in that row, with N unknowns, so
+that more visits than rows solve for it.
+
+*Exact steps on full batches.* A step from predictions h with residuals d moves them by m, within
+the range of X, where along an eigenvector of E = XXᵀ (eigenvalue e)
+m = (e·d/N + λh)/(γ(c·e/N + λ) + μ). That is linear in E:
+
+    E·(γc·m − d)/N = λh − (γλ + μ)m,
+
+one equation a round and output, whatever γ, and h, d, γ and m are the label party's own figures:
+Nesterov's numbers are public, so that points ahead give the iterates they are ahead of. Without
+penalties both sides are 0: m is d projected, and only the range of X shows, no lengths. Fewer
+equations than X has rank leave E open: what comes back is then Nyström's approximation, the least
+positive semidefinite matrix that fits, of as much rank as there are equations.
+
 The figures are the label party's own: it has H of every round and computes d itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from scipy.optimize import brentq
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.ridge import ridge_solution, shrinkage
-from securevfl.attacks.rounds import Round
+from securevfl.attacks.least_squares import ridge_solution, shrinkage
+from securevfl.attacks.seat import SeenRound
 from securevfl.errors import ConfigError
+from securevfl.protocols.local_steps import Course, Pace
+
+MOST_ROWS = 600
 
 
 @dataclass(frozen=True)
@@ -46,7 +66,7 @@ class GramKnowledge:
     proximal: float = 0.0
 
 
-def factor_from_full_batches(rounds: Sequence[Round], knowledge: GramKnowledge) -> FloatArray:
+def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowledge) -> FloatArray:
     """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation.
 
     Args:
@@ -110,7 +130,7 @@ def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
     return solution
 
 
-def factor_from_fixed_batches(rounds: Sequence[Round], knowledge: GramKnowledge) -> FloatArray:
+def factor_from_fixed_batches(rounds: Sequence[SeenRound], knowledge: GramKnowledge) -> FloatArray:
     """F with FFᵀ = XXᵀ, shape (N, rank), from visits of a fixed partition's batches.
 
     A batch's predictions span the range of X_b, with an orthonormal basis_b: X_b = basis_b·square_b
@@ -130,7 +150,7 @@ def factor_from_fixed_batches(rounds: Sequence[Round], knowledge: GramKnowledge)
     etas = np.asarray(knowledge.step_sizes[: len(rounds)])
     if knowledge.l2 or np.ptp(etas) > 0:
         raise ConfigError("l2 or changing step sizes: this attack does not separate them")
-    places = _places(rounds, knowledge.dimension)
+    places = _fixed_batches(rounds, knowledge.dimension)
     width = places[-1].span.stop
     pushed = np.zeros((len(rounds), width, rounds[0].residuals.shape[1]))
     for place in places:
@@ -153,7 +173,7 @@ def factor_from_fixed_batches(rounds: Sequence[Round], knowledge: GramKnowledge)
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class FixedBatch:
     """A batch of a fixed partition.
 
     Attributes:
@@ -169,7 +189,7 @@ class Place:
     span: slice
 
 
-def _places(rounds: Sequence[Round], size: int) -> list[Place]:
+def _fixed_batches(rounds: Sequence[SeenRound], size: int) -> list[FixedBatch]:
     visits: dict[bytes, list[int]] = {}
     for index, each in enumerate(rounds):
         visits.setdefault(each.rows.tobytes(), []).append(index)
@@ -177,13 +197,13 @@ def _places(rounds: Sequence[Round], size: int) -> list[Place]:
     for indices in visits.values():
         basis = span_of(np.hstack([rounds[index].predictions for index in indices]), size)
         span = slice(start, start + basis.shape[1])
-        places.append(Place(rounds[indices[0]].rows, indices, basis, span))
+        places.append(FixedBatch(rounds[indices[0]].rows, indices, basis, span))
         start = span.stop
     return places
 
 
 def _coordinates(
-    moves: FloatArray, places: Sequence[Place], knowledge: GramKnowledge, eta: float
+    moves: FloatArray, places: Sequence[FixedBatch], knowledge: GramKnowledge, eta: float
 ) -> FloatArray:
     """Each square_b below the last, shape (all, rank), from blocks square_b·square_b'ᵀ·steps_b'."""
     inner = np.empty_like(moves)
@@ -193,10 +213,15 @@ def _coordinates(
         kappas = np.array([_inverse(value, eta, len(place.rows), knowledge) for value in values])
         steps = _steps(kappas, eta, len(place.rows), knowledge) / len(place.rows)
         inner[:, place.span] = moves[:, place.span] @ (vectors / steps) @ vectors.T
-    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-    kept = slice(-knowledge.dimension, None)
-    coordinates: FloatArray = vectors[:, kept] * np.sqrt(np.maximum(values[kept], 0.0))
-    return coordinates
+    return _factor_of(inner, knowledge.dimension)
+
+
+def _factor_of(gram: FloatArray, dimension: int) -> FloatArray:
+    """F of so many columns with FFᵀ nearest to a matrix that should be XXᵀ."""
+    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+    kept = slice(-dimension, None)
+    factor: FloatArray = vectors[:, kept] * np.sqrt(np.maximum(values[kept], 0.0))
+    return factor
 
 
 def span_of(predictions: FloatArray, size: int) -> FloatArray:
@@ -249,3 +274,137 @@ def _inverse(value: float, eta: float, rows: int, knowledge: GramKnowledge) -> f
     if moved(most) < value:
         return 0.0
     return float(brentq(lambda kappa: moved(kappa) - value, 0.0, most, xtol=1e-14 * most))
+
+
+def factor_from_minibatches(
+    rounds: Sequence[SeenRound], rows: int, eta: float, dimension: int
+) -> FloatArray:
+    """F with FFᵀ nearest to XXᵀ, shape (N, rank).
+
+    Args:
+        rounds: in order, of one local step each, without penalties.
+        rows: N.
+        eta: η, the same in all rounds.
+        dimension: the rank of X.
+
+    Raises:
+        ConfigError: more than `MOST_ROWS` rows.
+    """
+    if rows > MOST_ROWS:
+        raise ConfigError(f"rows: {rows}, this attack takes up to {MOST_ROWS}")
+    outputs = rounds[0].residuals.shape[1]
+    pushed = np.zeros((len(rounds) + 1, rows, outputs))
+    visits: list[list[int]] = [[] for _ in range(rows)]
+    places: list[list[FloatArray]] = [[] for _ in range(rows)]
+    for index, each in enumerate(rounds):
+        pushed[index + 1, each.rows] = eta / len(each.rows) * each.residuals
+        for row, predicted in zip(each.rows, each.predictions, strict=True):
+            visits[row].append(index)
+            places[row].append(predicted)
+    total = np.cumsum(pushed, axis=0)
+    gram = np.zeros((rows, rows))
+    for row in range(rows):
+        if len(visits[row]) > 1:
+            between = np.diff(total[visits[row]], axis=0).transpose(0, 2, 1).reshape(-1, rows)
+            moved = -np.diff(np.array(places[row]), axis=0).reshape(-1, 1)
+            gram[row] = ridge_solution(between, moved)[:, 0]
+    return _factor_of(gram, dimension)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactKnowledge:
+    """Side knowledge: how the party under attack steps.
+
+    Attributes:
+        dimension: the rank of its X.
+        pace: γ of the first round, and the most that it grows to.
+        courses: what was said at every round.
+        curvature: c.
+        l2: λ.
+        proximal: μ.
+        accelerated: whether it exchanges ahead of its iterates.
+    """
+
+    dimension: int
+    pace: Pace
+    courses: Sequence[Course]
+    curvature: float = 0.25
+    l2: float = 0.0
+    proximal: float = 0.0
+    accelerated: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """One exact step as predictions show it.
+
+    Attributes:
+        scale: γ.
+        start: h, shape (N, C), where the exchange took place.
+        residuals: d there, shape (N, C).
+        moved: m, shape (N, C): start less where the step led.
+    """
+
+    scale: float
+    start: FloatArray
+    residuals: FloatArray
+    moved: FloatArray
+
+
+def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> FloatArray:
+    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation.
+
+    With fewer moves than X has rank F has a column a move and output, and FFᵀ is a part of XXᵀ.
+    Without penalties F spans the range of X as orthogonal columns of mean square 1 would.
+
+    Args:
+        rounds: all of all rows, from the first on, in the same order.
+        knowledge: see there.
+
+    Raises:
+        ConfigError: no step that shows.
+    """
+    moves = list(moves_of(rounds, knowledge))
+    if not moves:
+        raise ConfigError(f"rounds: {len(rounds)}, and no step between them")
+    rows, l2, proximal = len(rounds[0].rows), knowledge.l2, knowledge.proximal
+    if not (l2 or proximal):
+        moved = np.hstack([each.moved for each in moves])
+        return span_of(moved, knowledge.dimension) * sqrt(rows)
+    pulled = np.hstack(
+        [l2 * each.start - (each.scale * l2 + proximal) * each.moved for each in moves]
+    )
+    left = np.hstack(
+        [(each.scale * knowledge.curvature * each.moved - each.residuals) / rows for each in moves]
+    )
+    # E⁻¹ from what E gives, as all noise is in `left`: a small difference of large vectors. Less
+    # than there is stands for E = N, that of standardized columns.
+    basis = span_of(pulled, knowledge.dimension)
+    beyond = symmetric_solution(basis.T @ pulled, basis.T @ (left - pulled / rows))
+    values, vectors = np.linalg.eigh(beyond + np.eye(len(beyond)) / rows)
+    lengths = np.divide(1.0, np.sqrt(np.abs(values)), out=np.zeros_like(values), where=values > 0)
+    factor: FloatArray = basis @ vectors * lengths
+    return factor
+
+
+def moves_of(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator[Move]:
+    """Every step that shows between two rounds, with extrapolation and ways back undone."""
+    scale, momentum, ahead = knowledge.pace.scale, 1.0, 0.0
+    iterate = rounds[0].predictions
+    kept: SeenRound | None = None
+    for this, course, following in zip(rounds, knowledge.courses, rounds[1:], strict=False):
+        if course.back:
+            scale = min(2 * scale, knowledge.pace.most)
+            momentum, ahead = 1.0, 0.0
+            origin = kept
+        else:
+            kept = this if course.keep else kept
+            if knowledge.accelerated:
+                grown = (1 + sqrt(1 + 4 * momentum**2)) / 2
+                momentum, ahead = grown, (momentum - 1) / grown
+            origin = this
+        before = iterate
+        iterate = (following.predictions + ahead * before) / (1 + ahead)
+        if origin is not None:
+            moved = origin.predictions - iterate
+            yield Move(scale, origin.predictions, origin.residuals, moved)

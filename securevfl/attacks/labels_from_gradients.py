@@ -19,23 +19,39 @@ leaks beyond the attacker's own model is how far P parameters overfit S rows. So
 little, however often they are visited: all their gradients lie in the one row space of X, where the
 labels' part Xᵀy is what the own model is fitted to, and the differences Xᵀ(s − s′) between rounds
 tell of the other parties' predictions what the attacker's own columns say of them.
+
+*Several jobs.* Another job on the same people that differs in anything (columns, rows, batches)
+brings other equations in the same labels, and nothing in either says that they belong together but
+the people. So what each job may show by itself adds up: all of it is solved at once. Parties that
+pool what they saw are so many more entries of the same jobs.
+
+*Ends.* Where the loss is least, λθ_k = −X_kᵀd/N (the intercept's entry 0): the end of a job is the
+gradient of its last round, P equations in all residuals, whatever hides the rounds. As far as
+training was from its end the equations are off, which `solve_labels` gauges by itself.
+
+*Real targets*, of squared loss: d = H − y, and a party knows its own H_k of every round. From
+residuals in clear y is H − d, of which it lacks the others' H alone: what of y their columns do not
+say is read as it is. From gradients it has as many equations in the targets of a batch, with the
+guess of H that its own best model gives; the answer is the targets nearest to that model that fit
+the equations as far as they are trusted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.sparse.linalg import lsqr
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.box_least_squares import Box, Prior, box_least_squares
-from securevfl.attacks.gradient_visits import TrainingKnowledge, Visit, replay
-from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks import LabelEstimate
+from securevfl.attacks.least_squares import box_least_squares
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, stacked
+from securevfl.attacks.seat import Seat, Visit, replay
 from securevfl.errors import ConfigError
 from securevfl.models.losses import Loss
 
-# Variance of the guess of s that the equations are held to: 0.1² where s is guessed.
+# Variance of the guess of s that equations are held to, 0.1² where s is guessed; and of H.
 GUESSED, KNOWN = 1e-2, 1e-3
 # What visits of the same batch are weighted by: variance of a guess that is the own model's.
 NEAR = 1e-4
@@ -51,83 +67,123 @@ EVERYWHERE = (1e-4, 1e-3, 1e-2, 3e-2, 1e-1)
 SIGN_LOSSES = {"logistic", "multinomial"}
 
 
+Signs = list[tuple[IntArray, FloatArray]]
+"""Rows whose d shows as it is, with the labels that its sign tells, shapes (n,) and (n, C)."""
+
+
 @dataclass(frozen=True, eq=False)
-class OneRoundKnowledge:
-    """Side knowledge for one gradient.
+class SeenJob:
+    """One job at one party, and who its rows are.
 
     Attributes:
-        matrix: the attacker's X of the batch, shape (S, P).
-        predicted: s, shape (S, C): ½ where training starts at zero.
+        gradients: Xᵀd/S as the attacker learned it, one a round, shapes (P, C).
+        seat: what else the party holds of that job.
+        people: of each of its rows the number among all N people, shape (rows of the job,).
     """
 
-    matrix: FloatArray
-    predicted: FloatArray
+    gradients: Sequence[FloatArray]
+    seat: Seat
+    people: IntArray
 
 
-def labels_from_one_round(gradient: FloatArray, knowledge: OneRoundKnowledge) -> LabelEstimate:
-    """Read a batch's labels off one gradient, shape (P, C), with no model to start from.
+@dataclass(frozen=True, eq=False)
+class JobEnd:
+    """What a party holds when a job is over.
+
+    Attributes:
+        inputs: its X with the intercept's column, if any, scaled as in training, shape (N, P).
+        parameters: its θ_k, shape (P, C).
+        penalty: λ of every parameter, shape (P,).
+        people: of each row the number among all people, shape (N,).
+    """
+
+    inputs: FloatArray
+    parameters: FloatArray
+    penalty: FloatArray
+    people: IntArray
+
+
+def labels_from_one_round(
+    gradient: FloatArray, matrix: FloatArray, predicted: FloatArray
+) -> LabelEstimate:
+    """Read a batch's labels off one gradient, with no model to start from.
+
+    Args:
+        gradient: shape (P, C).
+        matrix: the attacker's X of the batch, shape (S, P).
+        predicted: s, shape (S, C): ½ where training starts at zero.
 
     Returns:
         An estimate for rows 0 … S − 1 of the batch.
     """
-    space = RowSpace.of(knowledge.matrix)
-    rows = np.arange(len(knowledge.matrix))
+    space = RowSpace.of(matrix)
+    rows = np.arange(len(matrix))
     seen = space.coordinates(gradient * len(rows))
-    visit = Visit(rows, space, seen, np.zeros_like(knowledge.predicted))
-    flat = np.full_like(knowledge.predicted, 1 / max(knowledge.predicted.shape[1], 2))
-    return solve_labels([visit], [knowledge.predicted], flat, KNOWN)
+    visit = Visit(rows, space, seen, np.zeros_like(predicted))
+    flat = np.full_like(predicted, 1 / max(predicted.shape[1], 2))
+    return solve_labels([visit], [predicted], flat, KNOWN)
 
 
-def labels_from_gradients(
-    gradients: Sequence[FloatArray], knowledge: TrainingKnowledge
-) -> LabelEstimate:
-    """Read labels off all gradients of a job.
+def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> LabelEstimate:
+    """Read labels off all gradients of all jobs.
 
     Args:
-        gradients: Xᵀd/S as the attacker learned it, one a round, shapes (P, C).
-        knowledge: what else the attacker has.
+        jobs: one entry for each job, and for each of the parties that pool theirs.
+        own_model: what the best model of all columns that the attacker used says of every person,
+            probabilities of shape (N, 1) for class 1 or (N, C): granted, as labels that it tells
+            are no leak.
 
     Returns:
-        An estimate for all N rows.
+        An estimate for all N people.
 
     Raises:
-        ConfigError: gradients that do not fit the batches or the features.
+        ConfigError: no jobs, gradients that do not fit the batches or the features, or a loss whose
+            d is not s(H) − y.
     """
-    seen = told_by_gradients(gradients, knowledge)
-    return solve_labels(seen.visits, seen.guesses, knowledge.own_model, GUESSED, seen.signs)
+    if not jobs:
+        raise ConfigError("gradients of 0 jobs, expected at least 1")
+    visits: list[Visit] = []
+    guesses: list[FloatArray] = []
+    signs: Signs = []
+    spaces: dict[tuple[bytes, bytes], RowSpace] = {}
+    for job in jobs:
+        loss = job.seat.plan.rule.loss
+        if loss.label_change != 1:
+            raise ConfigError(f"residuals of {loss.name} loss are not s(H) - y")
+        seen, last = replay(job.gradients, job.seat)
+        beyond = _predictions(loss, own_model[job.people]) - last
+        guesses += [label_part(loss, visit.predictions + beyond[visit.rows]) for visit in seen]
+        if loss.name in SIGN_LOSSES:
+            signs += [(job.people[rows], labels) for rows, labels in _signs_at_leverage_one(seen)]
+        for visit in seen:
+            people = job.people[visit.rows]
+            # The same columns of the same people are the same equations in whichever job.
+            key = (people.tobytes(), visit.space.basis.tobytes())
+            visits.append(replace(visit, rows=people, space=spaces.setdefault(key, visit.space)))
+    return solve_labels(visits, guesses, own_model, GUESSED, signs)
 
 
-@dataclass(frozen=True, eq=False)
-class Told:
-    """What the gradients of a job tell, before anything is solved.
-
-    Attributes:
-        visits: what was seen.
-        guesses: s of each visit, shapes (S, C).
-        signs: rows whose d shows as it is, with the labels that its sign tells, shapes (n,) and
-            (n, C).
-    """
-
-    visits: Sequence[Visit]
-    guesses: Sequence[FloatArray]
-    signs: Sequence[tuple[IntArray, FloatArray]]
-
-
-def told_by_gradients(gradients: Sequence[FloatArray], knowledge: TrainingKnowledge) -> Told:
-    """Repeat a party's training, and guess s of every visit.
+def labels_from_ends(jobs: Sequence[JobEnd], own_model: FloatArray) -> LabelEstimate:
+    """Read labels off the parameters that some jobs end with; see `labels_from_gradients`.
 
     Raises:
-        ConfigError: gradients that do not fit the batches or the features, or a loss whose d is
-            not s(H) − y.
+        ConfigError: no jobs, or shapes that do not fit.
     """
-    loss = knowledge.plan.rule.loss
-    if loss.label_change != 1:
-        raise ConfigError(f"residuals of {loss.name} loss are not s(H) - y")
-    visits, last = replay(gradients, knowledge)
-    beyond = _predictions(loss, knowledge.own_model) - last
-    guesses = [label_part(loss, visit.predictions + beyond[visit.rows]) for visit in visits]
-    signs = _signs_at_leverage_one(visits) if loss.name in SIGN_LOSSES else []
-    return Told(visits, guesses, signs)
+    if not jobs:
+        raise ConfigError("parameters of no job, expected at least 1")
+    visits, guesses = [], []
+    for job in jobs:
+        if job.parameters.shape != (job.inputs.shape[1], own_model.shape[1]):
+            raise ConfigError(
+                f"parameters of shape {job.parameters.shape}, expected "
+                f"{(job.inputs.shape[1], own_model.shape[1])}"
+            )
+        space = RowSpace.of(job.inputs)
+        product = -len(job.inputs) * job.penalty[:, None] * job.parameters
+        predictions = job.inputs @ job.parameters
+        visits.append(Visit(job.people, space, space.coordinates(product), predictions))
+        guesses.append(np.asarray(own_model[job.people]))
+    return solve_labels(visits, guesses, own_model, GUESSED)
 
 
 def solve_labels(
@@ -135,7 +191,7 @@ def solve_labels(
     guesses: Sequence[FloatArray],
     own: FloatArray,
     variance: float,
-    told: Sequence[tuple[IntArray, FloatArray]] = (),
+    told: Signs | tuple[()] = (),
 ) -> LabelEstimate:
     """The labels that fit all visits, near what the attacker's own model says.
 
@@ -144,7 +200,7 @@ def solve_labels(
         guesses: s of each visit, shapes (S, C).
         own: the own model's probabilities of all rows, shape (N, C).
         variance: of the guesses.
-        told: rows whose labels are known, with these, shapes (n,) and (n, C).
+        told: rows whose labels are known, with these.
     """
     spread = np.clip(own, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     lower, upper = np.zeros_like(own), np.ones_like(own)
@@ -174,8 +230,8 @@ def solve_labels(
         ),
         np.concatenate(targets) * np.concatenate(trust)[:, None],
         count.astype(np.float64),
-        Box(lower, upper),
-        Prior(own, variance / (spread * (1 - spread))),
+        (lower, upper),
+        (own, variance / (spread * (1 - spread))),
     )
     for rows, values in told:
         labels[rows] = np.where(values > 0, labels.max(), labels.min())
@@ -236,8 +292,7 @@ def _predictions(loss: Loss, probabilities: FloatArray) -> FloatArray:
     return (probabilities - label_part(loss, np.zeros_like(inside))) / loss.curvature
 
 
-def _signs_at_leverage_one(visits: Sequence[Visit]) -> list[tuple[IntArray, FloatArray]]:
-    """The rows whose d shows as it is, and the labels that their signs tell."""
+def _signs_at_leverage_one(visits: Sequence[Visit]) -> Signs:
     told = []
     for visit in visits:
         at_one = visit.space.leverages > LEVERAGE_ONE
@@ -247,3 +302,55 @@ def _signs_at_leverage_one(visits: Sequence[Visit]) -> list[tuple[IntArray, Floa
             labels = residuals <= 0 if residuals.shape[1] == 1 else residuals == lowest
             told.append((visit.rows[at_one], labels.astype(np.float64)))
     return told
+
+
+def targets_from_residuals(
+    residuals: Sequence[FloatArray],
+    gradients: Sequence[FloatArray],
+    seat: Seat,
+    own_model: FloatArray,
+) -> FloatArray:
+    """Read targets off residuals, shape (N,).
+
+    Args:
+        residuals: as they were received, one a round, shapes (S, 1).
+        gradients: Xᵀd/S of these.
+        seat: what else the attacker has.
+        own_model: what the best model of its columns says of every row, shape (N, 1).
+
+    Raises:
+        ConfigError: gradients that do not fit the batches or the features.
+    """
+    visits, _ = replay(gradients, seat)
+    targets = own_model[:, 0].copy()
+    for visit, values in zip(visits, residuals, strict=True):
+        # The last look counts: others' H is then nearest to what their columns say of y.
+        targets[visit.rows] = (visit.predictions - values)[:, 0]
+    return targets
+
+
+def targets_from_gradients(
+    gradients: Sequence[FloatArray], seat: Seat, own_model: FloatArray
+) -> FloatArray:
+    """Read targets off all gradients of a job, shape (N,); see `targets_from_residuals`.
+
+    Raises:
+        ConfigError: gradients that do not fit the batches or the features.
+    """
+    visits, last = replay(gradients, seat)
+    sums: dict[int, tuple[Visit, FloatArray, float]] = {}
+    for visit in visits:
+        beyond = visit.predictions - last[visit.rows]
+        missed = visit.space.basis.T @ beyond - visit.seen
+        weight = 1 / (NEAR + float(np.mean(beyond**2)))
+        _, total, weights = sums.get(id(visit.space), (visit, np.zeros_like(missed), 0.0))
+        sums[id(visit.space)] = visit, total + weight * missed, weights + weight
+    batches = [(visit.rows, visit.space.basis) for visit, _, _ in sums.values()]
+    missed = np.concatenate([total / weights for _, total, weights in sums.values()])
+    matrix = stacked(len(own_model), batches)
+    # What equations miss by is what the own model leaves of y, and how far guesses of H are off.
+    left = max(1 - float(np.var(own_model)), GUESSED)
+    off = max(float(np.mean(missed**2)) - left, GUESSED)
+    moved = lsqr(matrix, missed[:, 0], damp=np.sqrt(off / left))[0]
+    targets: FloatArray = own_model[:, 0] + moved
+    return targets

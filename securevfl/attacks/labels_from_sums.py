@@ -13,13 +13,12 @@ v = π(1 − π) (docs/decisions/0016-label-guard-by-person.md).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, cg
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks import LabelEstimate
 from securevfl.attacks.row_spaces import RowSpace, stacked
 
 # What an own model is sure of may still be otherwise; rounding; the most that a row can weigh.
@@ -27,32 +26,26 @@ LEAST, NOISE, ALONE = 1e-4, 1e-6, 1 - 1e-6
 ITERATIONS = 200
 
 
-@dataclass(frozen=True, eq=False)
-class SumsKnowledge:
-    """Side knowledge: the batches, and what the best model of the attacker's columns says.
-
-    Attributes:
-        batches: distinct ones: the row numbers of each, shape (S,), and the row space of the
-            attacker's columns in it.
-        own_model: probabilities of every row, shape (N, 1) for class 1 or (N, C).
-    """
-
-    batches: Sequence[tuple[IntArray, RowSpace]]
-    own_model: FloatArray
+Batch = tuple[IntArray, RowSpace]
+"""The row numbers of a batch, shape (S,), and the row space of the attacker's columns in it."""
 
 
-def labels_from_sums(sums: Sequence[FloatArray], knowledge: SumsKnowledge) -> LabelEstimate:
+def labels_from_sums(
+    sums: Sequence[FloatArray], batches: Sequence[Batch], own_model: FloatArray
+) -> LabelEstimate:
     """The odds of every label, given basisᵀy of every batch.
 
     Args:
         sums: of each batch, shape (rank, C); y as one column of 0 and 1 or one for each class.
-        knowledge: what else the attacker has.
+        batches: distinct ones.
+        own_model: probabilities of every row by the best model of the attacker's columns, shape
+            (N, 1) for class 1 or (N, C).
 
     Returns:
         An estimate for all N rows: logarithms of odds, each class against all others.
     """
-    own = np.clip(knowledge.own_model, LEAST, 1 - LEAST)
-    matrix = stacked(len(own), [(rows, space.basis) for rows, space in knowledge.batches])
+    own = np.clip(own_model, LEAST, 1 - LEAST)
+    matrix = stacked(len(own), [(rows, space.basis) for rows, space in batches])
     seen = np.concatenate(list(sums)) - matrix @ own
     scores = np.log(own / (1 - own))
     for column, spread in enumerate((own * (1 - own)).T):
@@ -64,17 +57,17 @@ def labels_from_sums(sums: Sequence[FloatArray], knowledge: SumsKnowledge) -> La
             dtype=np.float64,
         )
         pulls = matrix.T @ cg(weighted, seen[:, column], rtol=1e-4, maxiter=ITERATIONS)[0]
-        told = _told(knowledge, spread)
+        told = _told(batches, spread)
         # Σ without row i, by Sherman and Morrison.
         left = 1 - np.minimum(told * spread, ALONE)
         scores[:, column] += (pulls + (own[:, column] - 0.5) * told) / left
     return LabelEstimate(np.arange(len(own)), scores)
 
 
-def _told(knowledge: SumsKnowledge, spread: FloatArray) -> FloatArray:
+def _told(batches: Sequence[Batch], spread: FloatArray) -> FloatArray:
     """eᵢᵀΣ⁻¹eᵢ of every row, shape (N,): those of its batches add up, as if they shared one row."""
     told = np.zeros_like(spread)
-    for rows, space in knowledge.batches:
+    for rows, space in batches:
         basis = space.basis
         inner = (basis.T * spread[rows]) @ basis + NOISE * np.eye(space.rank)
         told[rows] += np.einsum("ij,ji->i", basis, np.linalg.solve(inner, basis.T))

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks import LabelEstimate
+from securevfl.attacks.labels_in_clear import mean_scores
 
 ITERATIONS, TRIALS, PRODUCTS = 25, 8, 20
 SETTLED = 1e-4
@@ -72,8 +73,7 @@ def labels_from_unit_gradients(
         fit = _Fit([_Equations.of(visit, alignment) for visit in same], own_model[rows, 0])
         for row, value in zip(rows.tolist(), fit.labels(), strict=True):
             found.setdefault(row, []).append(float(value))
-    seen = np.array(sorted(found), dtype=np.int64)
-    return LabelEstimate(seen, np.array([[np.mean(found[row])] for row in seen.tolist()]))
+    return mean_scores(found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ MOST_WEIGHTS = 300
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class WorldRound:
     """What the label party has of one round on all rows.
 
     Attributes:
@@ -45,7 +45,7 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class GuessedWorld:
     """Side knowledge: everything of a party in one of two worlds but its noise.
 
     Attributes:
@@ -63,7 +63,9 @@ class World:
     gradients: GradientNoise | None
 
 
-def world_score(seen: Sequence[Round], first: World, second: World, *, skipped: int = 0) -> float:
+def world_score(
+    seen: Sequence[WorldRound], first: GuessedWorld, second: GuessedWorld, *, skipped: int = 0
+) -> float:
     """The logarithm of the likelihood ratio of the second world.
 
     Args:
@@ -75,7 +77,7 @@ def world_score(seen: Sequence[Round], first: World, second: World, *, skipped: 
     return log_likelihood(seen, second, skipped) - log_likelihood(seen, first, skipped)
 
 
-def log_likelihood(seen: Sequence[Round], world: World, skipped: int = 0) -> float:
+def log_likelihood(seen: Sequence[WorldRound], world: GuessedWorld, skipped: int = 0) -> float:
     """Of the releases of a run in a world, up to what is the same in all worlds."""
     model, inputs, mechanism = deepcopy(world.model), world.inputs, world.mechanism
     noise, moved = world.gradients, model

@@ -2,36 +2,21 @@
 
 An attack gets a party's seat of a recorded run and what its row calls side knowledge. A cell is a
 measurement of these attacks on this job, not a proof: `resists` means that they found nothing.
+
+A policy asks that attacks be shown to resist: a leak breaks it, and so does whatever was not shown.
+Negative controls are no attacks, and what-ifs are other jobs: neither keeps a policy nor breaks it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from securevfl.auditing.judging import Finding, NotShown, decisive, judge, verdict_of
-from securevfl.auditing.measures.cheats import selection_matrix
-from securevfl.auditing.measures.ciphertexts import (
-    approximate_key,
-    crafted_query,
-    noise,
-    ratio,
-    symbols,
-)
-from securevfl.auditing.measures.epsilon import empirical_epsilon
-from securevfl.auditing.measures.features import anchors, binary, components, gram
-from securevfl.auditing.measures.held_out import held_out
-from securevfl.auditing.measures.inference import equality_solving
-from securevfl.auditing.measures.labels import gradient_labels, residual_labels
-from securevfl.auditing.measures.labels_across_jobs import labels_of_jobs
-from securevfl.auditing.measures.labels_zero_start import integer_decoding
-from securevfl.auditing.measures.parameters import parameter_labels
-from securevfl.auditing.measures.rotation import rotation_twins
-from securevfl.auditing.measures.transfer import component_labels, unit_features, unit_labels
-from securevfl.auditing.measures.words import words_of_rounds
-from securevfl.auditing.measuring import Attack, Measurement
+from securevfl.auditing.measuring import Measurement, known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -45,47 +30,9 @@ Row = dict[str, Any]
 Report = Callable[[str, float, int], None]
 """Told what runs, and how much is done of how much."""
 
-MEASURES: Mapping[str, Attack] = {
-    each.name: each
-    for each in (
-        rotation_twins,
-        gram,
-        anchors,
-        components,
-        binary,
-        held_out,
-        residual_labels,
-        gradient_labels,
-        component_labels,
-        unit_labels,
-        unit_features,
-        integer_decoding,
-        labels_of_jobs,
-        parameter_labels,
-        words_of_rounds,
-        ratio,
-        noise,
-        symbols,
-        approximate_key,
-        crafted_query,
-        selection_matrix,
-        equality_solving,
-        empirical_epsilon,
-    )
-}
-"""Every attack by the name that rows carry."""
-
-# How long things take beside one another, roughly: progress is weighed by it.
-COSTS = {
-    "gram": 10.0,
-    "labels_across_jobs": 6.0,
-    "rotation_twin": 5.0,
-    "held_out_features": 5.0,
-    "labels_from_gradients": 3.0,
-    "labels_from_parameters": 5.0,
-    "ciphertext_noise": 2.0,
-}
-OTHERS, SLOW, WITH_CURVES = 0.3, 4.0, 1.3
+# An exchange's and a first seed's time beside the others', roughly: progress is weighed by it.
+SLOW, WITH_CURVES = 4.0, 1.3
+KEPT = ("resists", "immune")
 
 
 @dataclass(frozen=True)
@@ -102,7 +49,7 @@ class AuditSettings:
     """
 
     jobs: Mapping[str, Job]
-    attacks: tuple[str, ...] = tuple(MEASURES)
+    attacks: tuple[str, ...] = field(default_factory=lambda: tuple(known_attacks()))
     repeats: int = 5
     workers: int = 1
     curves: bool = True
@@ -125,8 +72,9 @@ def audit(
         ConfigError: an unknown attack or exchange, or a job that does not fit the data.
         Interrupted: with the rows of the seeds that were done, and which were not.
     """
+    known = known_attacks()
     for name in settings.attacks:
-        require(name, MEASURES, "attack")
+        require(name, known, "attack")
     for job in settings.jobs.values():
         # Noise that nobody has chosen is a mistake, and no reason why an attack shows nothing.
         plan_for(job if exchange_of(job).adds_noise else job.without_protection, dataset)
@@ -186,7 +134,8 @@ def _measured(
     """All attacks on one exchange under one seed; only reasons where it does not fit the data."""
     name, index = task
     job = settings.jobs[name]
-    attacks = [MEASURES[attack] for attack in settings.attacks]
+    known = known_attacks()
+    attacks = [known[attack] for attack in settings.attacks]
     try:
         plan_for(job, dataset)
     except ConfigError as error:
@@ -195,7 +144,7 @@ def _measured(
         job, dataset, job.job.seed + index, with_curves=settings.curves and index == 0
     )
     measured: list[Measurement] = []
-    costs = [COSTS.get(attack.name, OTHERS) for attack in attacks]
+    costs = [attack.cost for attack in attacks]
     for place, attack in enumerate(attacks):
         at = sum(costs[:place]), sum(costs)
         tell(attack.name, *at)
@@ -249,3 +198,72 @@ def _judged(findings: Sequence[Finding]) -> dict[str, Any]:
 def _mean(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return float(np.mean(there)) if there else None
+
+
+@dataclass(frozen=True)
+class Violation:
+    """An attack that must resist, under one exchange and in one case, and was not shown to.
+
+    Attributes:
+        attack: its name.
+        exchange: under which.
+        case: which of its settings; empty where it has one only, or nothing was measured.
+        says: in one line that it leaks, or why nothing is shown.
+    """
+
+    attack: str
+    exchange: str
+    case: str
+    says: str
+
+
+def violations(
+    rows: Sequence[Mapping[str, Any]],
+    must_resist: Iterable[str],
+    exchanges: Iterable[str],
+    unfit: str = "",
+) -> list[Violation]:
+    """What breaks a policy, exchange by exchange.
+
+    Args:
+        rows: of the audit.
+        must_resist: attacks by name, each of which needs a row that shows it.
+        exchanges: what the policy is about, audited or not.
+        unfit: why these rows are no basis for a policy, which is broken then; empty where they are.
+    """
+    broken = []
+    for exchange, attack in product(dict.fromkeys(exchanges), dict.fromkeys(must_resist)):
+        own = [
+            row
+            for row in rows
+            if (row["attack"], row["exchange"]) == (attack, exchange)
+            and not (row["detail"]["control"] or row["detail"]["what_if"])
+        ]
+        broken += [_violation(attack, exchange, row) for row in own if row["verdict"] not in KEPT]
+        if unfit:
+            says = f"{attack} is not shown to resist under {exchange}: {unfit}"
+            broken.append(Violation(attack, exchange, "", says))
+        elif not own:
+            broken.append(_violation(attack, exchange, None))
+    return broken
+
+
+def _own(rows: Sequence[Row], attack: str, exchange: str) -> list[Row]:
+    """The rows about the job as it is."""
+    return [
+        row
+        for row in rows
+        if (row["attack"], row["exchange"]) == (attack, exchange)
+        and not (row["detail"]["control"] or row["detail"]["what_if"])
+    ]
+
+
+def _violation(attack: str, exchange: str, row: Mapping[str, Any] | None) -> Violation:
+    case = row["detail"]["case"] if row else ""
+    where = f"{exchange} ({case})" if case else exchange
+    if row and row["verdict"] == "leaks":
+        says = f"{attack} leaks under {where}: {row['metric']} {row['value']:.3g}"
+    else:
+        why = row["detail"]["reason"] if row else "nothing was measured of this job's own settings"
+        says = f"{attack} is not shown to resist under {where}: {why}"
+    return Violation(attack, exchange, case, says)

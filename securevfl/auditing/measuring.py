@@ -3,11 +3,15 @@
 There are two kinds of reason, and they must not be confused. `Immune` is declared with an attack,
 by what the exchange is: nothing that is tried can end there. Whatever keeps an attack from being
 tried or finished is `NotShown`.
+
+Every attack describes itself, where it is measured: its name, who the adversary is, what it is
+given, where its row stands, what it costs. `add_attack` makes it known; nothing else lists names.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
+from pkgutil import iter_modules
 
 from securevfl.auditing.judging import Finding, Immune, NotShown, Outcome
 from securevfl.auditing.subject import Subject
@@ -16,6 +20,7 @@ from securevfl.errors import BudgetExhausted, ConfigError, RangeExceeded, Traini
 CANNOT_RUN = (BudgetExhausted, ConfigError, RangeExceeded, TrainingDiverged)
 UNDER_A_HEAD = "the attack is on summed predictions, and this job has a head over representations"
 IN_SHARES = "no number of a round is in clear: words_of_rounds is about what travels"
+LAST = 1000
 Reason = Callable[[Subject], str]
 """Why the exchange leaves an attack nothing to work on; empty where it does not."""
 
@@ -44,7 +49,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Case:
+class AttackCase:
     """One of an attack's settings.
 
     Attributes:
@@ -62,6 +67,10 @@ class Case:
     what_if: bool = False
 
 
+def _never(_: Subject) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Attack:
     """An attack as the audit runs it.
@@ -70,20 +79,26 @@ class Attack:
         name: in reports.
         adversary: which party, and how it behaves.
         side_knowledge: what it is given beside its view.
-        cases: its settings for a subject.
+        measure: the figure for a subject, or its settings where there are several.
         immune: by structure.
         takes_head: whether it has something to read where the label party has a head.
         of_components: whether it is about algorithms whose parties exchange components in place
             of predictions and residuals; no attack is about both.
+        place: where its row stands among the others.
+        cost: how long it takes beside the others, roughly: progress is weighed by it.
+        quick: whether a first look takes it.
     """
 
     name: str
     adversary: str
     side_knowledge: str
-    cases: Callable[[Subject], Iterable[Case]]
-    immune: Reason
+    measure: Callable[[Subject], Finding | NotShown | Iterable[AttackCase]]
+    immune: Reason = _never
     takes_head: bool = False
     of_components: bool = False
+    place: int = LAST
+    cost: float = 0.3
+    quick: bool = True
 
     def __call__(self, subject: Subject) -> Iterator[Measurement]:
         """A measurement for every case; one alone where the exchange is immune."""
@@ -96,14 +111,17 @@ class Attack:
         try:
             if subject.plan.representation is not None and not self.takes_head:
                 raise ConfigError(UNDER_A_HEAD)
-            for case in self.cases(subject):
-                knowledge = case.side_knowledge or self.side_knowledge
+            found = self.measure(subject)
+            if isinstance(found, Finding | NotShown):
+                yield self.without_figure(found)
+                return
+            for case in found:
                 yield Measurement(
                     self.name,
                     _tried(case),
                     case.name,
                     self.adversary,
-                    knowledge,
+                    case.side_knowledge or self.side_knowledge,
                     control=case.control,
                     what_if=case.what_if,
                 )
@@ -117,51 +135,36 @@ class Attack:
         name = subject.algorithm.name
         return NotShown(f"algorithm = {name!r}: this attack is about predictions and residuals")
 
-    def without_figure(self, outcome: Immune | NotShown) -> Measurement:
+    def without_figure(self, outcome: Outcome) -> Measurement:
         """What there is to say of all cases together."""
         return Measurement(self.name, outcome, "", self.adversary, self.side_knowledge)
 
 
-def _never(_: Subject) -> str:
-    return ""
-
-
-def attack(
-    name: str,
-    adversary: str,
-    side_knowledge: str,
-    *,
-    immune: Reason = _never,
-    takes_head: bool = False,
-) -> Callable[[Callable[[Subject], Finding]], Attack]:
-    """Make an attack from what measures its only case."""
-
-    def declared(measure: Callable[[Subject], Finding]) -> Attack:
-        def cases(subject: Subject) -> Iterable[Case]:
-            return [Case(partial(measure, subject))]
-
-        return Attack(name, adversary, side_knowledge, cases, immune, takes_head)
-
-    return declared
-
-
-def attack_in_cases(
-    name: str,
-    adversary: str,
-    side_knowledge: str,
-    *,
-    immune: Reason = _never,
-    takes_head: bool = False,
-    of_components: bool = False,
-) -> Callable[[Callable[[Subject], Iterable[Case]]], Attack]:
-    """Make an attack from what lists its cases."""
-    return lambda cases: Attack(
-        name, adversary, side_knowledge, cases, immune, takes_head, of_components
-    )
-
-
-def _tried(case: Case) -> Outcome:
+def _tried(case: AttackCase) -> Outcome:
     try:
         return case.measure()
     except CANNOT_RUN as error:
         return NotShown(str(error))
+
+
+_ATTACKS: dict[str, Attack] = {}
+
+
+def add_attack(attack: Attack) -> Attack:
+    """Make an attack known under its name; as a decorator, above what makes it an `Attack`.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    if attack.name in _ATTACKS:
+        raise ConfigError(f"attack {attack.name!r}: the name is taken")
+    _ATTACKS[attack.name] = attack
+    return attack
+
+
+def known_attacks() -> Mapping[str, Attack]:
+    """Every attack by name, in the order of rows: all of the folder `measures`, and added ones."""
+    folder = import_module("securevfl.auditing.measures")
+    for module in iter_modules(folder.__path__, f"{folder.__name__}."):
+        import_module(module.name)
+    return dict(sorted(_ATTACKS.items(), key=lambda item: item[1].place))

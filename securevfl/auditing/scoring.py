@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from securevfl.arrays import FloatArray, IntArray, Labels
-from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks import LabelEstimate
 from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError
 from securevfl.models import scores

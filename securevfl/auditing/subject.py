@@ -1,26 +1,183 @@
 """What an audit attacks: recorded runs of a job under one exchange, made when first asked for.
 
-A recording is handed out by party: an attack of one party gets that party's view, its own columns,
-its own θ⁰ and what all parties know, and nothing else of the run. Only scores look at the truth.
+A recording is handed out by party: an attack of one party gets that party's view and its seat,
+which is its own columns, its own θ⁰ and what all parties know, and nothing else of the run. Only
+scores look at the truth.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from securevfl.auditing.seats import Recording, scaled
-from securevfl.auditing.trails import Trails
-from securevfl.data.tables import VerticalDataset, some_rows
+import numpy as np
+from typing_extensions import override
+
+from securevfl.arrays import FloatArray, IntArray, Labels, is_real
+from securevfl.attacks.seat import Seat
+from securevfl.auditing.views import courses_of
+from securevfl.data.labels import TargetScaling
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.models.layers import DenseLayer
+from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
+from securevfl.protocols.local_steps import Course
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
-from securevfl.runtime.views import Received
-from securevfl.training import Environment, plan_for, train
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.runtime.views import Received, View
+from securevfl.sparse import require_dense
+from securevfl.training import Environment, TrainingResult, plan_for, train
+
+
+@dataclass
+class _Trail(DenseLayer):
+    """A layer of units that keeps every W it had: the first and each local step's."""
+
+    past: list[FloatArray] = field(default_factory=list)
+
+    @override
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "past" or (name == "weights" and "past" in vars(self)):
+            self.past.append(self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A finished run with all views, and with the truth, which only scores look at.
+
+    Attributes:
+        dataset: as it was trained on, scaled.
+        result: the run's.
+        trails: by party, the weights of its layer of units, the first and one a local step's: its
+            own, and no secret from it.
+    """
+
+    dataset: VerticalDataset
+    result: TrainingResult
+    trails: Mapping[str, list[FloatArray]] = field(default_factory=dict)
+
+    def seat(self, party: str) -> Seat:
+        """What one party holds."""
+        part = local_part(self.plan, self.dataset, party)
+        return Seat(
+            name=party,
+            inputs=require_dense(part.inputs, "an audit"),
+            model=part.model,
+            labels=self.dataset.train_labels if party == self.dataset.label_party else None,
+            row_offsets=part.row_offsets,
+            plan=self.plan,
+            batches=self.batches,
+            columns=self.columns,
+            courses=self.courses,
+        )
+
+    def view(self, party: str) -> View:
+        """What one party received."""
+        return self.result.views[party]
+
+    def weights(self, party: str) -> list[FloatArray]:
+        """A party's own weights as every round begins, where its model is a layer of units."""
+        steps = self.plan.rule.local_steps
+        return self.trails[party][: self.result.rounds * steps : steps]
+
+    @property
+    def plan(self) -> Plan:
+        """Of the job as it ran."""
+        return self.result.plan
+
+    @property
+    def job(self) -> Job:
+        """As it ran."""
+        return self.plan.job
+
+    @property
+    def described(self) -> dict[str, object]:
+        """What a row on labels says of the run."""
+        return {
+            "rounds": self.result.rounds,
+            "batch_size": self.job.job.batch_size,
+            "label_guard_ratio": self.result.label_guard_ratio,
+        }
+
+    @property
+    def labels(self) -> Labels:
+        """The truth about the labels, which scores alone may look at."""
+        return self.dataset.train_labels
+
+    @cached_property
+    def columns(self) -> int:
+        """P of all parties together."""
+        parts = (local_part(self.plan, self.dataset, each) for each in self.plan.facts.names)
+        return sum(part.parameters or part.inputs.shape[1] for part in parts)
+
+    @cached_property
+    def courses(self) -> list[Course]:
+        """What the label party told all others at every round."""
+        label_party = self.plan.facts.label_party
+        told = next(
+            courses_of(view) for name, view in self.result.views.items() if name != label_party
+        )
+        return [told.get(index, Course(index)) for index in range(self.result.rounds)]
+
+    @cached_property
+    def batches(self) -> list[IntArray]:
+        """The row numbers of every round."""
+        return [self.plan.schedule.batch(index) for index in range(self.result.rounds)]
+
+
+def local_part(
+    plan: Plan,
+    dataset: VerticalDataset,
+    party: str,
+    modules: Mapping[str, MakeModule] | None = None,
+) -> LocalPart:
+    """A party's inputs and its local model at θ⁰, as it draws it in a job."""
+    start = np.random.default_rng([plan.job.job.seed, plan.facts.names.index(party)])
+    return LocalPart(plan, table_of(dataset, party), start, (modules or {}).get(party))
+
+
+def table_of(dataset: VerticalDataset, party: str) -> PartyTable:
+    """A party's columns.
+
+    Raises:
+        ConfigError: no such party.
+    """
+    for table in dataset.parties:
+        if table.name == party:
+            return table
+    raise ConfigError(f"party {party!r}: not in {dataset.name}")
+
+
+def with_table(dataset: VerticalDataset, changed: PartyTable) -> VerticalDataset:
+    """The data with other columns of one party."""
+    parties = (changed if each.name == changed.name else each for each in dataset.parties)
+    return replace(dataset, parties=tuple(parties))
+
+
+def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
+    """The same training on features that are scaled already: scaling would undo a rotation.
+
+    So are real targets, which the label party scales by itself.
+    """
+    if is_real(dataset.train_labels):
+        train = dataset.train_labels.astype(np.float64)
+        targets = TargetScaling.fit(train, centered=job.job.intercept)
+        test = targets.apply(dataset.test_labels)
+        dataset = replace(dataset, train_labels=targets.apply(train), test_labels=test)
+    wanted = job.job.standardize
+    if dataset.standardize if wanted is None else wanted:
+        for table in dataset.parties:
+            scaling = Scaling.fit(table.train)
+            train, test = scaling.apply(table.train), scaling.apply(table.test)
+            dataset = with_table(dataset, replace(table, train=train, test=test))
+    return job.with_settings(standardize=False), dataset
 
 
 @dataclass(eq=False)
@@ -86,10 +243,6 @@ class Subject:
     def learns(self) -> Learns:
         """Who learns what in a round, as the exchange says."""
         return self.exchange.learns(self.job)
-
-    def role(self, party: str) -> str:
-        """What a party is: label or feature."""
-        return "label" if party == self.dataset.label_party else "feature"
 
     @property
     def in_clear(self) -> bool:
@@ -162,19 +315,32 @@ class Subject:
         return self._run(job, dataset, guard)
 
     def _run(self, job: Job, dataset: VerticalDataset, guard: Path | None) -> Recording:
-        trails, rounds = Trails(), job.job.rounds
+        trails: dict[str, list[FloatArray]] = {}
+        rounds = job.job.rounds
+
+        def followed(party: str, model: LocalModel) -> LocalModel:
+            if not isinstance(model, DenseLayer):
+                return model
+            layer = _Trail(**vars(model))
+            trails[party] = layer.past
+            return layer
+
         environment = Environment(
             keys=self.keys,
             record_views=True,
             guard_directory=guard,
-            wrap_model=trails.follow,
+            wrap_model=followed,
             progress=lambda done: self.progress(done, rounds),
         )
         result = train(job, dataset, environment)
         if not self.keeps_ciphertexts:
             for view in result.views.values():
-                view.entries = [each for each in view.entries if not _is_ciphertext(each)]
-        return Recording(algorithm_of(job).rows(job, dataset), result, trails.past)
+                view.entries = [
+                    entry
+                    for entry in view.entries
+                    if not (isinstance(entry, Received) and entry.message.carries == "ciphertexts")
+                ]
+        return Recording(algorithm_of(job).rows(job, dataset), result, trails)
 
 
 def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
@@ -189,7 +355,3 @@ def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
         "release_budget": None,
     }
     return Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **resolved}})
-
-
-def _is_ciphertext(entry: object) -> bool:
-    return isinstance(entry, Received) and entry.message.carries == "ciphertexts"

@@ -1,18 +1,25 @@
 """Twin runs: the whole protocol on X and on XU, and how far anyone else can tell them apart.
 
-Theorem 1 says that the others' views agree. Their numbers in clear are compared, message by
-message over all rounds; what they hold in ciphertexts and masks is uniform in both runs.
+An orthogonal U with Uᵀθ⁰ = θ⁰ makes X and XU the same to everyone who sees predictions, since all
+gradients rotate along (Theorem 1 of Liu et al. 2019). Such U are the identity on the span of what
+they fix, and any orthogonal matrix on its complement, whose dimension is `free`: a group of
+dimension free·(free − 1)/2. A column known to others, a constant say, has to stay as well, which
+takes one more dimension away.
+
+The others' numbers in clear are compared, message by message over all rounds; what they hold in
+ciphertexts and masks is uniform in both runs.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import null_space
+from scipy.stats import ortho_group
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.rotation import freedom, stabilizer_rotation
 from securevfl.auditing.local_rules import Rule, ruled
-from securevfl.auditing.seats import local_part, scaled, table_of, with_table
+from securevfl.auditing.subject import local_part, scaled, table_of, with_table
 from securevfl.auditing.views import clear_values
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -57,6 +64,43 @@ class Twin:
     set_up_differs: tuple[str, ...]
     seen: int
     wall_s: float
+
+
+def free_directions(fixed: FloatArray) -> FloatArray:
+    """An orthonormal basis of what may turn, the fixed columns' complement: shape (P, free)."""
+    basis: FloatArray = null_space(fixed.T) if fixed.shape[1] else np.eye(len(fixed))
+    return basis
+
+
+def freedom(fixed: FloatArray) -> tuple[int, int]:
+    """How many dimensions are free, and that of the group of rotations that fix some columns.
+
+    No free dimension leaves no other data, one exactly one (a reflection), more infinitely many.
+    """
+    free = free_directions(fixed).shape[1]
+    return free, free * (free - 1) // 2
+
+
+def stabilizer_rotation(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
+    """A Haar draw from the orthogonal matrices U ≠ I with U·f = f for every fixed column f.
+
+    Args:
+        fixed: θ⁰, C columns of it for C outputs, and what else others know; shape (P, fixed).
+        generator: draws it.
+
+    Raises:
+        ConfigError: nothing is free to turn.
+    """
+    basis = free_directions(fixed)
+    free = basis.shape[1]
+    if free == 0:
+        raise ConfigError(
+            f"no rotation but the identity fixes {len(fixed)} independent columns: the data have "
+            "no twin"
+        )
+    inner = ortho_group.rvs(free, random_state=generator) if free > 1 else -np.eye(1)
+    rotation: FloatArray = np.eye(len(fixed)) + basis @ (inner - np.eye(free)) @ basis.T
+    return rotation
 
 
 @dataclass(frozen=True)

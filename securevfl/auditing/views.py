@@ -1,4 +1,7 @@
-"""What stands in a view: predictions, residuals, gradients, and all its numbers in clear."""
+"""What stands in a view: predictions, residuals, gradients, and all its numbers in clear.
+
+Messages are asked for by what they show, whichever protocol they are of.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -9,21 +12,14 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
 from securevfl.protocols.session.course import Course
-from securevfl.protocols.session.gathering import (
-    FRACTION_BITS,
-    HeldOutPredictions,
-    MaskedHeldOutPredictions,
-    Predictions,
-)
-from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents
+from securevfl.protocols.session.gathering import FRACTION_BITS
 from securevfl.runtime.views import Learned, Received, View
-from securevfl.wire.codec import Message, StepMessage
+from securevfl.wire.codec import Message, Shows, Stage, StepMessage
 
 
 @dataclass(frozen=True)
-class Place:
+class Spot:
     """Where numbers stand in a run.
 
     Attributes:
@@ -41,19 +37,27 @@ class Place:
     number: int = 0
 
 
+def clear_arrays(
+    view: View, shows: Shows, sender: str = "", stage: Stage = "round"
+) -> list[tuple[int, list[NDArray[Any]]]]:
+    """Step and arrays of every message in clear that shows this, of one sender or of anyone."""
+    return [
+        (message.step, arrays_of(message))
+        for name, message in view.showing(shows, stage)
+        if message.carries == "values" and name == (sender or name)
+    ]
+
+
 def predictions_of(view: View, party: str) -> list[FloatArray]:
     """Every H_k of a party in the label party's view, in clear or opened, one a round.
 
     A job in one round trip has its first predictions in clear; each reply holds the next under the
     label party's own key.
     """
-    found: dict[int, FloatArray] = {}
-    for entry in view.entries:
-        if isinstance(entry, Received) and isinstance(entry.message, Predictions):
-            if entry.sender == party:
-                found[entry.message.step] = entry.message.values
-        elif isinstance(entry, Learned) and entry.sender == party:
-            found[entry.step + 1] = entry.values
+    found = {step: values for step, (values, *_) in clear_arrays(view, "predictions", party)}
+    for each in view.learned():
+        if (each.sender, each.shows) == (party, "predictions"):
+            found[each.step + 1] = each.values
     return [found[step] for step in sorted(found)]
 
 
@@ -68,16 +72,12 @@ def held_out_of(view: View, party: str) -> tuple[list[FloatArray], float]:
         One a scoring, each of shape (rows, C), and the rounding error of a sum; 0 of a single
         party's, which travel as they are.
     """
-    singly = [
-        entry.message.values
-        for entry in view.received(HeldOutPredictions)
-        if isinstance(entry.message, HeldOutPredictions) and entry.sender == party
-    ]
+    shown = clear_arrays(view, "predictions", party, "evaluation")
+    singly = [values for _, (values, *_) in shown]
     sums: dict[int, RingArray] = {}
-    for entry in view.received(MaskedHeldOutPredictions):
-        assert isinstance(entry.message, MaskedHeldOutPredictions)  # noqa: S101
-        share = entry.message.values
-        sums[entry.message.step] = sums.get(entry.message.step, np.uint64(0)) + share
+    for _, message in view.showing("predictions", "evaluation"):
+        if message.carries == "shares":
+            sums[message.step] = sums.get(message.step, np.uint64(0)) + arrays_of(message)[0]
     if singly or not sums:
         return singly, 0.0
     totals = [decode(from_ring(sums[step]), FRACTION_BITS) for step in sorted(sums)]
@@ -86,35 +86,31 @@ def held_out_of(view: View, party: str) -> tuple[list[FloatArray], float]:
 
 def residuals_of(view: View) -> list[FloatArray]:
     """The residuals that a party received, each of shape (S, C), one a round."""
-    messages = (entry.message for entry in view.received())
-    kinds = (Residuals, HeadResiduals)
-    return [message.values for message in messages if isinstance(message, kinds)]
+    return [values for _, (values, *_) in clear_arrays(view, "residuals")]
 
 
 def components_of(view: View) -> list[tuple[FloatArray, FloatArray]]:
     """V, shape (S, w), and Φ, shape (w,), as the label party of transfer learning sent them."""
-    messages = (entry.message for entry in view.received(LabelComponents))
-    return [(each.rows, each.phi) for each in messages if isinstance(each, LabelComponents)]
+    return [(rows, phi) for _, (rows, phi) in clear_arrays(view, "components")]
 
 
 def units_of(view: View) -> list[FloatArray]:
     """The units of a batch, shape (S, w), as the other party sent them."""
-    messages = (entry.message for entry in view.received(FeatureComponents))
-    return [each.rows for each in messages if isinstance(each, FeatureComponents)]
+    return [units for _, (units, *_) in clear_arrays(view, "units")]
 
 
 def courses_of(view: View) -> dict[int, Course]:
     """What the label party told a party of where training heads, by round."""
-    messages = (entry.message for entry in view.received(Course))
+    messages = (message for _, message in view.showing("course"))
     return {each.step: each for each in messages if isinstance(each, Course)}
 
 
 def gradients_of(view: View) -> list[FloatArray]:
     """The gradients Xᵀd/S that a feature party learned, one a round, shapes (P, C)."""
-    return [entry.values for entry in view.learned()]
+    return [entry.values for entry in view.learned() if entry.shows == "gradients"]
 
 
-def clear_values(views: Iterable[View]) -> dict[Place, FloatArray]:
+def clear_values(views: Iterable[View]) -> dict[Spot, FloatArray]:
     """All numbers in clear of some views, in the order in which they came.
 
     A masked product that a key owner decrypts is uniform whatever it masks, and a mask that cancels
@@ -124,28 +120,39 @@ def clear_values(views: Iterable[View]) -> dict[Place, FloatArray]:
     Args:
         views: of the parties that pool what they see.
     """
-    found: dict[Place, FloatArray] = {}
+    found: dict[Spot, FloatArray] = {}
     for view in views:
-        sums: dict[Place, RingArray] = {}
+        sums: dict[Spot, RingArray] = {}
         for entry in view.entries:
             if isinstance(entry, Learned):
-                found[Place(view.party, "learned", entry.step, entry.sender)] = entry.values
+                found[Spot(view.party, "learned", entry.step, entry.sender)] = entry.values
             elif isinstance(entry, Received) and entry.message.carries == "values":
                 found |= _placed(view.party, entry.sender, entry.message)
             elif isinstance(entry, Received) and entry.message.carries == "shares":
-                for place, share in _placed(view.party, "", entry.message).items():
-                    sums[place] = sums.get(place, np.uint64(0)) + share
-        for place, total in sums.items():
-            found[place] = decode(from_ring(total), FRACTION_BITS)
+                for spot, share in _placed(view.party, "", entry.message).items():
+                    sums[spot] = sums.get(spot, np.uint64(0)) + share
+        for spot, total in sums.items():
+            found[spot] = decode(from_ring(total), FRACTION_BITS)
     return found
 
 
-def _placed(party: str, sender: str, message: Message) -> dict[Place, NDArray[Any]]:
-    """The arrays of a message, in the order of its fields."""
+def _placed(party: str, sender: str, message: Message) -> dict[Spot, NDArray[Any]]:
     assert isinstance(message, StepMessage)  # noqa: S101
-    values = (getattr(message, field.name) for field in fields(message))
-    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    kind = type(message).__name__
     return {
-        Place(party, type(message).__name__, message.step, sender, number): array
-        for number, array in enumerate(arrays)
+        Spot(party, kind, message.step, sender, number): array
+        for number, array in enumerate(arrays_of(message))
     }
+
+
+def arrays_of(message: StepMessage) -> list[NDArray[Any]]:
+    """The arrays of a message, in the order of its fields."""
+    values = (getattr(message, field.name) for field in fields(message))
+    return [value for value in values if isinstance(value, np.ndarray)]
+
+
+def blobs_of(message: StepMessage) -> list[bytes]:
+    """The ciphertexts of a message, in order."""
+    values = (getattr(message, field.name) for field in fields(message))
+    lists = [value for value in values if isinstance(value, tuple | list)]
+    return [blob for each in lists for blob in each if isinstance(blob, bytes)]

@@ -15,14 +15,12 @@ from math import ceil
 import numpy as np
 
 from securevfl.arrays import IntArray
-from securevfl.attacks.labels_from_sums import SumsKnowledge, labels_from_sums
+from securevfl.attacks.labels_from_sums import labels_from_sums
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, distinct
+from securevfl.auditing.figures import OwnModel, label_finding, own_models
 from securevfl.auditing.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding, Metric
-from securevfl.auditing.label_figures import label_finding
 from securevfl.auditing.measures.labels import read_labels
-from securevfl.auditing.own_model import OwnModel, own_models
-from securevfl.auditing.seats import Recording, table_of
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.tables import VerticalDataset
@@ -111,9 +109,7 @@ def _bounds(
     truth = (labels[:, None] == _classes(alone[0])).astype(np.float64)
     sums = [space.basis.T @ truth[rows] for rows, space in shown]
     return [
-        label_finding(
-            labels_from_sums(sums, SumsKnowledge(shown, model.probabilities)), labels, alone, {}
-        )
+        label_finding(labels_from_sums(sums, shown, model.probabilities), labels, alone, {})
         for model in alone
     ]
 

@@ -15,7 +15,6 @@ from scipy.stats import ortho_group
 from torch import nn
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.rotation import stabilizer_rotation
 from securevfl.auditing.local_rules import (
     Adagrad,
     Adam,
@@ -26,7 +25,7 @@ from securevfl.auditing.local_rules import (
     project_on_ball,
     sign_step,
 )
-from securevfl.auditing.twins import Twin, TwinSetting, compare_twins
+from securevfl.auditing.twins import Twin, TwinSetting, compare_twins, stabilizer_rotation
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.data.tables import VerticalDataset

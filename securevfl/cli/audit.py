@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from securevfl.auditing.policy import ATTACKS, check_policy, violations
 from securevfl.benchmarks.settings.shared import Quick
 from securevfl.cli import options
 from securevfl.cli.finishing import finished, leave_if_cut
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 
 VIOLATED = 1
 SEEDS = 5
-SLOW_ATTACKS = (
-    *("gram", "labels_across_jobs", "labels_from_parameters", "rotation_twin"),
-    *("held_out_features", "epsilon"),
-)
-QUICK_ATTACKS = tuple(name for name in ATTACKS if name not in SLOW_ATTACKS)
 
 
 def audit(
@@ -86,8 +80,8 @@ def audit(
     if an attack that must resist leaks, or is not shown to resist; neither --quick nor what an
     interrupt leaves (status 130) shows that.
     """
-    chosen = _known(exchange, tuple(catalogue.EXCHANGES), "--exchange")
-    attacks, repeats = _how_much(_known(attack, ATTACKS, "--attack"), repeats, must_resist, quick)
+    chosen = _known(exchange, names.EXCHANGES, "--exchange")
+    attacks, known, repeats = _how_much(attack, repeats, must_resist, quick)
     only_without_job = {
         "--dataset": dataset,
         "--batch-size": batch_size,
@@ -97,7 +91,7 @@ def audit(
         "--label-party": label_party,
     }
     given = _read(job, only_without_job)
-    policy = _policy(must_resist, given, ATTACKS if quick else attacks)
+    policy = _policy(must_resist, given, known)
     if job is not None and given is not None:
         described, data = given, options.job_dataset(given, job, data_dir)
     else:
@@ -106,7 +100,7 @@ def audit(
         described = _by_options(data.name, batch_size, local_steps, learning_rate, hide)
     if seed is not None:
         described = described.with_settings(seed=seed)
-    from securevfl.auditing.matrix import AuditSettings
+    from securevfl.auditing.matrix import AuditSettings, violations
     from securevfl.auditing.matrix import audit as run_audit
     from securevfl.data.tables import as_arrays
     from securevfl.reports.page import audit_page, write_page
@@ -160,18 +154,23 @@ def audit(
 
 
 def _how_much(
-    attacks: tuple[str, ...], repeats: int | None, must_resist: str | None, quick: bool
-) -> tuple[tuple[str, ...], int]:
-    """The attacks that are run, and with how many seeds.
+    chosen: str | None, repeats: int | None, must_resist: str | None, quick: bool
+) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+    """The attacks that are run, those that a policy may name, and how many seeds.
 
     Raises:
-        ConfigError: a first look that should be more.
+        ConfigError: an attack that is not known, or a first look that should be more.
     """
+    from securevfl.auditing.measuring import known_attacks
+
+    known = known_attacks()
+    attacks = _known(chosen, tuple(known), "--attack")
     if not quick:
-        return attacks or ATTACKS, repeats or SEEDS
+        attacks = attacks or tuple(known)
+        return attacks, attacks, repeats or SEEDS
     if must_resist is not None or repeats is not None:
         raise ConfigError("--quick is one seed and no policy: drop --must-resist and --repeats")
-    return attacks or QUICK_ATTACKS, 1
+    return attacks or tuple(name for name in known if known[name].quick), tuple(known), 1
 
 
 def _by_options(
@@ -231,7 +230,9 @@ def _policy(must_resist: str | None, job: Job | None, attacks: Sequence[str]) ->
     policy = options.names(must_resist or "")
     if not policy and job is not None:
         policy = job.audit.must_resist
-    check_policy(policy, attacks)
+    for name in policy:
+        if name not in attacks:
+            raise ConfigError(f"must_resist: {name!r} is not run; run are {', '.join(attacks)}")
     return policy
 
 

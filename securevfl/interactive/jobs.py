@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from typing_extensions import override
 
-from securevfl.auditing.matrix import AuditSettings
+from securevfl.auditing.matrix import AuditSettings, Violation, violations
 from securevfl.auditing.matrix import audit as run_audit
-from securevfl.auditing.policy import ATTACKS, Violation, violations
+from securevfl.auditing.measuring import known_attacks
 from securevfl.cli.job_files import job_data
 from securevfl.data.tables import VerticalDataset, as_arrays
 from securevfl.errors import ConfigError
@@ -123,7 +123,7 @@ def audit(
     job: AnyJob,
     data: AnyData | None = None,
     *,
-    attacks: Sequence[str] = ATTACKS,
+    attacks: Sequence[str] | None = None,
     repeats: int = 5,
     workers: int = 1,
     data_dir: Path | None = None,
@@ -136,7 +136,7 @@ def audit(
     Args:
         job: a job, its file, or its sections as mappings of keys to values.
         data: see `train`; with held-out rows.
-        attacks: by name.
+        attacks: by name; all by default.
         repeats: seeds, from the job's on.
         workers: processes; a script that asks for more than one guards its own start by
             `if __name__ == "__main__"`.
@@ -152,7 +152,8 @@ def audit(
     if not len(dataset.test_labels):
         raise ConfigError("an audit needs held-out rows, and there are none")
     scheme = described.exchange.scheme
-    settings = AuditSettings({scheme: described}, tuple(attacks), repeats, workers)
+    chosen = tuple(known_attacks() if attacks is None else attacks)
+    settings = AuditSettings({scheme: described}, chosen, repeats, workers)
     with line_of_progress(verbose) as tell:
         rows = run_audit(
             dataset, settings, lambda what, done, total: tell(f"{what}: run {done} of {total}")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
-from securevfl.auditing.seats import local_part
+from securevfl.auditing.subject import local_part
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load

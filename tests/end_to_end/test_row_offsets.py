@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.auditing.seats import local_part
+from securevfl.auditing.subject import local_part
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job

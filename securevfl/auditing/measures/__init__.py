@@ -1,1 +1,1 @@
-"""What the audit measures, one module for each thing that is attacked."""
+"""The attacks of the audit: each describes itself where it is measured, a family a file."""

@@ -1,31 +1,36 @@
-"""What ciphertexts give away, as rows of the audit: the product as it is, attacked from views."""
+"""What ciphertexts give away, as rows of the audit: the product as it is, attacked from views.
 
-from collections.abc import Sequence
+Of products ahead, for jobs whose parameters stay in shares, keys are made in a job and nobody gets
+at them: attacked are products of the same code, of as many of a feature party's columns and rows as
+an attack takes, by a key that the audit made.
+"""
+
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
 import numpy as np
 
-from securevfl.arrays import IntArray
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.ciphertexts import (
-    NoiseKnowledge,
-    SymbolKnowledge,
     matrix_from_noise,
     parities_from_symbols,
     secret_from_crafted_queries,
 )
 from securevfl.auditing.judging import CORRELATION, RECOVERED, Finding
-from securevfl.auditing.measures.products_ahead import ProductsAhead
-from securevfl.auditing.measuring import Reason, attack
+from securevfl.auditing.measuring import Attack, Reason, add_attack
 from securevfl.auditing.scoring import shared_values
-from securevfl.auditing.seats import Recording
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Recording, Subject, local_part
+from securevfl.auditing.views import blobs_of
+from securevfl.crypto import ring
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.inspection import (
     BfvOpening,
+    RingOpening,
+    c1_without_protection,
     ckks_key,
     ckks_key_guess,
     ckks_matrix,
@@ -35,17 +40,22 @@ from securevfl.crypto.inspection import (
     jacobi_symbols,
     owner_secret,
 )
+from securevfl.crypto.ring_layout import RingProductFormat
+from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
-from securevfl.protocols.exchanges.homomorphic import EncryptedProducts, EncryptedValues
+from securevfl.protocols.blind.fixed_point import FEATURE_BITS
 from securevfl.protocols.session.keys import KeyMaker, PublicKey
 from securevfl.runtime.views import View
+from securevfl.sparse import require_dense
+from securevfl.wire.codec import Shows
 
 OWN_KEY = "its own key and ciphertexts"
 ROWS, QUERIES = 64, 30
 SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
 KEY_ROWS = 8
+AHEAD_ROWS, AHEAD_COLUMNS = 32, 32
 EXACT = "exact schemes release no approximations"
 CRAFTED_AHEAD = (
     "what is decrypted ahead comes back under a pad, unless it was made from the pad's own "
@@ -110,16 +120,19 @@ def _immune(**schemes: str) -> Reason:
     return reason
 
 
-@attack(
+@add_attack
+@partial(
+    Attack,
     "ciphertext_ratio",
     "label party",
     OWN_KEY,
     immune=_immune(paillier="not an RLWE scheme: there is no c1"),
+    place=160,
 )
 def ratio(subject: Subject) -> Finding:
     """X from c₁ of replies and of inputs."""
     if subject.exchange.shares_parameters:
-        return ProductsAhead.of(subject).ratio()
+        return _ratio_ahead(subject)
     run = _run(subject, ROWS, 2)
     if isinstance(run.owner, CkksOwner):
         evaluator = CkksEvaluator(run.owner.public_bytes, run.product_format)
@@ -140,16 +153,20 @@ def ratio(subject: Subject) -> Finding:
     return Finding(RECOVERED, value, chance=0.0)
 
 
-@attack(
+@add_attack
+@partial(
+    Attack,
     "ciphertext_noise",
     "label party",
     f"{OWN_KEY}, its noise e",
     immune=_immune(paillier="Paillier's ciphertexts hold no noise"),
+    place=170,
+    cost=2.0,
 )
 def noise(subject: Subject) -> Finding:
     """X from the noise of replies, which the owner sees and whose share X·e it can compute."""
     if subject.exchange.shares_parameters:
-        return ProductsAhead.of(subject).noise()
+        return _noise_ahead(subject)
     run = _run(subject, ROWS, QUERIES)
     if not isinstance(run.owner, BfvOwner):
         raise ConfigError("this attack reads the noise of bfv replies")
@@ -158,23 +175,19 @@ def noise(subject: Subject) -> Finding:
     within = min(columns, opening.parameters.columns_per_reply)
     if opening.parameters.inputs > 1:
         raise ConfigError("several inputs a vector: this attack takes one")
-    knowledge = NoiseKnowledge([opening.noise_equations(each, rows, within) for each in run.inputs])
+    equations = [opening.noise_equations(each, rows, within) for each in run.inputs]
     seen = [opening.reply_noise(each, columns)[0] for each in run.replies]
-    found = matrix_from_noise(seen, knowledge)
-    truth = run.matrix[:, :within].T.ravel()
-    return Finding(
-        CORRELATION,
-        abs(float(np.corrcoef(found, truth)[0, 1])),
-        chance=0.0,
-        detail={"queries": len(seen), "entries": len(truth)},
-    )
+    return _from_noise(seen, equations, run.matrix[:, :within].T)
 
 
-@attack(
+@add_attack
+@partial(
+    Attack,
     "jacobi_symbol",
     "anybody",
     "that batches repeat",
     immune=_immune(**dict.fromkeys(("bfv", "ckks", "blind"), "symbols are Paillier's")),
+    place=180,
 )
 def symbols(subject: Subject) -> Finding:
     """Parities of X from Jacobi symbols."""
@@ -188,18 +201,21 @@ def symbols(subject: Subject) -> Finding:
             for one, reply in zip(run.inputs, run.replies, strict=True)
         ]
     )
-    found = parities_from_symbols(equations, SymbolKnowledge(len(run.matrix)))
+    found = parities_from_symbols(equations, len(run.matrix))
     truth = run.matrix[:, 0] % 2
     value = 0.0 if found is None else shared_values(found, truth)
     detail = {"replies": len(equations), "contradicted": found is None}
     return Finding(RECOVERED, value, chance=0.0, detail=detail)
 
 
-@attack(
+@add_attack
+@partial(
+    Attack,
     "ckks_key",
     "feature party",
     "batches of fewer rows than its columns",
     immune=_immune(bfv=EXACT, paillier=EXACT, blind=EXACT),
+    place=190,
 )
 def approximate_key(subject: Subject) -> Finding:
     """The CKKS key from what decryptions tell of an input."""
@@ -209,15 +225,21 @@ def approximate_key(subject: Subject) -> Finding:
     seat = run.recording.seat(subject.feature_party)
     bits = run.product_format.value_fraction_bits
     # Products tell the residuals of so few rows, up to what was rounded and flooded.
-    sums = seat.view.learned()[0].values * len(run.matrix)
+    sums = run.recording.view(seat.name).learned()[0].values * len(run.matrix)
     residuals = np.linalg.lstsq(seat.inputs[run.recording.batches[0]].T, sums, rcond=None)[0]
     slots = ckks_slots(run.product_format, np.rint(np.ldexp(residuals[:, 0], bits)))
     value = shared_values(ckks_key_guess(run.inputs[0], slots), ckks_key(run.owner, run.inputs[0]))
     return Finding(RECOVERED, value, chance=0.0)
 
 
-@attack(
-    "crafted_query", "malicious feature party", "that its replies are decrypted", immune=_immune()
+@add_attack
+@partial(
+    Attack,
+    "crafted_query",
+    "malicious feature party",
+    "that its replies are decrypted",
+    immune=_immune(),
+    place=200,
 )
 def crafted_query(subject: Subject) -> Finding:
     """The BFV key, and every residual, by an evaluator that does not follow the protocol."""
@@ -264,8 +286,7 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
         rounds=rounds, batch_size="full", algorithm="fedsgd", eval_every="never"
     )
     label = dataset.label_party
-    own = recording.result.views[label]
-    other = recording.result.views[subject.feature_party]
+    own, other = recording.view(label), recording.view(subject.feature_party)
     (material,) = [
         entry.message.material
         for entry in other.received(PublicKey)
@@ -274,24 +295,60 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
     made = next(each for each in keys.made if each[0].public_bytes == material)
     return Exchanged(
         *made,
-        inputs=_blobs(other, label, EncryptedValues),
-        replies=_blobs(own, subject.feature_party, EncryptedProducts),
+        inputs=_first_vectors(other, label, "residuals"),
+        replies=_first_vectors(own, subject.feature_party, "gradients"),
         party=subject.feature_party,
         recording=recording,
     )
 
 
-def _blobs(
-    view: View, sender: str, kind: type[EncryptedValues] | type[EncryptedProducts]
-) -> list[bytes]:
-    """The first vector of every message of a kind, in order."""
-    found: list[bytes] = []
-    for entry in view.received(kind):
-        parts: Sequence[bytes] = ()
-        if isinstance(entry.message, EncryptedValues):
-            parts = entry.message.vectors
-        elif isinstance(entry.message, EncryptedProducts):
-            parts = entry.message.products
-        if entry.sender == sender:
-            found.append(parts[0])
-    return found
+def _first_vectors(view: View, sender: str, shows: Shows) -> list[bytes]:
+    """The first vector of every message in ciphertexts that would show this, in order."""
+    messages = [message for name, message in view.showing(shows) if name == sender]
+    return [blobs_of(each)[0] for each in messages if each.carries == "ciphertexts"]
+
+
+def _from_noise(noise: list[FloatArray], equations: list[FloatArray], matrix: IntArray) -> Finding:
+    """How entries of X that noise tells go with the true ones, which replies hold in this order."""
+    truth = matrix.ravel()
+    found = matrix_from_noise(noise, equations)
+    return Finding(
+        CORRELATION,
+        abs(float(np.corrcoef(found, truth)[0, 1])),
+        chance=0.0,
+        detail={"queries": len(noise), "entries": len(truth)},
+    )
+
+
+def _ratio_ahead(subject: Subject) -> Finding:
+    """X from c₁ of a reply, were it neither re-randomized nor masked."""
+    matrix, owner, evaluator = _ahead(subject)
+    encrypted = owner.encrypt(ring.uniform(matrix.shape[1], 1))
+    reply, _ = evaluator.product(encrypted, matrix)
+    seen = RingOpening(owner).replies(reply)[0][1]
+    guess = c1_without_protection(evaluator, encrypted, matrix)
+    return Finding(RECOVERED, shared_values(seen.ravel(), guess.ravel()), chance=0.0)
+
+
+def _noise_ahead(subject: Subject) -> Finding:
+    """X from the noise of replies."""
+    matrix, owner, evaluator = _ahead(subject)
+    opening = RingOpening(owner)
+    equations, seen = [], []
+    for _ in range(QUERIES):
+        encrypted = owner.encrypt(ring.uniform(matrix.shape[1], 1))
+        reply, _ = evaluator.product(encrypted, matrix)
+        equations.append(opening.noise_equations(encrypted))
+        seen.append(opening.noise_of_reply(reply))
+    return _from_noise(seen, equations, matrix[: opening.layout.side])
+
+
+def _ahead(subject: Subject) -> tuple[IntArray, RingProductOwner, RingProductEvaluator]:
+    """X of the feature party in fixed point, as far as it fits, and both ends of a key."""
+    inputs = local_part(subject.plan, subject.dataset, subject.feature_party).inputs
+    part = require_dense(inputs, "an audit")[:AHEAD_ROWS, :AHEAD_COLUMNS]
+    matrix = encode(part, FEATURE_BITS, float(np.max(np.abs(part), initial=0.0)), "features")
+    outputs, inner = matrix.shape
+    largest = max(int(np.abs(matrix).max()), 1)
+    owner = RingProductOwner(RingProductFormat(inner, outputs, 1, largest, products=QUERIES))
+    return matrix, owner, RingProductEvaluator(owner.public_bytes, owner.product_format)

@@ -1,19 +1,38 @@
-"""Empirical ε as rows of the audit: no claim may be below what was measured."""
+"""What ε noise has at least, as rows of the audit: no claim may be below what was measured.
+
+Whoever tells which of two neighbouring data sets was used, with few errors of either kind, has
+shown that ε is not small. From the upper ends of Clopper-Pearson intervals of both error rates
+follow two lower bounds, each wrong with probability 5 % at most:
+
+- of any mechanism, ε ≥ log((1 − δ − misses)/false alarms) (Kairouz, Oh and Viswanath, ICML 2015),
+  weak where ε is large, since rare errors are never seen;
+- of one that claims to be Gaussian, Φ⁻¹(1 − false alarms) − Φ⁻¹(misses) bounds its `mu`, the μ of
+  Gaussian differential privacy, then ε(δ) (Dong, Roth, Su 2022; Nasr et al., USENIX Security
+  2023): errors at one threshold tell the whole curve.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import ceil, log, log1p, sqrt
 from typing import Any
 
+import dp_accounting
 import numpy as np
+from scipy.stats import beta, norm
 
-from securevfl.arrays import FloatArray
-from securevfl.auditing.canaries import released_canaries
-from securevfl.auditing.epsilon_bound import epsilon_bound, mu_of, runs_to_pass, separation
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.auditing.judging import EPSILON, Finding
-from securevfl.auditing.measuring import Case, attack_in_cases
-from securevfl.auditing.neighbours import Neighbours, Told, extreme_record, told_apart, worst_case
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject
+from securevfl.auditing.worlds import (
+    Neighbours,
+    Scores,
+    extreme_record,
+    released_canaries,
+    told_apart,
+    worst_case,
+)
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PrivacySettings
 from securevfl.privacy.accounting import spent
@@ -21,6 +40,8 @@ from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.training import plan_for
 
+CONFIDENCE = 0.95
+TINY = 1e-12
 CANARIES = 20_000
 MOST_RELEASES = 100
 WORLD_ROWS, MOST_ROUNDS = 256, 10
@@ -28,11 +49,18 @@ STEP_SIZE = 0.1
 LEAST_RUNS, MOST_RUNS = 100, 400
 WORLDS = "all but the noise and which of two values one record has"
 LIKE_RELEASES = {"gradient_clip": 1.0, "gradient_noise_multiplier": 4.0}
-Scores = tuple[FloatArray, FloatArray]
 
 
-@attack_in_cases("epsilon", "label party", "the canary predicts minus or plus the clip")
-def empirical_epsilon(subject: Subject) -> Iterable[Case]:
+@add_attack
+@partial(
+    Attack,
+    "epsilon",
+    "label party",
+    "the canary predicts minus or plus the clip",
+    place=230,
+    quick=False,
+)
+def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     """Canaries by their own releases, with a control; one record by the others' messages.
 
     Without noise nothing is promised, and a policy on epsilon is not kept: whoever asks for one
@@ -45,15 +73,15 @@ def empirical_epsilon(subject: Subject) -> Iterable[Case]:
     if privacy.noise_multiplier == 0:
         raise ConfigError("noise multiplier 0 claims nothing")
     half = privacy.model_copy(update={"noise_multiplier": privacy.noise_multiplier / 2})
-    yield Case(partial(_canaries, subject, privacy), "own releases")
-    yield Case(partial(_canaries, subject, half), "control: half the noise", control=True)
+    yield AttackCase(partial(_canaries, subject, privacy), "own releases")
+    yield AttackCase(partial(_canaries, subject, half), "control: half the noise", control=True)
     job = subject.job
     if privacy.gradient_clip is not None:
         yield from _end_to_end(subject, job)
         return
     # Nothing is claimed end to end: what if somebody took the release claim for it?
-    released = _Worlds(subject, job)
-    yield Case(released.by_others, "release claim, in situ", WORLDS, what_if=True)
+    released = _ClaimedWorlds(subject, job)
+    yield AttackCase(released.by_others, "release claim, in situ", WORLDS, what_if=True)
     if job.job.learning_rate == "auto":
         # Steps that follow from rows exactly are nothing that DP-SGD can promise.
         job = job.with_settings(learning_rate=STEP_SIZE, local_steps=None, acceleration=None)
@@ -62,20 +90,20 @@ def empirical_epsilon(subject: Subject) -> Iterable[Case]:
         yield replace(each, name=f"DP-SGD, {each.name}", what_if=True)
 
 
-def _end_to_end(subject: Subject, job: Job) -> Iterable[Case]:
+def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
     """A record among the job's own rows, and one among the worst rows there are."""
-    own, worst = _Worlds(subject, job), _Worlds(subject, job, worst=True)
+    own, worst = _ClaimedWorlds(subject, job), _ClaimedWorlds(subject, job, worst=True)
     exact = {"gradient_noise_multiplier": 0.0}
-    forgotten = _Worlds(subject, job, worst=True, noise=exact)
-    yield Case(own.by_all, "in situ", WORLDS)
-    yield Case(own.by_others, "in situ, by others", WORLDS)
-    yield Case(worst.by_all, "worst case", WORLDS)
-    yield Case(worst.by_others, "worst case, by others", WORLDS)
-    yield Case(forgotten.by_all, "control: no gradient noise", WORLDS, control=True)
+    forgotten = _ClaimedWorlds(subject, job, worst=True, noise=exact)
+    yield AttackCase(own.by_all, "in situ", WORLDS)
+    yield AttackCase(own.by_others, "in situ, by others", WORLDS)
+    yield AttackCase(worst.by_all, "worst case", WORLDS)
+    yield AttackCase(worst.by_others, "worst case, by others", WORLDS)
+    yield AttackCase(forgotten.by_all, "control: no gradient noise", WORLDS, control=True)
 
 
 @dataclass(frozen=True, eq=False)
-class _Worlds:
+class _ClaimedWorlds:
     """Runs of two neighbouring worlds, held against the job's own claim.
 
     Attributes:
@@ -92,11 +120,11 @@ class _Worlds:
 
     def by_all(self) -> Finding:
         """By all that the label party received."""
-        return self._finding(self._told.by_all)
+        return self._finding(self._told[0])
 
     def by_others(self) -> Finding:
         """By the other records' releases alone."""
-        return self._finding(self._told.by_others)
+        return self._finding(self._told[1])
 
     @cached_property
     def _neighbours(self) -> Neighbours:
@@ -127,7 +155,7 @@ class _Worlds:
         return claim
 
     @cached_property
-    def _told(self) -> Told:
+    def _told(self) -> tuple[Scores, Scores]:
         runs = runs_to_pass(self._claim, self.job.privacy.delta)
         if runs > MOST_RUNS:
             raise ConfigError("so little noise that no number of runs tells")
@@ -173,3 +201,103 @@ def _finding(job: Job, scores: Scores, claim: float, releases: int) -> Finding:
             "clopper_pearson": bound.any_mechanism,
         },
     )
+
+
+@dataclass(frozen=True)
+class EpsilonBound:
+    """Lower bounds on ε, each with 95 % confidence.
+
+    Attributes:
+        gaussian: of a mechanism that claims to be Gaussian.
+        any_mechanism: of any.
+        mu: the lower bound on `mu` behind the first.
+    """
+
+    gaussian: float
+    any_mechanism: float
+    mu: float
+
+
+def epsilon_bound(without: FloatArray, present: FloatArray, delta: float) -> EpsilonBound:
+    """What scores of two worlds show.
+
+    Args:
+        without: scores in the first world; below 0 is a right guess, up to noise.
+        present: scores in the second; above 0 is a right guess.
+        delta: δ of the claim.
+
+    Raises:
+        ConfigError: fewer than two scores of either.
+    """
+    if min(len(without), len(present)) < 2:  # noqa: PLR2004
+        raise ConfigError(
+            f"scores: {len(without)} and {len(present)}, expected two of each at least"
+        )
+    # 0 is between the worlds whatever the scores are, so no correction for having chosen it.
+    (false_alarms,), (misses,) = _error_rates(without, present, np.zeros(1))
+    mu = max(0.0, float(norm.isf(false_alarms) - norm.ppf(misses)))
+    gaussian = float(dp_accounting.get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
+    return EpsilonBound(gaussian, _any_mechanism(without, present, delta), mu)
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The `mu` of Gaussian differential privacy that has this ε at δ."""
+    return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+
+
+def separation(without: FloatArray, present: FloatArray) -> float:
+    """d′ of scores of two worlds: how far their means are apart, in deviations.
+
+    An estimate of `mu` where the noise is Gaussian, and no bound.
+    """
+    deviation = sqrt((np.var(without, ddof=1) + np.var(present, ddof=1)) / 2)
+    return float(np.mean(present) - np.mean(without)) / deviation if deviation > 0 else 0.0
+
+
+def runs_to_pass(claim: float, delta: float) -> int:
+    """How many runs of each world, all told apart, show more than a claimed ε; with some to spare.
+
+    Args:
+        claim: ε.
+        delta: δ.
+    """
+    most_errors = float(norm.sf((mu_of(claim, delta) + 1) / 2))
+    return ceil(log((1 - CONFIDENCE) / 2) / log1p(-max(most_errors, TINY)))
+
+
+def _any_mechanism(without: FloatArray, present: FloatArray, delta: float) -> float:
+    """The threshold is chosen on every other score and tried on the rest."""
+    candidates = np.quantile(np.concatenate([without[::2], present[::2]]), np.linspace(0, 1, 201))
+    best = int(np.argmax(_shown(without[::2], present[::2], candidates, delta)))
+    tried = _shown(without[1::2], present[1::2], candidates[best : best + 1], delta)
+    return max(0.0, float(tried[0]))
+
+
+def _shown(
+    without: FloatArray, present: FloatArray, thresholds: FloatArray, delta: float
+) -> FloatArray:
+    false_alarms, misses = _error_rates(without, present, thresholds)
+    bounds = [
+        np.log(np.maximum(1 - delta - other, TINY) / rate)
+        for rate, other in ((false_alarms, misses), (misses, false_alarms))
+    ]
+    larger: FloatArray = np.maximum(*bounds)
+    return larger
+
+
+def _error_rates(
+    without: FloatArray, present: FloatArray, thresholds: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Upper ends of the rates of false alarms and misses, both right with 95 %."""
+    above = len(without) - np.searchsorted(np.sort(without), thresholds, side="right")
+    below = np.searchsorted(np.sort(present), thresholds, side="right")
+    return _upper_ends(above, len(without)), _upper_ends(below, len(present))
+
+
+def _upper_ends(errors: IntArray, trials: int) -> FloatArray:
+    """Of one-sided Clopper-Pearson intervals, each with half of the doubt."""
+    least = (1 + CONFIDENCE) / 2
+    ends: FloatArray = np.where(
+        errors < trials, beta.ppf(least, errors + 1, np.maximum(trials - errors, 1)), 1.0
+    )
+    return ends

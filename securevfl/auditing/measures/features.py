@@ -3,6 +3,9 @@
 First X up to a rotation, from predictions; then the rotation, from side knowledge. Without the view
 the best guess of standardized features is their mean, zero, which has a relative error of 1, or
 what the same side knowledge gives with the label party's own columns, which may go with the peer's.
+
+Where the label party has a head over representations, X is regressed on these and its own columns
+on known rows; the best guess without a view is the same on its own columns alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,22 +16,26 @@ from math import ceil
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.anchors import AnchorKnowledge, features_from_anchors, spread_anchors
-from securevfl.attacks.binary_columns import BinaryKnowledge, binary_columns
-from securevfl.attacks.components import IndependenceKnowledge, independent_components
+from securevfl.attacks.factored_features import (
+    binary_columns,
+    features_from_anchors,
+    independent_components,
+    spread_anchors,
+)
 from securevfl.attacks.gram import (
+    ExactKnowledge,
     GramKnowledge,
+    factor_from_exact_steps,
     factor_from_fixed_batches,
     factor_from_full_batches,
+    factor_from_minibatches,
 )
-from securevfl.attacks.gram_exact import ExactKnowledge, factor_from_exact_steps
-from securevfl.attacks.gram_rows import factor_from_minibatches
-from securevfl.attacks.rounds import LabelPartyKnowledge, Round, rounds_of
+from securevfl.attacks.scored_features import features_beside
+from securevfl.attacks.seat import SeenRound, rounds_of
 from securevfl.auditing.curves import curve
+from securevfl.auditing.figures import features_alone
 from securevfl.auditing.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
-from securevfl.auditing.measures.representations import KNOWN, from_representations
-from securevfl.auditing.measuring import Case, attack_in_cases
-from securevfl.auditing.own_model import features_alone
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.scoring import (
     binary_ones,
     feature_error,
@@ -38,14 +45,14 @@ from securevfl.auditing.scoring import (
     recall_and_precision,
     rotated_correlation,
 )
-from securevfl.auditing.seats import Recording, table_of
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.auditing.views import predictions_of
 from securevfl.errors import ConfigError
 from securevfl.protocols.plan import Plan
 
 STEPS = "rank of X, step size, Q, local rule"
-KNOWN_ROWS = f"{KNOWN} x as many rows as numbers, in u_k and its own columns"
+# Known rows for each number that X is regressed on, or half of all; who is known is chance.
+KNOWN, DRAWS, HEAD_ROUNDS = 2, 5, 200
 THIS_JOB, FULL_BATCHES = "this job's batches", "full batches"
 # Exact steps are of full batches as it is, and end early.
 FULL_LENGTH = "all rows, tolerance = 0"
@@ -82,51 +89,74 @@ def _unseen(subject: Subject) -> str:
     return "" if subject.shows_predictions else reason
 
 
-on_features = partial(attack_in_cases, adversary="label party", immune=_unseen)
-
-
-@on_features("gram", side_knowledge=STEPS)
-def gram(subject: Subject) -> Iterable[Case]:
+@add_attack
+@partial(Attack, "gram", "label party", STEPS, immune=_unseen, place=20, cost=10.0, quick=False)
+def gram(subject: Subject) -> Iterable[AttackCase]:
     """XXᵀ from predictions: of this job's batches, and of full batches."""
-    yield Case(lambda: _gram(subject, _from_job(subject)), THIS_JOB)
+    yield AttackCase(lambda: _gram(subject, _from_job(subject)), THIS_JOB)
     case = _what_if(subject)
-    yield Case(lambda: _gram(subject, _from_full_batches(subject)), case, what_if=True)
+    yield AttackCase(lambda: _gram(subject, _from_full_batches(subject)), case, what_if=True)
 
 
-@on_features("anchors", side_knowledge=f"{STEPS}; as many rows as rank", takes_head=True)
-def anchors(subject: Subject) -> Iterable[Case]:
+@add_attack
+@partial(
+    Attack,
+    "anchors",
+    "label party",
+    f"{STEPS}; as many rows as rank",
+    immune=_unseen,
+    takes_head=True,
+    place=30,
+)
+def anchors(subject: Subject) -> Iterable[AttackCase]:
     """X from its Gram matrix and as many known rows as it has rank; or from representations."""
     if subject.plan.representation is not None:
-        case = Case(partial(from_representations, subject), side_knowledge=KNOWN_ROWS)
-        return [case]
+        knowledge = f"{KNOWN} x as many rows as numbers, in u_k and its own columns"
+        return [AttackCase(partial(_from_representations, subject), side_knowledge=knowledge)]
     return _from_either(subject, _anchors)
 
 
-@on_features("components", side_knowledge=f"{STEPS}; columns are independent, not Gaussian")
-def components(subject: Subject) -> Iterable[Case]:
+@add_attack
+@partial(
+    Attack,
+    "components",
+    "label party",
+    f"{STEPS}; columns are independent, not Gaussian",
+    immune=_unseen,
+    place=40,
+)
+def components(subject: Subject) -> Iterable[AttackCase]:
     """Columns of X, if they are independent."""
     return _from_either(subject, _components)
 
 
-@on_features("binary_columns", side_knowledge=f"{STEPS}; columns are 0 or 1")
-def binary(subject: Subject) -> Iterable[Case]:
+@add_attack
+@partial(
+    Attack,
+    "binary_columns",
+    "label party",
+    f"{STEPS}; columns are 0 or 1",
+    immune=_unseen,
+    place=50,
+)
+def binary(subject: Subject) -> Iterable[AttackCase]:
     """0/1 columns of X."""
     return _from_either(subject, _binary)
 
 
 def _from_either(
     subject: Subject, measure: Callable[[Subject, Recovered], Finding]
-) -> Iterable[Case]:
+) -> Iterable[AttackCase]:
     """From the job's batches; where that is not to be had, full batches are a what-if."""
     try:
         found = _from_job(subject)
     except ConfigError as error:
         reason = NotShown(str(error))
-        yield Case(lambda: reason, THIS_JOB)
+        yield AttackCase(lambda: reason, THIS_JOB)
         case = _what_if(subject)
-        yield Case(lambda: measure(subject, _from_full_batches(subject)), case, what_if=True)
+        yield AttackCase(lambda: measure(subject, _from_full_batches(subject)), case, what_if=True)
     else:
-        yield Case(partial(measure, subject, found))
+        yield AttackCase(partial(measure, subject, found))
 
 
 def _gram(subject: Subject, found: Recovered) -> Finding:
@@ -161,10 +191,10 @@ def _anchors(subject: Subject, found: Recovered) -> Finding:
 
 
 def _components(subject: Subject, found: Recovered) -> Finding:
-    knowledge = IndependenceKnowledge(subject.seed)
+    turned = independent_components(found.factor, subject.seed)
     return Finding(
         CORRELATION,
-        matched_correlation(independent_components(found.factor, knowledge), found.features),
+        matched_correlation(turned, found.features),
         chance=rotated_correlation(found.factor, found.features, subject.seed),
         model_alone=matched_correlation(found.own, found.features),
         detail={"x_from": found.case, "rows": len(found.features)},
@@ -174,7 +204,7 @@ def _components(subject: Subject, found: Recovered) -> Finding:
 def _binary(subject: Subject, found: Recovered) -> Finding:
     if not has_binary_columns(found.features):
         raise ConfigError("X has no 0/1 columns")
-    columns = binary_columns(found.factor, BinaryKnowledge(seed=subject.seed))
+    columns = binary_columns(found.factor, subject.seed)
     recall, precision = recall_and_precision(columns, found.features)
     detail = {"precision": precision, "found": columns.shape[1], "x_from": found.case}
     alone = recall_and_precision(binary_ones(found.own), found.features)[0]
@@ -240,29 +270,20 @@ def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> 
     return Recovered(_factor(recording, rounds, size), features, own, case, len(rounds))
 
 
-def label_party_rounds(recording: Recording, party: str) -> list[Round]:
+def label_party_rounds(recording: Recording, party: str) -> list[SeenRound]:
     """Every round of a run as the label party has it, for attacks on one feature party.
 
     Raises:
         ConfigError: a job whose parties take turns, or predictions that are not in the view.
     """
-    seat = recording.seat(recording.dataset.label_party)
-    assert seat.labels is not None  # noqa: S101
-    others = [table.name for table in recording.dataset.parties if table.name != seat.name]
-    knowledge = LabelPartyKnowledge(
-        seat.inputs,
-        seat.labels,
-        seat.model,
-        recording.batches,
-        recording.plan,
-        recording.columns,
-        recording.courses,
-        seat.row_offsets,
-    )
-    return rounds_of({name: predictions_of(seat.view, name) for name in others}, knowledge, party)
+    label_party = recording.dataset.label_party
+    others = [table.name for table in recording.dataset.parties if table.name != label_party]
+    view = recording.view(label_party)
+    seen = {name: predictions_of(view, name) for name in others}
+    return rounds_of(seen, recording.seat(label_party), party)
 
 
-def _factor(recording: Recording, rounds: Sequence[Round], size: int) -> FloatArray:
+def _factor(recording: Recording, rounds: Sequence[SeenRound], size: int) -> FloatArray:
     job, plan = recording.job.job, recording.plan
     if plan.rule.own_loss:
         raise ConfigError("steps that follow the loss itself: this attack undoes a quadratic's")
@@ -351,5 +372,45 @@ def _by_rounds(subject: Subject) -> dict[str, object]:
 
 
 def _anchored(found: Recovered, rows: IntArray) -> float:
-    knowledge = AnchorKnowledge(rows, found.features[rows])
-    return feature_error(features_from_anchors(found.factor, knowledge), found.features, rows)
+    estimate = features_from_anchors(found.factor, rows, found.features[rows])
+    return feature_error(estimate, found.features, rows)
+
+
+def _from_representations(subject: Subject) -> Finding:
+    """X of the other rows, from the u_k that the view has last of each."""
+    recording = subject.record(rounds=min(subject.job.job.rounds, HEAD_ROUNDS))
+    dataset, party = recording.dataset, subject.feature_party
+    seat = recording.seat(dataset.label_party)
+    seen = predictions_of(recording.view(seat.name), party)
+    given = np.zeros((len(dataset.train_labels), seen[0].shape[1]))
+    visited = np.zeros(len(given), dtype=bool)
+    # In turns a round's first exchange is the one that all take part in.
+    for rows, values in zip(
+        recording.batches, seen[:: len(seen) // len(recording.batches)], strict=True
+    ):
+        given[rows], visited[rows] = values, True
+    features = table_of(dataset, party).train[visited]
+    given, own = given[visited], seat.inputs[visited]
+    rank = int(np.linalg.matrix_rank(features))
+    count = min(KNOWN * (given.shape[1] + own.shape[1]), len(features) // 2)
+    generator = np.random.default_rng([subject.seed, 7])
+    errors: list[float] = []
+    alone: list[float] = []
+    for _ in range(DRAWS):
+        known = generator.permutation(len(features))[:count]
+        for columns, found in ((np.hstack([given, own]), errors), (own, alone)):
+            estimate = features_beside(columns, known, features[known])
+            found.append(feature_error(estimate, features, known))
+    return Finding(
+        RELATIVE_ERROR,
+        float(np.median(errors)),
+        chance=1.0,
+        model_alone=float(np.median(alone)),
+        detail={
+            "rounds": recording.result.rounds,
+            "numbers_a_row": given.shape[1],
+            "rank_of_features": rank,
+            "known_rows": count,
+            "rows": len(features),
+        },
+    )

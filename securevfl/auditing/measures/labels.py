@@ -1,30 +1,43 @@
-"""What a feature party reads of the labels in one job, as rows of the audit."""
+"""What a feature party reads of the labels in one job, as rows of the audit.
+
+Beside the figures stands an advice: which batches keep labels, measured for the data, model and
+sampling at hand. Runs in clear stand in for encrypted ones, since gradients are the same up to
+rounding. A batch size or a number of epochs is safe as far as this attack goes: it reads no more
+labels than the attacker's own model and the margins.
+"""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from math import ceil
+from typing import Any
 
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.gradient_visits import TrainingKnowledge
-from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks import LabelEstimate
 from securevfl.attacks.labels_from_gradients import (
     SIGN_LOSSES,
-    OneRoundKnowledge,
+    SeenJob,
     label_part,
     labels_from_gradients,
     labels_from_one_round,
+    targets_from_gradients,
+    targets_from_residuals,
 )
-from securevfl.attacks.labels_from_residuals import ScheduleKnowledge, labels_from_residuals
-from securevfl.attacks.targets import targets_from_gradients, targets_from_residuals
-from securevfl.auditing.advice import advise
+from securevfl.attacks.labels_in_clear import labels_from_residuals
+from securevfl.attacks.row_spaces import LEVERAGE_ONE, Exposure, exposure
+from securevfl.auditing.curves import curve
+from securevfl.auditing.figures import (
+    best,
+    label_finding,
+    own_estimate,
+    own_models,
+    target_finding,
+)
 from securevfl.auditing.judging import Finding
-from securevfl.auditing.label_figures import label_finding
-from securevfl.auditing.measuring import Case, attack, attack_in_cases
-from securevfl.auditing.own_model import OwnModel, best, own_models
-from securevfl.auditing.seats import Recording, Seat, table_of
-from securevfl.auditing.subject import Subject
-from securevfl.auditing.target_figures import own_estimate, target_finding
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
+from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.errors import ConfigError
 
@@ -34,6 +47,22 @@ HINGES = {"hinge", "squared-hinge"}
 ROUNDS = 20
 # What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
 WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
+SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
+BATCH_SIZES, MOST_EPOCHS = 7, 5
+RANK_FLAG = 0.5
+# What a job with nothing set does, whatever this one says.
+EXACT_STEPS: dict[str, object] = {
+    "algorithm": "fedbcd-p",
+    "rounds": 100,
+    "local_steps": "exact",
+    "learning_rate": "auto",
+    "batch_size": "full",
+    "acceleration": None,
+    "l2": None,
+    "schedule": None,
+    "divide_by_sqrt_parties": False,
+    "local_rule": "curvature",
+}
 
 
 def gradients_hidden(subject: Subject) -> str:
@@ -42,52 +71,65 @@ def gradients_hidden(subject: Subject) -> str:
     return "" if seen else "feature parties see neither gradients nor residuals"
 
 
-@attack(
+@add_attack
+@partial(
+    Attack,
     "labels_from_residuals",
     "feature party",
     "the schedule of batches",
     immune=lambda subject: "" if subject.in_clear else "residuals travel encrypted or in shares",
     takes_head=True,
+    place=70,
 )
 def residual_labels(subject: Subject) -> Finding:
     """Signs of residuals in clear; of real targets their values."""
+    party = subject.feature_party
     if subject.plan.facts.real_targets:
-        return _targets_in_clear(_epochs(subject, EPOCHS), subject.feature_party)
+        recording = _epochs(subject, EPOCHS)
+        seat, own = recording.seat(party), _own_estimate(recording, party)
+        seen = residuals_of(recording.view(party))
+        found = targets_from_residuals(seen, gradients_seen(recording, party), seat, own)
+        return _target_finding(found, recording, party)
     loss = subject.job.job.loss
     if loss not in SIGN_LOSSES | HINGES:
         raise ConfigError(f"residuals of {loss} loss do not tell classes by sign")
     recording = _epochs(subject, EPOCHS)
-    seat = recording.seat(subject.feature_party)
-    knowledge = ScheduleKnowledge(
-        len(seat.inputs), recording.batches, zeros_tell=loss in SIGN_LOSSES
+    estimate = labels_from_residuals(
+        residuals_of(recording.view(party)),
+        recording.batches,
+        len(recording.labels),
+        zeros_tell=loss in SIGN_LOSSES,
     )
-    estimate = labels_from_residuals(residuals_of(seat.view), knowledge)
-    return _finding(estimate, recording, _alone(recording, seat))
+    return _finding(estimate, recording, party)
 
 
-@attack_in_cases(
+@add_attack
+@partial(
+    Attack,
     "labels_from_gradients",
     "feature party",
     "its columns, theta0, the schedule, the plan; the best model of its columns",
     immune=gradients_hidden,
+    place=80,
+    cost=3.0,
 )
-def gradient_labels(subject: Subject) -> Iterable[Case]:
+def gradient_labels(subject: Subject) -> Iterable[AttackCase]:
     """Aggregated gradients: of the job as it is, and of jobs that the guard would refuse."""
-    yield Case(partial(_this_job, subject), "this job's batches")
+    yield AttackCase(partial(_this_job, subject), "this job's batches")
     small = subject.with_rows(WHAT_IF_ROWS)
     size = min(WHAT_IF_BATCH, len(small.dataset.train_labels))
     for epochs in (1, EPOCHS):
         name = f"reshuffled {size}, {epochs} epoch{'s' if epochs > 1 else ''}"
-        yield Case(partial(_reshuffled, small, size, epochs), name, what_if=True)
+        yield AttackCase(partial(_reshuffled, small, size, epochs), name, what_if=True)
     if subject.job.job.loss in SIGN_LOSSES:
-        yield Case(partial(_one_round, small), "theta0 = 0, S = P, once", what_if=True)
+        yield AttackCase(partial(_one_round, small), "theta0 = 0, S = P, once", what_if=True)
 
 
 def _this_job(subject: Subject) -> Finding:
     finding = read_labels(_visits(subject), subject.feature_party)
     # The curves are of classes.
     if subject.with_curves and not subject.plan.facts.real_targets:
-        advice = advise(subject, partial(read_labels, party=subject.feature_party), EPOCHS)
+        advice = advise(subject, EPOCHS)
         finding.detail.update(curves=advice.curves, advice=advice.row())
     return finding
 
@@ -113,84 +155,216 @@ def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
 
 def read_labels(recording: Recording, party: str) -> Finding:
     """Labels from all gradients of a run that a feature party learned."""
-    seat = recording.seat(party)
+    seat, gradients = recording.seat(party), gradients_seen(recording, party)
     if recording.plan.facts.real_targets:
-        knowledge = training_knowledge(recording, seat, _own_estimate(recording, seat))
-        found = targets_from_gradients(gradients_seen(recording, seat), knowledge)
-        return _target_finding(found, recording, seat)
-    alone = _alone(recording, seat)
-    knowledge = training_knowledge(recording, seat, best(alone).probabilities)
-    return _finding(
-        labels_from_gradients(gradients_seen(recording, seat), knowledge), recording, alone
-    )
-
-
-def _targets_in_clear(recording: Recording, party: str) -> Finding:
-    seat = recording.seat(party)
-    knowledge = training_knowledge(recording, seat, _own_estimate(recording, seat))
-    seen = residuals_of(seat.view)
-    found = targets_from_residuals(seen, gradients_seen(recording, seat), knowledge)
-    return _target_finding(found, recording, seat)
-
-
-def training_knowledge(
-    recording: Recording, seat: Seat, own_model: FloatArray
-) -> TrainingKnowledge:
-    """What a feature party holds beside its view, and what the best model of its columns says."""
-    return TrainingKnowledge(
-        inputs=seat.inputs,
-        batches=recording.batches,
-        start=seat.model.weights,
-        plan=recording.plan,
-        columns=recording.columns,
-        courses=recording.courses,
-        own_model=own_model,
-    )
+        found = targets_from_gradients(gradients, seat, _own_estimate(recording, party))
+        return _target_finding(found, recording, party)
+    own = best(own_models(seat.inputs, recording.labels)).probabilities
+    everyone = np.arange(len(recording.labels))
+    estimate = labels_from_gradients([SeenJob(gradients, seat, everyone)], own)
+    return _finding(estimate, recording, party)
 
 
 def _one_round(subject: Subject) -> Finding:
-    size = min(table_of(subject.dataset, subject.feature_party).train.shape)
+    party = subject.feature_party
+    size = min(table_of(subject.dataset, party).train.shape)
     recording = subject.record(rounds=1, batch_size=size, start="zero")
-    seat, rows = recording.seat(subject.feature_party), recording.batches[0]
-    loss = recording.plan.rule.loss
+    rows, loss = recording.batches[0], recording.plan.rule.loss
     predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
-    gradient = gradients_seen(recording, seat)[0]
-    found = labels_from_one_round(gradient, OneRoundKnowledge(seat.inputs[rows], predicted))
-    estimate = LabelEstimate(rows, found.scores)
-    return _finding(estimate, recording, _alone(recording, seat))
+    gradient = gradients_seen(recording, party)[0]
+    found = labels_from_one_round(gradient, recording.seat(party).inputs[rows], predicted)
+    return _finding(LabelEstimate(rows, found.scores), recording, party)
 
 
-def gradients_seen(recording: Recording, seat: Seat) -> Sequence[FloatArray]:
+def gradients_seen(recording: Recording, party: str) -> Sequence[FloatArray]:
     """What the view holds, or, where residuals are in clear, Xᵀd/S made from them."""
-    learned = gradients_of(seat.view)
+    view, seat = recording.view(party), recording.seat(party)
+    learned = gradients_of(view)
     if learned:
         return learned
-    batches = zip(recording.batches, recording.courses, strict=True)
-    answered = [rows for rows, course in batches if not (course.back or course.stop)]
-    pairs = zip(answered, residuals_of(seat.view), strict=False)
+    pairs = zip(seat.answered, residuals_of(view), strict=False)
     return [seat.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
 
 
-def _alone(recording: Recording, seat: Seat) -> tuple[OwnModel, ...]:
-    return own_models(seat.inputs, recording.dataset.train_labels)
+def _own_estimate(recording: Recording, party: str) -> FloatArray:
+    return own_estimate(recording.seat(party).inputs, recording.labels)
 
 
-def _own_estimate(recording: Recording, seat: Seat) -> FloatArray:
-    return own_estimate(seat.inputs, recording.dataset.train_labels)
+def _finding(estimate: LabelEstimate, recording: Recording, party: str) -> Finding:
+    alone = own_models(recording.seat(party).inputs, recording.labels)
+    return label_finding(estimate, recording.labels, alone, recording.described)
 
 
-def _finding(estimate: LabelEstimate, recording: Recording, alone: Sequence[OwnModel]) -> Finding:
-    return label_finding(estimate, recording.dataset.train_labels, alone, _detail(recording))
+def _target_finding(estimate: FloatArray, recording: Recording, party: str) -> Finding:
+    inputs = recording.seat(party).inputs
+    return target_finding(estimate, inputs, recording.labels, recording.described)
 
 
-def _target_finding(estimate: FloatArray, recording: Recording, seat: Seat) -> Finding:
-    targets = recording.dataset.train_labels
-    return target_finding(estimate, seat.inputs, targets, _detail(recording))
+@dataclass(frozen=True)
+class ExactSteps:
+    """Labels read from exact steps on full batches, beside those read from this job.
+
+    Attributes:
+        theirs: of exact steps, to their own end.
+        this_job: of as many of its rounds as the audit attacks.
+    """
+
+    theirs: Finding
+    this_job: Finding
+
+    @property
+    def recommended(self) -> bool:
+        """Whether they keep labels, and tell less than this job."""
+        return self.theirs.keeps and self.theirs.value < self.this_job.value
+
+    def row(self) -> dict[str, Any]:
+        """As JSON has it."""
+        found = {"theirs": self.theirs, "this_job": self.this_job}
+        figures = {
+            name: {
+                "auc": each.value,
+                "own_model": each.model_alone,
+                "rounds": each.detail["rounds"],
+                "batch_size": each.detail["batch_size"],
+            }
+            for name, each in found.items()
+        }
+        return {**figures, "recommended": self.recommended}
 
 
-def _detail(recording: Recording) -> dict[str, object]:
-    return {
-        "rounds": recording.result.rounds,
-        "batch_size": recording.job.job.batch_size,
-        "label_guard_ratio": recording.result.label_guard_ratio,
+@dataclass(frozen=True)
+class Advice:
+    """What a person can act on.
+
+    Attributes:
+        exposure: of this job's batches over its epochs.
+        zero_start: whether θ⁰ = 0, where one gradient of a small batch reads labels.
+        safe_batch_size: by sampling, the smallest S of the curve from which on labels keep; None
+            where none does.
+        safe_epochs: by sampling, how many epochs of this job's S keep labels, of `MOST_EPOCHS`.
+        exact_steps: what exact steps on full batches tell and what this job does, on the same rows;
+            None where it takes them itself, or cannot.
+        curves: AUC by batch size and by epochs, fixed batches beside reshuffled ones.
+    """
+
+    exposure: Exposure
+    zero_start: bool
+    safe_batch_size: dict[str, int | None]
+    safe_epochs: dict[str, int]
+    exact_steps: ExactSteps | None
+    curves: list[dict[str, Any]]
+
+    @property
+    def flags(self) -> list[str]:
+        """What should not stay as it is."""
+        found = []
+        if self.exposure.max_leverage > LEVERAGE_ONE:
+            found.append(
+                f"{self.exposure.exposed_rows} rows have leverage 1 in a batch: one gradient tells "
+                "their residual, at any guard ratio"
+            )
+        if self.exposure.rank_share > RANK_FLAG:
+            found.append(
+                f"gradients span {self.exposure.rank_share:.2f} of the labels' space after "
+                f"{self.exposure.epochs} epochs"
+            )
+        if self.zero_start:
+            found.append("theta0 = 0: residuals of the first round are known but for the label")
+        return found
+
+    def row(self) -> dict[str, Any]:
+        """As JSON has it, without the curves."""
+        return {
+            "exposure": asdict(self.exposure),
+            "zero_start": self.zero_start,
+            "safe_batch_size": self.safe_batch_size,
+            "safe_epochs": self.safe_epochs,
+            "exact_steps": self.exact_steps.row() if self.exact_steps else None,
+            "flags": self.flags,
+        }
+
+
+def advise(subject: Subject, epochs: int) -> Advice:
+    """Measure the curves on some rows, and the exposure of so many epochs of this job on all."""
+    clear = subject.job.without_protection
+    small = Subject(clear, subject.with_rows(WHAT_IF_ROWS).dataset, subject.seed)
+    rows = len(small.dataset.train_labels)
+    inputs = table_of(subject.dataset, subject.feature_party).train
+    least = min(inputs.shape[1], rows)
+    sizes = np.unique(np.geomspace(least, rows, BATCH_SIZES).astype(int)).tolist()
+    size = subject.plan.batch_size
+    at_hand = rows if size == "full" else min(size, rows)
+    all_epochs = list(range(1, MOST_EPOCHS + 1))
+    by_size = {
+        name: [_at(small, sampling, each, EPOCHS) for each in sizes]
+        for sampling, name in SAMPLINGS.items()
     }
+    by_epoch = {
+        name: [_at(small, sampling, at_hand, each) for each in all_epochs]
+        for sampling, name in SAMPLINGS.items()
+    }
+    reference = next(iter(by_size.values()))[0]
+    bars = {"own model": reference.model_alone or 0.0, "chance": reference.chance or 0.0}
+    return Advice(
+        exposure=exposure(inputs, subject.plan.schedule, epochs),
+        zero_start=subject.job.job.start == "zero",
+        safe_batch_size={name: _from_on(sizes, found) for name, found in by_size.items()},
+        safe_epochs={name: _until(found) for name, found in by_epoch.items()},
+        exact_steps=exact_steps(small, at_hand),
+        curves=[
+            _curve(f"Labels by batch size, {EPOCHS} epochs", "rows a batch", sizes, by_size, bars),
+            _curve(f"Labels by epochs, S = {at_hand}", "epochs", all_epochs, by_epoch, bars),
+        ],
+    )
+
+
+def exact_steps(subject: Subject, size: int) -> ExactSteps | None:
+    """Measure them beside the job; None where it takes them itself, or cannot.
+
+    Args:
+        subject: the job in clear.
+        size: S of the job.
+    """
+    if subject.plan.rule.exact and subject.plan.full_batches:
+        return None
+    try:
+        theirs = read_labels(subject.record(**EXACT_STEPS), subject.feature_party)
+    except ConfigError:
+        return None
+    settings = subject.job.job
+    batches = len(subject.dataset.train_labels) // size
+    epochs = max(EPOCHS, min(settings.rounds, ROUNDS) // batches)
+    return ExactSteps(theirs, _at(subject, settings.sampling, size, epochs))
+
+
+def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:
+    rounds = epochs * (len(subject.dataset.train_labels) // size)
+    recording = subject.record(rounds=rounds, batch_size=size, sampling=sampling)
+    return read_labels(recording, subject.feature_party)
+
+
+def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
+    """The smallest size from which on all keep labels."""
+    safe = None
+    for size, finding in reversed(list(zip(sizes, found, strict=True))):
+        if not finding.keeps:
+            break
+        safe = size
+    return safe
+
+
+def _until(found: list[Finding]) -> int:
+    """How many epochs keep labels before one does not."""
+    return next((index for index, each in enumerate(found) if not each.keeps), len(found))
+
+
+def _curve(
+    title: str,
+    x_label: str,
+    x: list[int],
+    found: dict[str, list[Finding]],
+    bars: dict[str, float],
+) -> dict[str, Any]:
+    series = {name: [each.value for each in findings] for name, findings in found.items()}
+    log_x = ceil(x[-1] / x[0]) > 2 * MOST_EPOCHS
+    return curve(title, x_label, "AUC", x, series, lines=bars, log_x=log_x)

@@ -7,18 +7,16 @@ from functools import partial
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.rotation import stabilizer_rotation
 from securevfl.auditing.curves import curve
 from securevfl.auditing.judging import DEVIATION, Finding
 from securevfl.auditing.local_rules import Adam, Lasso
-from securevfl.auditing.measuring import IN_SHARES, Case, attack_in_cases
+from securevfl.auditing.measuring import IN_SHARES, Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject
-from securevfl.auditing.twins import Twin, TwinSetting, compare_twins
+from securevfl.auditing.twins import Twin, TwinSetting, compare_twins, stabilizer_rotation
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.job import Job
 from securevfl.protocols.session import gathering
 
-KNOWLEDGE = "everything but X: both runs' theta0, seeds and messages"
 ROUNDING = 1e-11
 FIXED_POINT_UNITS = 100
 ROUNDS = 1000
@@ -27,17 +25,22 @@ CURVE_POINTS = 60
 DERIVED_RATE = 0.1
 
 
-@attack_in_cases(
+@add_attack
+@partial(
+    Attack,
     "rotation_twin",
     "all other parties together",
-    KNOWLEDGE,
+    "everything but X: both runs' theta0, seeds and messages",
     immune=lambda subject: IN_SHARES if subject.exchange.shares_parameters else "",
+    place=10,
+    cost=5.0,
+    quick=False,
 )
-def rotation_twins(subject: Subject) -> Iterable[Case]:
+def rotation_twins(subject: Subject) -> Iterable[AttackCase]:
     """A feature party's twin, the label party's, and in clear the negative controls."""
-    for party in (subject.feature_party, subject.dataset.label_party):
-        name = f"{subject.role(party)} party's data"
-        yield Case(partial(_pair, subject, TwinSetting(party)), name)
+    for role, party in (("feature", subject.feature_party), ("label", subject.dataset.label_party)):
+        name = f"{role} party's data"
+        yield AttackCase(partial(_pair, subject, TwinSetting(party)), name)
     if subject.exchange.adds_noise or not _exact(subject):
         return
     party = subject.feature_party
@@ -49,7 +52,7 @@ def rotation_twins(subject: Subject) -> Iterable[Case]:
         "U off by 1e-3": TwinSetting(party, rotation=_nearly_orthogonal),
     }
     for name, setting in controls.items():
-        yield Case(partial(_pair, subject, setting), f"control: {name}", control=True)
+        yield AttackCase(partial(_pair, subject, setting), f"control: {name}", control=True)
 
 
 def _pair(subject: Subject, setting: TwinSetting) -> Finding:

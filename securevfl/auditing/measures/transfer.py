@@ -10,17 +10,18 @@ from functools import partial
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.anchors import AnchorKnowledge, spread_anchors
-from securevfl.attacks.features_from_units import UnitsSeen, features_from_units
-from securevfl.attacks.labels_from_components import labels_from_components, units_from_components
+from securevfl.attacks.factored_features import (
+    factor_of_units,
+    features_from_units,
+    spread_anchors,
+)
 from securevfl.attacks.labels_from_unit_gradients import UnitVisit, labels_from_unit_gradients
-from securevfl.auditing.judging import RELATIVE_ERROR, Finding
-from securevfl.auditing.label_figures import label_finding
-from securevfl.auditing.measuring import Case, attack_in_cases
-from securevfl.auditing.own_model import best, features_alone, own_models
+from securevfl.attacks.labels_in_clear import labels_from_components, units_from_components
+from securevfl.auditing.figures import best, features_alone, label_finding, own_models
+from securevfl.auditing.judging import RELATIVE_ERROR, Finding, NotShown
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.scoring import feature_error
-from securevfl.auditing.seats import Recording, Seat
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import components_of, gradients_of, units_of
 from securevfl.errors import ConfigError
 from securevfl.models.layers import DenseLayer
@@ -36,63 +37,63 @@ def _encrypted(subject: Subject) -> str:
     return "components travel encrypted" if subject.exchange.encrypts else ""
 
 
-on_components = partial(attack_in_cases, of_components=True)
-
-
-@on_components(
-    "labels_from_components", "feature party", "the schedule of batches", immune=_encrypted
+@add_attack
+@partial(
+    Attack,
+    "labels_from_components",
+    "feature party",
+    "the schedule of batches",
+    immune=_encrypted,
+    of_components=True,
+    place=90,
 )
-def component_labels(subject: Subject) -> Iterable[Case]:
+def component_labels(subject: Subject) -> Finding:
     """V·Φ of the components in clear."""
-    yield Case(lambda: _component_labels(subject))
+    recording, party = _epochs(subject, 1), subject.feature_party
+    estimate = labels_from_components(components_of(recording.view(party)), recording.batches)
+    alone = own_models(recording.seat(party).inputs, recording.labels)
+    return label_finding(estimate, recording.labels, alone, recording.described)
 
 
-def _component_labels(subject: Subject) -> Finding:
-    recording = _epochs(subject, 1)
-    seat = recording.seat(subject.feature_party)
-    labels = recording.dataset.train_labels
-    estimate = labels_from_components(components_of(seat.view), recording.batches)
-    return label_finding(estimate, labels, own_models(seat.inputs, labels), _detail(recording))
-
-
-@on_components(
+@add_attack
+@partial(
+    Attack,
     "labels_from_unit_gradients",
     "feature party",
     "its columns and weights, the schedule, the plan; the best model of its columns",
+    of_components=True,
+    place=100,
 )
-def unit_labels(subject: Subject) -> Iterable[Case]:
+def unit_labels(subject: Subject) -> Iterable[AttackCase]:
     """The gradient of its layer, made from components where these travel in clear."""
     size = subject.plan.most_batch_rows
     if size <= MOST_ROWS:
-        yield Case(lambda: _unit_labels(subject), "this job's batches")
+        yield AttackCase(partial(_unit_labels, subject), "this job's batches")
         return
-    yield Case(partial(_too_large, size), "this job's batches")
+    reason = NotShown(f"batches of {size} rows: the fit takes no more than {MOST_ROWS}")
+    yield AttackCase(lambda: reason, "this job's batches")
     small = subject.with_rows(MOST_ROWS)
-    yield Case(lambda: _unit_labels(small), f"{MOST_ROWS} rows", what_if=True)
-
-
-def _too_large(size: int) -> Finding:
-    raise ConfigError(f"batches of {size} rows: the fit takes no more than {MOST_ROWS}")
+    yield AttackCase(partial(_unit_labels, small), f"{MOST_ROWS} rows", what_if=True)
 
 
 def _unit_labels(subject: Subject) -> Finding:
-    recording = _epochs(subject, EPOCHS)
-    seat = recording.seat(subject.feature_party)
-    labels = recording.dataset.train_labels
-    alone = own_models(seat.inputs, labels)
+    recording, party = _epochs(subject, EPOCHS), subject.feature_party
+    alone = own_models(recording.seat(party).inputs, recording.labels)
     estimate = labels_from_unit_gradients(
-        _visits(recording, seat), settings_of(recording.plan).alignment, best(alone).probabilities
+        _visits(recording, party),
+        settings_of(recording.plan).alignment,
+        best(alone).probabilities,
     )
-    return label_finding(estimate, labels, alone, _detail(recording))
+    return label_finding(estimate, recording.labels, alone, recording.described)
 
 
-def _visits(recording: Recording, seat: Seat) -> list[UnitVisit]:
+def _visits(recording: Recording, party: str) -> list[UnitVisit]:
     """What a party saw of every batch, at its own weights then; the first few of each batch."""
-    learned = gradients_of(seat.view)
-    given = components_of(seat.view)
+    seat, view = recording.seat(party), recording.view(party)
+    learned, given = gradients_of(view), components_of(view)
     gamma, counts = settings_of(recording.plan).alignment, dict[bytes, int]()
     visits = []
-    steps = zip(recording.batches, recording.weights(seat.name), strict=True)
+    steps = zip(recording.batches, recording.weights(party), strict=True)
     for index, (rows, weights) in enumerate(steps):
         counts[rows.tobytes()] = counts.get(rows.tobytes(), 0) + 1
         if counts[rows.tobytes()] > MOST_VISITS:
@@ -111,21 +112,25 @@ def _visits(recording: Recording, seat: Seat) -> list[UnitVisit]:
     return visits
 
 
-@on_components(
+@add_attack
+@partial(
+    Attack,
     "features_from_units",
     "either party",
     "as many of the other's rows as their rank; the activation",
     immune=_encrypted,
+    of_components=True,
+    place=110,
 )
-def unit_features(subject: Subject) -> Iterable[Case]:
+def unit_features(subject: Subject) -> Iterable[AttackCase]:
     """X from the units of the first batch, of either party by the other."""
-    yield Case(lambda: _feature_partys(subject), "the feature party's")
-    yield Case(lambda: _label_partys(subject), "the label party's")
+    yield AttackCase(lambda: _feature_partys(subject), "the feature party's")
+    yield AttackCase(lambda: _label_partys(subject), "the label party's")
 
 
 def _feature_partys(subject: Subject) -> Finding:
     recording = subject.record(rounds=1)
-    (units,) = units_of(recording.seat(subject.dataset.label_party).view)
+    (units,) = units_of(recording.view(subject.dataset.label_party))
     return _from_units(
         subject, recording, units, (subject.feature_party, subject.dataset.label_party)
     )
@@ -133,7 +138,7 @@ def _feature_partys(subject: Subject) -> Finding:
 
 def _label_partys(subject: Subject) -> Finding:
     recording = subject.record(rounds=1)
-    ((values, phi),) = components_of(recording.seat(subject.feature_party).view)
+    ((values, phi),) = components_of(recording.view(subject.feature_party))
     units = units_from_components(values, phi, settings_of(recording.plan).alignment)
     return _from_units(
         subject, recording, units, (subject.dataset.label_party, subject.feature_party)
@@ -147,12 +152,12 @@ def _from_units(
     rows = recording.batches[0]
     whose, by = (recording.seat(name).inputs[rows] for name in whose_by)
     features = whose[:, :-1]  # its constant column is known
-    factor = UnitsSeen(units, settings_of(recording.plan).activation).factor()
+    factor = factor_of_units(units, settings_of(recording.plan).activation)
     generator = np.random.default_rng([subject.seed, 5])
     known = spread_anchors(factor, factor.shape[1], generator)
     if len(known) >= len(rows):
         raise ConfigError(f"{len(rows)} rows of rank {factor.shape[1]}: none is left to be found")
-    estimate = features_from_units(factor, AnchorKnowledge(known, features[known]))
+    estimate = features_from_units(factor, known, features[known])
     alone = features_alone(by, features, known)
     return Finding(
         RELATIVE_ERROR,
@@ -167,11 +172,3 @@ def _epochs(subject: Subject, epochs: int) -> Recording:
     """A run of so many rounds for each batch, no more than the job has."""
     rounds = epochs * subject.plan.schedule.batches
     return subject.record(rounds=min(rounds, subject.job.job.rounds))
-
-
-def _detail(recording: Recording) -> dict[str, object]:
-    return {
-        "rounds": recording.result.rounds,
-        "batch_size": recording.job.job.batch_size,
-        "label_guard_ratio": recording.result.label_guard_ratio,
-    }

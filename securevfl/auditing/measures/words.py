@@ -13,9 +13,8 @@ import numpy as np
 
 from securevfl.attacks.words import beside, of_pairs, of_words, surprise
 from securevfl.auditing.judging import Finding, Metric
-from securevfl.auditing.measuring import Case, attack_in_cases
-from securevfl.auditing.seats import Recording
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
+from securevfl.auditing.subject import Recording, Subject
 from securevfl.crypto.ring import RING_BITS, reduced
 from securevfl.errors import ConfigError
 
@@ -24,23 +23,26 @@ ROUNDS, ROWS = 6, 256
 OWNERS, HOLDERS = ("residuals", "point", "pull pads"), ("steps", "predictions", "pulls")
 
 
-def nothing_in_shares(subject: Subject) -> str:
+def _nothing_in_shares(subject: Subject) -> str:
     """Why there are no such words; empty where parameters stay in shares."""
     if subject.exchange.shares_parameters:
         return ""
     return "nothing of a round is in shares: other rows are about what travels"
 
 
-@attack_in_cases(
+@add_attack
+@partial(
+    Attack,
     "words_of_rounds",
     "any party",
     "its own shares; scored beside what is hidden",
-    immune=nothing_in_shares,
+    immune=_nothing_in_shares,
+    place=150,
 )
-def words_of_rounds(subject: Subject) -> Iterable[Case]:
+def words_of_rounds(subject: Subject) -> Iterable[AttackCase]:
     """An owner's words and a holder's, of every link."""
-    yield Case(partial(_of_links, subject, OWNERS), "as owner")
-    yield Case(partial(_of_links, subject, HOLDERS), "as holder")
+    yield AttackCase(partial(_of_links, subject, OWNERS), "as owner")
+    yield AttackCase(partial(_of_links, subject, HOLDERS), "as holder")
 
 
 def _of_links(subject: Subject, quantities: Sequence[str]) -> Finding:

@@ -3,9 +3,9 @@ import pytest
 from scipy.stats import ortho_group
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.anchors import AnchorKnowledge, features_from_anchors, spread_anchors
+from securevfl.attacks.factored_features import features_from_anchors, spread_anchors
 from securevfl.auditing.scoring import feature_error
-from securevfl.auditing.seats import scaled
+from securevfl.auditing.subject import scaled
 from securevfl.data.sources import load
 from securevfl.job import Job
 
@@ -18,7 +18,7 @@ def rotated(features: FloatArray) -> FloatArray:
 
 def error(features: FloatArray, factor: FloatArray, count: int) -> float:
     rows = spread_anchors(factor, count, np.random.default_rng(2))
-    estimate = features_from_anchors(factor, AnchorKnowledge(rows, features[rows]))
+    estimate = features_from_anchors(factor, rows, features[rows])
     return feature_error(estimate, features, rows)
 
 

@@ -9,10 +9,10 @@ from securevfl.attacks.gram import (
     GramKnowledge,
     factor_from_fixed_batches,
     factor_from_full_batches,
+    factor_from_minibatches,
     symmetric_solution,
 )
-from securevfl.attacks.gram_rows import factor_from_minibatches
-from securevfl.attacks.rounds import Round
+from securevfl.attacks.seat import SeenRound
 from securevfl.auditing.measures.features import label_party_rounds
 from securevfl.auditing.scoring import gram_error
 from securevfl.auditing.subject import Subject
@@ -38,7 +38,7 @@ def with_columns(columns: int) -> VerticalDataset:
 
 def recorded(
     columns: int, rounds: int, scheme: str = "plain", **settings: object
-) -> tuple[list[Round], FloatArray]:
+) -> tuple[list[SeenRound], FloatArray]:
     """What the label party has of a real run, and the truth."""
     job = Job.of(
         job={

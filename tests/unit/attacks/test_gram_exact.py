@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.gram_exact import ExactKnowledge, factor_from_exact_steps
-from securevfl.attacks.rounds import Round
+from securevfl.attacks.gram import ExactKnowledge, factor_from_exact_steps
+from securevfl.attacks.seat import SeenRound
 from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measures.features import exact_knowledge, gram, label_party_rounds
 from securevfl.auditing.scoring import gram_error
@@ -18,7 +18,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from tests.made_data import blocks_of, dataset_of, labels_of
 
-Seen = tuple[list[Round], ExactKnowledge, FloatArray]
+Seen = tuple[list[SeenRound], ExactKnowledge, FloatArray]
 
 
 def made(columns: int = 5, parties: int = 2, classes: int = 2) -> VerticalDataset:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.attacks.held_out import (
-    HeldOutKnowledge,
+from securevfl.attacks.scored_features import (
     column_space,
     features_beside,
     held_out_features,
@@ -33,8 +32,10 @@ def error(found: FloatArray, features: FloatArray, known: int) -> float:
     return float(np.linalg.norm((found - features)[known:]) / np.linalg.norm(features[known:]))
 
 
-def knowledge(features: FloatArray, own: FloatArray, known: int, rank: int) -> HeldOutKnowledge:
-    return HeldOutKnowledge(np.arange(known), features[:known], own, rank)
+def read(
+    space: FloatArray, features: FloatArray, own: FloatArray, known: int, rank: int = COLUMNS
+) -> FloatArray:
+    return held_out_features(space, own, np.arange(known), features[:known], rank)
 
 
 @pytest.mark.parametrize(("rank", "outputs"), [(COLUMNS, 1), (COLUMNS, 3), (4, 1)])
@@ -44,7 +45,7 @@ def test_as_many_columns_as_rank_and_as_many_known_rows_give_all_rows(
     features, own = data(generator, rank)
     space = column_space(scored(features, generator, rank // outputs, outputs))
     assert space.shape == (ROWS, rank)
-    found = held_out_features(space, knowledge(features, own, rank, rank))
+    found = read(space, features, own, rank, rank)
     assert error(found, features, rank) < 1e-10
 
 
@@ -54,7 +55,7 @@ def test_one_known_row_less_or_one_scoring_less_is_not_enough(
     features, own = data(generator)
     space = column_space(scored(features, generator, COLUMNS))
     for seen, known in ((space, COLUMNS - 1), (space[:, :-1], COLUMNS)):
-        found = held_out_features(seen, knowledge(features, own, known, COLUMNS))
+        found = read(seen, features, own, known)
         assert error(found, features, known) > 0.1
 
 
@@ -63,21 +64,19 @@ def test_the_features_of_rows_that_are_not_known_play_no_part(
 ) -> None:
     features, own = data(generator)
     space = column_space(scored(features, generator, 3))
-    given = knowledge(features, own, 12, COLUMNS)
-    found = held_out_features(space, given)
+    found = read(space, features, own, 12)
     features[12:] = 0
-    np.testing.assert_array_equal(held_out_features(space, given), found)
+    np.testing.assert_array_equal(read(space, features, own, 12), found)
 
 
 def test_fewer_scorings_still_tell_more_than_the_label_partys_columns(
     generator: np.random.Generator,
 ) -> None:
     features, own = data(generator)
-    given = knowledge(features, own, 40, COLUMNS)
-    alone = error(features_beside(own, given), features, 40)
+    alone = error(features_beside(own, np.arange(40), features[:40]), features, 40)
     errors = [
         error(
-            held_out_features(column_space(scored(features, generator, count)), given), features, 40
+            read(column_space(scored(features, generator, count)), features, own, 40), features, 40
         )
         for count in (2, 4)
     ]

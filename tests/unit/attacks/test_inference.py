@@ -1,12 +1,8 @@
 import numpy as np
 import pytest
 
-from securevfl.attacks.inference import (
-    ModelKnowledge,
-    equations_and_unknowns,
-    features_from_scores,
-)
 from securevfl.attacks.labels_from_gradients import label_part
+from securevfl.attacks.scored_features import equations_and_unknowns, features_from_scores
 from securevfl.models.losses import loss_for
 
 
@@ -20,10 +16,9 @@ def error(
     own = generator.standard_normal((100, outputs))
     name = "logistic" if classes == 2 else "multinomial"
     scores = label_part(loss_for(name, classes), own + target @ weights)
-    knowledge = ModelKnowledge(weights, own)
-    found = features_from_scores(scores, knowledge)
+    found = features_from_scores(scores, weights, own)
     relative = float(np.linalg.norm(found - target) / np.linalg.norm(target))
-    return relative, equations_and_unknowns(knowledge)
+    return relative, equations_and_unknowns(weights)
 
 
 @pytest.mark.parametrize(("classes", "features"), [(2, 1), (10, 1), (10, 9)])
@@ -45,5 +40,5 @@ def test_one_unknown_more_leaves_a_doubt(
 
 
 def test_scores_that_underflow_stay_finite() -> None:
-    knowledge = ModelKnowledge(np.ones((1, 1)), np.zeros((2, 1)))
-    assert np.isfinite(features_from_scores(np.array([[0.0], [1.0]]), knowledge)).all()
+    found = features_from_scores(np.array([[0.0], [1.0]]), np.ones((1, 1)), np.zeros((2, 1)))
+    assert np.isfinite(found).all()

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import norm
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.labels_from_sums import SumsKnowledge, labels_from_sums
+from securevfl.attacks.labels_from_sums import labels_from_sums
 from securevfl.attacks.row_spaces import RowSpace
 from securevfl.models.scores import accuracy, auc
 
@@ -19,7 +19,7 @@ def read(
     truth = (labels[:, None] == classes).astype(np.float64)
     sums = [space.basis.T @ truth[rows] for rows, space in zip(batches, spaces, strict=True)]
     shown = list(zip(batches, spaces, strict=True))
-    return labels_from_sums(sums, SumsKnowledge(shown, own)).scores
+    return labels_from_sums(sums, shown, own).scores
 
 
 def parted(generator: np.random.Generator, size: int) -> list[IntArray]:

@@ -1,12 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from securevfl.attacks.rotation import (
-    free_directions,
+from securevfl.auditing.twins import (
     freedom,
-    lemma_rotation,
     stabilizer_rotation,
 )
 from securevfl.errors import ConfigError
@@ -14,45 +10,6 @@ from securevfl.errors import ConfigError
 
 def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-@given(st.integers(2, 12), st.integers(0, 2**32 - 1))
-def test_lemma_1_gives_an_orthogonal_matrix_that_fixes_theta0(size: int, seed: int) -> None:
-    draws = generator(seed)
-    start = draws.standard_normal(size)
-    inner = np.linalg.qr(draws.standard_normal((size - 1, size - 1)))[0]
-    rotation = lemma_rotation(start, inner)
-    np.testing.assert_allclose(rotation.T @ rotation, np.eye(size), atol=1e-13)
-    np.testing.assert_allclose(rotation.T @ start, start, atol=1e-13)
-
-
-@pytest.mark.parametrize("first", [1.0, -1.0])
-def test_the_reflection_is_stable_next_to_the_axis(first: float) -> None:
-    start = np.array([first, 1e-9, 0.0])  # θ⁰ − ‖θ⁰‖e₁ cancels to noise here
-    rotation = lemma_rotation(start, np.array([[0.0, -1.0], [1.0, 0.0]]))
-    np.testing.assert_allclose(rotation.T @ start, start, atol=1e-15)
-
-
-def test_lemma_1_is_a_member_of_the_stabilizer() -> None:
-    start = generator().standard_normal(6)
-    inner = np.linalg.qr(generator(1).standard_normal((5, 5)))[0]
-    rotation = lemma_rotation(start, inner)
-    basis = free_directions(start[:, None])
-    within = basis.T @ rotation @ basis
-    np.testing.assert_allclose(within.T @ within, np.eye(5), atol=1e-13)
-    np.testing.assert_allclose(
-        rotation, np.eye(6) + basis @ (within - np.eye(5)) @ basis.T, atol=1e-13
-    )
-
-
-def test_lemma_1_has_no_direction_at_zero() -> None:
-    with pytest.raises(ConfigError, match="theta0 = 0"):
-        lemma_rotation(np.zeros(3), np.eye(2))
-
-
-def test_an_inner_matrix_of_another_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"expected \(2, 2\)"):
-        lemma_rotation(np.ones(3), np.eye(3))
 
 
 @pytest.mark.parametrize("outputs", [0, 1, 3])

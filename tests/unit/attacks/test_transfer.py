@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.anchors import AnchorKnowledge
-from securevfl.attacks.features_from_units import UnitsSeen, features_from_units
-from securevfl.attacks.labels_from_components import labels_from_components, units_from_components
+from securevfl.attacks.factored_features import factor_of_units, features_from_units
 from securevfl.attacks.labels_from_unit_gradients import UnitVisit, labels_from_unit_gradients
+from securevfl.attacks.labels_in_clear import labels_from_components, units_from_components
 from securevfl.errors import ConfigError
 from securevfl.models.layers import DenseLayer
 from securevfl.models.scores import auc
@@ -58,11 +57,11 @@ def test_as_many_rows_as_rank_turn_units_into_features(
     weights = generator.standard_normal((COLUMNS + 1, UNITS)) / 2
     layer = DenseLayer(weights, activation=activation)  # type: ignore[arg-type]
     units = layer.predict(np.hstack([features, np.ones((ROWS, 1))]))
-    factor = UnitsSeen(units, activation).factor()
+    factor = factor_of_units(units, activation)
     assert factor.shape == (ROWS, COLUMNS + 1)
     for known, exact in ((COLUMNS + 1, True), (COLUMNS - 1, False)):
-        knowledge = AnchorKnowledge(np.arange(known), features[:known])
-        error = np.abs(features_from_units(factor, knowledge) - features).max()
+        found = features_from_units(factor, np.arange(known), features[:known])
+        error = np.abs(found - features).max()
         assert (error < 1e-6) == exact
 
 

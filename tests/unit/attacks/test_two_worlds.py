@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.two_worlds import Round, World, log_likelihood, world_score
+from securevfl.attacks.two_worlds import GuessedWorld, WorldRound, log_likelihood, world_score
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
@@ -17,9 +17,9 @@ ROWS, COLUMNS, ROUNDS, STEP = 5, 3, 4, 2.0
 Generator = np.random.Generator
 
 
-def world(inputs: FloatArray, clip: float = 100.0, gradient_noise: float = 0.3) -> World:
+def world(inputs: FloatArray, clip: float = 100.0, gradient_noise: float = 0.3) -> GuessedWorld:
     pace = Pace(1.0, inf, 0, len(inputs), lambda _: STEP, derived=False)
-    return World(
+    return GuessedWorld(
         LinearModel(np.ones((COLUMNS, 1))),
         inputs,
         partial(LocalSteps, inputs=inputs, rule=LocalRule(Logistic(), 1), pace=pace),
@@ -28,9 +28,9 @@ def world(inputs: FloatArray, clip: float = 100.0, gradient_noise: float = 0.3) 
     )
 
 
-def seen(generator: Generator) -> list[Round]:
+def seen(generator: Generator) -> list[WorldRound]:
     released, answered = generator.standard_normal((2, ROUNDS, ROWS, 1))
-    return [Round(released[each], answered[each], Course(each)) for each in range(ROUNDS)]
+    return [WorldRound(released[each], answered[each], Course(each)) for each in range(ROUNDS)]
 
 
 @pytest.mark.parametrize("skipped", [0, 2])

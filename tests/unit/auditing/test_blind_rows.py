@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from securevfl.auditing.judging import Finding, Immune, NotShown, verdict_of
-from securevfl.auditing.matrix import MEASURES
-from securevfl.auditing.measures import parameters
+from securevfl.auditing.measures import labels_of_jobs
 from securevfl.auditing.measures.ciphertexts import noise, ratio
-from securevfl.auditing.measures.labels_zero_start import integer_decoding
-from securevfl.auditing.measures.parameters import parameter_labels
+from securevfl.auditing.measures.labels_of_jobs import parameter_labels
+from securevfl.auditing.measures.zero_start import integer_decoding
+from securevfl.auditing.measuring import known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.job import Job
@@ -38,14 +38,14 @@ def subject(scheme: str = "blind", **settings: object) -> Subject:
     ],
 )
 def test_what_there_is_nothing_of_says_so(attack: str, reason: str) -> None:
-    (cell,) = MEASURES[attack](subject())
+    (cell,) = known_attacks()[attack](subject())
     assert isinstance(cell.outcome, Immune)
     assert reason in cell.outcome.reason
 
 
 @pytest.mark.parametrize("attack", ["crafted_query", "selection_matrix"])
 def test_cheating_is_not_said_to_be_resisted(attack: str) -> None:
-    (cell,) = MEASURES[attack](subject())
+    (cell,) = known_attacks()[attack](subject())
     assert isinstance(cell.outcome, NotShown)
     assert "test_blind_cheats" in cell.outcome.reason
 
@@ -68,7 +68,7 @@ def test_c1_of_products_ahead_tells_nothing_unless_it_is_not_re_randomized(
     (cell,) = ratio(subject())
     assert verdict_of([cell.outcome]) == "resists"
     monkeypatch.setattr(
-        "securevfl.auditing.measures.products_ahead.RingProductEvaluator", RingEncryptsNothing
+        "securevfl.auditing.measures.ciphertexts.RingProductEvaluator", RingEncryptsNothing
     )
     (cell,) = ratio(subject())
     assert isinstance(cell.outcome, Finding)
@@ -85,7 +85,7 @@ def test_noise_of_products_ahead_tells_nothing() -> None:
 def test_the_end_of_one_job_tells_what_the_own_model_does_and_many_on_other_rows_tell_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parameters, "PEOPLE", 48)
+    monkeypatch.setattr(labels_of_jobs, "PEOPLE", 48)
     job = Job.of(job={"batch_size": "full", "l2": 0.1, "rounds": 12}, exchange={"scheme": "plain"})
     cells = {each.case: each for each in parameter_labels(Subject(job, people(), 0))}
     assert verdict_of([cells["this job"].outcome]) == "resists"

@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 
-from securevfl.attacks.selection_matrix import (
-    SelectionKnowledge,
+from securevfl.attacks.labels_in_clear import (
     chosen,
     labels_from_selections,
     rows_read,
     selection,
 )
 from securevfl.auditing.judging import Finding, Immune, NotShown, verdict_of
-from securevfl.auditing.measures import cheats
-from securevfl.auditing.measures.cheats import selection_matrix
+from securevfl.auditing.measures import selection_matrix as measure
+from securevfl.auditing.measures.selection_matrix import selection_matrix
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.job import Job
@@ -61,7 +60,7 @@ def test_all_rows_fall_within_the_rounds_of_an_ordinary_job() -> None:
 
 def test_columns_as_they_should_be_tell_no_residuals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the cheat the same reading of the same run is no better than guessing."""
-    monkeypatch.setattr(cheats, "SelectingEvaluator", lambda evaluator, product_format: evaluator)
+    monkeypatch.setattr(measure, "SelectingEvaluator", lambda evaluator, product_format: evaluator)
     found = outcome("bfv", batch_size=115, rounds=5)
     assert isinstance(found, Finding)
     assert found.value < 0.8
@@ -105,11 +104,7 @@ def test_visits_of_a_batch_read_one_row_after_the_other() -> None:
 
 def test_residuals_that_show_no_sign_are_left_to_the_own_model() -> None:
     residuals = np.array([[0.2], [-0.3], [1e-4], [-1e-4]])
-    knowledge = SelectionKnowledge(
-        batches=[np.arange(4)],
-        entry=2.0,
-        own_model=np.array([[0.9], [0.1], [0.9], [0.1]]),
-        resolution=1e-3,
-    )
-    found = labels_from_selections([residuals * 2.0 / 4], knowledge)
+    own = np.array([[0.9], [0.1], [0.9], [0.1]])
+    seen = [residuals * 2.0 / 4]
+    found = labels_from_selections(seen, [np.arange(4)], own, entry=2.0, resolution=1e-3)
     np.testing.assert_array_equal(found.scores[:, 0] > 0, [False, True, True, False])

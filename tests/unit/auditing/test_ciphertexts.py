@@ -11,7 +11,6 @@ from phe.paillier import PaillierPrivateKey, generate_paillier_keypair
 from typing_extensions import override
 
 from securevfl.attacks.ciphertexts import (
-    SymbolKnowledge,
     parities_from_symbols,
 )
 from securevfl.auditing.judging import Finding, Immune, NotShown
@@ -114,7 +113,7 @@ def test_symbols_of_short_blinders_tell_parities() -> None:
 
 def test_too_few_equations_contradict_nothing_and_solve_nothing() -> None:
     equations = np.zeros((3, 3), np.int64)
-    assert parities_from_symbols(equations, SymbolKnowledge(2)) is None
+    assert parities_from_symbols(equations, 2) is None
 
 
 def test_released_ckks_sums_are_not_the_key() -> None:

@@ -11,18 +11,16 @@ from scipy.stats import laplace
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks.two_worlds import gaussian_scores, laplace_scores
-from securevfl.auditing.canaries import released_canaries
-from securevfl.auditing.epsilon_bound import (
+from securevfl.auditing.matrix import AuditSettings, audit, violations
+from securevfl.auditing.measures.epsilon import (
     EpsilonBound,
     epsilon_bound,
     mu_of,
     runs_to_pass,
     separation,
 )
-from securevfl.auditing.matrix import AuditSettings, audit
-from securevfl.auditing.neighbours import extreme_record, told_apart, worst_case
-from securevfl.auditing.policy import violations
-from securevfl.auditing.seats import scaled
+from securevfl.auditing.subject import scaled
+from securevfl.auditing.worlds import extreme_record, released_canaries, told_apart, worst_case
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
@@ -205,7 +203,7 @@ def whole_claim(job: Job, data: VerticalDataset) -> float:
 
 
 def test_a_release_guarantee_is_not_an_end_to_end_one(small: tuple[Job, VerticalDataset]) -> None:
-    found = epsilon_bound(*told_apart(extreme_record(*small), runs=60).by_others, DELTA)
+    found = epsilon_bound(*told_apart(extreme_record(*small), runs=60)[1], DELTA)
     # The bound that 60 runs can show ends at 9; 1.7 is claimed.
     assert found.gaussian > claim(4, 3) + 1
 
@@ -214,8 +212,8 @@ def test_noise_on_gradients_makes_it_one(small: tuple[Job, VerticalDataset]) -> 
     job, data = with_noisy_gradients(small[0]), small[1]
     told = told_apart(extreme_record(job, data), runs=60)
     promised = whole_claim(job, data)
-    assert epsilon_bound(*told.by_all, DELTA).gaussian < promised
-    assert epsilon_bound(*told.by_others, DELTA).gaussian < promised
+    assert epsilon_bound(*told[0], DELTA).gaussian < promised
+    assert epsilon_bound(*told[1], DELTA).gaussian < promised
 
 
 def test_without_clipping_gradients_the_claim_is_broken(
@@ -231,7 +229,7 @@ def test_without_clipping_gradients_the_claim_is_broken(
 
     neighbours = extreme_record(job, data)
     monkeypatch.setattr("securevfl.protocols.vertical.private_gradients.clipped_sum", unclipped)
-    found = epsilon_bound(*told_apart(neighbours, runs=100).by_others, DELTA)
+    found = epsilon_bound(*told_apart(neighbours, runs=100)[1], DELTA)
     assert found.gaussian > whole_claim(job, data)
 
 
@@ -243,8 +241,8 @@ def test_worst_rows_come_near_what_is_claimed(local_steps: int, least: float) ->
     mu = mu_of(whole_claim(neighbours.job, neighbours.worlds[0]), DELTA)
     assert mu == pytest.approx(np.sqrt(10 / 16 * (1 + local_steps)), rel=1e-3)
     told = told_apart(neighbours, runs=60)
-    assert least < separation(*told.by_all) / mu < 1.4
-    assert epsilon_bound(*told.by_all, DELTA).mu < mu
+    assert least < separation(*told[0]) / mu < 1.4
+    assert epsilon_bound(*told[0], DELTA).mu < mu
 
 
 @pytest.mark.parametrize("multiplier", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
@@ -252,7 +250,7 @@ def test_too_little_noise_on_gradients_is_found(multiplier: float) -> None:
     less = NOISY_GRADIENTS.model_copy(update={"gradient_noise_multiplier": multiplier})
     neighbours = worst_case(less, 10, 1)
     promised = Job.of(**{**dict(neighbours.job), "privacy": NOISY_GRADIENTS})
-    found = epsilon_bound(*told_apart(neighbours, runs=50).by_all, DELTA)
+    found = epsilon_bound(*told_apart(neighbours, runs=50)[0], DELTA)
     assert found.gaussian > whole_claim(promised, neighbours.worlds[0])
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from securevfl.auditing.figures import features_alone
 from securevfl.auditing.judging import Finding
 from securevfl.auditing.measures import features as measure
 from securevfl.auditing.measures.features import Recovered
-from securevfl.auditing.own_model import features_alone
 from securevfl.auditing.scoring import binary_ones, feature_error, recall_and_precision
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from securevfl.auditing.judging import Finding, NotShown
-from securevfl.auditing.matrix import MEASURES
-from securevfl.auditing.measuring import UNDER_A_HEAD
+from securevfl.auditing.measuring import UNDER_A_HEAD, known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.job import Job
@@ -26,7 +25,7 @@ def subject(algorithm: str = "fedbcd-p", parties: int = 2, **settings: object) -
 
 
 def test_residuals_beside_a_head_are_labels() -> None:
-    (found,) = MEASURES["labels_from_residuals"](subject())
+    (found,) = known_attacks()["labels_from_residuals"](subject())
     assert isinstance(found.outcome, Finding)
     assert found.outcome.value == 1
 
@@ -34,7 +33,9 @@ def test_residuals_beside_a_head_are_labels() -> None:
 @pytest.mark.parametrize(("algorithm", "parties"), [("fedbcd-p", 2), ("fedbcd-s", 3)])
 def test_representations_tell_features_to_who_knows_some_rows(algorithm: str, parties: int) -> None:
     wide, narrow = (
-        next(iter(MEASURES["anchors"](subject(algorithm, parties, representation=each)))).outcome
+        next(
+            iter(known_attacks()["anchors"](subject(algorithm, parties, representation=each)))
+        ).outcome
         for each in (32, 1)
     )
     assert isinstance(wide, Finding)
@@ -47,5 +48,5 @@ def test_representations_tell_features_to_who_knows_some_rows(algorithm: str, pa
 def test_attacks_on_summed_predictions_are_not_shown() -> None:
     attacked = subject()
     for name in ("gram", "components", "rotation_twin", "held_out_features", "equality_solving"):
-        (found,) = MEASURES[name](attacked)
+        (found,) = known_attacks()[name](attacked)
         assert found.outcome == NotShown(UNDER_A_HEAD)

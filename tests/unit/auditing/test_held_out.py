@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from securevfl.auditing.judging import Finding, Immune, NotShown
-from securevfl.auditing.measures.held_out import held_out
+from securevfl.auditing.measures.scored_features import held_out
 from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
@@ -18,7 +18,7 @@ OWN, EVERY = "this job's scorings", "scored every round"
 @pytest.fixture
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a test is about the job's own scorings, what-ifs need no precision."""
-    monkeypatch.setattr("securevfl.auditing.measures.held_out.WHAT_IF_ROUNDS", 10)
+    monkeypatch.setattr("securevfl.auditing.measures.scored_features.WHAT_IF_ROUNDS", 10)
 
 
 def measured(

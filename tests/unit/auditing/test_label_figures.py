@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks import LabelEstimate
+from securevfl.auditing.figures import best, boosted_model, label_finding, own_model, own_models
 from securevfl.auditing.judging import (
     ACCURACY,
     AUC,
@@ -14,8 +15,6 @@ from securevfl.auditing.judging import (
     decisive,
     verdict_of,
 )
-from securevfl.auditing.label_figures import label_finding
-from securevfl.auditing.own_model import best, boosted_model, own_model, own_models
 from securevfl.auditing.scoring import LabelScore, score
 
 FloatArray = NDArray[np.float64]

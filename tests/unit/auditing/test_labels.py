@@ -5,22 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.attacks.gradient_visits import replay
-from securevfl.attacks.label_estimate import LabelEstimate
-from securevfl.attacks.labels_from_gradients import labels_from_gradients
-from securevfl.attacks.labels_from_residuals import (
-    ScheduleKnowledge,
-    labels_from_magnitudes,
-    labels_from_residuals,
-)
-from securevfl.auditing.advice import advise, exact_steps
+from securevfl.arrays import FloatArray
+from securevfl.attacks import LabelEstimate
+from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
+from securevfl.attacks.labels_in_clear import labels_from_residuals
+from securevfl.attacks.seat import replay
+from securevfl.auditing.figures import own_model
 from securevfl.auditing.judging import verdict_of
-from securevfl.auditing.measures.labels import read_labels, training_knowledge
-from securevfl.auditing.own_model import OwnModel, own_model
+from securevfl.auditing.measures.labels import advise, exact_steps, read_labels
 from securevfl.auditing.scoring import score
-from securevfl.auditing.seats import Recording
-from securevfl.auditing.subject import Subject
-from securevfl.auditing.views import residuals_of
+from securevfl.auditing.subject import Recording, Subject
+from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.benchmarks.planted import FEATURE_PARTY, planted
 from securevfl.benchmarks.settings.label_guard import Planted
 from securevfl.data.sources import load
@@ -42,8 +37,11 @@ def run(dataset: VerticalDataset, scheme: str = "plain", **settings: object) -> 
     return Subject(job, dataset, 0).record()
 
 
-def alone(recording: Recording, party: str = "party2") -> OwnModel:
-    return own_model(recording.seat(party).inputs, recording.dataset.train_labels)
+def estimated(recording: Recording, gradients: list[FloatArray], party: str) -> LabelEstimate:
+    """The attack on gradients, from the best logistic model of the party's columns."""
+    seat = recording.seat(party)
+    own = own_model(seat.inputs, recording.labels).probabilities
+    return labels_from_gradients([SeenJob(gradients, seat, np.arange(len(own)))], own)
 
 
 def accuracy(recording: Recording, party: str = "party2") -> float:
@@ -53,19 +51,8 @@ def accuracy(recording: Recording, party: str = "party2") -> float:
 def test_signs_of_residuals_are_the_labels() -> None:
     dataset = load("breast_cancer")
     recording = run(dataset, rounds=30)
-    seen = residuals_of(recording.seat("party2").view)
-    knowledge = ScheduleKnowledge(456, recording.batches)
-    assert score(labels_from_residuals(seen, knowledge), dataset.train_labels).accuracy == 1.0
-
-
-def test_sizes_of_residuals_alone_tell_something(a9a: VerticalDataset) -> None:
-    recording = run(a9a, rounds=200, batch_size=512)
-    seat = recording.seat("first")
-    knowledge = ScheduleKnowledge(len(seat.inputs), recording.batches)
-    found = labels_from_magnitudes(residuals_of(seat.view), knowledge, rare_class=1)
-    assert 0.66 < score(found, a9a.train_labels).auc < 0.9
-    turned = labels_from_magnitudes(residuals_of(seat.view), knowledge, rare_class=0)
-    assert score(turned, a9a.train_labels).auc < 0.34
+    found = labels_from_residuals(residuals_of(recording.view("party2")), recording.batches, 456)
+    assert score(found, dataset.train_labels).accuracy == 1.0
 
 
 def test_reshuffled_batches_give_labels_within_an_epoch_or_three(a9a: VerticalDataset) -> None:
@@ -136,11 +123,9 @@ def test_a_full_batch_with_a_category_of_one_person_tells_that_person() -> None:
     changed = PartyTable("peer", (*table.columns, "rare"), columns[0], columns[1])
     dataset = replace(dataset, parties=(dataset.parties[0], changed), standardize=False)
     recording = run(dataset, learning_rate="auto", batch_size="full", rounds=10)
-    seat = recording.seat("peer")
-    found = labels_from_gradients(
-        [seat.inputs.T @ each / 600 for each in residuals_of(seat.view)],
-        training_knowledge(recording, seat, alone(recording, "peer").probabilities),
-    )
+    inputs = recording.seat("peer").inputs
+    gradients = [inputs.T @ each / 600 for each in residuals_of(recording.view("peer"))]
+    found = estimated(recording, gradients, "peer")
     assert found.scores[place, 0] == found.scores.max()
 
 
@@ -158,31 +143,25 @@ def test_gradients_of_other_labels_tell_nothing() -> None:
     dataset = load("breast_cancer")
     recording = run(dataset, rounds=9)
     others = np.random.default_rng(0).permutation(dataset.train_labels)
-    seat = recording.seat("party2")
-    found = labels_from_gradients(
-        [seat.inputs[rows].T @ np.zeros((len(rows), 1)) for rows in recording.batches],
-        training_knowledge(recording, seat, alone(recording).probabilities),
-    )
+    nothing = np.zeros((recording.seat("party2").inputs.shape[1], 1))
+    found = estimated(recording, [nothing for _ in recording.batches], "party2")
     assert score(found, others).auc < 0.6  # 456 rows: 0.5 ± 0.03, beyond 0.6 once in 2,000
 
 
 def test_the_replayed_training_is_the_partys_own() -> None:
     recording = run(load("breast_cancer"), "bfv", rounds=12, eval_every=0)
     seat = recording.seat("party2")
-    gradients = [entry.values for entry in seat.view.learned()]
-    _, last = replay(gradients, training_knowledge(recording, seat, alone(recording).probabilities))
+    _, last = replay(gradients_of(recording.view("party2")), seat)
     trained = seat.inputs @ recording.result.outcomes["party2"].model.weights
     np.testing.assert_allclose(last, trained, atol=1e-12)
 
 
 def test_gradients_that_do_not_fit_are_refused() -> None:
     recording = run(load("breast_cancer"), rounds=2)
-    seat = recording.seat("party2")
-    knowledge = training_knowledge(recording, seat, alone(recording).probabilities)
     with pytest.raises(ConfigError, match="0 rounds"):
-        replay([], knowledge)
+        replay([], recording.seat("party2"))
     with pytest.raises(ConfigError, match="shape"):
-        replay([np.zeros((3, 1))], knowledge)
+        replay([np.zeros((3, 1))], recording.seat("party2"))
 
 
 def test_ten_classes_are_read_too() -> None:
@@ -242,7 +221,7 @@ def test_the_top_of_a_ranking_of_more_classes() -> None:
 def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> None:
     dataset = some_rows(a9a, 1500)
     job = Job.of(job={"batch_size": 134, "learning_rate": 0.1, "start": "zero"})
-    advice = advise(Subject(job, dataset, 0), lambda each: read_labels(each, "first"), epochs=3)
+    advice = advise(Subject(job, dataset, 0), epochs=3)
     by_size, by_epoch = advice.curves
     assert set(by_size["series"]) == {"fixed batches", "reshuffled"}
     assert by_size["series"]["reshuffled"][0] > 0.95
@@ -269,7 +248,7 @@ def test_advice_recommends_exact_steps_where_they_read_fewer_labels(
 ) -> None:
     job = Job.of(job={"batch_size": size, "learning_rate": 0.1})
     subject = Subject(job, some_rows(load("breast_cancer"), rows), 0)
-    compared = exact_steps(subject, lambda each: read_labels(each, "party2"), size)
+    compared = exact_steps(subject, size)
     assert compared is not None
     assert compared.theirs.detail["batch_size"] == "full"
     assert compared.this_job.detail["batch_size"] == size
@@ -280,7 +259,7 @@ def test_advice_recommends_exact_steps_where_they_read_fewer_labels(
 
 def test_a_job_with_nothing_set_is_compared_with_nothing() -> None:
     subject = Subject(Job.of(job={}), load("breast_cancer"), 0)
-    assert exact_steps(subject, lambda each: read_labels(each, "party2"), 456) is None
+    assert exact_steps(subject, 456) is None
 
 
 def test_a_guess_of_predictions_that_is_off_costs_little() -> None:

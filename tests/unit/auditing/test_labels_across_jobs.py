@@ -1,28 +1,26 @@
 """Several jobs over the same people, each permitted by itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.label_estimate import LabelEstimate
-from securevfl.attacks.labels_across_jobs import JobKnowledge, labels_across_jobs
-from securevfl.attacks.labels_from_gradients import labels_from_gradients
-from securevfl.auditing import label_figures
+from securevfl.attacks import LabelEstimate
+from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
+from securevfl.auditing.figures import OwnModel, best, label_finding, own_models
 from securevfl.auditing.judging import Finding, Immune, NotShown
-from securevfl.auditing.measures import labels_across_jobs as measure
-from securevfl.auditing.measures.labels import gradients_seen, training_knowledge
-from securevfl.auditing.measures.labels_across_jobs import labels_of_jobs
+from securevfl.auditing.measures import labels_of_jobs as measure
+from securevfl.auditing.measures.labels import gradients_seen
+from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
 from securevfl.auditing.measuring import Measurement
-from securevfl.auditing.own_model import OwnModel, best, own_models
-from securevfl.auditing.scoring import LabelScore, score
-from securevfl.auditing.seats import Recording
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.scoring import score
+from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.errors import ConfigError, LabelLeakRefused
@@ -91,40 +89,32 @@ def test_jobs_add_up_to_what_none_of_them_tells() -> None:
     labels = attacked.dataset.train_labels
     inputs = attacked.dataset.parties[1].train
     own = best(own_models(inputs, labels))
-    gradients, jobs = [], []
+    jobs = []
     for number in range(8):
         varied = measure._other_batches(attacked, (), number)
         recording = Subject(attacked.job, varied.dataset, 0).record(rounds=13, **varied.settings)
-        seat = recording.seat("party1")
-        training = training_knowledge(recording, seat, own.probabilities)
-        training = replace(training, own_model=own.probabilities[varied.people])
-        gradients.append(gradients_seen(recording, seat))
-        jobs.append(JobKnowledge(training, varied.people))
+        gradients = gradients_seen(recording, "party1")
+        jobs.append(SeenJob(gradients, recording.seat("party1"), varied.people))
 
-    def read(chosen: slice) -> float:
-        found = labels_across_jobs(gradients[chosen], jobs[chosen], own.probabilities)
-        return score(found, labels).auc
+    def read(chosen: list[SeenJob]) -> float:
+        return score(labels_from_gradients(chosen, own.probabilities), labels).auc
 
-    one, all_of_them = fmean(read(slice(job, job + 1)) for job in range(8)), read(slice(8))
+    one, all_of_them = fmean(read([job]) for job in jobs), read(jobs)
     assert one < own.score.auc + 0.15
     assert all_of_them > one + 0.1
     assert all_of_them > 0.9
-    # One job alone is what the attack on one job reads.
-    alone = labels_from_gradients(gradients[0], jobs[0].training)
-    both = labels_across_jobs(gradients[:1], jobs[:1], own.probabilities)
-    np.testing.assert_allclose(both.scores, alone.scores, atol=1e-12)
     # The same job twice is no news, and no more certain: the equations are the same.
-    twice = labels_across_jobs(gradients[:1] * 2, jobs[:1] * 2, own.probabilities)
+    alone = labels_from_gradients(jobs[:1], own.probabilities)
+    twice = labels_from_gradients(jobs[:1] * 2, own.probabilities)
     np.testing.assert_allclose(twice.scores, alone.scores, atol=1e-12)
     # People mixed up are nobody.
     wrong = [replace(job, people=job.people[::-1].copy()) for job in jobs]
-    mixed = labels_across_jobs(gradients, wrong, own.probabilities)
-    assert score(mixed, labels).auc < own.score.auc + 0.03
+    assert read(wrong) < own.score.auc + 0.03
 
 
 def test_jobs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="0 jobs"):
-        labels_across_jobs([], [], np.zeros((3, 1)))
+        labels_from_gradients([], np.zeros((3, 1)))
 
 
 def test_the_guard_decides_and_one_directory_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +174,9 @@ def test_two_peers_pool_columns_of_both(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(measure, "own_models", watched)
     attacked = subject(parties=3, scheme="plain")
-    names = [case.name for case in labels_of_jobs.cases(attacked)]
+    cases_of = labels_of_jobs.measure(attacked)
+    assert isinstance(cases_of, Iterable)
+    names = [case.name for case in cases_of]
     assert [name for name in names if name.startswith("pooled peers")]
     peers = ("party1", "party2")
     found = measure._unguarded(attacked, measure._other_columns, peers)
@@ -245,14 +237,14 @@ def test_labels_that_change_after_the_recordings_change_no_estimate(
     truth = attacked.dataset.train_labels
     estimates: list[FloatArray] = []
 
-    def watched(estimate: LabelEstimate, labels: NDArray[np.int64]) -> LabelScore:
+    def watched(estimate: LabelEstimate, *others: Any) -> Finding:  # noqa: ANN401
         estimates.append(estimate.scores)
-        return score(estimate, labels)
+        return label_finding(estimate, *others)
 
     def granted(inputs: FloatArray, labels: NDArray[np.int64]) -> tuple[OwnModel, ...]:
         return own_models(inputs, truth)
 
-    monkeypatch.setattr(label_figures, "score", watched)
+    monkeypatch.setattr(measure, "label_finding", watched)
     monkeypatch.setattr(measure, "own_models", granted)
     found = []
     for number in range(4):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from securevfl.auditing.judging import Finding, NotShown, Outcome, verdict_of
-from securevfl.auditing.measures import labels_zero_start
-from securevfl.auditing.measures.labels_zero_start import integer_decoding
+from securevfl.auditing.measures import zero_start
+from securevfl.auditing.measures.zero_start import integer_decoding
 from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
@@ -132,6 +132,6 @@ def test_columns_of_the_most_bits_are_kept() -> None:
     few, many = np.repeat([0.0, 1.0], 50), np.arange(100.0)
     rare = np.zeros(100)
     rare[:5] = np.arange(1, 6)
-    bits = [labels_zero_start._entropy(each) for each in (few, many, rare)]
+    bits = [zero_start._entropy(each) for each in (few, many, rare)]
     assert bits[1] > bits[0] > bits[2]
     assert bits[0] == pytest.approx(1)

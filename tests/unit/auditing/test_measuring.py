@@ -1,11 +1,12 @@
 """From an attack to an outcome: an attack that cannot be run is never taken for one that fails."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from securevfl.auditing.judging import ACCURACY, Finding, Immune, NotShown
-from securevfl.auditing.measuring import Case, attack, attack_in_cases
+from securevfl.auditing.measuring import Attack, AttackCase
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.errors import (
@@ -30,7 +31,7 @@ def subject() -> Subject:
 def test_an_attack_that_cannot_be_run_is_not_shown(
     error: type[Exception], subject: Subject
 ) -> None:
-    @attack("some", "anybody", "nothing")
+    @partial(Attack, "some", "anybody", "nothing")
     def fails(_: Subject) -> Finding:
         raise error("why")
 
@@ -46,10 +47,10 @@ def test_a_case_that_cannot_be_run_leaves_the_others(
     def refused() -> Finding:
         raise error("why")
 
-    @attack_in_cases("some", "anybody", "nothing")
-    def cases(_: Subject) -> Iterator[Case]:
-        yield Case(refused, "first")
-        yield Case(lambda: FOUND, "second", side_knowledge="something", what_if=True)
+    @partial(Attack, "some", "anybody", "nothing")
+    def cases(_: Subject) -> Iterator[AttackCase]:
+        yield AttackCase(refused, "first")
+        yield AttackCase(lambda: FOUND, "second", side_knowledge="something", what_if=True)
         raise error("no more")
 
     first, second, rest = cases(subject)
@@ -60,7 +61,7 @@ def test_a_case_that_cannot_be_run_leaves_the_others(
 
 
 def test_an_immune_exchange_is_not_attacked(subject: Subject) -> None:
-    @attack("some", "anybody", "nothing", immune=lambda each: f"{each.scheme} has none")
+    @partial(Attack, "some", "anybody", "nothing", immune=lambda each: f"{each.scheme} has none")
     def never(_: Subject) -> Finding:
         raise AssertionError
 
@@ -69,7 +70,7 @@ def test_an_immune_exchange_is_not_attacked(subject: Subject) -> None:
 
 
 def test_a_bug_is_no_verdict(subject: Subject) -> None:
-    @attack("some", "anybody", "nothing")
+    @partial(Attack, "some", "anybody", "nothing")
     def broken(_: Subject) -> Finding:
         raise ZeroDivisionError
 

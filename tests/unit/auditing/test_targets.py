@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from securevfl.auditing.figures import target_finding
 from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measures.labels import gradient_labels, read_labels, residual_labels
-from securevfl.auditing.measures.labels_across_jobs import labels_of_jobs
+from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
 from securevfl.auditing.subject import Subject
-from securevfl.auditing.target_figures import target_finding
 from securevfl.data.sources import load
 from securevfl.job import Job
 

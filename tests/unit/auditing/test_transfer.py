@@ -2,22 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from securevfl.attacks.label_estimate import LabelEstimate
-from securevfl.auditing import label_figures
+from securevfl.attacks import LabelEstimate
+from securevfl.auditing.figures import OwnModel, label_finding, own_models
 from securevfl.auditing.judging import Finding, Immune, NotShown
-from securevfl.auditing.matrix import MEASURES
 from securevfl.auditing.measures import transfer as measure_transfer
 from securevfl.auditing.measures.labels import residual_labels
 from securevfl.auditing.measures.transfer import component_labels, unit_features, unit_labels
-from securevfl.auditing.measuring import Measurement
-from securevfl.auditing.own_model import OwnModel, own_models
-from securevfl.auditing.scoring import LabelScore, score
-from securevfl.auditing.seats import Recording
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.measuring import Measurement, known_attacks
+from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.job import Job
@@ -106,14 +103,14 @@ def test_batches_that_the_fit_cannot_take_are_not_shown(monkeypatch: pytest.Monk
 def test_other_attacks_say_that_they_are_not_about_components() -> None:
     attacked = subject()
     names = {"labels_from_components", "labels_from_unit_gradients", "features_from_units"}
-    for name, measure in MEASURES.items():
+    for name, measure in known_attacks().items():
         if name not in names:
             (outcome,) = outcomes(measure, attacked).values()
             assert isinstance(outcome, NotShown)
             assert "about predictions and residuals" in outcome.reason
     other = subject(algorithm="fedbcd-p")
     for name in names:
-        (outcome,) = outcomes(MEASURES[name], other).values()
+        (outcome,) = outcomes(known_attacks()[name], other).values()
         assert outcome == Immune("parties exchange predictions and residuals, no components")
     (own,) = outcomes(residual_labels, other).values()
     assert isinstance(own, Finding)
@@ -125,9 +122,9 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
 ) -> None:
     estimates: list[LabelEstimate] = []
 
-    def watched(estimate: LabelEstimate, labels: np.ndarray) -> LabelScore:
+    def watched(estimate: LabelEstimate, *others: Any) -> Finding:  # noqa: ANN401
         estimates.append(estimate)
-        return score(estimate, labels)
+        return label_finding(estimate, *others)
 
     attacked = subject()
     truth = attacked.record(rounds=1).dataset.train_labels
@@ -136,7 +133,7 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
         del labels
         return own_models(inputs, truth)
 
-    monkeypatch.setattr(label_figures, "score", watched)
+    monkeypatch.setattr(measure_transfer, "label_finding", watched)
     monkeypatch.setattr(measure_transfer, "own_models", granted)
     list(measure(attacked))
     record = Subject.record

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.rotation import stabilizer_rotation
-from securevfl.auditing.seats import scaled
-from securevfl.auditing.twins import Twin, TwinSetting, compare_twins, fixed_columns
+from securevfl.auditing.subject import scaled
+from securevfl.auditing.twins import (
+    Twin,
+    TwinSetting,
+    compare_twins,
+    fixed_columns,
+    stabilizer_rotation,
+)
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.benchmarks.theorem1 import Case, cases, run_case, theorem1
 from securevfl.data.sources import load

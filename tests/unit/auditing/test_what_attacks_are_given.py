@@ -2,23 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.attacks.label_estimate import LabelEstimate
-from securevfl.auditing import label_figures
+from securevfl.attacks import LabelEstimate
+from securevfl.auditing.figures import OwnModel, label_finding, own_models
 from securevfl.auditing.judging import Finding
 from securevfl.auditing.measures import features as measure_features
 from securevfl.auditing.measures import labels as measure_labels
 from securevfl.auditing.measures.features import gram
 from securevfl.auditing.measures.labels import gradient_labels, residual_labels
 from securevfl.auditing.measuring import Measurement
-from securevfl.auditing.own_model import OwnModel, own_models
-from securevfl.auditing.scoring import LabelScore, gram_error, score
-from securevfl.auditing.seats import Recording
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.scoring import gram_error
+from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.job import Job
@@ -55,7 +54,7 @@ def test_a_feature_partys_seat_holds_no_label(algorithm: str) -> None:
             assert seat.labels is None
             assert same.labels is None
         # Whatever else it holds is its own and does not follow the labels.
-        assert seat.view is same.view is recording.result.views[table.name]
+        assert recording.view(table.name) is other.view(table.name)
         assert seat.inputs.shape == (ROWS, len(table.columns) + holds_labels)
         np.testing.assert_allclose(same.inputs, seat.inputs, rtol=1e-12)
         np.testing.assert_allclose(same.model.weights, seat.model.weights, rtol=1e-12)
@@ -76,9 +75,9 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
     measure, scheme, cells = MEASURES[case]
     estimates: list[LabelEstimate] = []
 
-    def watched(estimate: LabelEstimate, labels: IntArray) -> LabelScore:
+    def watched(estimate: LabelEstimate, *others: Any) -> Finding:  # noqa: ANN401
         estimates.append(estimate)
-        return score(estimate, labels)
+        return label_finding(estimate, *others)
 
     attacked = subject(scheme)
     truth = attacked.dataset.train_labels
@@ -87,7 +86,7 @@ def test_labels_that_change_after_the_recording_change_no_estimate(
         # The best model of its columns is granted, and follows labels: here the first ones.
         return own_models(inputs, truth)
 
-    monkeypatch.setattr(label_figures, "score", watched)
+    monkeypatch.setattr(measure_labels, "label_finding", watched)
     monkeypatch.setattr(measure_labels, "own_models", granted)
     found = list(measure(attacked))
     honest, record = list(estimates), Subject.record

@@ -7,7 +7,7 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
 
-from securevfl.attacks.ciphertexts import SymbolKnowledge, parities_from_symbols
+from securevfl.attacks.ciphertexts import parities_from_symbols
 from securevfl.crypto.inspection import jacobi_symbols
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
@@ -47,7 +47,7 @@ def attack(
         equations.append(
             np.concatenate([jacobi_symbols(encrypted, n), jacobi_symbols(reply.ciphertext, n)])
         )
-    return parities_from_symbols(np.array(equations), SymbolKnowledge(ROWS))
+    return parities_from_symbols(np.array(equations), ROWS)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,13 @@
-"""What the label party reads of held-out rows' features from scorings, as rows of the audit.
+"""What is read of held-out rows' features from their predictions, as rows of the audit.
 
-At the job's own settings of scoring, which other measures leave out. The bars are guessing the
-mean, zero, and what the same known rows tell from the label party's own columns and one prediction
-by the trained model, which whoever uses it gets of everyone (without that prediction:
-`own_columns`). So one scoring, at the end, is not above its bar; every further one is.
+*From scorings*, by the label party: at the job's own settings of scoring, which other measures
+leave out. The bars are guessing the mean, zero, and what the same known rows tell from the label
+party's own columns and one prediction by the trained model, which whoever uses it gets of everyone
+(without that prediction: `own_columns`). So one scoring, at the end, is not above its bar; every
+further one is.
+
+*At prediction time*, by equality solving: the bar is what anybody reads off a score who knows the
+population.
 """
 
 from collections.abc import Iterable
@@ -11,20 +15,21 @@ from functools import partial
 
 import numpy as np
 from scipy.linalg import subspace_angles
+from scipy.special import expit, softmax
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.anchors import spread_anchors
-from securevfl.attacks.held_out import (
-    HeldOutKnowledge,
+from securevfl.attacks.factored_features import spread_anchors
+from securevfl.attacks.scored_features import (
     column_space,
+    equations_and_unknowns,
     features_beside,
+    features_from_scores,
     held_out_features,
 )
 from securevfl.auditing.judging import RELATIVE_ERROR, Finding
-from securevfl.auditing.measuring import Case, attack_in_cases
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.scoring import feature_error
-from securevfl.auditing.seats import table_of
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Subject, table_of
 from securevfl.auditing.views import held_out_of
 from securevfl.errors import ConfigError
 
@@ -35,6 +40,9 @@ WHAT_IF_ROUNDS = 100
 KNOWN = 4
 # Who is known is chance, and figures are medians over so many draws.
 DRAWS = 8
+# Of equality solving.
+PROBABILITIES = {"logistic", "multinomial"}
+TRAINED_ROUNDS = 20
 
 
 def _unseen(subject: Subject) -> str:
@@ -44,19 +52,24 @@ def _unseen(subject: Subject) -> str:
     return "scoring shows no prediction of a row" if seen == "hidden" else ""
 
 
-@attack_in_cases(
+@add_attack
+@partial(
+    Attack,
     "held_out_features",
     "label party",
     f"as many rows as rank; {KNOWN} times as many where scorings are fewer",
     immune=_unseen,
+    place=60,
+    cost=5.0,
+    quick=False,
 )
-def held_out(subject: Subject) -> Iterable[Case]:
+def held_out(subject: Subject) -> Iterable[AttackCase]:
     """Held-out rows from the job's own scorings, and from one every round."""
-    yield Case(partial(_features, subject), "this job's scorings")
+    yield AttackCase(partial(_features, subject), "this job's scorings")
     if subject.exchange.shares_parameters:
         return  # nobody could score before the end, whatever a job says
     every = {"eval_every": 1, "target_auc": None, "rounds": WHAT_IF_ROUNDS, "tolerance": 0.0}
-    yield Case(partial(_features, subject, **every), "scored every round", what_if=True)
+    yield AttackCase(partial(_features, subject, **every), "scored every round", what_if=True)
 
 
 def _features(subject: Subject, **changes: object) -> Finding:
@@ -68,7 +81,7 @@ def _features(subject: Subject, **changes: object) -> Finding:
         raise ConfigError("predictions of networks span more than features: not attacked here")
     recording = subject.record(**settings)
     dataset, plan = recording.dataset, recording.plan
-    view = recording.result.views[dataset.label_party]
+    view = recording.view(dataset.label_party)
     scorings, rounding = held_out_of(view, subject.feature_party)
     singly = rounding == 0
     others = [each.name for each in dataset.parties if each.name != dataset.label_party]
@@ -84,15 +97,15 @@ def _features(subject: Subject, **changes: object) -> Finding:
     errors, alone, with_one = [], [], []
     for _ in range(DRAWS):
         rows = spread_anchors(features, count, generator)
-        knowledge = HeldOutKnowledge(rows, features[rows], own, rank)
+        known = features[rows]
         if noisy:
-            found = features_beside(np.hstack([*scorings, own]), knowledge)
+            found = features_beside(np.hstack([*scorings, own]), rows, known)
         else:
-            found = held_out_features(space, knowledge)
+            found = held_out_features(space, own, rows, known, rank)
         errors.append(feature_error(found, features, rows))
-        alone.append(feature_error(features_beside(own, knowledge), features, rows))
+        alone.append(feature_error(features_beside(own, rows, known), features, rows))
         beside = np.hstack([scorings[-1], own])
-        with_one.append(feature_error(features_beside(beside, knowledge), features, rows))
+        with_one.append(feature_error(features_beside(beside, rows, known), features, rows))
     return Finding(
         RELATIVE_ERROR,
         float(np.median(errors)),
@@ -107,4 +120,43 @@ def _features(subject: Subject, **changes: object) -> Finding:
             "own_columns": float(np.median(alone)),
             "least_cosine": float(np.cos(subspace_angles(space, features)).min()),
         },
+    )
+
+
+@add_attack
+@partial(
+    Attack,
+    "equality_solving",
+    "label party, at prediction time",
+    "the whole trained model",
+    place=220,
+)
+def equality_solving(subject: Subject) -> Finding:
+    """Held-out people's features from their scores and the joint model."""
+    loss = subject.plan.loss
+    if loss.name not in PROBABILITIES:
+        raise ConfigError(f"{loss.name} loss gives no probabilities")
+    recording = subject.record(rounds=TRAINED_ROUNDS)
+    tables = {table.name: table for table in recording.dataset.parties}
+    weights = {name: outcome.model.weights for name, outcome in recording.result.outcomes.items()}
+    target = tables[subject.feature_party].test
+    predictions = {
+        name: recording.seat(name).model.inputs(table.test) @ weights[name]
+        for name, table in tables.items()
+    }
+    total = np.sum(list(predictions.values()), axis=0)
+    scores = expit(total) if loss.outputs == 1 else softmax(total, axis=1)
+    own = total - predictions[subject.feature_party]
+    found = features_from_scores(scores, weights[subject.feature_party], own)
+    equations, unknowns = equations_and_unknowns(weights[subject.feature_party])
+    # What anybody reads off a score who knows the population: the best linear guess from it.
+    beside = np.hstack([np.ones((len(total), 1)), total])
+    guess = beside @ np.linalg.lstsq(beside, target, rcond=None)[0]
+    size = float(np.linalg.norm(target))
+    return Finding(
+        RELATIVE_ERROR,
+        float(np.linalg.norm(found - target)) / size,
+        chance=float(np.linalg.norm(target - target.mean(axis=0))) / size,
+        model_alone=float(np.linalg.norm(target - guess)) / size,
+        detail={"equations": equations, "unknowns": unknowns},
     )

@@ -4,20 +4,16 @@ The residuals come through the job's own encryption, from owners that follow the
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from securevfl.arrays import IntArray
 from securevfl.attacks.labels_from_gradients import SIGN_LOSSES
-from securevfl.attacks.selection_matrix import (
-    SelectionKnowledge,
-    labels_from_selections,
-    rows_read,
-    selection,
-)
+from securevfl.attacks.labels_in_clear import labels_from_selections, rows_read, selection
+from securevfl.auditing.figures import own_model
 from securevfl.auditing.judging import RECOVERED, Finding
-from securevfl.auditing.measuring import attack
-from securevfl.auditing.own_model import own_model
+from securevfl.auditing.measuring import Attack, add_attack
 from securevfl.auditing.subject import Subject
 from securevfl.auditing.views import gradients_of
 from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
@@ -127,11 +123,14 @@ class SelectingKeys:
         return SelectingEvaluator(honest, product_format)
 
 
-@attack(
+@add_attack
+@partial(
+    Attack,
     "selection_matrix",
     "malicious feature party",
     "the schedule; the best model of its columns",
     immune=lambda subject: "residuals are in clear anyway" if subject.in_clear else "",
+    place=210,
 )
 def selection_matrix(subject: Subject) -> Finding:
     """Residuals of chosen rows, as many a visit as the cheater has columns."""
@@ -146,20 +145,17 @@ def selection_matrix(subject: Subject) -> Finding:
     two_trips = Job.of(**{**dict(subject.job), "exchange": {**dict(settings), "round_trips": 2}})
     rounds = min(job.rounds, SLOW_ROUNDS if subject.is_slow else ROUNDS)
     recording = Subject(two_trips, subject.dataset, subject.seed, keys).record(rounds=rounds)
-    seat, truth = recording.seat(subject.feature_party), recording.dataset.train_labels
-    gradients, columns = gradients_of(seat.view), seat.inputs.shape[1]
-    pairs = zip(recording.batches, recording.courses, strict=True)
-    answered = [rows for rows, course in pairs if not (course.back or course.stop)]
-    fmt = keys.formats[0]
-    entry = float(np.ldexp(_entry(fmt), -fmt.matrix_fraction_bits))
+    seat, truth = recording.seat(subject.feature_party), recording.labels
+    gradients, columns = gradients_of(recording.view(seat.name)), seat.inputs.shape[1]
+    answered, fmt = seat.answered, keys.formats[0]
     own = own_model(seat.inputs, truth)
-    knowledge = SelectionKnowledge(
+    found = labels_from_selections(
+        gradients,
         answered,
-        entry,
         own.probabilities,
+        entry=float(np.ldexp(_entry(fmt), -fmt.matrix_fraction_bits)),
         resolution=0.0 if SCHEMES[subject.scheme].exact else APPROXIMATE,
     )
-    found = labels_from_selections(gradients, knowledge)
     every = rows_read((subject.plan.schedule.batch(each) for each in range(job.rounds)), columns)
     return Finding(
         RECOVERED,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks import LabelEstimate
 from securevfl.attacks.integer_decoding import (
     UNKNOWN,
     IntegerKnowledge,
@@ -22,14 +23,13 @@ from securevfl.attacks.integer_decoding import (
     count_categories,
     labels_by_meeting,
 )
-from securevfl.attacks.label_estimate import LabelEstimate
+from securevfl.attacks.seat import Seat
+from securevfl.auditing.figures import own_model
 from securevfl.auditing.judging import RECOVERED, Finding, Metric, NotShown
 from securevfl.auditing.measures.ciphertexts import RememberedKeys
-from securevfl.auditing.measuring import Case, attack_in_cases
-from securevfl.auditing.own_model import own_model
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.scoring import score
-from securevfl.auditing.seats import Recording, Seat, table_of, with_table
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Recording, Subject, table_of, with_table
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.crypto.fixed_point import decode, encode
 from securevfl.crypto.schemes import SCHEMES
@@ -63,16 +63,23 @@ class _FirstRound:
     labels: IntArray
 
 
-@attack_in_cases(
-    "integer_decoding", "feature party", "its columns, the schedule, the fixed point, theta0 = 0"
+@add_attack
+@partial(
+    Attack,
+    "integer_decoding",
+    "feature party",
+    "its columns, the schedule, the fixed point, theta0 = 0",
+    place=120,
 )
-def integer_decoding(subject: Subject) -> Iterable[Case]:
+def integer_decoding(subject: Subject) -> Iterable[AttackCase]:
     """Exact sums of labels: of the job as it is, and of jobs that start at zero."""
     starts_at_zero = subject.job.job.start == "zero" and not _later_rounds(subject)
-    yield Case(partial(_this_job, subject), "this job's first batch")
-    yield Case(partial(_categories, subject), "theta0 = 0, categories", what_if=not starts_at_zero)
+    yield AttackCase(partial(_this_job, subject), "this job's first batch")
+    yield AttackCase(
+        partial(_categories, subject), "theta0 = 0, categories", what_if=not starts_at_zero
+    )
     narrow = f"theta0 = 0, P = {COLUMNS}, S = {ROWS_A_COLUMN}P"
-    yield Case(partial(_narrow, subject), narrow, what_if=True)
+    yield AttackCase(partial(_narrow, subject), narrow, what_if=True)
 
 
 def _later_rounds(subject: Subject) -> bool:
@@ -166,7 +173,8 @@ def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRou
         bits = fmt.matrix_fraction_bits
         matrix = decode(encode(matrix, bits, fmt.matrix_bound, "features"), bits)
         tolerance = EXACT if SCHEMES[subject.scheme].exact else APPROXIMATE
-    gradients, residuals = gradients_of(seat.view), residuals_of(seat.view)
+    view = recording.view(seat.name)
+    gradients, residuals = gradients_of(view), residuals_of(view)
     if not gradients and not residuals:
         raise ConfigError("the first round shows neither a gradient nor residuals")
     gradient = gradients[0] if gradients else matrix.T @ residuals[0] / len(rows)

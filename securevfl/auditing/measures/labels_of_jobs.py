@@ -6,35 +6,41 @@ A quick homomorphic exchange stands in for a slow one: it reveals the same gradi
 that the guard counts. What-ifs have no guard and small batches, in clear: gradients are the same up
 to rounding.
 
+*Ends.* Every exchange gives θ_k to its owner when a job is over, and `blind` gives nothing else. So
+this is what is left of the label guard's question there, and for all others a floor: one job is P
+equations and tells what the own model does; jobs on the same people that leave out other rows add
+up. These are recorded in clear with the end rounded as `blind` rounds it, since what hides the
+rounds plays no part.
+
 The bar is the best model of all the columns that the attacker used, of all people.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.labels_across_jobs import JobKnowledge, labels_across_jobs
-from securevfl.auditing.judging import Finding, NotShown
-from securevfl.auditing.label_figures import label_finding
-from securevfl.auditing.measures.labels import (
-    EPOCHS,
-    gradients_hidden,
-    gradients_seen,
-    training_knowledge,
+from securevfl.attacks.labels_from_gradients import (
+    JobEnd,
+    SeenJob,
+    labels_from_ends,
+    labels_from_gradients,
 )
-from securevfl.auditing.measuring import Case, attack_in_cases
-from securevfl.auditing.own_model import best, own_models
+from securevfl.auditing.figures import best, label_finding, own_models
+from securevfl.auditing.judging import Finding, NotShown
+from securevfl.auditing.measures.labels import EPOCHS, gradients_hidden, gradients_seen
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.scoring import score
-from securevfl.auditing.seats import Recording, table_of, with_table
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Recording, Subject, table_of, with_table
 from securevfl.data.tables import VerticalDataset, as_classes, without_rows
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import ExchangeSettings
+from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 from securevfl.protocols.catalogue import EXCHANGES
 
 JOBS = 8
@@ -43,6 +49,8 @@ ROWS = 4096
 ROUNDS = 8
 # What-ifs take batches of so many rows for each of a peer's columns, as 1/8 was once the limit.
 ROWS_A_COLUMN = 8
+# Of ends: jobs of half of so many people, until all ends together are this many times the people.
+PEOPLE, EQUATIONS_A_PERSON, MOST_JOBS, END_ROUNDS = 160, 1.0, 32, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,23 +72,28 @@ Vary = Callable[[Subject, Sequence[str], int], Variation]
 """The variation of a job by its number, for a subject and its attackers."""
 
 
-@attack_in_cases(
+@add_attack
+@partial(
+    Attack,
     "labels_across_jobs",
     "feature party",
     f"its columns, theta0, schedules and plans of up to {JOBS} jobs; the best model of its columns",
     immune=gradients_hidden,
+    place=130,
+    cost=6.0,
+    quick=False,
 )
-def labels_of_jobs(subject: Subject) -> Iterable[Case]:
+def labels_of_jobs(subject: Subject) -> Iterable[AttackCase]:
     """Jobs that the guard permits, and what they would tell without one."""
     as_classes(subject.dataset.train_labels)
     small = subject.with_rows(ROWS)
     quick = _quick(small)
     for name, vary, attackers in _variations(quick):
-        yield Case(partial(_permitted, quick, vary, attackers), f"{name} each job")
+        yield AttackCase(partial(_permitted, quick, vary, attackers), f"{name} each job")
     clear = Subject(small.job.without_protection, small.dataset, small.seed)
     for name, vary, attackers in _variations(clear):
         measure = partial(_unguarded, clear, vary, attackers)
-        yield Case(measure, f"{name}, S = {ROWS_A_COLUMN}P", what_if=True)
+        yield AttackCase(measure, f"{name}, S = {ROWS_A_COLUMN}P", what_if=True)
 
 
 def _quick(subject: Subject) -> Subject:
@@ -195,26 +208,19 @@ def _finding(
     labels = subject.dataset.train_labels
     alone = own_models(_columns_used(subject, found, attackers), labels)
     own = best(alone)
-    gradients: list[Sequence[FloatArray]] = []
-    jobs: list[JobKnowledge] = []
-    for recording, varied in found:
-        for name in attackers:
-            seat = recording.seat(name)
-            training = training_knowledge(recording, seat, own.probabilities)
-            training = replace(training, own_model=own.probabilities[varied.people])
-            gradients.append(gradients_seen(recording, seat))
-            jobs.append(JobKnowledge(training, varied.people))
-    estimate = labels_across_jobs(gradients, jobs, own.probabilities)
-    one = len(attackers)
-    first = labels_across_jobs(gradients[:one], jobs[:one], own.probabilities)
+    jobs = [
+        SeenJob(gradients_seen(recording, name), recording.seat(name), varied.people)
+        for recording, varied in found
+        for name in attackers
+    ]
+    estimate = labels_from_gradients(jobs, own.probabilities)
+    first = labels_from_gradients(jobs[: len(attackers)], own.probabilities)
     last = found[-1][0]
     detail = {
         "jobs": len(found),
         "auc_of_first_job": score(first, labels).auc,
         "refused": refused,
-        "rounds": last.result.rounds,
-        "batch_size": last.job.job.batch_size,
-        "label_guard_ratio": last.result.label_guard_ratio,
+        **last.described,
         "attackers": list(attackers),
         "recorded_under": last.job.exchange.scheme,
     }
@@ -231,3 +237,66 @@ def _columns_used(
         used = {column for _, one in found for column in table_of(one.dataset, name).columns}
         parts.append(table.train[:, [column in used for column in table.columns]])
     return np.hstack(parts)
+
+
+@add_attack
+@partial(
+    Attack,
+    "labels_from_parameters",
+    "feature party",
+    "its columns and parameters, l2; the best model of its columns",
+    place=140,
+    cost=5.0,
+    quick=False,
+)
+def parameter_labels(subject: Subject) -> Iterable[AttackCase]:
+    """The end of this job, and of many jobs on other rows."""
+    as_classes(subject.dataset.train_labels)
+    if subject.plan.networks or subject.job.job.l1:
+        raise ConfigError("ends are read of linear models without l1")
+    yield AttackCase(partial(_this_job, subject), "this job")
+    clear = Subject(subject.job.without_protection, subject.dataset, subject.seed)
+    yield AttackCase(
+        partial(_other_rows, clear.with_rows(PEOPLE)), "other rows each job", what_if=True
+    )
+
+
+def _this_job(subject: Subject) -> Finding:
+    recording = subject.record()
+    rows = np.arange(len(subject.dataset.train_labels))
+    return _end_finding(subject, [_end(recording, subject.feature_party, rows)])
+
+
+def _other_rows(subject: Subject) -> Finding:
+    rows = len(subject.dataset.train_labels)
+    columns = len(table_of(subject.dataset, subject.feature_party).columns)
+    found = []
+    for number in range(min(MOST_JOBS, ceil(EQUATIONS_A_PERSON * rows / columns))):
+        order = np.random.default_rng([subject.seed, 8, number]).permutation(rows)
+        kept = np.sort(order[: rows // 2])
+        dataset = without_rows(subject.dataset, np.setdiff1d(order, kept))
+        settings = {"batch_size": "full", "rounds": min(subject.job.job.rounds, END_ROUNDS)}
+        job = subject.job.with_settings(**settings)
+        recording = Subject(job, dataset, subject.seed).record()
+        found.append(_end(recording, subject.feature_party, kept))
+    return _end_finding(subject, found)
+
+
+def _end(recording: Recording, party: str, people: IntArray) -> JobEnd:
+    """What the party holds of a job on these people."""
+    seat, plan = recording.seat(party), recording.plan
+    model = recording.result.outcomes[party].model
+    penalty = np.full(len(model.weights), plan.l2)
+    if seat.model.intercept:
+        penalty[-1] = 0.0
+    rounded = np.ldexp(np.floor(np.ldexp(model.weights, REVEALED_BITS)), -REVEALED_BITS)
+    return JobEnd(seat.inputs, rounded, penalty, people)
+
+
+def _end_finding(subject: Subject, ends: list[JobEnd]) -> Finding:
+    labels = subject.dataset.train_labels
+    alone = own_models(table_of(subject.dataset, subject.feature_party).train, labels)
+    estimate = labels_from_ends(ends, best(alone).probabilities)
+    equations = sum(each.inputs.shape[1] for each in ends)
+    detail = {"jobs": len(ends), "equations_over_people": equations / len(labels)}
+    return label_finding(estimate, labels, alone, detail)

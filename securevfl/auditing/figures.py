@@ -1,15 +1,18 @@
-"""What an attacker reads of the labels with its own columns and no leak: the bar for label attacks.
+"""What attacks on labels and targets are judged by: figures beside the attacker's own models.
+
+An attack on labels has four figures: AUC, the share of the rarest class found at 1 % false
+positives, the precision of the top 1 %, and accuracy, which alone sees nothing where one class is
+rare. One on real targets has its correlation with them. The bars are guessing, and for each figure
+the better of the attacker's own models on the same rows.
 
 Training is *for* making predictions of the label from features, and hands every party its part of
 the model. So a label attack has shown something only where it reads more than the best model of
-the attacker's own columns does.
+the attacker's own columns does. There are two such models:
 
-There are two such models, and the better of them is the bar, figure by figure:
-
-- a logistic regression of these columns on all true labels, scored on the same rows. It is what the
-  *sum* of all gradients gives away whatever the sampling: Xᵀ(σ(H) − y) over all rows fixes Xᵀy,
-  which is all that such a fit depends on. Fitted in sample it is a high bar, as the attacker needs
-  no generalization either;
+- a logistic regression of these columns on all true labels (a ridge regression on targets), scored
+  on the same rows. It is what the *sum* of all gradients gives away whatever the sampling:
+  Xᵀ(σ(H) − y) over all rows fixes Xᵀy, which is all that such a fit depends on. Fitted in sample it
+  is a high bar, as the attacker needs no generalization either;
 - boosted trees, which read what is not linear in the columns, scored on rows that they were not
   fitted to. In sample they would memorize every label, and no attack could pass that bar, though
   nothing in the attacker's hands tells it what they memorized: no sum of gradients fixes such a
@@ -17,19 +20,29 @@ There are two such models, and the better of them is the bar, figure by figure:
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from securevfl.arrays import FloatArray, IntArray, Labels
-from securevfl.attacks.label_estimate import LabelEstimate
-from securevfl.auditing.scoring import LabelScore, score
+from securevfl.attacks import LabelEstimate
+from securevfl.auditing.judging import (
+    ACCURACY,
+    AUC,
+    CORRELATION,
+    TOP_PRECISION,
+    TRUE_POSITIVES,
+    Finding,
+)
+from securevfl.auditing.scoring import FALSE_POSITIVES, LabelScore, score
 from securevfl.data.tables import as_classes
 
+AUC_OF_GUESSING = 0.5
 MAX_ITERATIONS = 5000
 # Of 40, 60 and 100 rounds of 15 and 31 leaves none reads 0.004 of AUC more on a9a, credit, icu2012.
 BOOSTED = {"max_iter": 60, "max_leaf_nodes": 15, "early_stopping": False, "random_state": 0}
@@ -64,6 +77,7 @@ def best(models: Sequence[OwnModel]) -> OwnModel:
     return max(models, key=lambda model: model.score.auc)
 
 
+# An audit asks for the same columns and rows at every batch size of its curves.
 _known: dict[bytes, tuple[OwnModel, ...]] = {}
 
 
@@ -83,7 +97,6 @@ def own_models(inputs: FloatArray, labels: Labels) -> tuple[OwnModel, ...]:
     digest.update(np.ascontiguousarray(labels).data)
     key = digest.digest()
     if key not in _known:
-        # An audit asks for the same columns and rows at every batch size of its curves.
         while len(_known) >= KEPT:
             _known.pop(next(iter(_known)))
         boosted = boosted_model(inputs, labels)
@@ -170,3 +183,74 @@ def _model(
     return OwnModel(
         estimate, score(estimate, labels), probabilities[:, 1:] if binary else probabilities
     )
+
+
+def label_finding(
+    estimate: LabelEstimate,
+    labels: Labels,
+    alone: Sequence[OwnModel],
+    detail: Mapping[str, object],
+) -> Finding:
+    """The figures of an estimate; AUC first.
+
+    Args:
+        estimate: what the attack says.
+        labels: all true ones, shape (N,).
+        alone: the attacker's own models, of the same N rows.
+        detail: what more the row is to say.
+    """
+    found = score(estimate, labels)
+    own = [model.score_on(estimate.rows, labels) for model in alone]
+    recalled = max(each.true_positives for each in own)
+    figures = (
+        Finding(AUC, found.auc, AUC_OF_GUESSING, max(each.auc for each in own)),
+        Finding(
+            TRUE_POSITIVES,
+            found.true_positives,
+            FALSE_POSITIVES,
+            recalled,
+            error=found.true_positives_error(max(recalled, FALSE_POSITIVES)),
+        ),
+        Finding(
+            TOP_PRECISION,
+            found.top_precision,
+            found.minority,
+            max(each.top_precision for each in own),
+        ),
+        Finding(ACCURACY, found.accuracy, found.majority, max(each.accuracy for each in own)),
+    )
+    told: dict[str, Any] = {
+        each.metric.name: {
+            "value": each.value,
+            "chance": each.chance,
+            "model_alone": each.model_alone,
+            "margin": each.margin,
+        }
+        for each in figures
+    }
+    return replace(figures[0], beside=figures[1:], detail={**told, "rows": found.rows, **detail})
+
+
+def own_estimate(inputs: FloatArray, targets: Labels) -> FloatArray:
+    """What the ridge regression of own columns says of all rows, shape (N, 1)."""
+    model = RidgeCV(alphas=PENALTIES).fit(inputs, targets)
+    return np.asarray(model.predict(inputs)).reshape(-1, 1)
+
+
+def target_finding(
+    estimate: FloatArray, inputs: FloatArray, targets: Labels, detail: Mapping[str, object]
+) -> Finding:
+    """The correlation of an estimate, shape (N,), with the truth; see `label_finding`."""
+    alone = [own_estimate(inputs, targets)[:, 0]]
+    if len(targets) <= MOST_FITTED:
+        trees = HistGradientBoostingRegressor(**BOOSTED)
+        alone.append(cross_val_predict(trees, inputs, targets, cv=FOLDS))
+    bar = max(_correlation(each, targets) for each in alone)
+    found = _correlation(estimate, targets)
+    return Finding(CORRELATION, found, chance=0.0, model_alone=bar, detail=dict(detail))
+
+
+def _correlation(estimate: FloatArray, targets: Labels) -> float:
+    if np.ptp(estimate) == 0:
+        return 0.0
+    return float(np.corrcoef(estimate, targets)[0, 1])

@@ -1,11 +1,11 @@
-"""Two neighbouring worlds, in which one record has either of two values, and real runs in each.
+"""Worlds that differ in one record, real runs in each, and how far noise lets them be told apart.
 
 The adversary is the label party. It knows everything but the noise and which world it is: θ⁰, all
-other rows, both values. Data sets are either somebody's, with an extreme record, or made to be the
-worst that a promise covers.
+other rows, both values of the record. Data sets are either somebody's, with an extreme record, or
+made to be the worst that a promise covers. Canaries are records whose own releases tell them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -13,15 +13,21 @@ from math import sqrt
 
 import numpy as np
 
-from securevfl.arrays import FloatArray
-from securevfl.attacks.two_worlds import Round, World, world_score
-from securevfl.auditing.seats import local_part, table_of, with_table
-from securevfl.auditing.views import courses_of, predictions_of
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.two_worlds import (
+    GuessedWorld,
+    WorldRound,
+    gaussian_scores,
+    laplace_scores,
+    world_score,
+)
+from securevfl.auditing.subject import local_part, table_of, with_table
+from securevfl.auditing.views import clear_arrays, courses_of, predictions_of
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
-from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.local_steps import Course
 from securevfl.sparse import require_dense
 from securevfl.training import Environment, TrainingResult, plan_for, train
@@ -31,6 +37,9 @@ SCALED = 10_000.0
 ROWS, HELD_OUT = 1024, 4
 HUGE, SMALL = 1e6, 1e-3
 SLACK, DAMPED = 0.2, 0.2
+STILL = 1e-12  # a step size at which no weight moves to speak of
+Scores = tuple[FloatArray, FloatArray]
+"""Of runs, or canaries, in the first world, and in the second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,42 +59,52 @@ class Neighbours:
     starts: Mapping[str, FloatArray]
 
 
-@dataclass(frozen=True, eq=False)
-class Told:
-    """Scores of runs in the first world, and in the second.
+def released_canaries(
+    privacy: PrivacySettings, releases: int, canaries: int, generator: np.random.Generator
+) -> Scores:
+    """Scores of canaries that predict −β, and of others that predict β, by their own releases.
 
-    Attributes:
-        by_all: by all that the label party received.
-        by_others: by the other records' releases alone.
+    Args:
+        privacy: the noise, with its multiplier.
+        releases: ν, of each canary.
+        canaries: how many, half of them each way by chance.
+        generator: draws which.
     """
+    signs = generator.choice([-1.0, 1.0], canaries)[:, None]
+    job = _made_job(privacy, algorithm="fedsgd", rounds=releases, learning_rate=STILL)
+    known = generator.standard_normal(canaries)[:, None]
+    dataset = _made_data("canaries", known, signs, np.arange(canaries) % 2)
+    # Predictions far beyond ±β, which clipping brings to ±β exactly.
+    environment = _recorded(lambda name, start: 10 * privacy.clip if name == FEATURE else start)
+    result = train(job, dataset, environment)
+    seen = np.hstack(predictions_of(result.views[LABEL], FEATURE)).T
+    scores = gaussian_scores(seen)
+    if privacy.mechanism == "laplace":
+        assert privacy.noise_multiplier is not None  # noqa: S101
+        scores = laplace_scores(seen, Mechanism("laplace", privacy.noise_multiplier, privacy.clip))
+    return scores[signs[:, 0] < 0], scores[signs[:, 0] > 0]
 
-    by_all: tuple[FloatArray, FloatArray]
-    by_others: tuple[FloatArray, FloatArray]
 
-
-def told_apart(neighbours: Neighbours, runs: int) -> Told:
+def told_apart(neighbours: Neighbours, runs: int) -> tuple[Scores, Scores]:
     """Score real runs by the likelihood ratio of the worlds.
 
     Args:
         neighbours: full batches.
         runs: of each world.
+
+    Returns:
+        Scores by all that the label party received, and by the other records' releases alone.
     """
-    starts = neighbours.starts
     privacy = neighbours.job.privacy.model_copy(update={"noise_seed": None})
     job = Job.of(**{**dict(neighbours.job), "privacy": privacy})
-
-    def start(name: str, model: LocalModel) -> LocalModel:
-        model.weights = starts.get(name, model.weights)
-        return model
-
-    environment = Environment(record_views=True, wrap_model=start)
-    worlds = [_world(job, each, neighbours.party, starts) for each in neighbours.worlds]
+    environment = _recorded(neighbours.starts.get)
+    worlds = [_guessed(neighbours, job, each) for each in neighbours.worlds]
     scores = np.empty((2, 2, runs))
     for (truth, dataset), run in product(enumerate(neighbours.worlds), range(runs)):
         seen = _rounds(train(job, dataset, environment), neighbours.party)
         scores[:, truth, run] = [world_score(seen, *worlds, skipped=each) for each in (0, 1)]
     by_all, by_others = scores
-    return Told((by_all[0], by_all[1]), (by_others[0], by_others[1]))
+    return (by_all[0], by_all[1]), (by_others[0], by_others[1])
 
 
 def extreme_record(job: Job, dataset: VerticalDataset, scale: float = SCALED) -> Neighbours:
@@ -149,69 +168,84 @@ def worst_case(privacy: PrivacySettings, rounds: int, local_steps: int) -> Neigh
     labels = np.arange(ROWS) % 2
     known = np.where(labels[:, None] == 1, [1.0, 0.0], [-1.0, 0.0])
     known[0] = 0.0, 1.0
-    job = Job.of(
-        job={
-            "algorithm": "fedbcd-p",
-            "rounds": rounds,
-            "batch_size": "full",
-            "local_steps": local_steps,
-            "learning_rate": ROWS * step,
-            "l2": 0.0,
-            "start": "zero",
-            "standardize": False,
-            "eval_every": 0,
-        },
-        exchange={"scheme": "dp"},
-        privacy=privacy.model_copy(update={"label_noise_multiplier": 0.0}),
+    job = _made_job(
+        privacy.model_copy(update={"label_noise_multiplier": 0.0}),
+        algorithm="fedbcd-p",
+        rounds=rounds,
+        local_steps=local_steps,
+        learning_rate=ROWS * step,
+        l2=0.0,
     )
 
     def with_record(side: float) -> VerticalDataset:
         rows = np.tile([0.0, gain], (ROWS, 1))
         rows[0] = side * length * np.array([SMALL, 1.0])
-        return VerticalDataset(
-            name="worst case",
-            parties=tuple(
-                PartyTable(name, ("first", "second"), values, values[:HELD_OUT])
-                for name, values in ((LABEL, known), (FEATURE, rows))
-            ),
-            label_party=LABEL,
-            train_labels=labels,
-            test_labels=labels[:HELD_OUT],
-            classes=2,
-            standardize=False,
-            row_digests=row_digests(range(ROWS)),
-        )
+        return _made_data("worst case", known, rows, labels)
 
     starts = {LABEL: np.array([[HUGE], [HUGE], [0.0]]), FEATURE: np.array([[HUGE], [0.0]])}
     return Neighbours(job, (with_record(-1.0), with_record(1.0)), FEATURE, starts)
 
 
-def _world(
-    job: Job, dataset: VerticalDataset, party: str, starts: Mapping[str, FloatArray]
-) -> World:
+def _made_job(privacy: PrivacySettings, **settings: object) -> Job:
+    """Full batches under noise, and no scoring between."""
+    full = {"batch_size": "full", "start": "zero", "standardize": False, "eval_every": 0}
+    return Job.of(job={**full, **settings}, exchange={"scheme": "dp"}, privacy=privacy)
+
+
+def _made_data(
+    name: str, known: FloatArray, records: FloatArray, labels: IntArray
+) -> VerticalDataset:
+    """The label party's rows, and those of the records' party."""
+    columns = ("first", "second")[: known.shape[1]]
+    return VerticalDataset(
+        name=name,
+        parties=tuple(
+            PartyTable(party, columns, values, values[:HELD_OUT])
+            for party, values in ((LABEL, known), (FEATURE, records))
+        ),
+        label_party=LABEL,
+        train_labels=labels,
+        test_labels=labels[:HELD_OUT],
+        classes=2,
+        standardize=False,
+        row_digests=row_digests(range(len(labels))),
+    )
+
+
+def _recorded(start: Callable[[str, FloatArray], FloatArray | float]) -> Environment:
+    """Records views, of parties whose models start where they are told."""
+
+    def wrap(name: str, model: LocalModel) -> LocalModel:
+        model.weights = np.broadcast_to(start(name, model.weights), model.weights.shape).copy()
+        return model
+
+    return Environment(record_views=True, wrap_model=wrap)
+
+
+def _guessed(neighbours: Neighbours, job: Job, dataset: VerticalDataset) -> GuessedWorld:
     plan = plan_for(job, dataset)
     parts = {name: local_part(plan, dataset, name) for name in plan.facts.names}
-    part = parts[party]
-    part.model.weights = starts[party]
+    part = parts[neighbours.party]
+    part.model.weights = neighbours.starts[neighbours.party]
     columns = sum(each.parameters or each.inputs.shape[1] for each in parts.values())
     assert plan.account is not None  # noqa: S101
-    return World(
+    inputs = require_dense(part.inputs, "an audit")
+    return GuessedWorld(
         part.model,
-        require_dense(part.inputs, "an audit"),
-        partial(plan.steps, inputs=require_dense(part.inputs, "an audit"), columns=columns),
+        inputs,
+        partial(plan.steps, inputs=inputs, columns=columns),
         plan.account.mechanism,
         plan.account.gradients,
     )
 
 
-def _rounds(result: TrainingResult, party: str) -> list[Round]:
+def _rounds(result: TrainingResult, party: str) -> list[WorldRound]:
     """What the label party received from a party, sent it and told it."""
     view = result.views[party]
-    answers = (entry.message for entry in view.received(Residuals))
-    answered = {each.step: each.values for each in answers if isinstance(each, Residuals)}
+    answered = {step: values for step, (values, *_) in clear_arrays(view, "residuals")}
     told = courses_of(view)
     released = predictions_of(result.views[result.plan.facts.label_party], party)
     return [
-        Round(values, answered.get(index), told.get(index, Course(index)))
+        WorldRound(values, answered.get(index), told.get(index, Course(index)))
         for index, values in enumerate(released)
     ]

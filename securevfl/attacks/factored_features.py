@@ -1,0 +1,237 @@
+"""X itself from a factor F of it: X up to a rotation, or up to what made hidden units of it.
+
+*Known rows* (orthogonal Procrustes): exact as soon as they span the range, rank X rows in general
+position.
+
+*Independent columns* (FastICA): a rotation of independent columns is undone by looking for the
+directions that are least Gaussian; Gaussian columns have none. Columns come back in no order,
+without sign or scale.
+
+*0/1 columns.* A column is a vector in the span of F with entries in {0, 1}, of which a rotation of
+generic numbers has none: so categorical data come back whole. Sparse ones are the sparsest vectors
+of the span: minimize ‖Fw‖₁ with one row held at 1 (ER-SpUD, Spielman, Wang and Wright 2012), by
+reweighted least squares. For others projections onto the span and onto {0, 1} take turns, from
+independent components cut in two and from random directions cut anywhere. Of unions of columns,
+which are 0/1 as well, the smallest parts stay.
+
+*Hidden units* are an activation of XW + b. Where that can be undone, and there are no fewer units
+than columns, what it was applied to is X up to an affine map, which as many known rows as it has
+dimensions fix: nothing of W has to be known.
+"""
+
+import warnings
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import orthogonal_procrustes
+from sklearn.decomposition import FastICA
+from sklearn.exceptions import ConvergenceWarning
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.least_squares import ridge_solution
+
+BoolArray = NDArray[np.bool_]
+INDEPENDENT = 1e-3
+ICA_ITERATIONS = 400
+# Of a search for 0/1 columns: distance from {0, 1} of what is taken for one, over the root of its
+# ones; the most rows to search in; how many of them are held at 1, and how many random directions
+# are cut; iterations of either kind.
+TOLERANCE, SEARCHED, STARTS, DENSE_STARTS = 0.05, 1024, 400, 1000
+REWEIGHTINGS, PROJECTIONS = 30, 100
+# What a unit may lack to its bound, and singular values below which there is rounding alone.
+LEAST, RANK_TOLERANCE = 1e-12, 1e-9
+
+
+def features_from_anchors(factor: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
+    """F times the matrix with orthonormal rows that maps the anchors nearest to what is known.
+
+    Args:
+        factor: F with FFᵀ = XXᵀ, shape (N, rank), rank ≤ P.
+        rows: the known ones, shape (anchors,); none leave F as it is.
+        features: their X, shape (anchors, P).
+
+    Returns:
+        Shape (N, P).
+    """
+    missing = features.shape[1] - factor.shape[1]
+    padded = np.pad(factor, ((0, 0), (0, max(missing, 0))))
+    if not len(rows):
+        return padded[:, : features.shape[1]]
+    estimate: FloatArray = padded @ orthogonal_procrustes(padded[rows], features)[0]
+    return estimate
+
+
+def spread_anchors(factor: FloatArray, count: int, generator: np.random.Generator) -> IntArray:
+    """Random rows, the first of them independent, as many as F has; shape (count,)."""
+    chosen: list[int] = []
+    rest: list[int] = []
+    basis = np.empty((0, factor.shape[1]))
+    for row in generator.permutation(len(factor)):
+        vector = factor[row]
+        left = vector - basis.T @ (basis @ vector)
+        length, whole = float(np.linalg.norm(left)), float(np.linalg.norm(vector))
+        if len(basis) < factor.shape[1] and length > INDEPENDENT * whole:
+            basis = np.vstack([basis, left / length])
+            chosen.append(int(row))
+        else:
+            rest.append(int(row))
+    return np.array((chosen + rest)[:count], dtype=np.int64)
+
+
+def independent_components(factor: FloatArray, seed: int) -> FloatArray:
+    """Directions of F that are as independent as can be, of deviation 1.
+
+    Args:
+        factor: X up to a rotation, shape (N, rank).
+        seed: of the search.
+
+    Returns:
+        Shape (N, rank of the centred F).
+    """
+    centred = factor - factor.mean(axis=0)
+    basis, scales, _ = np.linalg.svd(centred, full_matrices=False)
+    rank = int(np.sum(scales > 1e-6 * scales[0]))
+    whitened: FloatArray = basis[:, :rank] * np.sqrt(len(factor))
+    if rank == 0:
+        return whitened
+    search = FastICA(
+        whiten=False, fun="logcosh", max_iter=ICA_ITERATIONS, tol=1e-4, random_state=seed
+    )
+    with warnings.catch_warnings():  # Gaussian directions never settle, which is the point
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found: FloatArray = search.fit_transform(whitened)
+    return found
+
+
+def binary_columns(factor: FloatArray, seed: int = 0, starts: int = STARTS) -> BoolArray:
+    """The 0/1 columns found, shape (N, found).
+
+    A column or its complement: the one with fewer ones.
+
+    Args:
+        factor: X up to a rotation, shape (N, rank).
+        seed: of the choice of rows.
+        starts: how many rows are held at 1.
+    """
+    generator = np.random.default_rng(seed)
+    basis, scales, _ = np.linalg.svd(factor, full_matrices=False)
+    span = basis[:, scales > 1e-6 * scales[0]] * np.sqrt(len(factor))
+    rows = generator.permutation(len(span))[:SEARCHED]
+    part = span[rows]
+    held = part[generator.permutation(len(part))[:starts]]
+    with_ones = np.hstack([np.ones((len(span), 1)), span])
+    candidates = [span @ _sparsest(part, start) for start in held]
+    heights = with_ones[rows] @ generator.standard_normal((with_ones.shape[1], DENSE_STARTS))
+    places = generator.integers(len(rows) // 2, len(rows), DENSE_STARTS)
+    cuts = np.sort(heights, axis=0)[places, np.arange(DENSE_STARTS)]
+    candidates += _two_valued(with_ones, rows, heights > cuts)
+    components = independent_components(factor, seed)
+    middles = (components.min(axis=0) + components.max(axis=0)) / 2
+    candidates += _two_valued(with_ones, np.arange(len(span)), components > middles)
+    found: dict[bytes, BoolArray] = {}
+    for values in candidates:
+        ones = values > 0.5  # noqa: PLR2004
+        size = min(int(ones.sum()), int((~ones).sum()))
+        if size and np.linalg.norm(values - ones) <= TOLERANCE * sqrt(size):
+            fewer = ones if size == ones.sum() else ~ones
+            found[fewer.tobytes()] = fewer
+    return _minimal(list(found.values()), len(factor))
+
+
+def _sparsest(span: FloatArray, held: FloatArray) -> FloatArray:
+    """The w with heldᵀw = 1 and ‖span·w‖₁ small: iteratively reweighted least squares."""
+    size = span.shape[1]
+    weights = np.ones(len(span))
+    solution = np.zeros(size)
+    for step in range(REWEIGHTINGS):
+        gram = (span * weights[:, None]).T @ span
+        direction = np.linalg.solve(gram + 1e-10 * np.trace(gram) * np.eye(size), held)
+        solution = direction / max(float(held @ direction), 1e-300)
+        values = np.abs(span @ solution)
+        weights = 1 / np.maximum(values, 10.0 ** -(1 + step / 6))
+    return solution
+
+
+def _two_valued(span: FloatArray, rows: NDArray[np.int64], ones: BoolArray) -> list[FloatArray]:
+    """Vectors of the span that are nearly 0/1: projections onto both in turn.
+
+    Args:
+        span: shape (N, rank + 1), with the constant.
+        rows: what to search in.
+        ones: where to start, shape (rows, n).
+    """
+    basis, scales, _ = np.linalg.svd(span[rows], full_matrices=False)
+    directions = basis[:, scales > 1e-6 * scales[0]]
+    for _ in range(PROJECTIONS):
+        following = directions @ (directions.T @ ones.astype(np.float64)) > 0.5  # noqa: PLR2004
+        if (following == ones).all():
+            break
+        ones = following
+    coefficients = np.linalg.lstsq(span[rows], ones.astype(np.float64), rcond=1e-10)[0]
+    return list((span @ coefficients).T)
+
+
+def _minimal(columns: list[BoolArray], rows: int) -> BoolArray:
+    """Those that are no disjoint unions of smaller ones, smallest supports first.
+
+    Of a group of categories the one that most rows have is known by its complement, which is the
+    union of all others: the largest of the unions stays, unless its complement is one, too.
+    """
+    kept = np.empty((rows, 0), dtype=np.bool_)
+    unions: list[BoolArray] = []
+    for column in sorted(columns, key=lambda ones: int(ones.sum())):
+        if _is_union(column, kept):
+            unions.append(column)
+        else:
+            kept = np.hstack([kept, column[:, None]])
+    largest = [
+        column
+        for column in unions
+        if not _is_union(~column, kept)
+        and not any((other & column).sum() == column.sum() < other.sum() for other in unions)
+    ]
+    return np.hstack([kept, *(column[:, None] for column in largest)])
+
+
+def _is_union(column: BoolArray, parts: BoolArray) -> bool:
+    within = parts[:, ~(parts & ~column[:, None]).any(axis=0)]
+    return bool((within.any(axis=1) == column).all())
+
+
+def factor_of_units(units: FloatArray, activation: str) -> FloatArray:
+    """An orthogonal basis of what units of rows were made from, by one set of weights.
+
+    Args:
+        units: shape (S, w).
+        activation: by name; relu's are taken as they are.
+
+    Returns:
+        Shape (S, rank).
+    """
+    undone = np.hstack([_undone(units, activation), np.ones((len(units), 1))])
+    left, scales, _ = np.linalg.svd(undone, full_matrices=False)
+    kept = scales > RANK_TOLERANCE * scales[0]
+    basis: FloatArray = left[:, kept] * scales[kept]
+    return basis
+
+
+def features_from_units(factor: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
+    """X of all rows, shape (S, P), by the map that takes known rows' factors to their features.
+
+    Args:
+        factor: shape (S, rank).
+        rows: the known ones.
+        features: X of these.
+    """
+    estimate: FloatArray = factor @ ridge_solution(factor[rows], features)
+    return estimate
+
+
+def _undone(units: FloatArray, activation: str) -> FloatArray:
+    if activation == "tanh":
+        return np.arctanh(np.clip(units, LEAST - 1, 1 - LEAST))
+    if activation == "sigmoid":
+        inside = np.clip(units, LEAST, 1 - LEAST)
+        return np.log(inside / (1 - inside))
+    return units

@@ -1,0 +1,124 @@
+"""Features of rows from what is shown of their predictions.
+
+*Scorings.* R scorings of linear models give H_test = X_test·[θ¹ … θ^R], and nobody needs a
+gradient, a step or a start for what follows. As soon as the θ span the columns of X, H_test spans
+them too, and as many known rows as X has rank give everyone else's by least squares. Of a masked
+sum, X is the parties' columns side by side. With fewer scorings known rows still tell what goes
+with the predictions.
+
+*Equality solving*: with C classes the joint model's scores have C − 1 log-ratios, linear equations
+in the features (Luo et al., ICDE 2021). Who knows all weights and its own features solves for the
+others', exactly if the target's block of weight differences has full column rank: P ≤ C − 1.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.errors import ConfigError
+
+CLEAR_OF_ROUNDING = 8.0
+PENALTIES = np.logspace(-10, 4, 57)
+
+
+def held_out_features(
+    space: FloatArray, own: FloatArray, rows: IntArray, features: FloatArray, rank: int
+) -> FloatArray:
+    """X of all held-out rows, shape (rows, P).
+
+    Args:
+        space: of the scorings, see `column_space`.
+        own: the label party's columns of all held-out rows, shape (rows, P_own).
+        rows: those that are known, shape (known,).
+        features: their X at the parties under attack, shape (known, P).
+        rank: of X: how many directions span it.
+    """
+    if rank <= min(space.shape[1], len(rows)):
+        whole = space[:, :rank]
+        turned = np.linalg.lstsq(whole[rows], features, rcond=None)[0]
+        estimate: FloatArray = whole @ turned
+        return estimate
+    return features_beside(np.hstack([space, own]), rows, features)
+
+
+def column_space(scorings: Sequence[FloatArray], rounding: float = 0.0) -> FloatArray:
+    """What scorings span: orthogonal columns of mean square 1, the largest part first.
+
+    Args:
+        scorings: predictions of all held-out rows as they were seen, each of shape (rows, C).
+        rounding: absolute error of every number; what is no larger is left out.
+
+    Returns:
+        Shape (rows, their rank).
+
+    Raises:
+        ConfigError: no scoring.
+    """
+    if not scorings:
+        raise ConfigError("scorings: none in the view")
+    seen = np.hstack(scorings)
+    left, scales, _ = np.linalg.svd(seen, full_matrices=False)
+    noise = max(rounding, np.finfo(np.float64).eps * scales[0]) * np.sqrt(max(seen.shape))
+    basis: FloatArray = left[:, scales > CLEAR_OF_ROUNDING * noise] * np.sqrt(len(seen))
+    return basis
+
+
+def features_beside(columns: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
+    """What goes with columns that are known of all rows, learned from the known rows' X.
+
+    Ridge regression, its penalty by leaving one out. From the label party's own columns alone it
+    is what anyone reaches who has seen no scoring.
+
+    Args:
+        columns: shape (rows, columns).
+        rows: those that are known.
+        features: their X.
+
+    Returns:
+        Shape (rows, P).
+    """
+    deviation = columns.std(axis=0)
+    scaled = (columns - columns.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    matrix = np.hstack([scaled, np.ones((len(columns), 1))])
+    left, scales, right = np.linalg.svd(matrix[rows], full_matrices=False)
+    projected = left.T @ features
+    errors = []
+    for penalty in PENALTIES:
+        weights = scales**2 / (scales**2 + penalty)
+        alone = 1 - np.einsum("ij,j,ij->i", left, weights, left)
+        residuals = features - left @ (weights[:, None] * projected)
+        errors.append(np.sum((residuals / np.maximum(alone, 1e-9)[:, None]) ** 2))
+    shrunk = scales / (scales**2 + PENALTIES[np.argmin(errors)])
+    estimate: FloatArray = matrix @ (right.T @ (shrunk[:, None] * projected))
+    return estimate
+
+
+def features_from_scores(scores: FloatArray, weights: FloatArray, own: FloatArray) -> FloatArray:
+    """The shortest x with the scores' log-ratios, shape (rows, P).
+
+    Args:
+        scores: probabilities of every class, shape (rows, C); of class 1, shape (rows, 1), for two.
+        weights: of the party under attack, shape (P, C), or (P, 1) for two classes.
+        own: what the adversary adds to predictions itself, the sum of all other parties' H, shape
+            (rows, C) or (rows, 1).
+    """
+    tiny = np.finfo(np.float64).tiny
+    if scores.shape[1] == 1:
+        ratios = np.log(np.maximum(scores, tiny)) - np.log(np.maximum(1 - scores, tiny))
+        unknown = ratios - own
+    else:
+        logs = np.log(np.maximum(scores, tiny))
+        unknown = logs[:, 1:] - logs[:, :1] - (own[:, 1:] - own[:, :1])
+    equations = _differences(weights).T
+    return np.asarray(np.linalg.lstsq(equations, unknown.T, rcond=None)[0].T, np.float64)
+
+
+def equations_and_unknowns(weights: FloatArray) -> tuple[int, int]:
+    """The rank of the target's weight differences, and d: solvable where they are equal."""
+    return int(np.linalg.matrix_rank(_differences(weights))), len(weights)
+
+
+def _differences(weights: FloatArray) -> FloatArray:
+    """Of each class but the first, from the first; two classes have one column of them."""
+    return weights if weights.shape[1] == 1 else weights[:, 1:] - weights[:, :1]

@@ -1,0 +1,169 @@
+"""What a party holds when it turns against the others, and what it can repeat of its own training.
+
+A party that knows its θ⁰, its columns, the schedule and the job can take its own steps once more:
+a feature party from the gradients in its view (`replay`), the label party from predictions
+(`rounds_of`). So it has its own predictions, or the residuals, of every round, too.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.attacks.row_spaces import RowSpace
+from securevfl.errors import ConfigError
+from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import LocalModel
+from securevfl.protocols.local_steps import Course
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.signals import GradientSignal, PredictionsSignal
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """All that a party holds anyway, beside what it received.
+
+    Attributes:
+        name: the party.
+        inputs: its X as it trains on it, shape (N, P).
+        model: its local model at θ⁰.
+        labels: shape (N,), at the label party only.
+        row_offsets: what it adds to H, shape (N, C), at the label party only, if anything.
+        plan: of the job as it ran: public.
+        batches: the row numbers of every round: public.
+        columns: P of all parties together, told before the first round.
+        courses: what the label party told all others at every round.
+    """
+
+    name: str
+    inputs: FloatArray
+    model: LocalModel
+    labels: Labels | None
+    row_offsets: FloatArray | None
+    plan: Plan
+    batches: Sequence[IntArray]
+    columns: int
+    courses: Sequence[Course]
+
+    @property
+    def answered(self) -> list[IntArray]:
+        """The rows of every round that was answered by residuals."""
+        pairs = zip(self.batches, self.courses, strict=True)
+        return [rows for rows, course in pairs if not (course.back or course.stop)]
+
+
+@dataclass(frozen=True, eq=False)
+class Visit:
+    """One look at a batch: basisᵀd.
+
+    Attributes:
+        rows: shape (S,).
+        space: of J, for which Jᵀd was seen: X of the batch, or a Jacobian.
+        seen: basisᵀd, shape (rank, C).
+        predictions: the party's own H_k then, shape (S, C).
+    """
+
+    rows: IntArray
+    space: RowSpace
+    seen: FloatArray
+    predictions: FloatArray
+
+
+def replay(gradients: Sequence[FloatArray], seat: Seat) -> tuple[list[Visit], FloatArray]:
+    """Repeat a feature party's training from its gradients, with a linear model.
+
+    Args:
+        gradients: Xᵀd/S as the party learned it, one a round, shapes (P, C).
+        seat: the party's.
+
+    Returns:
+        Its visits, and its H_k of all rows after the last round, shape (N, C).
+
+    Raises:
+        ConfigError: gradients that do not fit the batches or the features, or steps that follow
+            more than them.
+    """
+    if seat.plan.rule.own_loss:
+        raise ConfigError("steps that follow the loss itself are not repeated from gradients")
+    if not gradients or len(gradients) > len(seat.batches):
+        raise ConfigError(f"gradients: {len(gradients)} rounds, expected 1 to {len(seat.batches)}")
+    model = LinearModel(seat.model.weights)
+    spaces: dict[bytes, RowSpace] = {}
+    visits = []
+    steps = seat.plan.steps(model, seat.inputs, seat.columns)
+    pending = deque(gradients)
+    for index, (rows, course) in enumerate(zip(seat.batches, seat.courses, strict=True)):
+        steps.begin(index, len(rows))
+        if course.back or course.stop:
+            steps.follow(course)
+            continue
+        if not pending:
+            break
+        gradient = pending.popleft()
+        if gradient.shape != seat.model.weights.shape:
+            raise ConfigError(
+                f"gradient of shape {gradient.shape}, expected {seat.model.weights.shape}"
+            )
+        matrix = seat.inputs[rows]
+        key = rows.tobytes()
+        if key not in spaces:
+            spaces[key] = RowSpace.of(matrix)
+        space = spaces[key]
+        predictions = model.predict(matrix)
+        visits.append(Visit(rows, space, space.coordinates(gradient * len(rows)), predictions))
+        steps.take(course, matrix, predictions=predictions, signal=GradientSignal(gradient))
+    return visits, model.predict(seat.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class SeenRound:
+    """One exchange as the label party has it.
+
+    Attributes:
+        rows: of the batch, shape (S,).
+        predictions: H_k of the party under attack, shape (S, C).
+        residuals: d of the batch, shape (S, C).
+    """
+
+    rows: IntArray
+    predictions: FloatArray
+    residuals: FloatArray
+
+
+def rounds_of(
+    predictions: Mapping[str, Sequence[FloatArray]], seat: Seat, party: str
+) -> list[SeenRound]:
+    """Repeat the label party's own training, to have d of every round.
+
+    Args:
+        predictions: by feature party, what the view holds of it, one a round, shapes (S, C).
+        seat: the label party's.
+        party: the feature party under attack.
+
+    Raises:
+        ConfigError: a job whose parties take turns, or predictions that are not in the view.
+    """
+    plan = seat.plan
+    if plan.algorithm.in_turns:
+        raise ConfigError("parties take turns: the attack takes rounds that all take together")
+    for name, seen in predictions.items():
+        if len(seen) < len(seat.batches):
+            raise ConfigError(f"predictions of {name}: {len(seen)} rounds in the view")
+    assert seat.labels is not None  # noqa: S101
+    model, rounds = deepcopy(seat.model), []
+    steps = plan.steps(model, seat.inputs, seat.columns)
+    for index, (rows, course) in enumerate(zip(seat.batches, seat.courses, strict=True)):
+        steps.begin(index, len(rows))
+        others = np.asarray(np.sum([seen[index] for seen in predictions.values()], axis=0))
+        if seat.row_offsets is not None:
+            others = others + seat.row_offsets[rows]
+        inputs, labels = seat.inputs[rows], seat.labels[rows]
+        own = model.predict(inputs)
+        residuals = plan.rule.loss.residuals(others + own, labels)
+        rounds.append(SeenRound(rows, predictions[party][index], residuals))
+        signal = PredictionsSignal(others, labels)
+        steps.take(course, inputs, predictions=own, signal=signal)
+    return rounds
