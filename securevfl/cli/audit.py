@@ -80,8 +80,8 @@ def audit(
     if an attack that must resist leaks, or is not shown to resist; neither --quick nor what an
     interrupt leaves (status 130) shows that.
     """
-    chosen = _known(exchange, names.EXCHANGES, "--exchange")
-    attacks, known, repeats = _how_much(attack, repeats, must_resist, quick)
+    chosen = _known(exchange, tuple(catalogue.EXCHANGES), "--exchange")
+    asked, repeats = _asked(attack), _seeds(repeats, must_resist, quick)
     only_without_job = {
         "--dataset": dataset,
         "--batch-size": batch_size,
@@ -91,7 +91,7 @@ def audit(
         "--label-party": label_party,
     }
     given = _read(job, only_without_job)
-    policy = _policy(must_resist, given, known)
+    policy = _policy(must_resist, given, () if quick else asked)
     if job is not None and given is not None:
         described, data = given, options.job_dataset(given, job, data_dir)
     else:
@@ -102,6 +102,7 @@ def audit(
         described = described.with_settings(seed=seed)
     from securevfl.auditing.matrix import AuditSettings, violations
     from securevfl.auditing.matrix import audit as run_audit
+    from securevfl.auditing.measuring import known_attacks
     from securevfl.data.tables import as_arrays
     from securevfl.reports.page import audit_page, write_page
     from securevfl.reports.results import results, write_results
@@ -112,13 +113,15 @@ def audit(
         jobs=_jobs(
             described, chosen, hide, {"noise_multiplier": noise, "clip": clip}, job is not None
         ),
-        attacks=attacks,
+        attacks=asked or tuple(n for n, each in known_attacks().items() if each.quick or not quick),
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
         curves=not quick,
         ray=ray,
     )
-    todo = f"attacks: {len(attacks)}, seeds: {repeats}, exchanges: {', '.join(settings.jobs)}"
+    todo = (
+        f"attacks: {len(settings.attacks)}, seeds: {repeats}, exchanges: {', '.join(settings.jobs)}"
+    )
     with options.progress(quiet, f"audit of {data.name}: {todo}") as report:
         rows, missing = finished(lambda: run_audit(data, settings, report))
     # A job's policy is about its own exchange, whichever others are audited.
@@ -153,24 +156,28 @@ def audit(
         raise typer.Exit(VIOLATED)
 
 
-def _how_much(
-    chosen: str | None, repeats: int | None, must_resist: str | None, quick: bool
-) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """The attacks that are run, those that a policy may name, and how many seeds.
+def _asked(text: str | None) -> tuple[str, ...]:
+    """The attacks that were given, none if nothing is said: then none is loaded yet.
 
     Raises:
-        ConfigError: an attack that is not known, or a first look that should be more.
+        ConfigError: one that is not known.
     """
+    if not options.names(text or ""):
+        return ()
     from securevfl.auditing.measuring import known_attacks
 
-    known = known_attacks()
-    attacks = _known(chosen, tuple(known), "--attack")
-    if not quick:
-        attacks = attacks or tuple(known)
-        return attacks, attacks, repeats or SEEDS
-    if must_resist is not None or repeats is not None:
+    return _known(text, tuple(known_attacks()), "--attack")
+
+
+def _seeds(repeats: int | None, must_resist: str | None, quick: bool) -> int:
+    """How many.
+
+    Raises:
+        ConfigError: a first look that should be more.
+    """
+    if quick and (must_resist is not None or repeats is not None):
         raise ConfigError("--quick is one seed and no policy: drop --must-resist and --repeats")
-    return attacks or tuple(name for name in known if known[name].quick), tuple(known), 1
+    return 1 if quick else repeats or SEEDS
 
 
 def _by_options(
@@ -221,7 +228,7 @@ def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ..
     return given
 
 
-def _policy(must_resist: str | None, job: Job | None, attacks: Sequence[str]) -> tuple[str, ...]:
+def _policy(must_resist: str | None, job: Job | None, run: Sequence[str]) -> tuple[str, ...]:
     """What must resist: as it was typed, or else as the job file has it.
 
     Raises:
@@ -230,9 +237,13 @@ def _policy(must_resist: str | None, job: Job | None, attacks: Sequence[str]) ->
     policy = options.names(must_resist or "")
     if not policy and job is not None:
         policy = job.audit.must_resist
+    if policy:
+        from securevfl.auditing.measuring import known_attacks
+
+        run = run or tuple(known_attacks())
     for name in policy:
-        if name not in attacks:
-            raise ConfigError(f"must_resist: {name!r} is not run; run are {', '.join(attacks)}")
+        if name not in run:
+            raise ConfigError(f"must_resist: {name!r} is not run; run are {', '.join(run)}")
     return policy
 
 
