@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
-from securevfl.models.losses import Logistic, Squared
+from securevfl.models.losses import Logistic, QuadraticLoss
 from securevfl.protocols.blind.offline import make_ahead
 from securevfl.protocols.blind.training import take_part
 from securevfl.protocols.exchange import Exchange, KeepsShares, Learns, Shown, Variant
@@ -68,7 +68,7 @@ class Blind(Exchange):
             raise ConfigError(f"{before_the_end}drop target_auc")
         if settings.eval_every not in (0, "never"):
             raise ConfigError(f"{before_the_end}drop eval_every, or take 0 or 'never'")
-        if not isinstance(plan.loss, Logistic | Squared):
+        if not isinstance(plan.loss, Logistic | QuadraticLoss):
             raise ConfigError(
                 f"loss = {plan.loss.name!r}: 'blind' takes logistic (two classes), taylor-logistic "
                 "or squared"

@@ -14,7 +14,7 @@ import numpy as np
 
 from securevfl.arrays import RingArray
 from securevfl.errors import ConfigError, DataError
-from securevfl.models.losses import Squared
+from securevfl.models.losses import QuadraticLoss
 from securevfl.protocols.blind.links import Arrays, HolderPads, LinkPads, Links, OwnerPads
 from securevfl.protocols.blind.residuals import AffineResiduals, LogisticResiduals, PhasePads
 from securevfl.protocols.blind.schedule import (
@@ -268,7 +268,7 @@ async def _residuals(
     if party.name not in two:
         return None
     if phases is None:
-        assert isinstance(plan.loss, Squared)  # noqa: S101
+        assert isinstance(plan.loss, QuadraticLoss)  # noqa: S101
         return AffineResiduals(plan.loss, job.widths.shared_residual_bits)
     (peer,) = {*two} - {party.name}
     first = party.holds_labels
