@@ -44,3 +44,10 @@ def labels_of(
     scores = scores / scores.std() + generator.gumbel(size=scores.shape)
     labels: IntArray = np.argmax(scores, axis=1).astype(np.int64)
     return labels
+
+
+def made(seed: int, parties: int = 2, *, rows: int = 120, columns: int = 4) -> VerticalDataset:
+    """Blocks of columns and two classes."""
+    generator = np.random.default_rng(seed)
+    blocks = blocks_of(generator, parties, rows=rows, columns=columns)
+    return dataset_of(blocks, labels_of(generator, blocks))

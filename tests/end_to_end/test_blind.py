@@ -1,4 +1,4 @@
-"""Training in shares, beside the same steps in clear, and what it refuses."""
+"""Training in shares, beside the same steps in clear, what it refuses and where it fails."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,19 +14,13 @@ from securevfl.protocols.blind.fixed_point import require_rare
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import LARGEST_SCALE, Scales
 from securevfl.training import Environment, TrainingResult, train
-from securevfl.wire.codec import decode, encode
 from tests.end_to_end.conftest import all_weights
 from tests.exact_reference import Reference
-from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.made_data import dataset_of, made
+from tests.tampering import changed
 
 FIXED_POINT = 3e-3
 AFFINE = {"loss": "taylor-logistic"}
-
-
-def made(seed: int, *, rows: int = 120) -> VerticalDataset:
-    generator = np.random.default_rng(seed)
-    blocks = blocks_of(generator, 2, rows=rows)
-    return dataset_of(blocks, labels_of(generator, blocks))
 
 
 def run(
@@ -206,17 +200,11 @@ def test_steps_that_fixed_point_has_no_room_for_are_refused_with_a_remedy() -> N
 
 
 def test_weights_that_no_job_has_are_no_model() -> None:
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del sender, receiver
-        message = decode(data)
-        if not isinstance(message, RevealedShare):
-            return data
-        values = message.values.copy()
-        values[0] += np.uint64(1 << 40)
-        return encode(RevealedShare(values))
+    def moved(message: RevealedShare) -> RevealedShare:
+        return RevealedShare(message.values + np.uint64(1 << 40))
 
     with pytest.raises(RangeExceeded, match="revealed weights reach"):
-        run(made(8), environment=Environment(tamper=tamper))
+        run(made(8), environment=Environment(tamper=changed(RevealedShare, moved)))
 
 
 @pytest.mark.parametrize(
@@ -231,10 +219,40 @@ def test_weights_that_no_job_has_are_no_model() -> None:
 def test_a_holder_refuses_steps_of_sizes_that_no_owner_has(
     told: Callable[[Scales], Scales],
 ) -> None:
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del sender, receiver
-        message = decode(data)
-        return encode(told(message)) if isinstance(message, Scales) else data
-
     with pytest.raises(PeerViolation, match="says steps of"):
-        run(made(8), environment=Environment(tamper=tamper))
+        run(made(8), environment=Environment(tamper=changed(Scales, told)))
+
+
+@pytest.mark.parametrize(
+    ("parties", "period", "more"),
+    [
+        (3, None, {"local_steps": 5, "batch_size": 40}),
+        (2, None, {"local_steps": 1, "acceleration": "nesterov"}),
+        (2, 90, {"local_steps": 1, "acceleration": "nesterov"}),
+    ],
+)
+def test_logistic_steps_are_nearly_those_in_clear(
+    parties: int, period: int | None, more: dict[str, Any]
+) -> None:
+    dataset = made(1, parties, rows=200)
+    job: dict[str, Any] = {"loss": "logistic", "learning_rate": 0.2, "rounds": 8, **more}
+    clear = all_weights(run(dataset, "plain", **job))
+    found = all_weights(run(dataset, exchange={"period": period}, **job))
+    # The series is within 0.0045 of σ where predictions are.
+    assert np.abs(found - clear).max() < 0.012
+    assert np.abs(clear).max() > 0.3
+
+
+def test_predictions_beyond_half_a_period_fail_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(2)
+    features = [generator.standard_t(2, (120, 3)) for _ in range(2)]
+    labels = (np.hstack(features).sum(axis=1) > 0).astype(np.int64)
+    dataset = dataset_of(features, labels)
+    job: dict[str, Any] = {"loss": "logistic", "rounds": 25, "l2": 1e-4}
+    with pytest.raises(RangeExceeded, match=r"set \[exchange\] period = 48"):
+        run(dataset, exchange={"period": 24}, **job)
+    run(dataset, exchange={"period": 100}, **job)
+    # Where there is no longer one, none is named.
+    monkeypatch.setattr("securevfl.protocols.blind.rounds.LARGEST_PERIOD", 24)
+    with pytest.raises(RangeExceeded, match="asked for: take fewer rounds"):
+        run(dataset, exchange={"period": 24}, **job)

@@ -33,9 +33,10 @@ from securevfl.protocols.blind.links import (
 from securevfl.protocols.blind.rounds import RevealedShare, SharedWeights
 from securevfl.protocols.blind.schedule import Matrices, PlannedRound, Scales, Schedule
 from securevfl.protocols.vertical.program import Training
-from securevfl.wire.codec import Message, decode, encode
+from securevfl.wire.codec import Message
 from tests.blind_pads import ClearOwner, run
-from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.made_data import blocks_of, dataset_of, labels_of, made
+from tests.tampering import changed
 
 LABEL, FEATURE = "party0", "party1"
 COLUMNS, ROWS, ROUNDS = 3, 60, 5
@@ -114,9 +115,7 @@ def test_points_are_drawn_once_all_steps_are_answered(monkeypatch: pytest.Monkey
 
     for name in ("pads", "take_steps", "draw_points", "points"):
         watch(name)
-    blocks = blocks_of(np.random.default_rng(5), 2, rows=ROWS, columns=COLUMNS)
-    labels = labels_of(np.random.default_rng(5), blocks)
-    run(job(rounds=3, batch_size=ROWS // 3), dataset_of(blocks, labels))
+    run(job(rounds=3, batch_size=ROWS // 3), made(5, rows=ROWS, columns=COLUMNS))
     groups = 3
     expected = [*("pads",) * groups, *("take_steps",) * groups, "draw_points"]
     assert list(called.values()) == [[*expected, *("points",) * groups]] * 2
@@ -183,20 +182,18 @@ def test_one_round_from_zero_tells_an_owner_with_a_matrix_of_its_own_every_label
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Twenty labels a number: nobody can tell which matrix an owner multiplies by."""
-    generator = np.random.default_rng(5)
-    blocks = blocks_of(generator, 2, rows=ROWS, columns=COLUMNS)
-    labels = labels_of(generator, blocks)
+    dataset = made(5, rows=ROWS, columns=COLUMNS)
     each = ROWS // COLUMNS
     matrix = np.zeros((COLUMNS, ROWS), np.int64)
     for column in range(COLUMNS):
         places = np.arange(column * each, (column + 1) * each)
         matrix[column, places] = 1 << np.arange(each)
     read = chosen(monkeypatch, matrix, Scales(step_bits=20, entry_bits=each))
-    run(job(rounds=1, start="zero"), dataset_of(blocks, labels))
+    run(job(rounds=1, start="zero"), dataset)
     # Of ½ − y with 12 bits behind the point, in units of 2^(12 − 20).
     sums = np.rint(0.5 * ((1 << each) - 1) - np.ldexp(read[0], 8)).astype(np.int64)
     found = (sums[:, None] >> np.arange(each)) & 1
-    np.testing.assert_array_equal(found.ravel(), labels)
+    np.testing.assert_array_equal(found.ravel(), dataset.train_labels)
 
 
 @pytest.mark.parametrize(
@@ -216,13 +213,7 @@ def test_one_round_from_zero_tells_an_owner_with_a_matrix_of_its_own_every_label
 def test_messages_of_other_sizes_are_refused(
     kind: type[Message], change: Callable[[Any], Message]
 ) -> None:
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del sender, receiver
-        message = decode(data)
-        return encode(change(message)) if isinstance(message, kind) else data
-
-    blocks = blocks_of(np.random.default_rng(5), 2, rows=ROWS, columns=COLUMNS)
-    dataset = dataset_of(blocks, labels_of(np.random.default_rng(5), blocks))
+    dataset, tamper = made(5, rows=ROWS, columns=COLUMNS), changed(kind, change)
     with pytest.raises(UnexpectedMessage, match=r"sent (an array of|\d products where \d are due)"):
         run(job(rounds=2), dataset, tamper=tamper)
 

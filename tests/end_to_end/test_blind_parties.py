@@ -19,7 +19,7 @@ from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeld
 from securevfl.protocols.session.scoring import Score
 from securevfl.training import Environment, TrainingResult
 from tests.end_to_end.conftest import RunJob
-from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.made_data import made
 
 ROUNDS = 3
 SETTINGS = {
@@ -157,9 +157,7 @@ def test_the_held_out_guard_counts_rows_and_no_sums(run_job: RunJob, tmp_path: P
 
 
 def test_who_may_not_show_rows_is_told_of_sums(run_job: RunJob, tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    blocks = blocks_of(generator, 2, columns=1)
-    dataset = dataset_of(blocks, labels_of(generator, blocks))
+    dataset = made(0, columns=1)
     exchange = {"scheme": "blind", "scores": "rows"}
     environment = Environment(guard_directory=tmp_path)
     settings = {**SETTINGS, "rounds": 1, "allow_label_leak": True}

@@ -24,7 +24,7 @@ from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, plan_for, train
 from securevfl.training.offline import make_ahead
 from tests.end_to_end.conftest import all_weights
-from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.made_data import made
 
 ROUNDS, BROKEN_AT = 4, 2
 AHEAD = (EncryptedPads, MaskedSteps, EncryptedPoints, MaskedShares, Corrections)
@@ -36,15 +36,9 @@ BATCHES: dict[str, object] = {"batch_size": 64, "local_steps": 3, "learning_rate
 States = dict[int, dict[str, SessionState]]
 
 
-def data_of(parties: int) -> VerticalDataset:
-    generator = np.random.default_rng(3)
-    blocks = blocks_of(generator, parties, columns=3)
-    return dataset_of(blocks, labels_of(generator, blocks))
-
-
 @pytest.fixture(scope="module")
 def dataset() -> VerticalDataset:
-    return data_of(2)
+    return made(3, columns=3)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +109,7 @@ def test_it_ends_where_an_unbroken_one_ends_with_fresh_pads(
     ahead_rounds: int | None,
     parties: int,
 ) -> None:
-    job, dataset = job_of(settings, ahead_rounds), data_of(parties)
+    job, dataset = job_of(settings, ahead_rounds), made(3, parties, columns=3)
     whole, kept = whole_run(job, dataset)
     assert sorted(kept) == [1, 2, 3, 4]
     OtherBasis(monkeypatch)
@@ -193,10 +187,10 @@ def test_three_parties_make_logistic_pads_ahead(
 ) -> None:
     expected: list[float] = []
     monkeypatch.setattr(PadStore, "require_room", lambda _, size: expected.append(size))
-    job, dataset = job_of({"batch_size": "full", "loss": "logistic"}), data_of(3)
+    job, dataset = job_of({"batch_size": "full", "loss": "logistic"}), made(3, 3, columns=3)
     unaided = train(job, dataset, Environment())
-    made = make_ahead(job, dataset, Environment(pads=places))
-    sizes = [part.size for part in made.parts.values()]
+    parts = make_ahead(job, dataset, Environment(pads=places)).parts
+    sizes = [part.size for part in parts.values()]
     np.testing.assert_allclose(sorted(expected), sorted(sizes), rtol=0.1)
     result = train(job, dataset, Environment(pads=places))
     np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=LOGISTIC_ROUNDING)

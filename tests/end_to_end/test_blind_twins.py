@@ -21,7 +21,7 @@ from securevfl.runtime.views import Share
 from securevfl.wire.codec import encode
 from tests.blind_pads import World, run
 from tests.blind_twins import Twin, same, seen_by
-from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.made_data import blocks_of, dataset_of, made
 
 ROWS, COLUMNS, ROUNDS = 12, 2, 3
 LABEL, PARTNER, THIRD, FOURTH = "party0", "party1", "party2", "party3"
@@ -37,9 +37,7 @@ def job(**settings: Any) -> Job:  # noqa: ANN401
 
 
 def data(parties: int) -> VerticalDataset:
-    generator = np.random.default_rng(0)
-    blocks = blocks_of(generator, parties, rows=ROWS, columns=COLUMNS)
-    return dataset_of(blocks, labels_of(generator, blocks))
+    return made(0, parties, rows=ROWS, columns=COLUMNS)
 
 
 def other_data(

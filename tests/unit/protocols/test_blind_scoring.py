@@ -33,8 +33,9 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Simulated, Tamper, simulate
-from securevfl.wire.codec import Message, decode, encode
+from securevfl.wire.codec import Message
 from tests.plans import agreed_masks, plan_of
+from tests.tampering import changed
 
 ROWS = 60
 LAN = Line(latency_ms=1.0, bandwidth_mbit=1e3)
@@ -253,16 +254,6 @@ def test_limbs_come_together_again() -> None:
     np.testing.assert_array_equal(ring.reduced(second), ring.reduced(words * words))
 
 
-def changed(kind: type[Message], message: Message) -> Tamper:
-    """Delivers another message in place of the one of a kind."""
-
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del sender, receiver
-        return encode(message) if type(decode(data)) is kind else data
-
-    return tamper
-
-
 WORDS: RingArray = np.zeros((2, 1), np.uint64)
 
 
@@ -279,4 +270,4 @@ WORDS: RingArray = np.zeros((2, 1), np.uint64)
 def test_what_does_not_fit_is_refused(message: Message, error: type[Exception], told: str) -> None:
     predictions = predictions_of(2, np.random.default_rng(0), LABELS)
     with pytest.raises(error, match=told):
-        run(plan_for(2), predictions, LABELS, changed(type(message), message))
+        run(plan_for(2), predictions, LABELS, changed(type(message), lambda _: message))

@@ -39,7 +39,7 @@ from securevfl.runtime.costs import AHEAD, Costs
 from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Simulated, simulate
 from securevfl.runtime.views import Decrypted
-from securevfl.wire.codec import decode, encode
+from tests.tampering import changed
 
 FORMAT = PhaseFormat(SigmoidSeries.of_period(32), 20)
 NAMES = ("bank", "shop")
@@ -175,15 +175,6 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
     results = run(program).results
     found = ring.decode(ring.reduced(results["bank"] + results["shop"]), FORMAT.fraction_bits)
     assert np.abs(found - FORMAT.series.values(some)).max() < 0.0075
-
-
-def changed(kind: type[Any], change: Callable[[Any], Any]) -> Callable[[str, str, bytes], bytes]:
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del sender, receiver
-        message = decode(data)
-        return encode(change(message)) if isinstance(message, kind) else data
-
-    return tamper
 
 
 @pytest.mark.parametrize(

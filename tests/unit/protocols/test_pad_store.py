@@ -1,22 +1,37 @@
-"""Pads at rest: for their owner and job alone, and given out once whatever happens."""
+"""Pads at rest: for their owner and job alone, given out once, and the same of all parties."""
 
 import multiprocessing
 import os
 import shutil
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.files import replace_file
+from securevfl.models.losses import loss_for
 from securevfl.protocols.blind.fixed_point import Widths
 from securevfl.protocols.blind.rounds import SharedWeights, Shares
 from securevfl.protocols.blind.schedule import Scales
 from securevfl.protocols.session import pad_store
-from securevfl.protocols.session.pad_store import MAGIC, Pads, PadsHeader, PadStore
+from securevfl.protocols.session.pad_store import (
+    MAGIC,
+    NamePads,
+    Pads,
+    PadsHeader,
+    PadStore,
+    agree_on_pads,
+)
+from securevfl.protocols.session.party import Party
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import Costs
+from securevfl.runtime.line import PRESETS
+from securevfl.runtime.simulation import Tamper, simulate
+from tests.tampering import changed
 
 JOB, OTHER_JOB = "ab" * 32, "cd" * 32
 BATCH, OTHER_BATCH = "01" * 16, "02" * 16
@@ -404,3 +419,60 @@ def test_discarded_pads_are_gone_with_their_key(kept: Place, tmp_path: Path) -> 
         kept.take()
     path.write_bytes(b"something else")
     assert kept.store().discard()
+
+
+NAMES = ("bank", "shop", "club")
+
+
+def agreed(*held: str | None, tamper: Tamper | None = None) -> dict[str, str]:
+    """What every party gets, from what each holds."""
+    names = NAMES[: len(held)]
+
+    async def program(name: str, channel: Channel, costs: Costs) -> str:
+        party = Party(channel, costs, names, "bank", loss_for("logistic", 2))
+        return await agree_on_pads(party, dict(zip(names, held, strict=True))[name])
+
+    programs = {name: partial(program, name) for name in names}
+    return simulate(programs, PRESETS["lan"], tamper=tamper).results
+
+
+def test_new_pads_have_a_new_name_that_all_know() -> None:
+    names = [agreed(None, None, None) for _ in range(2)]
+    assert all(len(set(each.values())) == 1 for each in names)
+    assert names[0] != names[1]
+    assert len(bytes.fromhex(names[0]["bank"])) == 16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_new_name_follows_from_every_partys_word(name: str) -> None:
+    """Who hears another word of a party than that party said has another name."""
+    lies = changed(NamePads, lambda _: NamePads(made=False, name=bytes(16)), name)
+    found = agreed(None, None, None, tamper=lies)
+    assert all(found[name] != found[other] for other in NAMES if other != name)
+
+
+def test_pads_made_ahead_keep_their_name() -> None:
+    assert set(agreed(BATCH, BATCH).values()) == {BATCH}
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        ((BATCH, None), r"(bank|this party) holds pads made ahead and \w+( party)? none"),
+        (
+            (None, OTHER_BATCH),
+            r"(shop|this party) holds pads made ahead and (bank|this party) none",
+        ),
+        ((BATCH, OTHER_BATCH), r"holds pads 0[12]0[12]0[12]0[12], made ahead, and this party 0"),
+        ((BATCH, BATCH, OTHER_BATCH), "holds pads 0"),
+    ],
+)
+def test_halves_of_different_pads_are_refused(held: tuple[str | None, ...], why: str) -> None:
+    with pytest.raises(PeerViolation, match=why):
+        agreed(*held)
+
+
+@pytest.mark.parametrize("name", [b"", b"\1" * 15, b"\1" * 17])
+def test_a_name_of_another_length_is_refused(name: bytes) -> None:
+    with pytest.raises(PeerViolation, match="expected 16"):
+        agreed(None, None, tamper=changed(NamePads, lambda _: NamePads(made=False, name=name)))

@@ -1,4 +1,4 @@
-"""Phases, tables and public coefficients, against numbers made elsewhere and in floats."""
+"""Fixed point of blind jobs, against numbers made elsewhere and in floats."""
 
 import json
 from dataclasses import replace
@@ -13,11 +13,19 @@ from scipy.stats import chi2
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto import ring
+from securevfl.crypto.slot_parameters import PLAIN_BITS
 from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.models.sigmoid_series import LARGEST_PERIOD, LEAST_PERIOD, SigmoidSeries
 from securevfl.protocols.blind import fixed_point
-from securevfl.protocols.blind.fixed_point import PHASES, PhaseFormat
+from securevfl.protocols.blind.fixed_point import (
+    MOST_FAILURE,
+    PHASES,
+    PhaseFormat,
+    Widths,
+    visits,
+)
 from securevfl.protocols.blind.residuals import PhasePads, uniform_phases
+from tests.plans import agreement_of, plan_of
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "fourier.json").read_text("utf-8"))
 FORMAT = PhaseFormat(SigmoidSeries.of_period(64), 30)
@@ -151,3 +159,15 @@ def test_pads_of_other_arrays_are_refused() -> None:
     for name, wrong in product(good, wrongs):
         with pytest.raises(CryptoError, match="expected"):
             PhasePads(**{**good, name: wrong})
+
+
+def test_tables_of_phases_count_as_residuals_do() -> None:
+    """Each part of a product of tables is up to 2^16, of a prime of 48 bits."""
+    series = SigmoidSeries.of_period(512)
+    plan = plan_of(rows=8000, job={"rounds": 120, "loss": "logistic"}, exchange={"scheme": "blind"})
+    parts = visits(plan) * series.terms
+    assert parts * 2.0 ** (16 - PLAIN_BITS) > 0.6 * MOST_FAILURE
+    agreement = agreement_of(4, 4)
+    assert Widths.of(plan, agreement, None).row_failure(plan) < MOST_FAILURE
+    with pytest.raises(RangeExceeded, match="share of residuals"):
+        Widths.of(plan, agreement, series)
