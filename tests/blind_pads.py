@@ -27,10 +27,11 @@ from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.protocols.blind import description, links, residuals, training
+from securevfl.protocols.blind import links, residuals
 from securevfl.protocols.blind.residuals import uniform_phases
 from securevfl.protocols.blind.rounds import BlindRounds
-from securevfl.protocols.vertical.program import Trained, Training
+from securevfl.protocols.blind.training import BlindPart
+from securevfl.protocols.session.agreement import Agreement
 from securevfl.runtime.simulation import Tamper
 from securevfl.training import Environment, TrainingResult, train
 
@@ -201,13 +202,13 @@ def _watch(
     drawings: dict[str, _Drawing],
     tapes: Mapping[str, Tape],
 ) -> None:
-    take_part, zero_share = training.take_part, PairwiseMasks.zero_share
+    agree, zero_share = BlindPart.agree, PairwiseMasks.zero_share
 
-    async def watched(task: Training) -> Trained:
-        name = task.party.name
+    async def watched(part: BlindPart) -> Agreement:
+        name = part.training.party.name
         drawings[name] = _Drawing(tapes.get(name))
         _CURRENT.set(drawings[name])  # of this party's task
-        return await take_part(task)
+        return await agree(part)
 
     def share(
         self: PairwiseMasks, members: Sequence[str], context: str, shape: tuple[int, ...]
@@ -216,7 +217,7 @@ def _watch(
         assert current is not None
         return current.zero(context, fresh)
 
-    patch.setattr(description, "take_part", watched)
+    patch.setattr(BlindPart, "agree", watched)
     patch.setattr(PairwiseMasks, "zero_share", share)
     patch.setattr(links, "ring", _Ring(lambda *shape: _draw("pads", lambda: ring.uniform(*shape))))
     patch.setattr(

@@ -19,7 +19,7 @@ from securevfl.files import replace_file
 from securevfl.models.storage import load_model, save_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.keeping import Kept
-from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.leakage import LeakageCount
 from securevfl.protocols.session.outcome import Ending, PartyOutcome, PathPoint
 from securevfl.protocols.session.scoring import Score
 from securevfl.runtime.costs import Clock, Costs, Snapshot, Stopwatch

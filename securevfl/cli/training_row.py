@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> float:
     """P/(N·v) of all feature parties where they learn gradients, else 0."""
-    from securevfl.protocols.session.person_record import label_variance
+    from securevfl.protocols.guards.person_record import label_variance
 
     if not result.plan.learns.gradients:
         return 0.0

@@ -27,7 +27,7 @@ from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import ClearGathering, Gathering, MaskedGathering
 from securevfl.protocols.session.keys import KeyMaker
-from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.leakage import LeakageCount
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
@@ -295,11 +295,11 @@ class HoldsKeys(Protocol):
 class KeepsShares(Protocol):
     """Rounds in which parameters stay in shares: nobody sees a number before they are over."""
 
-    async def take_part(self, training: Any) -> Any:  # noqa: ANN401
-        """A party's part of a job; see `vertical.program.Train`."""
+    def part(self, training: Any) -> Any:  # noqa: ANN401
+        """A party's part of a job; see `vertical.runner.Part`."""
 
     async def make_ahead(self, training: Any) -> Any:  # noqa: ANN401
-        """A party's part of making pads before training; see `vertical.program.MakeAhead`."""
+        """A party's part of making pads before training; see `vertical.runner.MakeAhead`."""
 
 
 NEEDS: Mapping[type, str] = {

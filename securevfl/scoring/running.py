@@ -16,7 +16,7 @@ from securevfl.models.storage import SavedModel
 from securevfl.privacy.accounting import spent
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.plan import Facts
-from securevfl.protocols.predicting.program import ScoringPlace, ScoringPlan, score_rows
+from securevfl.protocols.predicting import ScoringPlace, ScoringPlan, score_rows
 from securevfl.protocols.resolving import agreed_hash
 from securevfl.protocols.session.privacy_account import FRESH, NO_PROMISE, one_release
 from securevfl.runtime.costs import Costs, JobCosts, job_costs

@@ -8,7 +8,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols.exchange import KeepsShares
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.vertical.program import MadeAhead, MakeAhead, run_ahead
+from securevfl.protocols.vertical.runner import MadeAhead, MakeAhead, run_ahead
 from securevfl.runtime.costs import JobCosts, job_costs
 from securevfl.runtime.simulation import simulate
 from securevfl.sparse import Matrix

@@ -9,8 +9,8 @@ import typer.main
 
 from securevfl.cli.app import app
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
-from securevfl.protocols.session.held_out_guard import LIMIT
-from securevfl.protocols.session.person_record import MODEL_LIMIT, OTHERS_LIMIT
+from securevfl.protocols.guards.held_out_guard import LIMIT
+from securevfl.protocols.guards.person_record import MODEL_LIMIT, OTHERS_LIMIT
 from securevfl.reports.documents import page
 from tests.end_to_end.commands import run
 

@@ -32,7 +32,7 @@ from securevfl.protocols.blind.links import (
 )
 from securevfl.protocols.blind.rounds import RevealedShare, SharedWeights
 from securevfl.protocols.blind.schedule import Matrices, PlannedRound, Scales, Schedule
-from securevfl.protocols.vertical.program import Training
+from securevfl.protocols.vertical.runner import Training
 from securevfl.wire.codec import Message
 from tests.blind_pads import ClearOwner, run
 from tests.made_data import blocks_of, dataset_of, labels_of, made

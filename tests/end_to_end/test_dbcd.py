@@ -20,8 +20,8 @@ from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.protocols.session.state import SessionState
-from securevfl.protocols.vertical.dbcd_rounds import StepTaken
-from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
+from securevfl.protocols.vertical.dbcd import StepTaken
+from securevfl.protocols.vertical.dbcd_block import MaskedPenalties, Penalties
 from securevfl.training import Environment, save_models
 from tests.end_to_end.l1 import (
     coefficients,

@@ -12,8 +12,8 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import Predictions
-from securevfl.protocols.vertical.dbcd_rounds import StepTaken
-from securevfl.protocols.vertical.penalties import Penalties
+from securevfl.protocols.vertical.dbcd import StepTaken
+from securevfl.protocols.vertical.dbcd_block import Penalties
 from securevfl.training import Environment
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.l1 import run

@@ -13,7 +13,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused
 from securevfl.job import Job
-from securevfl.protocols.session.held_out_guard import HeldOutRecord
+from securevfl.protocols.guards import held_out_guard
 from securevfl.protocols.session.scoring import FeatureScoring
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys
@@ -176,23 +176,24 @@ def test_it_is_written_down_while_nobody_else_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[bool] = []
-    save = HeldOutRecord.save
+    write = files.replace_file
 
-    def watched(record: HeldOutRecord, shown: dict[str, int]) -> None:
+    def watched(path: Path, data: bytes, what: str) -> None:
         monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.01)
         try:
-            with files.only_one(record.path, "record"):
+            with files.only_one(path, "record"):
                 held.append(False)
         except DataError:
             held.append(True)
-        save(record, shown)
+        write(path, data, what)
 
-    monkeypatch.setattr(HeldOutRecord, "save", watched)
+    monkeypatch.setattr(held_out_guard, "replace_file", watched)
     run(tmp_path)
     result, dataset = trained(3, guard=tmp_path, exchange={"scheme": "masked"})
     fresh = {name: values + 1.0 for name, values in features_of(dataset).items()}
     scored(result, dataset, features=fresh, guard_directory=tmp_path)
-    assert held == [True] * 5
+    # Twice each: what is planned, and which model has scored.
+    assert held == [True] * 10
 
 
 def test_where_scoring_shows_no_row_nothing_is_counted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
 from securevfl.job import ExchangeSettings, Job, JobSettings
-from securevfl.protocols.vertical import fedbcd
+from securevfl.protocols.vertical import runner
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys
 from tests.made_data import dataset_of
@@ -128,7 +128,7 @@ def test_a_row_less_in_a_large_set_tells_its_label(tmp_path: Path) -> None:
 def test_commitments_of_another_length_are_no_commitments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fedbcd, "commitments", lambda *_: b"short")
+    monkeypatch.setattr(runner, "commitments", lambda *_: b"short")
     with pytest.raises(PeerViolation, match="commits to its columns in 5 bytes, expected 16"):
         run(tmp_path)
 

@@ -18,8 +18,8 @@ from securevfl.errors import (
     PeerViolation,
 )
 from securevfl.models.storage import SavedModel
-from securevfl.protocols.predicting.agreement import ScoringHello
-from securevfl.protocols.predicting.guarding import require_scoring_guard
+from securevfl.protocols.guards.held_out_guard import require_scoring_guard
+from securevfl.protocols.predicting import ScoringHello
 from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.scoring import JointModel
 from securevfl.scoring.outputs import metrics

@@ -17,7 +17,7 @@ from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.models.storage import load_model
-from securevfl.protocols.session.person_record import PersonRecord
+from securevfl.protocols.guards.person_record import PersonRecord
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
 from tests.end_to_end.commands import rows_of, run
 from tests.end_to_end.conftest import SmallKeys, relative_difference

@@ -10,7 +10,7 @@ from securevfl.data.partition import fixed_partition
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused
 from securevfl.job import Job
-from securevfl.protocols.session.person_record import label_variance
+from securevfl.protocols.guards.person_record import label_variance
 from securevfl.training import Environment, train
 from tests.made_data import dataset_of
 

@@ -18,7 +18,7 @@ from securevfl.job import FtlSettings, Job
 from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
 from securevfl.protocols.session import keeping
-from securevfl.protocols.transfer.settings import settings_of
+from securevfl.protocols.transfer.objective import settings_of
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
 from tests.end_to_end.commands import run as run_command
 from tests.transfer_data import GAMMA, Point, Starts, job_of, made

@@ -42,7 +42,7 @@ from securevfl.protocols.exchanges.homomorphic import (
     EncryptedValues,
 )
 from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
-from securevfl.protocols.predicting.agreement import ScoringHello
+from securevfl.protocols.predicting import ScoringHello
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import (
@@ -66,9 +66,9 @@ from securevfl.protocols.transfer.in_clear import (
     LabelComponents,
     ScoreVector,
 )
-from securevfl.protocols.vertical.dbcd_rounds import StepTaken
+from securevfl.protocols.vertical.dbcd import StepTaken
+from securevfl.protocols.vertical.dbcd_block import MaskedPenalties, Penalties
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
-from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
 from securevfl.wire.codec import Message, decode, encode, kinds
 
 u64 = st.integers(0, 2**64 - 1)

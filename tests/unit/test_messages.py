@@ -40,7 +40,7 @@ from securevfl.protocols.exchanges.homomorphic import (
     EncryptedValues,
 )
 from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
-from securevfl.protocols.predicting.agreement import ScoringHello
+from securevfl.protocols.predicting import ScoringHello
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.course import Course
 from securevfl.protocols.session.gathering import (
@@ -64,9 +64,9 @@ from securevfl.protocols.transfer.in_clear import (
     LabelComponents,
     ScoreVector,
 )
-from securevfl.protocols.vertical.dbcd_rounds import StepTaken
+from securevfl.protocols.vertical.dbcd import StepTaken
+from securevfl.protocols.vertical.dbcd_block import MaskedPenalties, Penalties
 from securevfl.protocols.vertical.fdml_server import PulledSums, PushedPredictions
-from securevfl.protocols.vertical.penalties import MaskedPenalties, Penalties
 from securevfl.wire.codec import Message, decode, encode, kinds, message_kind
 
 UNKNOWN = max(kind.number for kind in kinds() if kind.number < 128) + 1

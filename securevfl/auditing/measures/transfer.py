@@ -25,8 +25,7 @@ from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import components_of, gradients_of, units_of
 from securevfl.errors import ConfigError
 from securevfl.models.layers import DenseLayer
-from securevfl.protocols.transfer.objective import Components, FeatureObjective
-from securevfl.protocols.transfer.settings import settings_of
+from securevfl.protocols.transfer.objective import Components, FeatureObjective, settings_of
 
 EPOCHS = 3
 # The fit takes the cube of a batch's rows, and one more visit is a block of equations more.

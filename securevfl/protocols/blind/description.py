@@ -11,7 +11,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, QuadraticLoss
 from securevfl.protocols.blind.offline import make_ahead
-from securevfl.protocols.blind.training import take_part
+from securevfl.protocols.blind.training import BlindPart
 from securevfl.protocols.exchange import Exchange, KeepsShares, Learns, Shown, Variant
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party
@@ -40,9 +40,9 @@ class Blind(Exchange):
     error = 0.034
     variants: tuple[Variant, ...] = ({}, {"exchange": {"scores": "rows"}})
 
-    async def take_part(self, training: Any) -> Any:  # noqa: ANN401
+    def part(self, training: Any) -> BlindPart:  # noqa: ANN401
         """Rounds in shares."""
-        return await take_part(training)
+        return BlindPart(training)
 
     async def make_ahead(self, training: Any) -> Any:  # noqa: ANN401
         """All pads, before the job that uses them."""

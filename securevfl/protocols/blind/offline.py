@@ -27,7 +27,7 @@ from securevfl.protocols.blind.schedule import (
     owners_held_by,
 )
 from securevfl.protocols.session.pad_store import Pads, PadsHeader, agree_on_pads
-from securevfl.protocols.vertical.program import MadeAhead, Training
+from securevfl.protocols.vertical.runner import MadeAhead, Training
 
 OWN, HELD, STEPS, FEATURES, SCALES, INTO, OUT = (
     *("own", "held", "steps", "features", "scales"),

@@ -38,7 +38,7 @@ from securevfl.protocols.blind.schedule import (
 )
 from securevfl.protocols.session.pad_store import StateSeal
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.vertical.program import Training
+from securevfl.protocols.vertical.runner import Training
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Message, message_kind

@@ -40,7 +40,7 @@ from securevfl.protocols.local_steps import LocalSteps, Planned
 from securevfl.protocols.session.agreement import Agreement, agree
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.vertical.batches import PartyBatches
-from securevfl.protocols.vertical.program import Training
+from securevfl.protocols.vertical.runner import Training
 from securevfl.runtime.costs import SETUP
 from securevfl.wire.codec import Message, message_kind
 

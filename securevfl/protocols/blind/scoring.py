@@ -13,11 +13,11 @@ from securevfl.protocols.blind.schedule import partner_of
 from securevfl.protocols.exchanges.class_sums import FeatureClassSums, LabelClassSums
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.gathering import gathering_of
+from securevfl.protocols.session.gathering import ClearGathering, gathering_of
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring
-from securevfl.protocols.vertical.program import Training
+from securevfl.protocols.vertical.runner import Training
 from securevfl.runtime.costs import SETUP
 
 FOR_SCORES = "ring, scores"
@@ -25,8 +25,8 @@ FOR_SCORES = "ring, scores"
 
 async def establish_scoring(
     training: Training, agreement: Agreement
-) -> FeatureScoring | LabelScoring | None:
-    """This party's side of the one scoring at the end; none where nothing is scored.
+) -> FeatureScoring | LabelScoring:
+    """This party's side of the one scoring at the end, if rows are held out.
 
     Raises:
         ConfigError: sums would be of a few rows.
@@ -34,12 +34,12 @@ async def establish_scoring(
         PeerViolation: a key that does not fit.
     """
     party, plan, part = training.party, training.plan, training.part
-    if not plan.timetable.test_rows:
-        return None
     labels = training.workplace.data.test_labels
     shown = plan.algorithm.held_out(plan)
     side: ByRow | FeatureClassSums | LabelClassSums
-    if shown == "hidden":
+    if not plan.timetable.test_rows:
+        side = ByRow(party, ClearGathering(party))
+    elif shown == "hidden":
         side = await establish_sums(party, plan, agreement.masks)
     else:
         side = ByRow(party, gathering_of(party, agreement.masks, sums=shown == "summed"))

@@ -1,75 +1,97 @@
 """One party's part of a job whose parameters stay in shares."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+from typing_extensions import override
+
 from securevfl.arrays import FloatArray
 from securevfl.protocols.blind.offline import Offline
 from securevfl.protocols.blind.rounds import BlindRounds, SharedWeights, Shares, require_range
 from securevfl.protocols.blind.schedule import BlindJob
 from securevfl.protocols.blind.scoring import establish_scoring
-from securevfl.protocols.session.keeping import Kept
-from securevfl.protocols.session.label_guard import LeakageCount
-from securevfl.protocols.vertical.held_out_guarding import require_held_out_guard
-from securevfl.protocols.vertical.memory import go_on, keep_state
-from securevfl.protocols.vertical.program import Trained, Training
+from securevfl.protocols.session.agreement import Agreement
+from securevfl.protocols.session.leakage import LeakageCount
+from securevfl.protocols.session.scoring import Scoring
+from securevfl.protocols.vertical.runner import Part, Seen, Training
 from securevfl.runtime.costs import SETUP
 
 
-async def take_part(training: Training) -> Trained:
-    """Agree, make everything ahead, take all rounds, take what is revealed, score.
+class BlindPart(Part):
+    """Everything is made ahead, all rounds are taken in shares, and the end reveals θ.
 
-    Raises:
-        PeerError: a peer broke the protocol or is gone.
-        RangeExceeded: fixed point has no room for the job, or the end shows that it had not.
-        HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
+    Its shares are in a basis of its own, which what all agree on depends on: a session that goes on
+    needs it first.
     """
-    party, plan, part = training.party, training.plan, training.part
-    write_down_scorings = require_held_out_guard(training)
-    leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, {})
-    shares, resume, first = Shares.of(training), training.workplace.resume, 0
-    if resume is not None:
-        first = go_on(resume, training, leakage, shares)
-    blind = await BlindJob.of(training, None if resume is None else shares.whitening)
-    scoring = await establish_scoring(training, blind.agreement)
-    offline = await Offline.of(blind, first, shares.held)
-    write_down_scorings()
-    async with party.costs.compute(SETUP):
-        offline.prepare()
-    (into, out), start = offline.whitening, part.model.weights[:, 0]
-    own = SharedWeights(out @ start, blind.widths, offline.scales)
-    if resume is None:
-        shares.begin(own, offline.whitening)
-        keep_state(training, leakage, shares, 0)
-    else:
-        own.go_on(shares.own)
-    rounds = BlindRounds(blind, own, offline)
-    for each, batch in zip(blind.schedule.rounds[first:], blind.batches[first:], strict=True):
-        await rounds.take(each, batch.labels)
-        shares.after(each.index, own, offline.pads)
-        await offline.after(each)
-        if each.index == plan.rounds - 1:
-            moved = await rounds.reveal() - out @ start
-            await _keep(blind, start + into @ moved)
-        party.costs.end_round()
-        if training.workplace.progress is not None:
-            training.workplace.progress(each.index + 1)
-        keep_state(training, leakage, shares, each.index + 1)
-    if scoring is not None:
-        await scoring.ends(plan.rounds, part.model)
-    return Trained(
-        Kept(plan.rounds, plan.rounds),
-        [] if scoring is None else scoring.scores,
-        leakage,
-        failure=blind.failure,
-    )
 
+    restores_first = True
 
-async def _keep(blind: BlindJob, weights: FloatArray) -> None:
-    """Make what was revealed this party's model, if it is of any use.
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self._shares = Shares.of(training)
 
-    Raises:
-        RangeExceeded: predictions left what logistic residuals were computed for.
-        PeerError: a peer failed.
-    """
-    part = blind.training.part
-    part.model.weights = weights[:, None]
-    if blind.series is not None:
-        await require_range(blind.training.party, part.inputs @ weights, blind.series)
+    @override
+    async def agree(self) -> Agreement:
+        """Say what its columns are in their basis."""
+        resumes = self.training.workplace.resume is not None
+        self._blind = await BlindJob.of(self.training, self._shares.whitening if resumes else None)
+        self.failure = self._blind.failure
+        return self._blind.agreement
+
+    @override
+    async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
+        """Make everything ahead, or take what was made."""
+        training, shares, blind = self.training, self._shares, self._blind
+        scoring = await establish_scoring(training, agreement)
+        state = training.workplace.resume
+        first = 0 if state is None else state.rounds
+        self._offline = offline = await Offline.of(blind, first, shares.held)
+        async with training.party.costs.compute(SETUP):
+            offline.prepare()
+        self._start = start = training.part.model.weights[:, 0]
+        self._seen = offline.whitening[1] @ start
+        self._own = SharedWeights(self._seen, blind.widths, offline.scales)
+        if state is not None:
+            self._own.go_on(shares.own)
+        self._rounds = BlindRounds(blind, self._own, offline)
+        return scoring
+
+    @override
+    def begin(self) -> None:
+        """Keep the shares that owners begin with."""
+        self._shares.begin(self._own, self._offline.whitening)
+
+    @override
+    async def round(self, index: int) -> Seen:
+        """Take one round in shares; the last one reveals every owner's parameters."""
+        each = self._blind.schedule.rounds[index]
+        await self._rounds.take(each, self._blind.batches[index].labels)
+        self._shares.after(each.index, self._own, self._offline.pads)
+        await self._offline.after(each)
+        if each.index == self.training.plan.rounds - 1:
+            moved = await self._rounds.reveal() - self._seen
+            await self._reveal(self._start + self._offline.whitening[0] @ moved)
+        return Seen()
+
+    async def _reveal(self, weights: FloatArray) -> None:
+        """Make what was revealed this party's model, if it is of any use.
+
+        Raises:
+            RangeExceeded: predictions left what logistic residuals were computed for.
+            PeerError: a peer failed.
+        """
+        part, series = self.training.part, self._blind.series
+        part.model.weights = weights[:, None]
+        if series is not None:
+            await require_range(self.training.party, part.inputs @ weights, series)
+
+    @override
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Its shares."""
+        return self._shares.arrays()
+
+    @override
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Put them back."""
+        self._shares.restore(arrays)

@@ -15,7 +15,7 @@ from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.protocols.exchange import Batch
-from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.leakage import LeakageCount
 from securevfl.protocols.session.party import Party, Step
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.views import Decrypted, record

@@ -8,7 +8,7 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.session.keeping import Kept
-from securevfl.protocols.session.label_guard import LeakageCount
+from securevfl.protocols.session.leakage import LeakageCount
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
 from securevfl.shown import Shown

@@ -9,10 +9,13 @@ Learns:
 Scoring is no part of a round: neither its time nor its messages count as training.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean
 from typing import Literal, Protocol
+
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels, is_real
 from securevfl.errors import ConfigError
@@ -214,31 +217,65 @@ class ByRow:
             return Score.of(step + 1, total, labels, self._party.loss.middle)
 
 
-class FeatureScoring:
-    """A feature party's side."""
+class Scoring(ABC):
+    """One party's side of scoring.
 
-    def __init__(
-        self, party: Party, held_out: GivesHeldOut, timetable: Timetable, inputs: Matrix
-    ) -> None:
-        self._party = party
-        self._held_out = held_out
-        self._timetable = timetable
-        self._inputs = inputs
+    Attributes:
+        losses: of rounds, as they were exchanged, where this party saw them.
+        scores: so far, at the label party.
+    """
+
+    def __init__(self, party: Party, timetable: Timetable, inputs: Matrix) -> None:
+        self._party, self._timetable, self._inputs = party, timetable, inputs
         self.losses: list[float] = []
         self.scores: list[Score] = []
 
     async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
-        """Give held-out predictions if it is due, take the verdict."""
-        del loss
-        return self._timetable.due(rounds) and await self._give(rounds, model)
+        """Take part in scoring if it is due after a round; whether training ends here.
+
+        Args:
+            rounds: done.
+            model: after them.
+            loss: of the last one's batch, as it was exchanged, if this party saw it.
+        """
+        if loss is not None:
+            self.losses.append(loss)
+        return self._timetable.due(rounds) and await self._score(rounds, model)
 
     async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:
-        """The same for what is kept, where it has not been scored."""
-        if not self._timetable.test_rows or (self._timetable.due(rounds) and rounds > first_round):
-            return False
-        return await self._give(rounds, model)
+        """Take part in scoring what is kept, where it has not been scored.
 
-    async def _give(self, rounds: int, model: LocalModel) -> bool:
+        Its score is the last in any case.
+
+        Args:
+            rounds: after which it was.
+            model: as it was.
+            first_round: rounds that were done, and scored, in an earlier session.
+        """
+        if not self._timetable.test_rows:
+            return False
+        if not self._timetable.due(rounds) or rounds <= first_round:
+            return await self._score(rounds, model)
+        if self.scores and self.scores[-1].rounds != rounds:
+            self.scores.append(next(each for each in self.scores if each.rounds == rounds))
+        return False
+
+    @abstractmethod
+    async def _score(self, rounds: int, model: LocalModel) -> bool:
+        """Take part in one scoring; whether training ends here."""
+
+
+class FeatureScoring(Scoring):
+    """A feature party's side: it gives held-out predictions, and takes the verdict."""
+
+    def __init__(
+        self, party: Party, held_out: GivesHeldOut, timetable: Timetable, inputs: Matrix
+    ) -> None:
+        super().__init__(party, timetable, inputs)
+        self._held_out = held_out
+
+    @override
+    async def _score(self, rounds: int, model: LocalModel) -> bool:
         party, round_index = self._party, rounds - 1
         async with party.costs.compute(SCORING):
             predictions = model.predict(self._inputs)
@@ -247,8 +284,8 @@ class FeatureScoring:
         return verdict.stop
 
 
-class LabelScoring:
-    """The label party's side; `scores` fills as training goes on, and `losses` of its rounds."""
+class LabelScoring(Scoring):
+    """The label party's side: it scores the sum of all predictions, and says whether to stop."""
 
     def __init__(
         self,
@@ -261,44 +298,11 @@ class LabelScoring:
         target_auc: float | None,
     ) -> None:
         held_out.check(labels)
-        self._party = party
-        self._held_out = held_out
-        self._timetable = timetable
-        self._inputs = inputs
-        self._labels = labels
-        self._target = target_auc
+        super().__init__(party, timetable, inputs)
+        self._held_out, self._labels, self._target = held_out, labels, target_auc
         self._since = 0
-        self.losses: list[float] = []
-        self.scores: list[Score] = []
 
-    async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
-        """Score the sum of all predictions if it is due, and tell the others whether to stop.
-
-        Args:
-            rounds: done.
-            model: after them.
-            loss: of the last one's batch, as it was exchanged, if this party saw it.
-        """
-        if loss is not None:
-            self.losses.append(loss)
-        return self._timetable.due(rounds) and await self._score(rounds, model)
-
-    async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:
-        """Score what is kept, where it has not been scored; its score is the last in any case.
-
-        Args:
-            rounds: after which it was.
-            model: as it was.
-            first_round: rounds that were done, and scored, in an earlier session.
-        """
-        if not self._timetable.test_rows:
-            return False
-        if not self._timetable.due(rounds) or rounds <= first_round:
-            return await self._score(rounds, model)
-        if self.scores[-1].rounds != rounds:
-            self.scores.append(next(each for each in self.scores if each.rounds == rounds))
-        return False
-
+    @override
     async def _score(self, rounds: int, model: LocalModel) -> bool:
         party, round_index = self._party, rounds - 1
         async with party.costs.compute(SCORING):

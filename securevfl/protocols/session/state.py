@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
 from securevfl.files import replace_file
-from securevfl.protocols.session.label_guard import Revealed
+from securevfl.protocols.session.leakage import Revealed
 
 HEADER, WEIGHTS, IN_FLIGHT = "state", "weights", "in flight."
 

@@ -33,9 +33,13 @@ from securevfl.protocols.exchange import Batch
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, within_bound
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party, Step
-from securevfl.protocols.transfer.objective import LEAST_EXPONENT, Objective
-from securevfl.protocols.transfer.settings import settings_of
-from securevfl.protocols.transfer.steps import Linearized, Signal
+from securevfl.protocols.transfer.objective import (
+    LEAST_EXPONENT,
+    Linearized,
+    Objective,
+    OwnGradient,
+    settings_of,
+)
 from securevfl.runtime.views import Learned, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
@@ -98,7 +102,7 @@ class EncryptedSide:
         self._party, self._own_key, self._peer_key = party, own_key, peer_key
         self.scores: FloatArray | None = None
 
-    async def signal(self, step: Step, batch: Batch, objective: Objective) -> Signal | None:
+    async def signal(self, step: Step, batch: Batch, objective: Objective) -> OwnGradient | None:
         """Serve the other with components if it steps, and take the own gradient.
 
         Raises:
@@ -130,7 +134,7 @@ class EncryptedSide:
         async with party.costs.compute("local"):
             exponents = np.stack([each for _, each in scaled], axis=1)
             gradient = affine.constant + np.ldexp(key.unmasked(masked, masks), -exponents)
-            signal = Signal(
+            signal = OwnGradient(
                 Linearized(gradient, objective.bend(largest)), objective.steepest(largest)
             )
         record(party.channel, Learned(party.name, step.index, "gradients", gradient))

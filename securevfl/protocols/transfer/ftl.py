@@ -8,27 +8,58 @@ of a batch of common rows, and each takes Q local steps from those of the other,
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import numpy as np
 from typing_extensions import override
 
+from securevfl.arrays import FloatArray
 from securevfl.data.tables import VerticalDataset, overlapping
 from securevfl.errors import ConfigError
 from securevfl.job import FtlSettings, Job
-from securevfl.models.layers import BOUNDED
+from securevfl.models.layers import BOUNDED, DenseLayer
 from securevfl.models.local_model import Network
-from securevfl.protocols.algorithm import Algorithm, Role
-from securevfl.protocols.exchange import Exchange, GivesSingly, HoldsKeys, Shown
+from securevfl.protocols.algorithm import Role
+from securevfl.protocols.exchange import Batch, Exchange, GivesSingly, HoldsKeys, Session, Shown
 from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.session.agreement import Agreement
+from securevfl.protocols.session.course import LONGEST_WINDOW
+from securevfl.protocols.session.keeping import Kept
+from securevfl.protocols.session.keys import exchange_keys
+from securevfl.protocols.session.leakage import LeakageCount
 from securevfl.protocols.session.privacy_account import Visits
-from securevfl.protocols.session.workplace import Workplace
-from securevfl.protocols.transfer.noisy import check_noise
-from securevfl.protocols.transfer.settings import settings_of
-from securevfl.protocols.transfer.taking_part import take_part
-from securevfl.protocols.vertical.program import run_party
-from securevfl.runtime.simulation import Program
-from securevfl.sparse import SameRows
+from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut, Scoring
+from securevfl.protocols.transfer.encrypted import EncryptedSide, product_format
+from securevfl.protocols.transfer.encrypted_scores import (
+    EncryptedFeatureScores,
+    EncryptedLabelScores,
+    score_format,
+)
+from securevfl.protocols.transfer.in_clear import (
+    ClearFeatureScores,
+    ClearLabelScores,
+    ClearSide,
+)
+from securevfl.protocols.transfer.objective import (
+    FeatureObjective,
+    LabelObjective,
+    Objective,
+    mean_units,
+    settings_of,
+    signs_of,
+    steps_of,
+    take_steps,
+)
+from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.vertical.runner import (
+    Part,
+    Seen,
+    Training,
+    VerticalAlgorithm,
+    keeper_of,
+    scoring_of,
+)
+from securevfl.sparse import SameRows, require_dense
 
 LABEL_PARTY, FEATURE_PARTY = "label party", "feature party"
 IN_CLEAR = {
@@ -51,13 +82,137 @@ ENCRYPTED = {
         "Φ, u_A, and labels where no guard is overruled",
     ),
 }
+FTL = "algorithm 'ftl'"
 
 
-class Ftl(Algorithm):
+class FtlPart(Part):
+    """What a party trains, and with what of its own."""
+
+    _side: ClearSide | EncryptedSide
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        data, model = training.workplace.data, training.model
+        assert isinstance(model, DenseLayer)  # noqa: S101
+        self._model = model
+        self.inputs = training.part.inputs[: training.plan.facts.rows]
+        self._losses: list[float] = []
+        self.signs: FloatArray | None = None
+        if data.train_labels is not None:
+            own = data.own_rows
+            labels = [data.train_labels, *([] if own is None else [own.labels])]
+            self.signs = signs_of(np.concatenate(labels))
+
+    @override
+    async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
+        """Set up the exchange of components, in clear or under encryption."""
+        training = self.training
+        party, plan = training.party, training.plan
+        self.keeper = self._keeper = keeper_of(training, agreement)
+        self._batches = PartyBatches(plan, training.workplace.data, self.inputs)
+        training.part.phi = None if self.signs is None else self.phi
+        if plan.exchange.encrypts:
+            return await self._under_encryption(agreement, leakage)
+        assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
+        release = plan.exchange.release(training.noise)
+        of_scores = plan.exchange.release(training.noise, "held-out predictions")
+        self._side = side = ClearSide(party, linearized=plan.rule.gauss_newton, release=release)
+        # Another release of Φ would cost more noise.
+        phi = self.phi if release is None else side.given_phi
+        gives, scores = ClearFeatureScores(party, of_scores), ClearLabelScores(party, phi)
+        return scoring_of(training, gives, scores)
+
+    async def _under_encryption(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
+        """Both components under encryption, and φ.
+
+        Raises:
+            RangeExceeded: products could overflow; before any key is made.
+            PeerViolation: a peer's key does not fit.
+        """
+        training = self.training
+        party, plan, keys = training.party, training.plan, training.workplace.keys
+        settings, units = plan.job.exchange, settings_of(plan).units
+        columns = {name: values // units for name, values in agreement.columns.items()}
+        fmt = product_format(plan, max(agreement.own_columns // units, *columns.values()))
+        assert isinstance(plan.exchange, HoldsKeys)  # noqa: S101
+        session = Session(party, plan, agreement, leakage, keys)
+        own_key, peers = await plan.exchange.keys(session, fmt, columns)
+        assert own_key is not None  # noqa: S101
+        (peer_key,) = peers.values()
+        self._side, self.key = EncryptedSide(party, own_key, peer_key), own_key.owner
+        gives: GivesHeldOut = ClearFeatureScores(party)
+        scores: ScoresHeldOut = ClearLabelScores(party, self.phi)
+        if plan.timetable.test_rows:
+            of_scores = score_format(plan, units)
+            owners = (party.label_party,)
+            owner, ends = await exchange_keys(party, settings, of_scores, owners=owners, keys=keys)
+            if owner is not None:
+                scores = EncryptedLabelScores(party, owner, of_scores, self.phi)
+            else:
+                gives = EncryptedFeatureScores(party, ends[party.label_party], of_scores)
+        return scoring_of(training, gives, scores)
+
+    @override
+    async def round(self, index: int) -> Seen:
+        """Exchange components once, or once a turn, and take steps."""
+        training, plan, side = self.training, self.training.plan, self._side
+        batch, loss = self._batches.at(index), None
+        for step in steps_of(plan, index):
+            signal = await side.signal(step, batch, self.objective(batch))
+            if signal is None:
+                continue
+            async with training.party.costs.compute("local"):
+                if side.scores is not None and batch.labels is not None:
+                    loss = plan.loss.value(side.scores, batch.labels)
+                    self._losses.append(loss)
+                if self._keeper.lost is None:
+                    with self._keeper.watches(index):
+                        take_steps(plan, self._model, index, signal)
+        return Seen(loss, judged=loss)
+
+    def phi(self) -> FloatArray:
+        """Φ at the weights now, at the label party."""
+        assert self.signs is not None  # noqa: S101
+        return mean_units(self._model, require_dense(self.training.part.inputs, FTL), self.signs)
+
+    def objective(self, batch: Batch) -> Objective:
+        """This party's side of the objective on a batch, at whatever weights there are then."""
+        gamma = settings_of(self.training.plan).alignment
+        if self.signs is None:
+            return FeatureObjective(self._model, require_dense(batch.inputs, FTL), gamma)
+        inputs = require_dense(self.training.part.inputs, FTL)
+        return LabelObjective(self._model, inputs, self.signs, batch.rows, gamma)
+
+    @override
+    def arrays(self) -> dict[str, FloatArray]:
+        """Losses, and what the keeper has."""
+        return {"own losses": np.array(self._losses), **self._keeper.arrays()}
+
+    @override
+    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Put both back."""
+        self._losses = arrays["own losses"].tolist()
+        self._keeper.restore(arrays)
+
+    @override
+    def learned(self, kept: Kept) -> bool:
+        """Whether the loss has fallen below that of φ = 0, where this party sees it.
+
+        The first is of the start, and tells nothing. Noise would drown the others.
+        """
+        plan, seen = self.training.plan, self._losses[1 : kept.rounds + 1]
+        if plan.exchange.adds_noise or not seen:
+            return True
+        window = max(1, min(plan.schedule.batches, LONGEST_WINDOW, len(seen) // 2))
+        return bool(np.mean(seen[-window:]) < np.log(2))
+
+
+class Ftl(VerticalAlgorithm):
     """Transfer learning between two parties."""
 
     name = "ftl"
     needs = (GivesSingly, HoldsKeys)
+    part = FtlPart
     takes_sparse = False
     settings = FtlSettings
     only_loss: ClassVar[str | None] = "taylor-logistic"
@@ -83,7 +238,7 @@ class Ftl(Algorithm):
         if job.exchange.predictions == "masked" or plan.learns.predictions == "summed":
             raise ConfigError("algorithm = 'ftl' gives no predictions that could be masked")
         if plan.exchange.adds_noise:
-            check_noise(plan)
+            _check_noise(plan)
         if plan.exchange.encrypts:
             _check_encrypted(job)
         activation = settings_of(plan).activation
@@ -133,14 +288,6 @@ class Ftl(Algorithm):
             "algorithm = 'ftl' scores rows in training only: hold new ones out as test_data"
         )
 
-    @override
-    def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
-        """Those of both parties."""
-        return {
-            name: partial(run_party, plan=plan, workplace=place, train=take_part)
-            for name, place in places.items()
-        }
-
 
 def _check_encrypted(job: Job) -> None:
     if job.exchange.hide != "both":
@@ -162,6 +309,25 @@ def _check_steps(job: Job) -> None:
         raise ConfigError("l1 is for linear models: algorithm = 'ftl' has l2")
     if not settings.intercept:
         raise ConfigError("intercept = false: the units of algorithm = 'ftl' have biases")
+
+
+def _check_noise(plan: Plan) -> None:
+    """Check that noise is on no more than is accounted for.
+
+    Raises:
+        ConfigError: noise on labels or gradients.
+    """
+    privacy = plan.job.privacy
+    if privacy.label_noise_multiplier:
+        raise ConfigError(
+            "label_noise_multiplier: no epsilon covers labels under algorithm = 'ftl', whose label "
+            "party learns from them exactly"
+        )
+    if privacy.gradient_clip is not None or privacy.budget is not None:
+        raise ConfigError(
+            "algorithm = 'ftl' promises nothing end to end: drop gradient_clip and budget; "
+            "release_budget bounds the releases"
+        )
 
 
 DESCRIPTIONS = (Ftl(),)

@@ -1,10 +1,19 @@
-"""Transfer learning without encryption: components and held-out scores in clear.
+"""Transfer learning without encryption: components and held-out scores in clear or with noise.
 
 Learns:
     label party: u of B's rows of every batch, shape (S, w), and φ of its held-out rows.
     feature party: Φ, and ½ y_i Φ + 2g u_i^A of every row of a batch: as Φ is known, every label up
         to what 2g u_i^A covers, which at small g is nothing, and u_i^A once y_i is guessed.
 Messages: two a round, and two a scoring.
+
+Under the `dp` exchange units and Φ leave with noise, labels do not. A release of a sample's units
+is clipped and noised like predictions of w outputs. Φ is a mean over all rows of the label party
+and changes by 2/N_A at most in each of w numbers where one of them is replaced: it takes noise of
+the same multiplier once a round, which the account counts as one more release of every sample. The
+rest that is given follows from these (½ y Φ + 2g u, ΦΦᵀ, φ). No ε covers labels: y multiplies Φ in
+every row of a batch, and the label party's own steps take y as it is, so that noise on what is
+given would not cover its later units. Held-out rows are scored by the Φ that was given last:
+another release would cost more.
 """
 
 from collections.abc import Callable
@@ -20,10 +29,12 @@ from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.transfer.objective import (
     Components,
+    Exact,
+    Linearized,
     Objective,
+    OwnGradient,
     feature_components,
 )
-from securevfl.protocols.transfer.steps import Exact, Linearized, Signal
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING
 from securevfl.wire.codec import StepMessage, message_kind
@@ -70,7 +81,7 @@ class ClearSide:
         assert self._phi is not None  # noqa: S101
         return self._phi
 
-    async def signal(self, step: Step, batch: Batch, objective: Objective) -> Signal | None:
+    async def signal(self, step: Step, batch: Batch, objective: Objective) -> OwnGradient | None:
         """Give components to who steps, and take the other's if this party does.
 
         Raises:
@@ -92,8 +103,10 @@ class ClearSide:
             largest = given.largest
             steepest = objective.steepest(largest)
             if not self._linearized:
-                return Signal(Exact(objective, given), steepest)
-            return Signal(Linearized(objective.gradient(given), objective.bend(largest)), steepest)
+                return OwnGradient(Exact(objective, given), steepest)
+            return OwnGradient(
+                Linearized(objective.gradient(given), objective.bend(largest)), steepest
+            )
 
     async def _give(self, peer: str, index: int, own: Components) -> None:
         channel = self._party.channel

@@ -1,4 +1,4 @@
-"""The objective of federated transfer learning, and each party's gradient of it.
+"""The objective of federated transfer learning, each party's gradient of it, and local steps.
 
 With u_A and u_B the units of the label party A and of the other one, B, y ∈ {−1, +1}, N_A rows at A
 and S of the rows that both hold in a batch:
@@ -18,9 +18,14 @@ a `constant` of the party's own plus a (P, S + w) matrix of its own, times (v_·
 encrypted product needs (`Affine`).
 Source: Liu, Chen, Yang (2018), section 3, with a mean over the overlap for their sum, no weight on
 it, and g for their alignment; docs/decisions/0019-transfer-learning.md.
+
+`Exact` steps follow the party's own changes through the network and through Φ, the other's
+components as they were exchanged (equation (7) of FedBCD). `Linearized` ones are all that a
+gradient under encryption allows: G⁰ plus the party's own curvature along the linearization at θ⁰,
+with a public bound in place of the other's matrix.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import frexp
@@ -29,8 +34,29 @@ from typing import Protocol
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.errors import TrainingDiverged
+from securevfl.job import FtlSettings
 from securevfl.models.layers import LARGEST_SLOPE, DenseLayer
 from securevfl.protocols.exchange import Release
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.party import Step
+
+
+def settings_of(plan: Plan) -> FtlSettings:
+    """The section, with defaults where the job says nothing."""
+    return plan.job.section(FtlSettings, plan.algorithm.name)
+
+
+def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
+    """The exchanges of a round: one for both, or one each, the label party first."""
+    names, label_party = plan.facts.names, plan.facts.label_party
+    if not settings_of(plan).in_turns:
+        yield Step(round_index, receivers=names, fresh=names)
+        return
+    for turn, name in enumerate(sorted(names, key=lambda each: each != label_party)):
+        others = tuple(each for each in names if each != name)
+        yield Step(2 * round_index + turn, receivers=(name,), fresh=others)
+
 
 LEAST_EXPONENT = -64
 
@@ -265,3 +291,62 @@ def _largest(model: DenseLayer, inputs: FloatArray) -> float:
     """A bound on the largest eigenvalue of JᵀJ/S, wherever the weights are."""
     eigenvalue = float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs))[-1])
     return LARGEST_SLOPE[model.activation] ** 2 * eigenvalue
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Components in clear, and the bound of their matrix."""
+
+    objective: Objective
+    given: Components
+
+    def gradient(self, moved: FloatArray) -> FloatArray:
+        """At the weights now, wherever they moved from."""
+        del moved
+        return self.objective.gradient(self.given)
+
+
+@dataclass(frozen=True)
+class Linearized:
+    """G⁰ at θ⁰, shape (P, w), and how it bends."""
+
+    value: FloatArray
+    bend: Bend
+
+    def gradient(self, moved: FloatArray) -> FloatArray:
+        """G⁰ + bend(θ − θ⁰)."""
+        return self.value + self.bend(moved)
+
+
+@dataclass(frozen=True)
+class OwnGradient:
+    """What an exchange gives a party.
+
+    Attributes:
+        course: the gradient along its steps.
+        steepest: a bound on how much that bends.
+    """
+
+    course: Exact | Linearized
+    steepest: float
+
+
+def take_steps(plan: Plan, model: DenseLayer, round_index: int, signal: OwnGradient) -> None:
+    """Take Q gradient steps in place.
+
+    A derived step size is half of one over the bend, as both parties may move at once.
+
+    Raises:
+        TrainingDiverged: the new weights are not finite.
+    """
+    rule, start = plan.rule, model.weights
+    eta = plan.step_size.at(round_index)
+    if plan.derives_steps:
+        eta /= 2 * signal.steepest + rule.l2 + rule.proximal
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(rule.local_steps):
+            moved = model.weights - start
+            gradient = signal.course.gradient(moved) + model.penalty_gradient(rule.l2)
+            model.weights = model.weights - eta * (gradient + rule.proximal * moved)
+    if not np.isfinite(model.weights).all():
+        raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")

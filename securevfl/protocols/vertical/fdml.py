@@ -23,29 +23,26 @@ Learns:
         sample of each batch: with two parties the other's prediction itself.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, Labels
+from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.job import FdmlSettings, Job
-from securevfl.models.local_model import PullBack
-from securevfl.protocols.algorithm import Algorithm
+from securevfl.models.local_model import LocalModel, PullBack
 from securevfl.protocols.exchange import Exchange, GivesSingly, Release, Shown
-from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.agreement import agree
+from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.session.keeping import Keeper
-from securevfl.protocols.session.label_guard import LeakageCount
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.keeping import Kept
+from securevfl.protocols.session.leakage import LeakageCount
+from securevfl.protocols.session.outcome import Ending
 from securevfl.protocols.session.privacy_account import Visits
-from securevfl.protocols.session.scoring import Score
+from securevfl.protocols.session.scoring import Score, Scoring
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.fdml_server import (
@@ -56,19 +53,127 @@ from securevfl.protocols.vertical.fdml_server import (
     expect_predictions,
     serve,
 )
-from securevfl.protocols.vertical.keeping import keeper_of
-from securevfl.protocols.vertical.memory import require_no_session
-from securevfl.protocols.vertical.program import Trained, Training, run_party
+from securevfl.protocols.vertical.runner import (
+    Part,
+    Seen,
+    Training,
+    VerticalAlgorithm,
+    keeper_of,
+)
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING, Costs
 from securevfl.runtime.simulation import Program
 
 
-class Fdml(Algorithm):
+class FdmlPart(Part):
+    """One party's part: it trains beside the server at its own speed, and then scores."""
+
+    observers = (SERVER,)
+
+    @override
+    async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
+        """Nothing but its own steps: what is exchanged goes to the server."""
+        training, plan = self.training, self.training.plan
+        self._batches = PartyBatches(plan, training.workplace.data, self.inputs)
+        columns = sum((agreement.own_columns, *agreement.columns.values()))
+        self._steps = plan.steps(training.model, self.inputs, columns)
+        self.keeper = keeper_of(training, agreement)
+        return ServerScoring(training)
+
+    @override
+    async def round(self, index: int) -> Seen:
+        """None: parties have no rounds in common."""
+        raise NotImplementedError
+
+    @override
+    async def train(
+        self, scoring: Scoring, first_round: int, keep: Callable[[int], None]
+    ) -> tuple[Kept, Ending]:
+        """Train at its own speed, in place."""
+        training, keeper, steps = self.training, self.keeper, self._steps
+        party, model, plan = training.party, training.model, training.plan
+        costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
+        assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
+        release = plan.exchange.release(training.noise)
+        loss, precision = party.loss, settings.precision
+        several = settings.batches_a_message
+        pull_back: PullBack | None = None
+        assert keeper is not None  # noqa: S101
+        for first in range(first_round, plan.rounds, several):
+            async with costs.compute("local"):
+                stretch = self._batches.stretch(first, min(several, plan.rounds - first))
+                if several == 1:
+                    predictions, pull_back = model.linearize(stretch.inputs)
+                else:
+                    predictions = model.predict(stretch.inputs)
+            released = await _released(costs, predictions, release, "encrypt")
+            shared = as_it_travels(released, precision)
+            await party.channel.send(SERVER, PushedPredictions(first, shared))
+            sender, pulled = await party.channel.receive([SERVER], PulledSums, first)
+            expect_predictions(sender, pulled.values, predictions.shape, precision)
+            async with costs.compute("local"):
+                for index, part in enumerate(stretch.parts, first):
+                    inputs, labels = stretch.of(part)
+                    if several > 1 or pull_back is None:
+                        # At the weights now, as a party's own predictions need not be old.
+                        predictions, pull_back = model.linearize(inputs)
+                    own = shared[part] if settings.own_prediction == "noisy" else predictions
+                    total = np.add(pulled.values[part], own, dtype=np.float64)
+                    steps.begin(index, len(labels))
+                    residuals = loss.residuals(total, labels)
+                    gradient = pull_back(residuals) / len(labels) + model.penalty_gradient(plan.l2)
+                    if keeper.lost is None:
+                        with keeper.watches(index), np.errstate(over="ignore", invalid="ignore"):
+                            model.weights = model.weights - steps.step_size(inputs) * gradient
+                    seen = loss.value(total, labels) if keeper.hindsight is not None else None
+                    keeper.after(index + 1, (), loss=seen)
+            costs.end_round(len(stretch.parts))
+            for index in range(len(stretch.parts)):
+                training.after_round(first + index + 1)
+        kept = await keeper.end(plan.rounds)
+        await scoring.ends(kept.rounds, model)
+        return kept, "rounds"
+
+    @override
+    def learned(self, kept: Kept) -> bool:
+        """As hindsight has it at the label party; noise on predictions drowns the training loss."""
+        hindsight = None if self.keeper is None else self.keeper.hindsight
+        if hindsight is None or self.training.plan.exchange.adds_noise:
+            return True
+        return hindsight.learned(kept)
+
+
+class ServerScoring(Scoring):
+    """Every party's side of the one scoring: the server gives it the sum of the others."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training.party, training.plan.timetable, training.part.held_out)
+        exchange, self._labels = training.plan.exchange, training.workplace.data.test_labels
+        assert isinstance(exchange, GivesSingly)  # noqa: S101
+        self._release = exchange.release(training.noise, "held-out predictions")
+
+    @override
+    async def _score(self, rounds: int, model: LocalModel) -> bool:
+        """One more release of each held-out row."""
+        party, step = self._party, self._timetable.rounds
+        assert self._labels is not None  # noqa: S101
+        own = model.predict(self._inputs)
+        shared = await _released(party.costs, own, self._release, SCORING)
+        await party.channel.send(SERVER, HeldOutPredictions(step, shared))
+        sender, others = await party.channel.receive([SERVER], HeldOutPredictions, step)
+        expect_shape(sender, others.values, own.shape)
+        # All parties score the same numbers: each its own as it was shared.
+        total = shared + others.values
+        self.scores = [Score.of(rounds, total, self._labels, party.loss.middle)]
+        return False
+
+
+class Fdml(VerticalAlgorithm):
     """Asynchronous parties around a server."""
 
     name = "fdml"
     needs = (GivesSingly,)
+    part = FdmlPart
     settings = FdmlSettings
     one_step = True
     labels_everywhere = True
@@ -123,10 +228,7 @@ class Fdml(Algorithm):
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         """Those of the parties, and the server's."""
         settings = plan.job.section(FdmlSettings, self.name)
-        parties = {
-            name: partial(run_party, plan=plan, workplace=place, train=take_part)
-            for name, place in places.items()
-        }
+        parties = super().programs(plan, places)
         return {**parties, SERVER: partial(serve, plan=plan, settings=settings)}
 
 
@@ -137,110 +239,6 @@ def _check_messages(settings: FdmlSettings) -> None:
             f"batches_a_message = {several}: the last of them steps with predictions that are "
             f"{several - 1} iterations old, and staleness allows {limit}"
         )
-
-
-async def take_part(training: Training) -> Trained:
-    """One party's part: agree, train beside the server, score.
-
-    Raises:
-        PeerError: a peer or the server broke the protocol or is gone.
-    """
-    party, plan, part = training.party, training.plan, training.part
-    require_no_session(training)
-    agreement = await agree(
-        party,
-        plan.hash,
-        part.inputs,
-        len(part.held_out),
-        parameters=part.parameters,
-        encrypted=False,
-        observers=[SERVER],
-    )
-    data = training.workplace.data
-    batches = PartyBatches(plan, data, part.inputs)
-    columns = sum((agreement.own_columns, *agreement.columns.values()))
-    steps = plan.steps(training.model, part.inputs, columns)
-    keeper = keeper_of(training, agreement)
-    await work(training, batches, steps, keeper)
-    kept = await keeper.end(plan.rounds)
-    hindsight, learned = keeper.hindsight, True
-    # Noise on predictions drowns the training loss.
-    if hindsight is not None and not plan.exchange.adds_noise:
-        learned = hindsight.learned(kept)
-    scores = []
-    if plan.timetable.test_rows and data.test_labels is not None:
-        own = training.model.predict(part.held_out)
-        assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
-        release = plan.exchange.release(training.noise, "held-out predictions")
-        scores = [await score(party, own, data.test_labels, plan.rounds, release)]
-        scores = [replace(scores[0], rounds=kept.rounds)]
-    leakage = LeakageCount(plan.facts.rows, plan.loss.outputs, agreement.columns)
-    return Trained(kept, scores, leakage, learned=learned)
-
-
-async def work(
-    training: Training, batches: PartyBatches, steps: LocalSteps, keeper: Keeper
-) -> None:
-    """Train one party's part of the model, in place, at its own speed.
-
-    Raises:
-        PeerError: the server failed.
-    """
-    party, model, plan = training.party, training.model, training.plan
-    costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
-    assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
-    release = plan.exchange.release(training.noise)
-    loss, precision = party.loss, settings.precision
-    several = settings.batches_a_message
-    pull_back: PullBack | None = None
-    for first in range(0, plan.rounds, several):
-        async with costs.compute("local"):
-            stretch = batches.stretch(first, min(several, plan.rounds - first))
-            if several == 1:
-                predictions, pull_back = model.linearize(stretch.inputs)
-            else:
-                predictions = model.predict(stretch.inputs)
-        released = await _released(costs, predictions, release, "encrypt")
-        shared = as_it_travels(released, precision)
-        await party.channel.send(SERVER, PushedPredictions(first, shared))
-        sender, pulled = await party.channel.receive([SERVER], PulledSums, first)
-        expect_predictions(sender, pulled.values, predictions.shape, precision)
-        async with costs.compute("local"):
-            for index, part in enumerate(stretch.parts, first):
-                inputs, labels = stretch.of(part)
-                if several > 1 or pull_back is None:
-                    # At the weights now, as a party's own predictions need not be old.
-                    predictions, pull_back = model.linearize(inputs)
-                own = shared[part] if settings.own_prediction == "noisy" else predictions
-                total = np.add(pulled.values[part], own, dtype=np.float64)
-                steps.begin(index, len(labels))
-                residuals = loss.residuals(total, labels)
-                gradient = pull_back(residuals) / len(labels) + model.penalty_gradient(plan.l2)
-                if keeper.lost is None:
-                    with keeper.watches(index), np.errstate(over="ignore", invalid="ignore"):
-                        model.weights = model.weights - steps.step_size(inputs) * gradient
-                seen = loss.value(total, labels) if keeper.hindsight is not None else None
-                keeper.after(index + 1, (), loss=seen)
-        costs.end_round(len(stretch.parts))
-        for index in range(len(stretch.parts)):
-            training.after_round(first + index + 1)
-
-
-async def score(
-    party: Party,
-    predictions: FloatArray,
-    labels: Labels,
-    rounds: int,
-    release: Release | None,
-) -> Score:
-    """Held-out scores, as every party sees them: one more release of each held-out row."""
-    shared = await _released(party.costs, predictions, release, SCORING)
-    await party.channel.send(SERVER, HeldOutPredictions(rounds, shared))
-    sender, others = await party.channel.receive([SERVER], HeldOutPredictions, rounds)
-    expect_shape(sender, others.values, predictions.shape)
-    # All parties score the same numbers: each its own as it was shared.
-    total = shared + others.values
-    return Score.of(rounds, total, labels, party.loss.middle)
 
 
 async def _released(

@@ -25,7 +25,7 @@ DRAWS_NOISE = [
     PACKAGE / "protocols/session/privacy_account.py",
     PACKAGE / "protocols/exchanges/noisy.py",
     PACKAGE / "protocols/vertical/private_gradients.py",
-    PACKAGE / "protocols/vertical/program.py",
+    PACKAGE / "protocols/vertical/runner.py",
     PACKAGE / "protocols/vertical/fdml.py",
 ]
 

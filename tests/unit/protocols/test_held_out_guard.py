@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import DataError, HeldOutLeakRefused
-from securevfl.protocols.session.held_out_guard import (
+from securevfl.protocols.guards.held_out_guard import (
     LIMIT,
     HeldOutCount,
     HeldOutRecord,
@@ -62,7 +62,7 @@ def test_a_row_has_the_same_name_among_others() -> None:
 
 
 def test_a_record_comes_back_after_a_restart(tmp_path: Path) -> None:
-    HeldOutRecord(tmp_path / "new").save({"ann": 3})
+    HeldOutRecord(tmp_path / "new").save(lambda: {"ann": 3})
     assert HeldOutRecord(tmp_path / "new").load() == {"ann": 3}
     assert HeldOutRecord(tmp_path).load() == {}
 

@@ -8,11 +8,11 @@ import pytest
 
 from securevfl.errors import LabelLeakRefused
 from securevfl.models.local_model import Network
+from securevfl.protocols.guards.label_guard import commitments, require_guard
+from securevfl.protocols.guards.person_record import PersonRecord
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import COMMITMENT_BYTES
-from securevfl.protocols.session.label_guard import LeakageCount, batch_digest
-from securevfl.protocols.session.person_record import PersonRecord
-from securevfl.protocols.vertical.guarding import commitments, require_guard
+from securevfl.protocols.session.leakage import LeakageCount, batch_digest
 from tests.plans import agreement_of, plan_of
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securevfl.protocols.vertical.line_search import LASTS, NO_LAST, STEPS, SUFFICIENT, LineSearch
+from securevfl.protocols.vertical.dbcd_block import LASTS, NO_LAST, STEPS, SUFFICIENT, LineSearch
 
 ROWS = 20
 

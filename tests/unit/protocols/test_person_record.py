@@ -9,12 +9,12 @@ from safetensors.numpy import load_file, save_file
 
 from securevfl.data.tables import row_digests
 from securevfl.errors import DataError, LabelLeakRefused
-from securevfl.protocols.session.person_record import (
+from securevfl.protocols.guards.person_record import (
     LEAST_ROWS,
     MODEL_LIMIT,
     OTHERS_LIMIT,
     PersonRecord,
-    Told,
+    Revealing,
     label_variance,
 )
 
@@ -23,15 +23,15 @@ BALANCED = 0.25
 
 def told(
     rows: np.ndarray, peer: str = "shop", name: str = "a", *, values: int = 10, model: bool = True
-) -> Told:
-    return Told(peer, values, rows, name, model)
+) -> Revealing:
+    return Revealing(peer, values, rows, name, model)
 
 
 def people(*numbers: int) -> np.ndarray:
     return row_digests(range(*numbers))
 
 
-def job(record: PersonRecord, ids: np.ndarray, gradients: Iterable[Told]) -> np.ndarray:
+def job(record: PersonRecord, ids: np.ndarray, gradients: Iterable[Revealing]) -> np.ndarray:
     places = record.welcome(ids)
     record.add(gradients, places)
     return places
@@ -96,7 +96,7 @@ def test_other_people_have_a_model_of_their_own() -> None:
 def test_what_may_not_repeat_counts_every_time() -> None:
     record, places = PersonRecord(), everyone(0)
     for _ in range(2):
-        visit = Told("shop", 10, everyone(1000), "visit 0", model=False, may_repeat=False)
+        visit = Revealing("shop", 10, everyone(1000), "visit 0", model=False, may_repeat=False)
         places = job(record, people(1000), [visit])
     assert record.told(places, BALANCED)[1] == pytest.approx(2 * 10 / 250)
 

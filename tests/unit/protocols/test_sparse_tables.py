@@ -7,10 +7,10 @@ import pytest
 
 from securevfl.data.tables import PartyTable, overlapping
 from securevfl.errors import ConfigError
+from securevfl.protocols.guards.held_out_guard import rank_of
 from securevfl.protocols.session.workplace import PartyData
-from securevfl.protocols.vertical import batches, sparse_tables
+from securevfl.protocols.vertical import batches, local_part
 from securevfl.protocols.vertical.batches import PartyBatches
-from securevfl.protocols.vertical.held_out_guarding import rank_of
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.sparse import Matrix, SparseRows
 from tests.plans import plan_of
@@ -51,7 +51,7 @@ def test_steps_that_need_a_gram_matrix_are_for_few_columns() -> None:
 def test_batches_under_encryption_are_arrays_or_refused(
     monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    monkeypatch.setattr(sparse_tables, "DENSE_BYTES", 8 * 12 * 20)
+    monkeypatch.setattr(local_part, "DENSE_BYTES", 8 * 12 * 20)
     sections: dict[str, Any] = {"exchange": {"scheme": scheme}}
     told = "64 rows of .* 20 rows pass, and linear models in exchange 'plain'"
     refused(told, job=STEPS, **sections)
@@ -74,7 +74,7 @@ def test_what_goes_through_columns_takes_dense_ones() -> None:
 
 
 def test_other_networks_take_batches_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_tables, "DENSE_BYTES", 8 * 12 * 20)
+    monkeypatch.setattr(local_part, "DENSE_BYTES", 8 * 12 * 20)
     cnn = {**STEPS, "model": "cnn", "image_line": 4, "channels": [2]}
     refused("this network takes batches as arrays", job=cnn)
     LocalPart(plan_of(job={**cnn, "batch_size": 16}), table_of(), np.random.default_rng(0))
@@ -105,6 +105,6 @@ def test_batches_are_kept_while_they_are_little(
 def test_the_rank_of_many_rows_is_taken_low(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = SparseRows.of(ONES)
     assert rank_of(rows) == rank_of(ONES) == 12
-    monkeypatch.setattr("securevfl.protocols.vertical.held_out_guarding.RANKED_VALUES", 12 * 5)
+    monkeypatch.setattr("securevfl.protocols.guards.held_out_guard.RANKED_VALUES", 12 * 5)
     assert rank_of(rows) <= 5
     assert rank_of(ONES) == 12

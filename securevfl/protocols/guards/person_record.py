@@ -44,11 +44,6 @@ _T = TypeVar("_T", np.float64, np.uint64)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def name_of_set(people: Digests) -> bytes:
-    """Names a set of persons, whatever their order: 16 bytes."""
-    return hashlib.sha256(np.sort(people).astype("<u8").tobytes()).digest()[:16]
-
-
 class _Header(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -79,7 +74,7 @@ def _target_variance(targets: FloatArray) -> float:
 
 
 @dataclass(frozen=True)
-class Told:
+class Revealing:
     """One gradient, or all of the same equations.
 
     Attributes:
@@ -137,7 +132,7 @@ class PersonRecord:
         self.others = {peer: spread(each) for peer, each in self.others.items()}
         return np.searchsorted(everyone, people).astype(np.int64)
 
-    def add(self, told: Iterable[Told], places: IntArray) -> None:
+    def add(self, told: Iterable[Revealing], places: IntArray) -> None:
         """Count what a job tells.
 
         Args:
@@ -148,7 +143,8 @@ class PersonRecord:
         for each in told:
             rows, key = places[each.rows], each.rows.tobytes()
             if key not in names:
-                names[key] = name_of_set(self.people[rows])
+                people = np.sort(self.people[rows]).astype("<u8")
+                names[key] = hashlib.sha256(people.tobytes()).digest()[:16]
             name, number = names[key].hex(), np.frombuffer(names[key][:8], "<u8")[0]
             if name not in self.sets:
                 self.sets.add(name)

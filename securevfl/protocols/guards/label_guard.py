@@ -1,8 +1,13 @@
-"""The label guard before a job starts: what its rounds would tell, with what earlier ones did."""
+"""The label guard: what a job's gradients would tell of labels, with those of earlier jobs.
+
+A job that is refused is told what it would have to be to pass. Nothing of that is estimated: a
+changed job is counted on top of the same record, and the least change that passes is found by
+halving.
+"""
 
 import hashlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,24 +15,19 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.arrays import IntArray, Labels, is_real
-from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
+from securevfl.data.partition import BatchSchedule
+from securevfl.errors import ConfigError, DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
-from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.agreement import COMMITMENT_BYTES, Agreement
-from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.person_record import (
+from securevfl.protocols.guards.person_record import (
     MODEL_LIMIT,
     OTHERS_LIMIT,
     PersonRecord,
-    Told,
+    Revealing,
     label_variance,
 )
-from securevfl.protocols.vertical.remedies import (
-    least,
-    most_rounds,
-    smallest_batch,
-    with_batch_size,
-)
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import COMMITMENT_BYTES, Agreement
+from securevfl.protocols.session.party import Party
 from securevfl.sparse import Matrix, dense
 
 KEY_BYTES = 32
@@ -93,26 +93,28 @@ def require_guard(
     if labels is None:
         path = directory / party.name / "predictions.safetensors"
     with only_one(path, "label guard record"):
-        record = PersonRecord.load(path)
-        places, before = record.welcome(plan.facts.row_digests), record.history.copy()
-        record.add(_told(party, plan, agreement, labels, resumes=resumes), places)
+        earlier = PersonRecord.load(path)
+        places = earlier.welcome(plan.facts.row_digests)
+        trial = _Trial(party, agreement, labels, earlier, places)
+        record = trial.after(plan, agreement, resumes=resumes)
         if not plan.job.job.allow_label_leak:
-            columns = sum(agreement.columns.values())
-            variance = NO_LABELS if labels is None else label_variance(labels)
-            model, others = record.told(places, variance)
-            remedy = ""
-            if model > MODEL_LIMIT or others > OTHERS_LIMIT:
-                earlier = PersonRecord.load(path)
-                earlier.welcome(plan.facts.row_digests)
-                remedy = _remedy(_Trial(party, agreement, labels, earlier, places), plan)
-            record.require_within_limits(places, variance, remedy)
-            record.require_company(before, columns, variance)
+            model, others = record.told(places, trial.variance)
+            exceeds = model > MODEL_LIMIT or others > OTHERS_LIMIT
+            trial.require(record, _remedy(trial, plan) if exceeds else "")
         record.save(path)
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """Asks whether another job would pass, after the same jobs as the refused one."""
+    """Counts jobs on top of the same earlier ones.
+
+    Attributes:
+        party: who decrypts gradients.
+        agreement: what the parties told each other.
+        labels: of all training rows, at the label party.
+        earlier: the record so far, with room for the job's rows.
+        places: of these rows in it.
+    """
 
     party: Party
     agreement: Agreement
@@ -120,15 +122,32 @@ class _Trial:
     earlier: PersonRecord
     places: IntArray
 
+    @property
+    def variance(self) -> float:
+        """Of what gradients tell of."""
+        return NO_LABELS if self.labels is None else label_variance(self.labels)
+
+    def after(self, plan: Plan, agreement: Agreement, *, resumes: bool = False) -> PersonRecord:
+        """The record after a job."""
+        record = deepcopy(self.earlier)
+        told = _told(self.party, plan, agreement, self.labels, resumes=resumes)
+        record.add(told, self.places)
+        return record
+
+    def require(self, record: PersonRecord, remedy: str = "") -> None:
+        """Check what the record would be.
+
+        Raises:
+            LabelLeakRefused: too much would be told.
+        """
+        record.require_within_limits(self.places, self.variance, remedy)
+        columns = sum(self.agreement.columns.values())
+        record.require_company(self.earlier.history, columns, self.variance)
+
     def passes(self, plan: Plan) -> bool:
         """Whether a plan would, of columns that its peers have not shown in such batches before."""
-        record, agreement = deepcopy(self.earlier), self._agreement(plan)
-        record.add(_told(self.party, plan, agreement, self.labels, resumes=False), self.places)
-        variance = NO_LABELS if self.labels is None else label_variance(self.labels)
         try:
-            record.require_within_limits(self.places, variance, "")
-            columns = sum(agreement.columns.values())
-            record.require_company(self.earlier.history, columns, variance)
+            self.require(self.after(plan, self._agreement(plan)))
         except LabelLeakRefused:
             return False
         return True
@@ -151,7 +170,7 @@ class _Trial:
 
 def _told(
     party: Party, plan: Plan, agreement: Agreement, labels: Labels | None, *, resumes: bool
-) -> Iterator[Told]:
+) -> Iterator[Revealing]:
     """What all rounds of a job would tell all peers."""
     every_visit = plan.job.job.label_guard == "visits" or not plan.schedule.repeats
     every_visit = every_visit or plan.products > 1
@@ -169,7 +188,7 @@ def _told(
                 name, rows = f"{plan.hash.hex()} {index}", plan.schedule.batch(index)
                 for product in range(plan.products):
                     once = f"{name} {product}" if product else name
-                    yield Told(peer, values, rows, once, model, may_repeat=resumes)
+                    yield Revealing(peer, values, rows, once, model, may_repeat=resumes)
             continue
         for key in keys:
             rows = plan.schedule.fixed[key]
@@ -178,7 +197,7 @@ def _told(
             if labels is not None:
                 people = plan.facts.row_digests[rows]
                 what.update(labels[rows[np.argsort(people)]].astype(kind).tobytes())
-            yield Told(peer, values, rows, what.hexdigest()[:32], model)
+            yield Revealing(peer, values, rows, what.hexdigest()[:32], model)
 
 
 def _remedy(trial: _Trial, plan: Plan) -> str:
@@ -191,10 +210,10 @@ def _remedy(trial: _Trial, plan: Plan) -> str:
     if plan.networks:
         return _fewer_rounds_of_networks(trial, plan)
     if plan.full_batches and plan.job.job.label_guard == "visits":
-        rounds = most_rounds(plan, trial.passes)
+        rounds = _most_rounds(plan, trial.passes)
         passes = f"at most {rounds} rounds pass" if rounds else "not even one round passes"
         return f"every visit counts, of all jobs together, and {passes} here"
-    size = smallest_batch(plan, trial.passes)
+    size = _smallest_batch(plan, trial.passes)
     if size is not None and size < plan.facts.rows:
         return f"batch_size = {size} is the smallest that passes, as long as batches stay the same"
     if size is not None:
@@ -206,10 +225,10 @@ def _remedy(trial: _Trial, plan: Plan) -> str:
 
 
 def _fewer_rounds_of_networks(trial: _Trial, plan: Plan) -> str:
-    rounds, how = most_rounds(plan, trial.passes), ""
+    rounds, how = _most_rounds(plan, trial.passes), ""
     if not (rounds or plan.full_batches):
         how = 'with batch_size = "full" '
-        rounds = most_rounds(with_batch_size(plan, plan.facts.rows), trial.passes)
+        rounds = _most_rounds(_with_batch_size(plan, plan.facts.rows), trial.passes)
     passes = f"{how}at most {rounds} rounds pass" if rounds else "not even one round passes"
     new = f"every gradient of a network tells something new, and on these rows {passes}"
     return new if plan.algorithm.own_components else f"{new}: train linear models"
@@ -217,7 +236,7 @@ def _fewer_rounds_of_networks(trial: _Trial, plan: Plan) -> str:
 
 def _fewer_columns(trial: _Trial, plan: Plan) -> str:
     columns = sum(trial.agreement.columns.values())
-    whole = with_batch_size(plan, plan.facts.rows)
+    whole = _with_batch_size(plan, plan.facts.rows)
     most = least(columns, 0, lambda each: not each or trial.of_columns(each).passes(whole))
     others = "more rows, or the rows and columns of an earlier job"
     what = "" if plan.full_batches else 'batch_size = "full" with '
@@ -226,6 +245,75 @@ def _fewer_columns(trial: _Trial, plan: Plan) -> str:
         if most
         else (f"no column of peers passes: take {others}")
     )
+
+
+def least(fails: int, passes: int, test: Callable[[int], bool]) -> int:
+    """The number next to one that fails, towards one that passes, that passes.
+
+    Args:
+        fails: a number that does not pass.
+        passes: one that does, on either side of it.
+        test: whether a number passes.
+    """
+    while abs(passes - fails) > 1:
+        middle = (fails + passes) // 2
+        if test(middle):
+            passes = middle
+        else:
+            fails = middle
+    return passes
+
+
+def _with_batch_size(plan: Plan, size: int) -> Plan:
+    """The same job with other batches.
+
+    Raises:
+        ConfigError: its exchange does not take them.
+    """
+    settings = plan.job.job
+    other = replace(
+        plan,
+        job=plan.job.with_settings(batch_size=size),
+        schedule=BatchSchedule(plan.facts.row_digests, size, settings.seed, settings.sampling),
+    )
+    plan.exchange.check(other)
+    return other
+
+
+def _smallest_batch(plan: Plan, passes: Callable[[Plan], bool]) -> int | None:
+    """The smallest batch size above the plan's that passes; N where only all rows together do.
+
+    None where not even these do.
+    """
+    rows = plan.facts.rows
+    if plan.full_batches or plan.batch_size == "full":
+        return None
+
+    def test(size: int) -> bool:
+        try:
+            return passes(_with_batch_size(plan, size))
+        except ConfigError:
+            return False
+
+    fails = size = plan.batch_size
+    # Beyond half of the rows there is one batch, of all of them.
+    while 2 * size <= rows:
+        size = min(2 * size, rows // 2)
+        if test(size):
+            return least(fails, size, test)
+        fails = size
+        if size == rows // 2:
+            break
+    return rows if test(rows) else None
+
+
+def _most_rounds(plan: Plan, passes: Callable[[Plan], bool]) -> int:
+    """The most rounds, up to the plan's, that pass; 0 where not even one does."""
+
+    def test(rounds: int) -> bool:
+        return rounds == 0 or passes(replace(plan, job=plan.job.with_settings(rounds=rounds)))
+
+    return least(plan.rounds + 1, 0, test)
 
 
 def _own_key(directory: Path) -> bytes:

@@ -11,23 +11,86 @@ Learns:
         release of each row; with a head every u_k.
     feature party: which rows are scored, and no score.
 Guarantees: against semi-honest parties. Scores of the same rows by several models are counted by
-    the feature party whose rows they are (`session.held_out_guard`).
+    the feature party whose rows they are (`guards.held_out_guard`).
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from securevfl.arrays import FloatArray
+from securevfl.crypto.masks import MaskKey, PairwiseMasks
+from securevfl.errors import PeerViolation
 from securevfl.job import Job
 from securevfl.models.losses import loss_for
-from securevfl.models.storage import SavedModel
+from securevfl.models.storage import ModelHeader, SavedModel
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Shown
-from securevfl.protocols.predicting.agreement import agree_on_rows
-from securevfl.protocols.predicting.guarding import require_scoring_guard
+from securevfl.protocols.guards.held_out_guard import require_scoring_guard
 from securevfl.protocols.session.party import Party, Step
-from securevfl.runtime.channel import Channel
+from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import SETUP, Costs
+from securevfl.wire.codec import Message, message_kind
+
+
+@message_kind(55, stage="setup")
+class ScoringHello(Message):
+    """Everyone to everyone: which model, and which rows.
+
+    `rows_hash` is SHA-256 over the ids in their order; `mask_key` a fresh X25519 public key.
+    """
+
+    job_hash: bytes
+    rounds: int
+    rows: int
+    rows_hash: bytes
+    mask_key: bytes
+
+
+async def agree_on_rows(
+    party: Party, header: ModelHeader, rows: int, rows_hash: bytes
+) -> PairwiseMasks:
+    """Introduce this party to all others, and check that they score the same.
+
+    Args:
+        party: who it is.
+        header: of its part of the model.
+        rows: how many it scores.
+        rows_hash: SHA-256 over their ids.
+
+    Returns:
+        Masks for this scoring alone.
+
+    Raises:
+        PeerViolation: a peer's part is of another model, or its rows are others.
+    """
+    async with party.costs.compute(SETUP):
+        mask_key = MaskKey.generate()
+        job_hash = bytes.fromhex(header.job_hash)
+        hello = ScoringHello(job_hash, header.rounds, rows, rows_hash, mask_key.public_bytes)
+    for name in party.others:
+        await party.channel.send(name, hello)
+    hellos = await collect(party.channel, party.others, ScoringHello)
+    for name, other in hellos.items():
+        _check_same(name, other, hello)
+    async with party.costs.compute(SETUP):
+        keys = {name: other.mask_key for name, other in hellos.items()}
+        return mask_key.agree(party.name, keys, rows_hash)
+
+
+def _check_same(peer: str, theirs: ScoringHello, ours: ScoringHello) -> None:
+    if theirs.job_hash != ours.job_hash:
+        raise PeerViolation(
+            f"{peer} scores with a part of another model: of job {theirs.job_hash[:8].hex()}, "
+            f"here {ours.job_hash[:8].hex()}"
+        )
+    if theirs.rounds != ours.rounds:
+        raise PeerViolation(
+            f"{peer} scores with a part after {theirs.rounds} rounds, here {ours.rounds}"
+        )
+    if theirs.rows != ours.rows:
+        raise PeerViolation(f"{peer} scores {theirs.rows} rows, here {ours.rows}")
+    if theirs.rows_hash != ours.rows_hash:
+        raise PeerViolation(f"{peer} scores {theirs.rows} rows, but others or in another order")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Scoring new rows with a trained model: each party with its own part, as in a round."""

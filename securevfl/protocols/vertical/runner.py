@@ -1,0 +1,513 @@
+"""One party's program, the same for every algorithm: `run_party`.
+
+It asks the guards, agrees with the others, sets up the exchange, starts or goes on from a state,
+takes the rounds, has them scored and kept, and says what is left. What an algorithm has of its own
+is its `Part`. The same coroutine runs in simulation and over a real network. It is given its own
+columns, and the labels only where the algorithm says so.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from securevfl.arrays import Labels
+from securevfl.crypto.scheme import KeyOwner
+from securevfl.data.labels import TargetScaling
+from securevfl.errors import ConfigError, DataError
+from securevfl.models.local_model import LocalModel
+from securevfl.models.scores import auc_error, r2_error
+from securevfl.models.storage import save_model
+from securevfl.protocols.algorithm import Algorithm
+from securevfl.protocols.exchange import KeepsShares
+from securevfl.protocols.guards.held_out_guard import note_last_scoring, require_held_out_guard
+from securevfl.protocols.guards.label_guard import commitments, require_guard
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement, agree
+from securevfl.protocols.session.checkpoints import Checkpoints
+from securevfl.protocols.session.course import LONGEST_WINDOW, SHORTEST_WINDOW
+from securevfl.protocols.session.keeping import Hindsight, Keeper, Kept, snapshot_rounds
+from securevfl.protocols.session.leakage import LeakageCount
+from securevfl.protocols.session.outcome import Ending, PartyOutcome, PathPoint
+from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.privacy_account import Noise
+from securevfl.protocols.session.scoring import (
+    FeatureScoring,
+    GivesHeldOut,
+    LabelScoring,
+    ScoresHeldOut,
+    Scoring,
+)
+from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.vertical.local_part import LocalPart
+from securevfl.protocols.vertical.private_gradients import PrivateGradients
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.costs import SETUP, Costs
+from securevfl.runtime.simulation import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a party starts from.
+
+    Attributes:
+        party: who it is.
+        plan: of the job.
+        workplace: its data, and what it may use.
+        part: what it trains.
+        model: its model, with private gradients where the job has them.
+        noise: what it adds, where the exchange adds noise.
+        after_round: to be called with rounds done.
+    """
+
+    party: Party
+    plan: Plan
+    workplace: Workplace
+    part: LocalPart
+    model: LocalModel
+    noise: Noise | None
+    after_round: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a party saw of a round.
+
+    Attributes:
+        loss: of the batch as it was exchanged, for scores; None where it was not seen, or in noise.
+        judged: the same for the choice of the state that is kept.
+        ended: what ends training with this round.
+    """
+
+    loss: float | None = None
+    judged: float | None = None
+    ended: Ending | None = None
+
+
+class Part(ABC):
+    """An algorithm's part at one party; `run_party` calls its methods in the order they stand in.
+
+    Attributes:
+        observers: who is told of this party without answering.
+        restores_first: whether it goes on from a state before it agrees with the others.
+        keeper: of its snapshots; None keeps the last state.
+        key: its own homomorphic key, if it has one.
+        path: see `PartyOutcome`.
+        failure: see there.
+    """
+
+    observers: ClassVar[Collection[str]] = ()
+    restores_first: ClassVar[bool] = False
+    keeper: Keeper | None = None
+    key: KeyOwner | None = None
+    path: tuple[PathPoint, ...] = ()
+    failure: float = 0.0
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.inputs = training.part.inputs
+
+    async def agree(self) -> Agreement:
+        """Introduce this party to all others; guards count the columns that they name."""
+        training, part = self.training, self.training.part
+        party, plan, place = training.party, training.plan, training.workplace
+        async with party.costs.compute(SETUP):
+            committed = commitments(plan, party.name, self.inputs, place.guard_directory)
+        return await agree(
+            party,
+            plan.hash,
+            self.inputs,
+            len(part.held_out),
+            parameters=part.parameters,
+            encrypted=plan.exchange.encrypts,
+            commitments=committed,
+            observers=self.observers,
+        )
+
+    @abstractmethod
+    async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
+        """Set up this party's side of the exchange, and of scoring.
+
+        Args:
+            agreement: what the parties told each other.
+            leakage: counts what the gradients of this party's key reveal.
+
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+            RangeExceeded: products could overflow; before any key is made.
+        """
+
+    def begin(self) -> None:  # noqa: B027
+        """Start afresh, once no party can refuse any more."""
+
+    @abstractmethod
+    async def round(self, index: int) -> Seen:
+        """Take one round.
+
+        Raises:
+            PeerError: a peer failed; the model is as after the last whole round or turn.
+        """
+
+    def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
+        """Note what a round was like.
+
+        Args:
+            done: rounds.
+            seen: of it.
+            scoring: as far as it is.
+            reached: whether scores end the job.
+        """
+        del reached
+        if self.keeper is not None:
+            self.keeper.after(done, scoring.scores, loss=seen.judged)
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """What it takes to go on beside the model, by name."""
+        return {}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027
+        """Put all of it back."""
+
+    async def train(
+        self, scoring: Scoring, first_round: int, keep: Callable[[int], None]
+    ) -> tuple[Kept, Ending]:
+        """Take all rounds, and go back to what is kept of the model.
+
+        Args:
+            scoring: this party's side of it.
+            first_round: rounds that have been done before.
+            keep: called with the number of rounds done once scoring has not ended the job.
+
+        Returns:
+            The state that is kept, and what ended training.
+
+        Raises:
+            PeerError: a peer failed; the model is as after the last whole round or turn.
+        """
+        training, keeper, ended = self.training, self.keeper, None
+        model, done = training.model, training.plan.rounds
+        for index in range(first_round, training.plan.rounds):
+            seen = await self.round(index)
+            training.party.costs.end_round()
+            done = index + 1
+            training.after_round(done)
+            reached = await scoring.stops(done, model, loss=seen.loss)
+            self.after(done, seen, scoring, reached=reached)
+            ended = seen.ended
+            if ended is not None:
+                break
+            if reached:
+                return Kept(done, done, lost=keeper.lost if keeper else None), "target"
+            keep(done)
+        kept = Kept(done, done) if keeper is None else await keeper.end(done)
+        reached = await scoring.ends(kept.rounds, model, first_round=first_round)
+        return kept, ended or ("target" if reached else "rounds")
+
+    def learned(self, kept: Kept) -> bool:
+        """Whether the training loss has ended below that of the best constant, if this is seen."""
+        del kept
+        return True
+
+
+class VerticalAlgorithm(Algorithm):
+    """An algorithm whose parties all run `run_party`.
+
+    Attributes:
+        part: its part at a party.
+    """
+
+    part: ClassVar[type[Part]]
+
+    @override
+    def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
+        """Those of the parties."""
+        made = plan.exchange.part if isinstance(plan.exchange, KeepsShares) else type(self).part
+        return {
+            name: partial(run_party, plan=plan, workplace=place, made=made)
+            for name, place in places.items()
+        }
+
+
+async def run_party(
+    channel: Channel,
+    costs: Costs,
+    *,
+    plan: Plan,
+    workplace: Workplace,
+    made: Callable[[Training], Part],
+) -> PartyOutcome:
+    """Take one party through a job.
+
+    Args:
+        channel: to the others.
+        costs: its ledger.
+        plan: of the job.
+        workplace: its data, and what it may use.
+        made: makes its part of the algorithm.
+
+    Raises:
+        PeerError: a peer broke the protocol or is gone.
+        RangeExceeded: products could overflow, or values leave the agreed range.
+        LabelLeakRefused: this party owns a key and its gradients would tell too much.
+        HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
+        BudgetExhausted: the job would spend more than its privacy budget.
+        ConfigError: a job that cannot go on, or not from this state.
+    """
+    training, unit = _begun(channel, costs, plan, workplace)
+    party, local, place = training.party, training.part, training.workplace
+    state, first_round = place.resume, 0
+    if state is not None and plan.never_resumes is not None:
+        raise ConfigError(plan.never_resumes)
+    # Before anybody else writes anything down.
+    write_down_scorings = require_held_out_guard(party, plan, place, local.held_out)
+    part = made(training)
+    if state is not None and part.restores_first:
+        first_round = _go_on(state, training, part)
+    agreement = await part.agree()
+    if party.name in plan.exchange.key_owners(plan.job.exchange, party):
+        labels, resumes = place.data.train_labels, state is not None
+        require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
+    # Products that local steps repeat tell nothing new, but a peer that cheats could make them.
+    repeated = plan.facts.names if plan.products > 1 else plan.networks
+    revealed = {} if state is None else {name: dict(each) for name, each in state.revealed.items()}
+    leakage = LeakageCount(
+        plan.facts.rows, plan.loss.outputs, agreement.columns, revealed, frozenset(repeated)
+    )
+    scoring = await part.establish(agreement, leakage)
+    write_down_scorings()
+    if state is None:
+        part.begin()
+        _keep_state(training, part, leakage, 0)
+    elif not part.restores_first:
+        first_round = _go_on(state, training, part)
+    keep = partial(_keep_state, training, part, leakage)
+    kept, ended = await part.train(scoring, first_round, keep)
+    saved = local.saved(kept.rounds)
+    note_last_scoring(party, plan, place, saved)
+    return PartyOutcome(
+        model=saved,
+        rounds=kept.done,
+        scores=[score.in_units(unit) for score in scoring.scores],
+        key_fingerprint=part.key.fingerprint if part.key is not None else None,
+        key_bits=part.key.key_bits if part.key is not None else None,
+        leakage=leakage,
+        held_out=local.model.predict(local.held_out),
+        ended=ended,
+        learned=part.learned(kept),
+        # Of all rounds, also where training ended before: when it does follows from the data.
+        privacy=None if plan.account is None else plan.account.after(plan.rounds),
+        path=part.path,
+        losses=tuple(unit**2 * loss for loss in scoring.losses),
+        kept=kept,
+        failure=part.failure,
+    )
+
+
+@dataclass(frozen=True)
+class MadeAhead:
+    """What a party made and wrote ahead of the rounds.
+
+    Attributes:
+        path: where.
+        size: in bytes.
+        rounds: for how many.
+    """
+
+    path: Path
+    size: int
+    rounds: int
+
+
+MakeAhead = Callable[[Training], Awaitable[MadeAhead]]
+
+
+async def run_ahead(
+    channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, make: MakeAhead
+) -> MadeAhead:
+    """Take one party through what a job can do before its rounds.
+
+    Args:
+        channel: to the others.
+        costs: its ledger.
+        plan: of the job.
+        workplace: its data, and where it keeps what it makes.
+        make: its part of that.
+
+    Raises:
+        PeerError: a peer broke the protocol or is gone.
+        DataError: what is made cannot be kept.
+    """
+    return await make(_begun(channel, costs, plan, workplace)[0])
+
+
+def _begun(
+    channel: Channel, costs: Costs, plan: Plan, workplace: Workplace
+) -> tuple[Training, float]:
+    """What a party starts from, and the unit of its targets."""
+    facts, job = plan.facts, plan.job
+    party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
+    part = LocalPart(
+        plan,
+        workplace.data.whole_table,
+        workplace.start,
+        workplace.make_module,
+        class_names=workplace.data.class_names,
+    )
+    if workplace.wrap_model is not None:
+        part.model = workplace.wrap_model(part.model)
+    workplace, unit = _with_scaled_targets(plan, workplace, part)
+    noise = None
+    if plan.account is not None:
+        plan.account.require_budget()
+        noise = plan.account.noise_at(facts.names.index(party.name))
+    model = part.model
+    with_exact_steps = party.holds_labels and not plan.algorithm.labels_everywhere
+    if noise is not None and noise.gradients is not None and not with_exact_steps:
+        model = PrivateGradients(part.model, noise.gradients, noise.key.stream("gradients"))
+    # Shares are no model before the end.
+    every = 0 if plan.exchange.shares_parameters else job.output.checkpoint_every
+
+    def after_round(rounds: int) -> None:
+        if workplace.checkpoints is not None and every and rounds % every == 0:
+            path = workplace.checkpoints / f"{party.name}.safetensors"
+            save_model(path, part.saved(rounds))
+        if workplace.progress is not None:
+            workplace.progress(rounds)
+
+    return Training(party, plan, workplace, part, model, noise, after_round), unit
+
+
+def _with_scaled_targets(
+    plan: Plan, workplace: Workplace, part: LocalPart
+) -> tuple[Workplace, float]:
+    """The workplace with real targets, where it has some, as the job takes them; and their unit."""
+    data, facts = workplace.data, plan.facts
+    if not facts.real_targets or data.train_labels is None or data.test_labels is None:
+        return workplace, 1.0
+    train = data.train_labels.astype(np.float64)
+    targets = TargetScaling.fit(train, centered=plan.job.job.intercept)
+    if data.table.name == facts.label_party:
+        part.targets = targets
+    labels, held_out = targets.apply(train), targets.apply(data.test_labels)
+    data = replace(data, train_labels=labels, test_labels=held_out)
+    return replace(workplace, data=data), targets.scale
+
+
+def _keep_state(training: Training, part: Part, leakage: LeakageCount, rounds: int) -> None:
+    """Hand on what it takes to go on, where somebody keeps it, and write it where that is due.
+
+    Before the first round it is written too: what the guards wrote down then need not be again.
+    """
+    place, plan, name = training.workplace, training.plan, training.party.name
+    every = plan.job.output.checkpoint_every
+    folder = place.checkpoints if plan.never_resumes is None else None
+    due = folder is not None and every > 0 and rounds % every == 0 and rounds < plan.rounds
+    hands_on = place.keep_state is not None and rounds > 0 and plan.algorithm.keeps_state
+    if not (due or hands_on):
+        return
+    state = SessionState(
+        job_hash=plan.hash.hex(),
+        party=name,
+        rounds=rounds,
+        weights=training.model.weights,
+        revealed={peer: dict(batches) for peer, batches in leakage.revealed.items()},
+        in_flight=part.arrays(),
+        data=place.data.fingerprint,
+    )
+    if place.keep_state is not None and hands_on:
+        place.keep_state(state)
+    if folder is not None and due:
+        Checkpoints(folder, name).keep(state)
+
+
+def _go_on(state: SessionState, training: Training, part: Part) -> int:
+    """Put a party back to where it was, and say how many rounds that is.
+
+    Raises:
+        ConfigError: the state of another job, party or model, or one after the last round.
+        DataError: data that are not those of before.
+    """
+    ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
+    if (state.job_hash, state.party, state.weights.shape) != ours:
+        raise ConfigError(
+            f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
+            f"{training.party.name!r} in {ours[0][:16]}"
+        )
+    if state.data != training.workplace.data.fingerprint:
+        raise DataError(
+            f"party {state.party!r}: its data are not those of the session after {state.rounds} "
+            "rounds that is to go on"
+        )
+    if state.rounds >= training.plan.rounds:
+        raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
+    training.model.weights = state.weights
+    part.restore(state.in_flight)
+    return state.rounds
+
+
+def scoring_of(training: Training, gives: GivesHeldOut, scores: ScoresHeldOut) -> Scoring:
+    """A party's side of scoring.
+
+    Args:
+        training: what it starts from.
+        gives: how a feature party has its held-out predictions scored.
+        scores: how the label party comes to a score.
+
+    Raises:
+        ConfigError: held-out rows that cannot be scored so.
+    """
+    party, plan, held_out = training.party, training.plan, training.part.held_out
+    labels = training.workplace.data.test_labels
+    if labels is None:
+        return FeatureScoring(party, gives, plan.timetable, held_out)
+    return LabelScoring(
+        party,
+        scores,
+        plan.timetable,
+        inputs=held_out,
+        labels=labels,
+        target_auc=plan.job.job.target_auc,
+    )
+
+
+def baseline_of(plan: Plan, labels: Labels) -> float:
+    """The loss of the best prediction that is the same for all training rows."""
+    constant = np.broadcast_to(plan.loss.constant(labels), (len(labels), plan.loss.outputs))
+    return plan.loss.value(constant, labels)
+
+
+def window_of(plan: Plan) -> int:
+    """Rounds whose mean loss counts as one: all batches, or as many as noise needs."""
+    if plan.full_batches and not plan.exchange.adds_noise:
+        return 1
+    return min(max(plan.schedule.batches, SHORTEST_WINDOW), LONGEST_WINDOW)
+
+
+def keeper_of(training: Training, agreement: Agreement) -> Keeper:
+    """A party's snapshots, and at the label party what it has of all."""
+    party, plan, data = training.party, training.plan, training.workplace.data
+    largest = plan.given * max(agreement.own_columns, *agreement.columns.values())
+    hindsight = None
+    if party.holds_labels:
+        labels, held_out = data.train_labels, data.test_labels
+        assert labels is not None and held_out is not None  # noqa: S101, PT018
+        chance = 0.0  # of no scores
+        if len(held_out):
+            chance = r2_error(len(held_out)) if plan.facts.real_targets else auc_error(held_out)
+        hindsight = Hindsight(baseline_of(plan, labels), window_of(plan), chance)
+    every = range(1, plan.rounds + 1)
+    return Keeper(
+        party,
+        training.model,
+        # What is kept has its score, where there is one.
+        snapshot_rounds([*filter(plan.timetable.due, every)] or every, largest),
+        told=plan.learns.residuals != "noisy",
+        hindsight=hindsight,
+    )
