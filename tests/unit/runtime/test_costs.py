@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from securevfl.runtime.costs import (
     steady,
 )
 from securevfl.wire.codec import Message, encode
+from tests.programs import size
 
 
 class Watch:
@@ -64,8 +66,9 @@ def send(costs: Costs, *messages: Message) -> None:
 
 def test_a_section_counts_by_phase_and_passes_on_the_clock() -> None:
     costs = ledger(local=1.0, encrypt=2.5)
-    compute(costs, "local", "encrypt", "local")
-    assert costs.seconds == costs.path == {"local": 2.0, "encrypt": 2.5}
+    compute(costs, "local", "encrypt", "local", "decrypt")
+    # A phase without fixed seconds is free.
+    assert costs.seconds == costs.path == {"local": 2.0, "encrypt": 2.5, "decrypt": 0.0}
     assert costs.clock.now() == 4.5
 
 
@@ -89,12 +92,6 @@ def test_a_failed_section_counts_and_its_error_goes_on() -> None:
     assert (costs.seconds, costs.path, costs.clock.now()) == ({"local": 1.0}, {}, 0)
     compute(costs, "local")
     assert costs.path == {"local": 1.0}
-
-
-def test_a_phase_without_fixed_seconds_is_free() -> None:
-    costs = ledger(local=1.0)
-    compute(costs, "decrypt")
-    assert costs.path == {"decrypt": 0.0}
 
 
 def test_a_stopwatch_measures_this_machine() -> None:
@@ -128,10 +125,6 @@ CLEAR = Predictions(0, np.zeros((3, 1)))
 CIPHERTEXTS = EncryptedValues(0, (bytes(50),)), EncryptedProducts(0, (bytes(60), bytes(7)))
 MASKED = DecryptedProducts(0, np.zeros((2, 1), np.uint64))
 SCORED = HeldOutPredictions(0, np.zeros((9, 1))), Verdict(0, stop=False)
-
-
-def size(*messages: Message) -> int:
-    return sum(len(encode(message)) for message in messages)
 
 
 def test_all_messages_are_counted_by_kind() -> None:
@@ -178,7 +171,7 @@ def two_ledgers() -> dict[str, Costs]:
     return {"bank": bank, "shop": shop}
 
 
-def test_a_jobs_costs_follow_the_party_that_ends_a_round_last() -> None:
+def test_a_jobs_costs_follow_the_party_that_ends_a_round_last_and_count_all_traffic() -> None:
     first, second = (job_costs(two_ledgers(), rounds) for rounds in (1, 2))
     nothing = dict.fromkeys(PHASES, 0.0)
     assert first.compute_by_phase_s == {**nothing, "local": 3.0, "evaluate": 16.0}
@@ -186,10 +179,6 @@ def test_a_jobs_costs_follow_the_party_that_ends_a_round_last() -> None:
     assert second.compute_by_phase_s == {**nothing, "local": 1.0, "encrypt": 40.0}
     assert (second.compute_s, second.communication_s, second.setup_s) == (41.0, 0.25, 8.0)
     assert (first.total_s, second.total_s) == (19.5, 41.25)
-
-
-def test_a_jobs_traffic_is_that_of_all_parties_up_to_a_round() -> None:
-    first, second = (job_costs(two_ledgers(), rounds) for rounds in (1, 2))
     assert (first.messages, second.messages) == (3, 5)
     assert first.bytes_sent == size(CLEAR, *CIPHERTEXTS)
     assert second.bytes_sent == size(CLEAR, *CIPHERTEXTS, *CIPHERTEXTS)
@@ -216,54 +205,37 @@ def test_a_row_holds_every_figure_with_the_total() -> None:
     assert set(row) >= {"setup_s", "round_trips", "bytes_sent", "ciphertext_bytes", "messages"}
 
 
-class Pieces:
+def pieces(count: int) -> Callable[[], bool]:
     """So many pieces of work that can be done ahead."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-
-    def __call__(self) -> bool:
-        self.left -= 1
-        return self.left >= 0
+    left = iter([True] * count)
+    return lambda: next(left, False)
 
 
-def test_a_wait_is_filled_with_work_ahead_and_the_last_piece_is_finished() -> None:
+@pytest.mark.parametrize(
+    ("sources", "wait", "outlasts", "hidden", "left"),
+    [
+        ([10], 5.0, 1.0, 5.0, 7),  # the last piece is finished
+        ([1], 5.0, 0.0, 2.0, 0),
+        ([1, 2], 10.0, 0.0, 6.0, 0),  # every source has its turn
+        ([], 5.0, 0.0, 0.0, 0),
+        ([1], 0.0, 0.0, 0.0, 1),
+        ([1], -3.0, 0.0, 0.0, 1),  # a message that was there before the party asked for it
+    ],
+)
+def test_a_wait_is_filled_with_work_ahead(
+    sources: list[int], wait: float, outlasts: float, hidden: float, left: int
+) -> None:
     costs = ledger(offline=2.0)
-    work = Pieces(10)
-    costs.ahead.append(work)
-    assert WorkAhead(costs).during(5.0) == 1.0
-    assert work.left == 7
-    assert costs.seconds == {"offline": 6.0}
-    assert costs.hidden_s == 5.0
+    costs.ahead += map(pieces, sources)
+    assert WorkAhead(costs).during(wait) == outlasts
+    assert costs.hidden_s == hidden
+    assert costs.seconds.get("offline", 0.0) == 2.0 * (sum(sources) - left)
+    assert sum(work() for work in costs.ahead for _ in range(left)) == left
     assert costs.path == {}
 
 
-def test_a_wait_ends_early_for_nothing_and_without_work_nothing_happens() -> None:
-    costs = ledger(offline=2.0)
-    assert WorkAhead(costs).during(5.0) == 0.0
-    assert costs.seconds == {}
-    costs.ahead.append(Pieces(1))
-    assert WorkAhead(costs).during(0.0) == 0.0
-    # A message that was there before the party asked for it.
-    assert WorkAhead(costs).during(-3.0) == 0.0
-    assert WorkAhead(costs).during(5.0) == 0.0
-    assert costs.hidden_s == 2.0
-
-
-def test_every_source_of_work_ahead_has_its_turn() -> None:
-    costs = ledger(offline=1.0)
-    first, second = Pieces(1), Pieces(2)
-    costs.ahead += [first, second]
-    assert WorkAhead(costs).during(10.0) == 0.0
-    assert (first.left, second.left) == (-3, -1)
-    assert costs.hidden_s == 3.0
-
-
-def test_a_steady_party_takes_what_is_measured() -> None:
+def test_a_steady_party_takes_what_is_measured_and_a_slow_one_longer_all_the_time() -> None:
     assert steady(3.0, 0.25) == 0.25
-
-
-def test_a_slow_party_takes_longer_all_the_time() -> None:
     assert [Slower(4.0)(now, 0.25) for now in (0.0, 7.0)] == [1.0, 1.0]
 
 
@@ -274,14 +246,7 @@ def test_turns_pass_from_one_party_to_the_next() -> None:
     assert [second(now, 0.25) for now in moments] == [0.25, 0.25, 1.0, 1.0, 0.25]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Slower(0.0),
-        lambda: Slower(2.0, period=-1.0),
-        lambda: Slower(2.0, turn=2, turns=2),
-    ],
-)
-def test_paces_that_cannot_be_are_refused(make: type) -> None:
-    with pytest.raises(ConfigError, match="pace"):
-        make()
+def test_paces_that_cannot_be_are_refused() -> None:
+    for factor, given in ((0.0, {}), (2.0, {"period": -1.0}), (2.0, {"turn": 2, "turns": 2})):
+        with pytest.raises(ConfigError, match="pace"):
+            Slower(factor, **given)

@@ -1,8 +1,7 @@
 """What is made ahead of rounds: time, bytes and messages of its own, and totals that hold them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +17,15 @@ from securevfl.runtime.costs import (
     SETUP,
     Costs,
     FixedCosts,
-    JobCosts,
     job_costs,
 )
 from securevfl.runtime.line import Line
-from securevfl.runtime.simulation import Simulated, simulate
-from securevfl.wire.codec import Message, encode
+from securevfl.runtime.simulation import simulate
+from securevfl.wire.codec import Message
 from tests.made_ahead import Pad, PadRequest
+from tests.programs import Step, ends_round, party, receives, sends, size, works
 
+Ledgers = Mapping[str, Costs]
 LATENCY, BANDWIDTH = 0.25, 1000.0
 # Seconds of latency, bytes a second.
 SLOW = Line(latency_ms=LATENCY * 1e3, bandwidth_mbit=BANDWIDTH * 8 / 1e6)
@@ -35,60 +35,41 @@ REQUEST, PAD = PadRequest(0, (bytes(500),)), Pad(0, np.zeros((20, 1)))
 SHARES, CIPHERTEXTS = Predictions(0, np.zeros((5, 1))), EncryptedValues(0, (bytes(40),))
 
 
-def size(*messages: Message) -> int:
-    return sum(len(encode(message)) for message in messages)
-
-
 def on_the_line(*messages: Message) -> float:
     """Seconds of messages that wait for one another."""
     return LATENCY * len(messages) + size(*messages) / BANDWIDTH
 
 
-async def asks(channel: Channel, costs: Costs) -> None:
-    """Gets a pad made before each of two rounds, and speaks first in these."""
-    await channel.send("b", KEY)
-    for _ in range(2):
-        await channel.send("b", REQUEST)
-        await channel.receive(["b"], Pad)
-        async with costs.compute("local"):
-            pass
-        await channel.send("b", SHARES)
-        await channel.receive(["b"], EncryptedValues)
-        costs.end_round()
+ASKS = sends("b", REQUEST), receives("b", Pad)
+MAKES = receives("a", PadRequest), works(AHEAD), sends("a", PAD)
+SPEAKS = works("local"), sends("b", SHARES), receives("b", EncryptedValues), ends_round
+ANSWERS = receives("a"), works("encrypt"), sends("a", CIPHERTEXTS), ends_round
 
 
-async def makes(channel: Channel, costs: Costs) -> None:
-    """The other party of `asks`."""
-    async with costs.compute(SETUP):
-        pass
-    await channel.receive(["a"], PublicKey)
-    for _ in range(2):
-        await channel.receive(["a"], PadRequest)
-        async with costs.compute(AHEAD):
-            pass
-        await channel.send("a", PAD)
-        await channel.receive(["a"], Predictions)
-        async with costs.compute("encrypt"):
-            pass
-        await channel.send("a", CIPHERTEXTS)
-        costs.end_round()
+def run(a: Sequence[Step], b: Sequence[Step], seconds: Mapping[str, float] = SECONDS) -> Ledgers:
+    """The ledgers of both parties."""
+    return simulate({"a": party(*a), "b": party(*b)}, SLOW, stopwatch=FixedCosts(seconds)).costs
 
 
 @pytest.fixture(scope="module")
-def job() -> Simulated[None]:
-    return simulate({"a": asks, "b": makes}, SLOW, stopwatch=FixedCosts(SECONDS))
+def job() -> Ledgers:
+    """Two rounds; before each "a" gets a pad, and then it speaks first."""
+    return run(
+        [sends("b", KEY), *(ASKS + SPEAKS) * 2],
+        [works(SETUP), receives("a", PublicKey), *(MAKES + ANSWERS) * 2],
+    )
 
 
-def test_components_of_every_path_add_up_to_the_clock(job: Simulated[None]) -> None:
-    for ledger in job.costs.values():
+def test_components_of_every_path_add_up_to_the_clock(job: Ledgers) -> None:
+    for ledger in job.values():
         assert sum(ledger.path.values()) == pytest.approx(ledger.clock.now())
         assert set(ledger.path) >= {AHEAD, AHEAD_COMMUNICATION, COMMUNICATION}
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_time_ahead_is_of_its_own_and_part_of_the_totals(job: Simulated[None], rounds: int) -> None:
+def test_time_ahead_is_of_its_own_and_part_of_the_totals(job: Ledgers, rounds: int) -> None:
     """Of all that was made ahead until then, in whichever round."""
-    costs = job_costs(job.costs, rounds)
+    costs = job_costs(job, rounds)
     # The first request waits at "b", whose keys take longer than its way.
     ahead = on_the_line(*[PAD] * rounds, *[REQUEST] * (rounds - 1))
     online = on_the_line(*[SHARES, CIPHERTEXTS] * rounds)
@@ -100,15 +81,13 @@ def test_time_ahead_is_of_its_own_and_part_of_the_totals(job: Simulated[None], r
     assert costs.communication_s == pytest.approx(ahead + online)
     assert costs.total_s == pytest.approx(7.0 * rounds + ahead + online)
     assert costs.ahead_s == pytest.approx(4.0 * rounds + ahead)
-    clock = max(sum(each.snapshots[rounds - 1].path.values()) for each in job.costs.values())
+    clock = max(sum(each.snapshots[rounds - 1].path.values()) for each in job.values())
     assert costs.total_s + costs.setup_s == pytest.approx(clock)
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_bytes_and_messages_ahead_are_counted_apart_and_in_all(
-    job: Simulated[None], rounds: int
-) -> None:
-    costs = job_costs(job.costs, rounds)
+def test_bytes_and_messages_ahead_are_counted_apart_and_in_all(job: Ledgers, rounds: int) -> None:
+    costs = job_costs(job, rounds)
     assert costs.messages == 4 * rounds
     assert costs.bytes_sent == rounds * size(REQUEST, PAD, SHARES, CIPHERTEXTS)
     assert costs.ciphertext_bytes == rounds * size(REQUEST, CIPHERTEXTS)
@@ -117,140 +96,65 @@ def test_bytes_and_messages_ahead_are_counted_apart_and_in_all(
     assert costs.ahead_ciphertext_bytes == rounds * size(REQUEST)
 
 
-def test_round_trips_are_of_rounds(job: Simulated[None]) -> None:
-    assert [job_costs(job.costs, rounds).round_trips for rounds in (1, 2)] == [1.0, 2.0]
+def test_round_trips_are_of_rounds(job: Ledgers) -> None:
+    assert [job_costs(job, rounds).round_trips for rounds in (1, 2)] == [1.0, 2.0]
 
 
 def test_a_chain_of_rounds_goes_on_through_a_message_ahead() -> None:
-    async def first(channel: Channel, costs: Costs) -> int:
-        await channel.send("b", SHARES)
-        return costs.hops
-
-    async def middle(channel: Channel, costs: Costs) -> int:
-        await channel.receive(["a"], Predictions)
-        await channel.send("c", PAD)
-        return costs.hops
-
-    async def last(channel: Channel, costs: Costs) -> int:
-        await channel.receive(["b"], Pad)
-        return costs.hops
-
-    programs = {"a": first, "b": middle, "c": last}
-    assert simulate(programs, SLOW).results == {"a": 0, "b": 1, "c": 1}
+    programs = {
+        "a": party(sends("b", SHARES)),
+        "b": party(receives("a"), sends("c", PAD)),
+        "c": party(receives("b", Pad)),
+    }
+    costs = simulate(programs, SLOW).costs
+    assert {name: each.hops for name, each in costs.items()} == {"a": 0, "b": 1, "c": 1}
 
 
-def test_a_row_and_what_is_shown_say_what_was_made_ahead(job: Simulated[None]) -> None:
-    costs = job_costs(job.costs, 2)
+def test_a_row_and_what_is_shown_say_what_was_made_ahead(job: Ledgers) -> None:
+    costs = job_costs(job, 2)
     row = costs.row()
     assert row["total_s"] == costs.compute_s + costs.communication_s
     assert row["ahead_bytes"] == costs.ahead_bytes
     assert f"{costs.ahead_s:.3g} s of the total" in repr(costs)
 
 
-async def unasked(channel: Channel, costs: Costs) -> None:
-    """Two rounds of `asks`, with nothing ahead."""
-    for _ in range(2):
-        async with costs.compute("local"):
-            pass
-        await channel.send("b", SHARES)
-        await channel.receive(["b"], EncryptedValues)
-        costs.end_round()
-
-
-async def answers(channel: Channel, costs: Costs) -> None:
-    """The other party of `unasked`."""
-    for _ in range(2):
-        await channel.receive(["a"], Predictions)
-        async with costs.compute("encrypt"):
-            pass
-        await channel.send("a", CIPHERTEXTS)
-        costs.end_round()
-
-
-def figures(costs: JobCosts) -> Mapping[str, Any]:
-    return {name: each for name, each in asdict(costs).items() if name.startswith("ahead_")}
-
-
 def test_a_job_that_makes_nothing_ahead_has_no_figure_of_it() -> None:
-    done = simulate({"a": unasked, "b": answers}, SLOW, stopwatch=FixedCosts(SECONDS))
-    costs = job_costs(done.costs, 2)
-    assert len(figures(costs)) == 5
-    assert set(figures(costs).values()) == {0}
+    costs = job_costs(run(SPEAKS * 2, ANSWERS * 2), 2)
+    figures = [each for name, each in asdict(costs).items() if name.startswith("ahead_")]
+    assert figures == [0] * 5
     assert set(costs.compute_by_phase_s) == {"local", "encrypt", "evaluate", "decrypt", "offline"}
     assert costs.communication_s == pytest.approx(on_the_line(*[SHARES, CIPHERTEXTS] * 2))
     assert costs.total_s == pytest.approx(6.0 + costs.communication_s)
     assert "ahead" not in repr(costs)
 
 
-# Made in an earlier run
-
-
-async def pad_for_a(channel: Channel, costs: Costs) -> None:
-    """One pad, at either party."""
-    if channel.name == "a":
-        await channel.send("b", REQUEST)
-        await channel.receive(["b"], Pad)
-        return
-    await channel.receive(["a"], PadRequest)
-    async with costs.compute(AHEAD):
-        pass
-    await channel.send("a", PAD)
-
-
-async def one_round(channel: Channel, costs: Costs) -> None:
-    """Predictions, and nothing comes back."""
-    if channel.name == "a":
-        await channel.send("b", SHARES)
-    else:
-        await channel.receive(["a"], Predictions)
-    costs.end_round()
-
-
 def test_what_an_earlier_run_made_ahead_counts_as_if_it_were_made_here() -> None:
-    async def at_once(channel: Channel, costs: Costs) -> None:
-        await pad_for_a(channel, costs)
-        await one_round(channel, costs)
+    made = {name: costs.made_ahead() for name, costs in run(ASKS, MAKES).items()}
 
-    made = {
-        name: costs.made_ahead()
-        for name, costs in simulate(
-            {"a": pad_for_a, "b": pad_for_a}, SLOW, stopwatch=FixedCosts(SECONDS)
-        ).costs.items()
-    }
-
-    async def later(channel: Channel, costs: Costs) -> None:
+    async def brings(channel: Channel, costs: Costs) -> None:
         await costs.bring(made[channel.name])
         assert costs.clock.now() == pytest.approx(sum(costs.path.values()))
-        await one_round(channel, costs)
 
-    both, again = (
-        asdict(job_costs(simulate({"a": each, "b": each}, SLOW, stopwatch=watch).costs, 1))
-        for each, watch in ((at_once, FixedCosts(SECONDS)), (later, FixedCosts({})))
-    )
+    speaks, hears = (sends("b", SHARES), ends_round), (receives("a"), ends_round)
+    at_once = run([*ASKS, *speaks], [*MAKES, *hears])
+    later = run([brings, *speaks], [brings, *hears], {})
+    both, again = (asdict(job_costs(each, 1)) for each in (at_once, later))
     assert both.pop("compute_by_phase_s") == pytest.approx(again.pop("compute_by_phase_s"))
     assert again == pytest.approx(both)
     assert again["ahead_compute_s"] == 4.0
 
 
-# Order and waits
-
-
 def test_a_round_takes_its_own_message_past_one_that_was_sent_ahead() -> None:
     """And what came meanwhile is there at once when it is asked for."""
 
-    async def sender(channel: Channel, costs: Costs) -> None:
-        await channel.send("b", PAD)
-        await channel.send("b", SHARES)
-
-    async def receiver(channel: Channel, costs: Costs) -> None:
-        await channel.receive(["a"], Predictions)
-        at = costs.clock.now()
-        await channel.receive(["a"], Pad)
-        assert costs.clock.now() == at
-
-    path = simulate({"a": sender, "b": receiver}, SLOW).costs["b"].path
+    hears = party(receives("a"), receives("a", Pad))
+    done = simulate({"a": party(sends("b", PAD, SHARES)), "b": hears}, SLOW)
+    at, then = done.results["b"]
+    assert at == then
     # The line was busy with the other.
-    assert path == {COMMUNICATION: pytest.approx(on_the_line(SHARES) + size(PAD) / BANDWIDTH)}
+    assert done.costs["b"].path == {
+        COMMUNICATION: pytest.approx(on_the_line(SHARES) + size(PAD) / BANDWIDTH)
+    }
 
 
 @pytest.mark.parametrize(
@@ -261,16 +165,13 @@ def test_a_round_takes_its_own_message_past_one_that_was_sent_ahead() -> None:
 def test_work_that_outlasts_a_wait_counts_as_what_was_waited_for(
     message: Message, line: str, phase: str
 ) -> None:
-    async def sender(channel: Channel, costs: Costs) -> None:
-        await channel.send("b", message)
+    pieces = iter([True, False])
 
-    async def receiver(channel: Channel, costs: Costs) -> None:
-        pieces = iter([True, False])
+    async def has_work(_: Channel, costs: Costs) -> None:
         costs.ahead.append(lambda: next(pieces))
-        await channel.receive(["a"], type(message))
 
-    watch = FixedCosts({"offline": 2.0})
-    ledger = simulate({"a": sender, "b": receiver}, SLOW, stopwatch=watch).costs["b"]
+    hears = [has_work, receives("a", type(message))]
+    ledger = run([sends("b", message)], hears, {"offline": 2.0})["b"]
     wait = on_the_line(message)
     assert ledger.hidden_s == pytest.approx(wait)
     assert ledger.path == pytest.approx({line: wait, phase: 2.0 - wait})

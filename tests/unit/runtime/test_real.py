@@ -1,8 +1,10 @@
-"""A real channel and its thread: how programs end, and what is refused of peers."""
+"""A real channel and its thread: how programs and waits end, what is refused, what is counted."""
 
 import asyncio
 import threading
+import time
 
+import numpy as np
 import pytest
 
 from securevfl.errors import (
@@ -13,17 +15,29 @@ from securevfl.errors import (
     UnexpectedMessage,
 )
 from securevfl.protocols.exchanges.plain import Residuals
-from securevfl.protocols.session.gathering import Predictions
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.runtime.costs import (
+    AHEAD,
+    AHEAD_COMMUNICATION,
+    COMMUNICATION,
+    SCORING,
+    SETUP,
+    FixedCosts,
+)
 from securevfl.runtime.real import ProgramThread, RealChannel
 from securevfl.wire.codec import encode
+from tests.made_ahead import Pad
 from tests.real_channels import (
     LONG,
     alone,
     pad,
     predictions,
     sealed,
+    summed,
     takes,
+    together,
 )
 
 
@@ -119,3 +133,202 @@ def test_what_does_not_belong_is_refused_with_the_peers_name(
     with pytest.raises(error, match=told) as caught:
         alone(takes(2, timeout_seconds=0.0), hostile, max_message_bytes=100)
     assert "\n" not in str(caught.value)
+
+
+async def rounds(channel: RealChannel, me: str, peer: str) -> None:
+    """Set-up and three rounds, in which "a" computes longer than "b"; then scoring."""
+    costs = channel.costs
+    async with costs.compute(SETUP):
+        pass
+    await channel.send(peer, PublicKey("bfv", bytes(1000)))
+    await channel.receive([peer], PublicKey)
+    for step in range(3):
+        async with costs.compute("local" if me == "b" else "evaluate"):
+            if me == "a":
+                time.sleep(0.02)
+        await channel.send(peer, predictions(step))
+        await channel.receive([peer], Predictions, step)
+        assert summed(costs) == pytest.approx(costs.clock.now())
+        costs.end_round()
+    before = dict(costs.path), costs.clock.now()
+    async with costs.compute(SCORING):
+        pass
+    await channel.send(peer, HeldOutPredictions(0, np.ones((9, 1))))
+    await channel.receive([peer], HeldOutPredictions)
+    assert (dict(costs.path), costs.clock.now()) == before
+
+
+def test_components_add_up_to_the_clock_and_follow_the_slower_party() -> None:
+    a, b = together(
+        lambda channel: rounds(channel, "a", "b"), lambda channel: rounds(channel, "b", "a")
+    )
+    for channel in (a, b):
+        path = channel.costs.path
+        assert set(path) >= {SETUP, "evaluate"}
+        assert min(path.values()) >= 0.0
+        assert channel.costs.clock.now() == pytest.approx(summed(channel.costs))
+    # It never did that itself.
+    assert "evaluate" not in b.costs.seconds
+    assert (a.costs.hops, b.costs.hops) == (3, 3)
+    assert len(a.costs.snapshots) == len(b.costs.snapshots) == 3
+
+
+def test_waiting_for_the_network_is_communication() -> None:
+    async def sends_late(channel: RealChannel) -> None:
+        await asyncio.sleep(0.05)
+        await channel.send("a", predictions())
+
+    a, b = together(takes(), sends_late)
+    assert a.costs.path == {COMMUNICATION: pytest.approx(a.costs.clock.now())}
+    assert a.costs.clock.now() >= 0.04
+    # Turning a message into bytes is all that "b" did.
+    assert b.costs.path == {COMMUNICATION: pytest.approx(b.costs.clock.now())}
+    assert b.costs.bytes_sent == {"Predictions": len(encode(predictions()))}
+
+
+def test_a_message_that_was_there_leaves_the_receivers_path() -> None:
+    def early(channel: RealChannel) -> None:
+        channel.deliver("b", sealed(path={"encrypt": 1.0}))
+
+    async def computes(channel: RealChannel) -> None:
+        async with channel.costs.compute("evaluate"):
+            await asyncio.sleep(0)
+        await channel.receive(["b"], Predictions)
+
+    a = alone(computes, early, stopwatch=FixedCosts({"evaluate": 5.0}))
+    assert set(a.costs.path) == {"evaluate", COMMUNICATION}
+    assert a.costs.path["evaluate"] == 5.0
+
+
+def test_a_clock_is_set_forward_to_that_of_a_peer_who_started_earlier() -> None:
+    def early(channel: RealChannel) -> None:
+        channel.deliver("b", sealed(path={"encrypt": 1e6}))
+
+    a = alone(takes(), early)
+    assert a.costs.path["encrypt"] == 1e6
+    assert 1e6 <= a.costs.clock.now() == pytest.approx(summed(a.costs))
+
+
+def test_what_is_made_ahead_has_components_of_its_own() -> None:
+    def came(channel: RealChannel) -> None:
+        channel.deliver("b", sealed(0, path={AHEAD: 1e6}, message=encode(pad())))
+        channel.deliver("b", sealed(1, path={AHEAD: 2e6}))
+
+    async def program(channel: RealChannel) -> None:
+        costs = channel.costs
+        await channel.send("b", pad())
+        assert set(costs.path) == {AHEAD_COMMUNICATION}
+        await channel.receive(["b"], Pad)
+        assert set(costs.path) == {AHEAD, AHEAD_COMMUNICATION}
+        assert (costs.path[AHEAD], costs.hops) == (1e6, 0)
+        await channel.receive(["b"], Predictions)
+        assert set(costs.path) == {AHEAD, COMMUNICATION}
+        assert (costs.path[AHEAD], costs.hops) == (2e6, 1)
+        assert summed(costs) == pytest.approx(costs.clock.now())
+
+    alone(program, came)
+
+
+def test_a_round_takes_its_own_message_past_one_that_was_sent_ahead() -> None:
+    def came(channel: RealChannel) -> None:
+        for number, message in enumerate([pad(), predictions(0), pad(1), predictions(1)]):
+            channel.deliver("b", sealed(number, message=encode(message)))
+
+    async def program(channel: RealChannel) -> None:
+        for kind in (Predictions, Pad):
+            for step in range(2):
+                await channel.receive(["b"], kind, step)
+
+    alone(program, came)
+
+
+def test_a_message_ahead_ends_no_rounds_wait_and_no_work_in_it() -> None:
+    """Pieces are done until the message of the round is there, whatever comes before."""
+    ended = []
+
+    async def works(channel: RealChannel) -> None:
+        pieces = iter(range(3))
+
+        def piece() -> bool:
+            which = next(pieces)
+            message = pad() if which == 0 else predictions()
+            if which < 2:
+                channel.deliver("b", sealed(which, message=encode(message)))
+            ended.append(which)
+            return True
+
+        channel.costs.ahead.append(piece)
+        await channel.receive(["b"], Predictions)
+
+    alone(works)
+    assert ended == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [Pad, Predictions])
+def test_what_is_wrong_with_a_peer_ends_any_wait_for_it(kind: type[Pad | Predictions]) -> None:
+    async def program(channel: RealChannel) -> None:
+        await channel.receive(["b"], kind)
+
+    with pytest.raises(MalformedMessage, match="from b: "):
+        alone(program, lambda channel: channel.deliver("b", b""), timeout_seconds=0.0)
+    with pytest.raises(PeerUnreachable, match="b hung up"):
+        alone(program, lambda channel: channel.lose("b", PeerUnreachable("b hung up")))
+
+
+def test_work_ahead_fills_a_wait_whose_end_nobody_knows() -> None:
+    done = threading.Semaphore(0)
+
+    async def works(channel: RealChannel) -> None:
+        def piece() -> bool:
+            done.release()
+            return True
+
+        channel.costs.ahead.append(piece)
+        await channel.receive(["b"], Predictions)
+
+    async def waits_for_pieces(channel: RealChannel) -> None:
+        for _ in range(3):
+            assert done.acquire(timeout=LONG)
+        await channel.send("a", predictions())
+
+    costs = together(works, waits_for_pieces)[0].costs
+    assert 0 < costs.hidden_s <= costs.seconds["offline"]
+    outlasted = costs.path.get("offline", 0.0)
+    assert costs.seconds["offline"] == pytest.approx(costs.hidden_s + outlasted)
+    assert summed(costs) == pytest.approx(costs.clock.now())
+
+
+def test_a_piece_that_outlasts_the_wait_is_on_the_path() -> None:
+    async def works(channel: RealChannel) -> None:
+        pieces = iter([True, False])
+
+        def piece() -> bool:
+            if more := next(pieces):
+                channel.deliver("b", sealed())
+                time.sleep(0.05)
+            return more
+
+        channel.costs.ahead.append(piece)
+        await channel.receive(["b"], Predictions)
+
+    costs = alone(works).costs
+    assert costs.path["offline"] >= 0.04
+    assert costs.hidden_s == pytest.approx(costs.seconds["offline"] - costs.path["offline"])
+    assert summed(costs) == pytest.approx(costs.clock.now())
+
+
+def test_work_ahead_ends_with_its_supply_the_deadline_or_the_peer() -> None:
+    async def works(channel: RealChannel) -> None:
+        pieces = iter([True, True])
+        channel.costs.ahead.append(lambda: next(pieces, False))
+        with pytest.raises(PeerTimeout):
+            await channel.receive(["b"], Predictions, timeout_seconds=0.01)
+        assert next(pieces, None) is None
+        channel.costs.ahead.append(lambda: True)
+        with pytest.raises(PeerTimeout):
+            await channel.receive(["b"], Predictions, timeout_seconds=0.01)
+        channel.lose("b", PeerUnreachable("b hung up"))
+        with pytest.raises(PeerUnreachable):
+            await channel.receive(["b"], Predictions)
+
+    alone(works)

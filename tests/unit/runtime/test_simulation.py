@@ -1,18 +1,20 @@
 """The simulated network: when messages arrive, whose path a party is on, what scoring costs."""
 
 import time
+from math import inf, nan
 from typing import Any
 
 import numpy as np
 import pytest
 
+from securevfl.errors import ConfigError
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import COMMUNICATION, SCORING, SETUP, Costs, FixedCosts
-from securevfl.runtime.line import Line
+from securevfl.runtime.line import PRESETS, Line
 from securevfl.runtime.simulation import Program, Simulated, simulate
 from securevfl.wire.codec import Message
 from tests.programs import Step, party, predictions, receives, sends, size, works
@@ -247,3 +249,34 @@ def test_neither_party_gains_or_loses_time_by_scoring(feature_first: str, label_
         label_at = [6 + one, 4 + 2 * one + 6 + one]
     assert feature == pytest.approx([t for t in feature_at for _ in range(2)])
     assert label == pytest.approx([t for t in label_at for _ in range(2)])
+
+
+# Lines
+
+
+def test_bytes_occupy_a_line_for_their_bits_over_the_bandwidth() -> None:
+    network = Line(latency_ms=20, bandwidth_mbit=100)
+    assert network.latency_seconds == 0.02
+    assert network.transfer_seconds(12_500_000) == 1.0
+    assert network.transfer_seconds(0) == 0.0
+    assert Line(latency_ms=0, bandwidth_mbit=1).latency_seconds == 0
+
+
+def test_the_presets_are_the_documented_ones() -> None:
+    assert {name: (n.latency_ms, n.bandwidth_mbit) for name, n in PRESETS.items()} == {
+        "lan": (0.5, 1000),
+        "wan": (20, 100),
+        "intercontinental": (150, 20),
+    }
+
+
+@pytest.mark.parametrize(
+    ("latency", "bandwidth", "refused"),
+    [
+        *((bad, 1, r"latency_ms = .*: expected 0 or more") for bad in (-1, -1e-9, nan, inf)),
+        *((0, bad, r"bandwidth_mbit = .*: expected more than 0") for bad in (0, -5, nan)),
+    ],
+)
+def test_a_line_that_cannot_be_is_refused(latency: float, bandwidth: float, refused: str) -> None:
+    with pytest.raises(ConfigError, match=refused):
+        Line(latency_ms=latency, bandwidth_mbit=bandwidth)
