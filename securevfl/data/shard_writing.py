@@ -160,18 +160,20 @@ class ShardWriter:
         Raises:
             DataError: a path without a name.
         """
+        if not path.name:
+            raise DataError(f"{path}: expected a folder that is not there yet")
         self._path, self._force, self._columns = path, force, columns
         self._names = None if names is None else tuple(names)
         self._first: Literal[0, 1] = first
         self._id_format: IdFormat = id_format
-        if not path.name:
-            raise DataError(f"{path}: expected a folder that is not there yet")
         self._part = path.with_name(f".{path.name}.part")
         self._stack = ExitStack()
         self._rows = self._ones = 0
         self._largest = -1
-        self._label_codes: dict[str, int] | None = None
+        self._label_codes: dict[str, int] = {}
         self._label_kind: LabelKind | None = None
+        self._values: GrowingArray | None = None
+        self._labels: GrowingArray | None = None
 
     def __enter__(self) -> Self:
         """Begin.
@@ -191,15 +193,12 @@ class ShardWriter:
             self._indices = self._array("indices", np.uint16)
             self._digests = self._array("digests", np.uint64)
             self._held_out = self._array("held_out", np.bool_)
-            self._values: GrowingArray | None = None
-            self._labels: GrowingArray | None = None
             self._ids = self._stack.enter_context((self._part / "ids.txt").open("wb"))
             self._pointers.append(np.zeros(1, np.int64))
-        except OSError as error:
+        except BaseException as error:
             self._discard()
-            raise self._unwritable(error) from error
-        except BaseException:
-            self._discard()
+            if isinstance(error, OSError):
+                raise self._unwritable(error) from error
             raise
         return self
 
@@ -311,7 +310,7 @@ class ShardWriter:
                 raise DataError(f"{unusable} NaN or infinite labels")
             codes: NDArray[Any] = labels
         else:
-            self._label_codes = known = self._label_codes or {}
+            known = self._label_codes
             codes = np.array([known.setdefault(label, len(known)) for label in labels], np.int32)
         if self._labels is None:
             self._labels = self._array("labels", codes.dtype)
@@ -327,16 +326,15 @@ class ShardWriter:
         digests: NDArray[np.uint64] = np.asarray(self._digests.mapped())
         if double := duplicates(digests):
             raise DataError(f"shard {self._path}: {double} duplicate ids")
-        classes = self._sort_classes()
         header = Header(
             FORMAT,
             self._rows,
             columns,
             self._ones,
-            "uint16" if self._indices.kind == np.uint16 else "uint32",
+            "uint16" if columns <= NARROW else "uint32",
             None if self._values is None else _VALUES[self._values.kind.itemsize],
             self._label_kind,
-            classes,
+            self._sort_classes(),
             self._names,
             self._first,
             self._id_format,
@@ -355,20 +353,15 @@ class ShardWriter:
 
     def _sort_classes(self) -> tuple[str, ...]:
         """Names of classes sorted, the written numbers changed to theirs."""
-        if self._label_codes is None or self._labels is None:
-            return ()
         names = sorted(self._label_codes)
-        order = np.empty(len(names), np.int32)
-        order[[self._label_codes[name] for name in names]] = np.arange(len(names))
-        self._labels.change(np.int32, lambda codes: order[codes])
+        if names and self._labels is not None:
+            order = np.empty(len(names), np.int32)
+            order[[self._label_codes[name] for name in names]] = np.arange(len(names))
+            self._labels.change(np.int32, lambda codes: order[codes])
         return tuple(names)
 
     def number_columns(self, first: Literal[0, 1], columns: int | None) -> None:
-        """Say, of all that was written, what number the first column has in it.
-
-        Args:
-            first: the number.
-            columns: P; one more than the largest where not given.
+        """Say what number the first column has in all that was written, and P, if it is known.
 
         Raises:
             DataError: entries beyond P.

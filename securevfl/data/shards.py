@@ -7,7 +7,6 @@ beyond 65,536 columns) of its CSR rows; `values.npy` (float32 or float64) unless
 """
 
 import mmap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -152,17 +151,20 @@ def open_shard(path: Path) -> Shard:
     header = read_header(path)
     rows = header.rows
     pointers = _mapped(path, "pointers", np.int64, rows + 1)
-    indices = _mapped(path, "indices", np.dtype(header.indices), header.ones)
+    indices = _mapped(path, "indices", header.indices, header.ones)
     values = None
     if header.values is not None:
-        values = _mapped(path, "values", np.dtype(header.values), header.ones)
+        values = _mapped(path, "values", header.values, header.ones)
         _require_finite(path, "values", values)
-        give_back(values)
+        _give_back(values)
     labels = None
-    if header.labels is not None:
-        kind = np.dtype(np.float64 if header.labels == "numbers" else np.int32)
-        labels = _mapped(path, "labels", kind, rows)
-        _require_labels(path, header, labels)
+    if header.labels == "numbers":
+        labels = _mapped(path, "labels", np.float64, rows)
+        _require_finite(path, "labels", labels)
+    elif header.labels == "names":
+        labels = _mapped(path, "labels", np.int32, rows)
+        if labels.min() < 0 or labels.max() >= len(header.classes):
+            raise DataError(f"shard {path}: labels beyond its {len(header.classes)} classes")
     digests = _mapped(path, "digests", np.uint64, rows)
     if rows_fingerprint(digests) != header.fingerprint:
         raise DataError(f"shard {path}: its ids do not have its fingerprint")
@@ -178,12 +180,6 @@ def duplicates(digests: NDArray[np.uint64]) -> int:
     """How many are there again; by sorting, which takes a tenth of `np.unique`'s time or less."""
     ordered = np.sort(digests)
     return int((ordered[1:] == ordered[:-1]).sum())
-
-
-def blocks_of_rows(pointers: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """First and last row, exclusive, of blocks of about `BLOCK` entries; a row is never cut."""
-    starts = np.searchsorted(pointers, np.arange(0, pointers[-1], BLOCK))
-    yield from pairwise(np.unique([0, *starts, len(pointers) - 1]).tolist())
 
 
 def read_header(path: Path) -> Header:
@@ -238,30 +234,21 @@ def _require_finite(path: Path, name: str, values: NDArray[Any]) -> None:
             raise DataError(f"shard {path}: {unusable} NaN or infinite {name}")
 
 
-def _require_labels(path: Path, header: Header, labels: NDArray[Any]) -> None:
-    if header.labels == "numbers":
-        _require_finite(path, "labels", labels)
-    elif labels.min() < 0 or labels.max() >= len(header.classes):
-        raise DataError(f"shard {path}: labels beyond its {len(header.classes)} classes")
-
-
 def _check_rows(
     path: Path, header: Header, pointers: NDArray[np.int64], indices: NDArray[Any]
 ) -> None:
     """Refuse rows that are not consecutive pieces of the indices, each ascending and in range."""
     for start in range(0, header.rows, BLOCK):
-        # A difference could wrap.
-        if (
-            pointers[start + 1 : start + BLOCK + 1]
-            < pointers[start : min(start + BLOCK, header.rows)]
-        ).any():
+        some = pointers[start : start + BLOCK + 1]
+        if (some[1:] < some[:-1]).any():  # a difference could wrap
             raise DataError(f"shard {path}: pointers.npy falls after row {start}")
     if pointers[0] != 0 or pointers[-1] != header.ones:
         raise DataError(
             f"shard {path}: pointers.npy spans {pointers[0]}..{pointers[-1]}, expected "
             f"0..{header.ones}"
         )
-    for first, last in blocks_of_rows(pointers):
+    starts = np.searchsorted(pointers, np.arange(0, pointers[-1], BLOCK))  # a row is never cut
+    for first, last in pairwise(np.unique([0, *starts, header.rows]).tolist()):
         begin = pointers[first]
         block = np.asarray(indices[begin : pointers[last]])
         if not len(block):
@@ -271,11 +258,11 @@ def _check_rows(
         row = first_not_ascending(block, pointers[first : last + 1] - begin)
         if row is not None:
             raise DataError(f"shard {path}: column numbers of row {first + row} do not ascend")
-        give_back(indices)
-    give_back(pointers)
+        _give_back(indices)
+    _give_back(pointers)
 
 
-def give_back(mapped: NDArray[Any]) -> None:
+def _give_back(mapped: NDArray[Any]) -> None:
     """Count the pages of a map as this process's no more, until they are read again."""
     base: object = mapped.base
     if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
