@@ -45,25 +45,14 @@ def to_bytes(item: Any) -> bytes:  # noqa: ANN401
         return os.read(descriptor, os.fstat(descriptor).st_size)
 
 
-def from_bytes(context: seal.SEALContext, empty: SealObject, data: bytes) -> SealObject:
-    """Load a peer's key or ciphertext into an empty object of its kind.
+def from_bytes(
+    context: seal.SEALContext, empty: SealObject, *parts: bytes | memoryview
+) -> SealObject:
+    """Load a peer's key or ciphertext, whole or in parts, into an empty object of its kind.
 
     Raises:
         KeyMismatch: bytes that are none, or belong to other parameters.
     """
-    return _from_parts(context, empty, [data])
-
-
-def of_other_context(context: seal.SEALContext, key: seal.PublicKey) -> seal.PublicKey:
-    """A public key for a context that differs from its own in the plaintext modulus alone."""
-    named = struct.pack("<4Q", *context.key_parms_id())
-    parts = _framed([named, _body(to_bytes(key))[len(named) :]])
-    return _from_parts(context, seal.PublicKey(), parts)
-
-
-def _from_parts(
-    context: seal.SEALContext, empty: SealObject, parts: list[bytes | memoryview]
-) -> SealObject:
     with _scratch() as (descriptor, path), seal_errors(f"a SEAL {type(empty).__name__}"):
         os.lseek(descriptor, 0, os.SEEK_SET)
         written = sum(os.write(descriptor, part) for part in parts)
@@ -71,6 +60,13 @@ def _from_parts(
         os.ftruncate(descriptor, written)
         empty.load(context, path)
     return empty
+
+
+def of_other_context(context: seal.SEALContext, key: seal.PublicKey) -> seal.PublicKey:
+    """A public key for a context that differs from its own in the plaintext modulus alone."""
+    named = struct.pack("<4Q", *context.key_parms_id())
+    parts = _framed([named, _body(to_bytes(key))[len(named) :]])
+    return from_bytes(context, seal.PublicKey(), *parts)
 
 
 def split(data: bytes, count: int, largest: int) -> list[bytes]:
@@ -100,7 +96,7 @@ def plaintext(context: seal.SEALContext, coefficients: RingArray) -> seal.Plaint
         KeyMismatch: a coefficient of t or more.
     """
     members = _PLAINTEXT_MEMBERS.pack(0, 0, 0, 0, coefficients.size, 1.0)
-    return _from_parts(context, seal.Plaintext(), _framed([members, *_array(coefficients)]))
+    return from_bytes(context, seal.Plaintext(), *_framed([members, *_array(coefficients)]))
 
 
 def coefficients_of(plain: seal.Plaintext, positions: NDArray[np.int64]) -> RingArray:
@@ -137,7 +133,7 @@ def ciphertext_of(
         KeyMismatch: a coefficient that is no residue, or another shape than the level has.
     """
     members = _members(parms_id, polynomials.shape[1], polynomials.shape[2])
-    return _from_parts(context, seal.Ciphertext(), _framed([members, *_array(polynomials)]))
+    return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(polynomials)]))
 
 
 def polynomials_of(ciphertext: seal.Ciphertext) -> RingArray:
@@ -162,7 +158,7 @@ def from_seeded(context: seal.SEALContext, c0: RingArray, seed: bytes) -> seal.C
         KeyMismatch: a coefficient that is no residue, or bytes that are no seed.
     """
     members = _members(context.first_parms_id(), *c0.shape)
-    return _from_parts(context, seal.Ciphertext(), _framed([members, *_array(c0), seed]))
+    return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(c0), seed]))
 
 
 @contextmanager

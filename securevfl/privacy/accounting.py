@@ -38,7 +38,7 @@ class LocalNoise:
 
 
 @dataclass(frozen=True)
-class Spent:
+class PrivacySpent:
     """What has been promised so far.
 
     Attributes:
@@ -57,7 +57,7 @@ class Spent:
 @cache
 def spent(
     mechanism: Mechanism, releases: int, delta: float, local: LocalNoise | None = None
-) -> Spent:
+) -> PrivacySpent:
     """Both guarantees after ν releases of a sample.
 
     Args:
@@ -82,10 +82,10 @@ def spent(
             (dp_accounting.GaussianDpEvent(local.noise_multiplier), local.steps),
         ]
         end_to_end = _epsilon(both, delta)
-    return Spent(releases, delta, _epsilon([(each, releases)], delta), end_to_end)
+    return PrivacySpent(releases, delta, _epsilon([(each, releases)], delta), end_to_end)
 
 
-def require_budget(found: Spent, budget: float) -> None:
+def require_budget(found: PrivacySpent, budget: float) -> None:
     """Check a job's promise against what it may spend, before it starts.
 
     Args:
@@ -103,7 +103,7 @@ def require_budget(found: Spent, budget: float) -> None:
         )
 
 
-def require_release_budget(found: Spent, budget: float, whose: str = "a sample") -> None:
+def require_release_budget(found: PrivacySpent, budget: float, whose: str = "a sample") -> None:
     """Check the releases alone, the model taken as given.
 
     Args:

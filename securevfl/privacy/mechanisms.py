@@ -46,10 +46,7 @@ class Mechanism:
     def __post_init__(self) -> None:
         if self.name not in ("gaussian", "laplace"):
             raise ConfigError(f"mechanism = {self.name!r}: expected 'gaussian' or 'laplace'")
-        if not (np.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise ConfigError(f"noise_multiplier = {self.noise_multiplier}: expected 0 or more")
-        if not (np.isfinite(self.clip) and self.clip > 0):
-            raise ConfigError(f"clip = {self.clip}: expected a positive number")
+        _require_noise("", self.noise_multiplier, self.clip)
 
     @property
     def scale(self) -> float:
@@ -95,13 +92,15 @@ class GradientNoise:
     clip: float
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise ConfigError(
-                f"gradient_noise_multiplier = {self.noise_multiplier}: expected 0 or more"
-            )
-        if not (np.isfinite(self.clip) and self.clip > 0):
-            raise ConfigError(f"gradient_clip = {self.clip}: expected a positive number")
+        _require_noise("gradient_", self.noise_multiplier, self.clip)
 
     def noise(self, shape: tuple[int, ...], stream: NoiseStream) -> FloatArray:
         """Fresh noise for a sum of clipped gradients."""
         return self.noise_multiplier * 2 * self.clip * stream.gaussian(shape)
+
+
+def _require_noise(of: str, noise_multiplier: float, clip: float) -> None:
+    if not (np.isfinite(noise_multiplier) and noise_multiplier >= 0):
+        raise ConfigError(f"{of}noise_multiplier = {noise_multiplier}: expected 0 or more")
+    if not (np.isfinite(clip) and clip > 0):
+        raise ConfigError(f"{of}clip = {clip}: expected a positive number")

@@ -17,7 +17,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import PrivacySettings
 from securevfl.privacy.accounting import (
     LocalNoise,
-    Spent,
+    PrivacySpent,
     calibrated_multiplier,
     require_budget,
     require_release_budget,
@@ -252,7 +252,7 @@ class PrivacyAccount:
         if settings.budget is not None:
             require_budget(own, settings.budget)
 
-    def _training(self, rounds: int) -> Spent:
+    def _training(self, rounds: int) -> PrivacySpent:
         """What a training sample has spent."""
         times, local = self._most_visits(rounds), None
         if self.gradients is not None and self.gradients.noise_multiplier > 0:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import count
 
 import gmpy2
 import numpy as np
@@ -11,7 +12,7 @@ from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer, PaillierOwner, mask_bits
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOwner
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.scheme import BlinderPool, Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import CryptoError, RangeExceeded
 from tests.ciphertexts import product
 
@@ -150,3 +151,15 @@ def nearest_modulus(start: int, direction: int) -> int:
     while gmpy2.gcd(n, primes) != 1 or gmpy2.is_prime(n) or gmpy2.is_power(n):
         n += 2 * direction
     return n
+
+
+def test_a_pool_fills_to_its_capacity_and_gives_every_item_once() -> None:
+    numbers = count()
+    pool = BlinderPool(lambda: next(numbers), 2)
+    assert [pool.make_one() for _ in range(3)] == [True, True, False]
+    assert len(pool) == 2
+    # The oldest first; what is not in stock is made.
+    assert [pool.take() for _ in range(4)] == [0, 1, 2, 3]
+    assert len(pool) == 0
+    assert pool.make_one()
+    assert pool.take() == 4

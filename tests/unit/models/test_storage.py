@@ -1,8 +1,11 @@
+"""A party's model in its file, with its recipe."""
+
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from safetensors.numpy import save_file
 
@@ -11,6 +14,7 @@ from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import Network, pixels_left
 from securevfl.models.neural import mlp
 from securevfl.models.storage import ModelHeader, SavedModel, load_model, save_model
+from securevfl.recipe import ColumnRecipe, Recipe
 
 HEADER = ModelHeader(
     party="bank",
@@ -270,3 +274,39 @@ def test_a_custom_network_of_another_module_is_refused_when_it_is_used(tmp_path:
     assert load_model(path, mlp((3,), "tanh")).predict(np.zeros((5, 2))).shape == (5, 1)
     with pytest.raises(DataError, match="does not fit its module"):
         load_model(path, mlp((4,), "tanh")).predict(np.zeros((5, 2)))
+
+
+RECIPE = Recipe(
+    (
+        ColumnRecipe("age", "number", fill=41.5, indicator=True),
+        ColumnRecipe("city", "category", levels=("Köln", "Ulm"), other_level=True),
+        ColumnRecipe("since", "date", fill=18262.0),
+    ),
+    missing=("", "k. A."),
+)
+OF_RECIPE = replace(HEADER, columns=RECIPE.columns, intercept=False, recipe=RECIPE)
+WITH_RECIPE = SavedModel(OF_RECIPE, np.ones((6, 1)), np.zeros(6), np.ones(6))
+
+
+def test_a_recipe_comes_back_as_it_was_and_makes_the_same_features(tmp_path: Path) -> None:
+    save_model(tmp_path / "m", WITH_RECIPE)
+    back = load_model(tmp_path / "m")
+    assert back.header == OF_RECIPE
+    assert back.header.recipe is not None
+    rows = pl.DataFrame({"age": ["k. A."], "city": ["Ulm"], "since": ["1970-01-03"]})
+    assert back.header.recipe.apply(rows).tolist() == [[41.5, 1, 0, 1, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(RECIPE.parts[:2]),
+        Recipe((replace(RECIPE.parts[0], kind="code"), *RECIPE.parts[1:])),  # type: ignore[arg-type]
+        Recipe((replace(RECIPE.parts[0], fill=float("nan")), *RECIPE.parts[1:])),
+    ],
+    ids=["other columns", "unknown kind", "no number"],
+)
+def test_a_recipe_that_does_not_fit_is_refused(tmp_path: Path, recipe: Recipe) -> None:
+    save_model(tmp_path / "m", replace(WITH_RECIPE, header=replace(OF_RECIPE, recipe=recipe)))
+    with pytest.raises(DataError, match="model file"):
+        load_model(tmp_path / "m")
