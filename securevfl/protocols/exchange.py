@@ -215,6 +215,10 @@ class Session:
     head: HeadedModel | None = None
 
 
+class HidesHeldOut(GivesHeldOut, ScoresHeldOut, Protocol):
+    """Either side of a scoring."""
+
+
 @dataclass(frozen=True)
 class Established:
     """One party's exchange, ready for the first round.
@@ -222,19 +226,17 @@ class Established:
     Attributes:
         side: its side.
         gathering: how held-out predictions travel, row by row.
-        gives_held_out: a feature party's side of scoring where they do not.
-        scores_held_out: the label party's.
         key: its own homomorphic key, if it has one.
         in_flight: what the side holds from one round for the next, by name: filled as rounds end,
             and beforehand where a session goes on.
+        sums: this party's side of scoring where held-out predictions do not travel.
     """
 
     side: Side
     gathering: Gathering
     key: KeyOwner | None = None
     in_flight: dict[str, FloatArray] = field(default_factory=dict)
-    gives_held_out: GivesHeldOut | None = None
-    scores_held_out: ScoresHeldOut | None = None
+    sums: HidesHeldOut | None = None
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ vector. Real targets are one group of all rows.
 3. Partner → label party: what the masks add up to: those of Σ_g y, and of Σ_g (y² + 2xy) together.
 
 With Σ_g x and Σ_g x² of its own the label party has Σ_g H and Σ_g H², as in `exchanges.class_sums`,
-whose sides and messages these are: only the numbers differ.
+whose messages these are: only the numbers differ.
 
 Learns:
     label party: Σ_g H and Σ_g H² of both classes, four numbers, or Σ (H − y)² of real targets; of
@@ -28,6 +28,7 @@ from math import floor, log2
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels, RingArray, is_real
 from securevfl.crypto import ring
@@ -39,9 +40,9 @@ from securevfl.protocols.blind.schedule import partner_of
 from securevfl.protocols.exchanges.class_sums import (
     CLASSES,
     COLUMNS,
+    ClassSums,
     combined,
     groups_of,
-    require_many_rows,
 )
 from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.plan import Facts
@@ -96,7 +97,7 @@ def fraction_bits(facts: Facts) -> int:
     return bits
 
 
-class RingSums:
+class RingSums(ClassSums):
     """Products of shares of H modulo 2^59.
 
     Args:
@@ -107,6 +108,8 @@ class RingSums:
         evaluator: the partner's end of it.
     """
 
+    alternatives = "scores = 'rows' opens every row's, eval_every = 'never' none"
+
     def __init__(
         self,
         party: Party,
@@ -116,28 +119,31 @@ class RingSums:
         owner: "RingProductOwner | None" = None,
         evaluator: "RingProductEvaluator | None" = None,
     ) -> None:
-        self._party, self._masks, self._bits = party, masks, bits
+        super().__init__(party, partner_of(party))
+        self._masks, self._bits = masks, bits
         self._owner, self._evaluator = owner, evaluator
-        self.multiplier = partner_of(party)
 
+    @override
     def check(self, labels: Labels) -> None:
         """Check that no sum is of a few rows, and that sums of targets fit."""
-        require_many_rows(labels, "scores = 'rows' opens every row's, eval_every = 'never' none")
-        largest = len(self._party.names) * LARGEST_PREDICTION
+        super().check(labels)
+        largest = len(self.party.names) * LARGEST_PREDICTION
         if is_real(labels) and np.mean(labels.astype(np.float64) ** 2) > largest**2:
             raise RangeExceeded(
                 f"held-out targets are {np.sqrt(np.mean(labels**2)):.3g} deviations in the mean, "
                 f"at most {largest:g} expected"
             )
 
+    @override
     async def numbers(self, step: int, predictions: FloatArray) -> RingArray | None:
         """A share of H, shape (test rows,), at the label party and its partner."""
-        async with self._party.costs.compute(SCORING):
-            own = encoded(self._party, predictions, self._bits)
+        async with self.party.costs.compute(SCORING):
+            own = encoded(self.party, predictions, self._bits)
         return await gather_shares(
-            self._party, self._masks, step, own, kind=HeldOutShares, phase=SCORING
+            self.party, self._masks, step, own, kind=HeldOutShares, phase=SCORING
         )
 
+    @override
     def encrypted(self, numbers: RingArray, labels: Labels) -> Blobs:
         """All vectors in one ciphertext."""
         assert self._owner is not None  # noqa: S101
@@ -145,6 +151,7 @@ class RingSums:
         by_group = groups * self._less_targets(numbers, labels)[:, None]
         return (self._owner.encrypt(ring.reduced(np.hstack([groups, by_group]))),)
 
+    @override
     def multiplied(
         self, sender: str, vectors: Blobs, numbers: RingArray
     ) -> tuple[Blobs, RingArray]:
@@ -155,11 +162,13 @@ class RingSums:
         product, masks = checked(sender, self._evaluator.product, encrypted, matrix)
         return (product,), ring.reduced(combined(of_limbs(masks)))
 
+    @override
     def decrypted(self, sender: str, products: Blobs) -> RingArray:
         """By limb and vector, shape (6, 4), or (6, 2) of real targets."""
         assert self._owner is not None  # noqa: S101
         return checked(sender, self._owner.decrypt, only(sender, products))
 
+    @override
     def added(
         self, masked: RingArray, masks: RingArray, numbers: RingArray, labels: Labels
     ) -> FloatArray:

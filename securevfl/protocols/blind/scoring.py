@@ -10,7 +10,6 @@ from securevfl.crypto.masks import PairwiseMasks
 from securevfl.protocols.blind.class_sums import RingSums, fraction_bits, sum_format
 from securevfl.protocols.blind.links import take_ring_key
 from securevfl.protocols.blind.schedule import partner_of
-from securevfl.protocols.exchanges.class_sums import FeatureClassSums, LabelClassSums
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import ClearGathering, gathering_of
@@ -36,7 +35,7 @@ async def establish_scoring(
     party, plan, part = training.party, training.plan, training.part
     labels = training.workplace.data.test_labels
     shown = plan.algorithm.held_out(plan)
-    side: ByRow | FeatureClassSums | LabelClassSums
+    side: ByRow | RingSums
     if not plan.timetable.test_rows:
         side = ByRow(party, ClearGathering(party))
     elif shown == "hidden":
@@ -44,17 +43,13 @@ async def establish_scoring(
     else:
         side = ByRow(party, gathering_of(party, agreement.masks, sums=shown == "summed"))
     if labels is None:
-        assert not isinstance(side, LabelClassSums)  # noqa: S101
         return FeatureScoring(party, side, plan.timetable, part.held_out)
-    assert not isinstance(side, FeatureClassSums)  # noqa: S101
     return LabelScoring(
         party, side, plan.timetable, inputs=part.held_out, labels=labels, target_auc=None
     )
 
 
-async def establish_sums(
-    party: Party, plan: Plan, masks: PairwiseMasks
-) -> FeatureClassSums | LabelClassSums:
+async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> RingSums:
     """This party's side, with a key of the label party's for it.
 
     Raises:
@@ -70,8 +65,8 @@ async def establish_sums(
         async with party.costs.compute(SETUP):
             owner = RingProductOwner(fmt)
         await party.channel.send(partner, PublicKey(FOR_SCORES, owner.public_bytes))
-        return LabelClassSums(party, RingSums(party, masks, bits, owner=owner))
+        return RingSums(party, masks, bits, owner=owner)
     evaluator = None
     if party.name == partner:
         evaluator = await take_ring_key(party, party.label_party, FOR_SCORES, fmt)
-    return FeatureClassSums(party, RingSums(party, masks, bits, evaluator=evaluator))
+    return RingSums(party, masks, bits, evaluator=evaluator)

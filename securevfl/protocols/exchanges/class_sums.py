@@ -17,7 +17,7 @@ With its own Σ_g H_A and Σ_g H_A² the label party has the mean and the varian
 held-out means of losses that are quadratic in H exactly, and the AUC and accuracy of two normal
 distributions that have them (*binormal*), which is what a `Score` then says.
 
-In which numbers products are computed differs (`Sums`): in fixed point under the job's scheme
+In which numbers products are computed differs: in fixed point under the job's scheme
 between two parties, here; of shares of H in the ring under `blind`, there.
 
 Learns:
@@ -31,11 +31,13 @@ Guarantees: against semi-honest parties. A label party that encrypts another vec
     for example, learns H_B of that row; see SECURITY.md.
 """
 
+from abc import ABC, abstractmethod
 from math import frexp
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels, RingArray, is_real
 from securevfl.crypto.fixed_point import decode, encode, unmask
@@ -163,14 +165,19 @@ def score_of_classes(
     )
 
 
-class Sums(Protocol):
-    """How one party computes its part of the products: in which numbers, under which key.
+class ClassSums(ABC):
+    """One party's side of scoring by sums over classes; the label party owns the key.
 
     Attributes:
+        party: who it is.
         multiplier: who multiplies, as the label party knows it.
+        alternatives: what a job can do without sums, for an error.
     """
 
-    multiplier: str
+    alternatives: ClassVar[str]
+
+    def __init__(self, party: Party, multiplier: str) -> None:
+        self.party, self.multiplier = party, multiplier
 
     def check(self, labels: Labels) -> None:
         """Check held-out labels before training: that no sum is of a few rows, and that it fits.
@@ -179,13 +186,58 @@ class Sums(Protocol):
             ConfigError: a class of fewer than ten rows, or real targets that few of make up.
             RangeExceeded: targets far larger than any prediction.
         """
+        require_many_rows(labels, self.alternatives)
 
+    async def give(self, step: int, predictions: FloatArray) -> None:
+        """A feature party: multiply, and give the masks of the class sums alone.
+
+        Raises:
+            PeerError: as `multiplied`.
+        """
+        channel, label_party = self.party.channel, self.party.label_party
+        numbers = await self.numbers(step, predictions)
+        if numbers is None:
+            return
+        _, message = await channel.receive([label_party], EncryptedHeldOut, step)
+        async with self.party.costs.compute(SCORING):
+            products, masks = self.multiplied(label_party, message.vectors, numbers)
+        await channel.send(label_party, EncryptedHeldOutProducts(step, products))
+        await channel.send(label_party, HeldOutMasks(step, masks))
+
+    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
+        """The label party: ask for the class sums and score by them.
+
+        Raises:
+            PeerError: as `decrypted`, or masks of another shape.
+        """
+        party, peer, real = self.party, self.multiplier, is_real(labels)
+        numbers = await self.numbers(step, own)
+        assert numbers is not None  # noqa: S101
+        async with party.costs.compute(SCORING):
+            vectors = self.encrypted(numbers, labels)
+        await party.channel.send(peer, EncryptedHeldOut(step, vectors))
+        _, reply = await party.channel.receive([peer], EncryptedHeldOutProducts, step)
+        _, masks = await party.channel.receive([peer], HeldOutMasks, step)
+        expect_shape(peer, masks.values, (1, 1) if real else (CLASSES, COLUMNS))
+        async with party.costs.compute(SCORING):
+            masked = self.decrypted(peer, reply.products)
+            record(party.channel, Decrypted(peer, step, masked))
+            found = self.added(masked, masks.values, numbers, labels)
+            if real:
+                mean_squared = max(float(found[0, 0]), 0.0) / len(labels)
+                return Score.of_squares(step + 1, mean_squared, labels)
+            counts = np.bincount(labels, minlength=CLASSES).astype(np.float64)
+            return score_of_classes(step + 1, found, counts, party.loss.middle)
+
+    @abstractmethod
     async def numbers(self, step: int, predictions: FloatArray) -> NDArray[Any] | None:
         """This party's H_A or H_B as it computes with it; None where another party multiplies."""
 
+    @abstractmethod
     def encrypted(self, numbers: NDArray[Any], labels: Labels) -> Blobs:
-        """At the label party: Enc(t_g) and Enc(t_g·H_A)."""
+        """Enc(t_g) and Enc(t_g·H_A)."""
 
+    @abstractmethod
     def multiplied(
         self, sender: str, vectors: Blobs, numbers: NDArray[Any]
     ) -> tuple[Blobs, RingArray]:
@@ -196,77 +248,20 @@ class Sums(Protocol):
             MalformedMessage: bytes that are no encryption of so many values.
         """
 
+    @abstractmethod
     def decrypted(self, sender: str, products: Blobs) -> RingArray:
-        """At the label party: the masked products.
+        """The masked products.
 
         Raises:
             UnexpectedMessage: another number of ciphertexts than are due.
             MalformedMessage: a reply that is no ciphertext of this key.
         """
 
+    @abstractmethod
     def added(
         self, masked: RingArray, masks: RingArray, numbers: NDArray[Any], labels: Labels
     ) -> FloatArray:
         """Σ_g H and Σ_g H², shape (2, 2), by column and class; or Σ (H − y)² alone, (1, 1)."""
-
-
-class FeatureClassSums:
-    """A feature party's side: multiplies under the label party's key, or only helps to."""
-
-    def __init__(self, party: Party, sums: Sums) -> None:
-        self._party, self._sums = party, sums
-
-    async def give(self, step: int, predictions: FloatArray) -> None:
-        """Multiply, and give the masks of the class sums alone.
-
-        Raises:
-            PeerError: as `Sums.multiplied`.
-        """
-        party, label_party = self._party, self._party.label_party
-        numbers = await self._sums.numbers(step, predictions)
-        if numbers is None:
-            return
-        _, message = await party.channel.receive([label_party], EncryptedHeldOut, step)
-        async with party.costs.compute(SCORING):
-            products, masks = self._sums.multiplied(label_party, message.vectors, numbers)
-        await party.channel.send(label_party, EncryptedHeldOutProducts(step, products))
-        await party.channel.send(label_party, HeldOutMasks(step, masks))
-
-
-class LabelClassSums:
-    """The label party's side: owns the key."""
-
-    def __init__(self, party: Party, sums: Sums) -> None:
-        self._party, self._sums = party, sums
-
-    def check(self, labels: Labels) -> None:
-        """As `Sums.check`."""
-        self._sums.check(labels)
-
-    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """Ask for the class sums and score by them.
-
-        Raises:
-            PeerError: as `Sums.decrypted`, or masks of another shape.
-        """
-        party, sums, peer = self._party, self._sums, self._sums.multiplier
-        numbers = await sums.numbers(step, own)
-        assert numbers is not None  # noqa: S101
-        async with party.costs.compute(SCORING):
-            vectors = sums.encrypted(numbers, labels)
-        await party.channel.send(peer, EncryptedHeldOut(step, vectors))
-        _, reply = await party.channel.receive([peer], EncryptedHeldOutProducts, step)
-        _, masks = await party.channel.receive([peer], HeldOutMasks, step)
-        expect_shape(peer, masks.values, (1, 1) if is_real(labels) else (CLASSES, COLUMNS))
-        async with party.costs.compute(SCORING):
-            masked = sums.decrypted(peer, reply.products)
-            record(party.channel, Decrypted(peer, step, masked))
-            found = sums.added(masked, masks.values, numbers, labels)
-            if is_real(labels):
-                mean_squared = max(float(found[0, 0]), 0.0) / len(labels)
-                return Score.of_squares(step + 1, mean_squared, labels)
-            counts = np.bincount(labels, minlength=CLASSES).astype(np.float64)
-            return score_of_classes(step + 1, found, counts, party.loss.middle)
 
 
 def class_sum_format(plan: Plan) -> ProductFormat:
@@ -291,7 +286,7 @@ def class_sum_format(plan: Plan) -> ProductFormat:
     )
 
 
-class FixedPointSums:
+class FixedPointSums(ClassSums):
     """Products in fixed point, between two parties: numbers are H_k over its public bound.
 
     Args:
@@ -302,6 +297,8 @@ class FixedPointSums:
         bound: on predictions; what is beyond is clipped and counted.
     """
 
+    alternatives = "eval_every = 'never' trains without"
+
     def __init__(
         self,
         party: Party,
@@ -310,23 +307,21 @@ class FixedPointSums:
         product_format: ProductFormat,
         bound: float,
     ) -> None:
-        self._party, self._own, self._ends = party, own, ends
+        super().__init__(party, party.feature_parties[0])
+        self._own, self._ends = own, ends
         self._format, self._bound = product_format, bound
-        self.multiplier = party.feature_parties[0]
 
-    def check(self, labels: Labels) -> None:
-        """Check that no sum is of a few rows."""
-        require_many_rows(labels, "eval_every = 'never' trains without")
-
+    @override
     async def numbers(self, step: int, predictions: FloatArray) -> FloatArray:
         """H_k/b, shape (test rows,)."""
         del step
-        bound, costs = self._bound, self._party.costs
+        bound, costs = self._bound, self.party.costs
         async with costs.compute(SCORING):
             clipped = np.clip(predictions, -bound, bound)
             costs.count("clipped_held_out", int(np.count_nonzero(clipped != predictions)))
             return np.asarray(clipped / bound)[:, 0]
 
+    @override
     def encrypted(self, numbers: FloatArray, labels: Labels) -> Blobs:
         """A ciphertext for each vector; of real targets all by one power of two that fits e."""
         assert self._own is not None  # noqa: S101
@@ -338,6 +333,7 @@ class FixedPointSums:
         encoded = encode(vectors, fmt.value_fraction_bits, fmt.value_bound, "predictions")
         return tuple(self._own.encrypt(each) for each in np.ascontiguousarray(encoded.T))
 
+    @override
     def multiplied(
         self, sender: str, vectors: Blobs, numbers: FloatArray
     ) -> tuple[Blobs, RingArray]:
@@ -354,6 +350,7 @@ class FixedPointSums:
         masks = combined(np.stack([reply.mask for reply in replies]))
         return tuple(reply.ciphertext for reply in replies), masks
 
+    @override
     def decrypted(self, sender: str, products: Blobs) -> RingArray:
         """By vector and column, shape (4, 2), or (2, 2) of real targets."""
         assert self._own is not None  # noqa: S101
@@ -362,6 +359,7 @@ class FixedPointSums:
             raise UnexpectedMessage(f"{sender} sent {len(products)} products, {due} due")
         return np.stack([checked(sender, decrypt, each, COLUMNS) for each in products])
 
+    @override
     def added(
         self, masked: RingArray, masks: RingArray, numbers: FloatArray, labels: Labels
     ) -> FloatArray:
@@ -387,7 +385,7 @@ class FixedPointSums:
         return errors, halvings
 
 
-async def establish_class_sums(session: Session) -> FeatureClassSums | LabelClassSums | None:
+async def establish_class_sums(session: Session) -> FixedPointSums | None:
     """This party's side, with the label party's key for it; none where nothing is scored.
 
     Raises:
@@ -399,5 +397,4 @@ async def establish_class_sums(session: Session) -> FeatureClassSums | LabelClas
     fmt, settings = class_sum_format(plan), plan.job.exchange
     owners = (party.label_party,)
     own, ends = await exchange_keys(party, settings, fmt, owners=owners, keys=session.keys)
-    sums = FixedPointSums(party, own, ends, fmt, settings.prediction_bound)
-    return FeatureClassSums(party, sums) if own is None else LabelClassSums(party, sums)
+    return FixedPointSums(party, own, ends, fmt, settings.prediction_bound)

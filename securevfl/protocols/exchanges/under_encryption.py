@@ -23,11 +23,7 @@ from securevfl.protocols.exchange import (
     Side,
     Variant,
 )
-from securevfl.protocols.exchanges.class_sums import (
-    FeatureClassSums,
-    LabelClassSums,
-    establish_class_sums,
-)
+from securevfl.protocols.exchanges.class_sums import establish_class_sums
 from securevfl.protocols.exchanges.encrypted import (
     EncryptedBothSide,
     EncryptedFeatureSide,
@@ -203,8 +199,7 @@ class UnderEncryption(Exchange):
             gathering,
             None if own is None else own.owner,
             in_flight,
-            gives_held_out=sums if isinstance(sums, FeatureClassSums) else None,
-            scores_held_out=sums if isinstance(sums, LabelClassSums) else None,
+            sums,
         )
 
 

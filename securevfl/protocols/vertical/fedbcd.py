@@ -74,8 +74,8 @@ class FedBcdPart(Part):
         self._exchange = ready = await plan.exchange.establish(session)
         self.key = ready.key
         self.keeper = self._keeper = keeper_of(training, agreement)
-        by_row = ByRow(party, ready.gathering)
-        return scoring_of(training, ready.gives_held_out or by_row, ready.scores_held_out or by_row)
+        held_out = ready.sums or ByRow(party, ready.gathering)
+        return scoring_of(training, held_out, held_out)
 
     @override
     async def round(self, index: int) -> Seen:
