@@ -117,22 +117,25 @@ class EncryptedFeatureSide(FeatureSide):
     ) -> GradientSignal | None:
         """Multiply encrypted residuals, take the gradient."""
         del others
-        party = self.party
+        party, key = self.party, self.key
         if party.name not in step.receivers:
             return None
         exponents = None
         if batch.jacobian is not None:
             async with party.costs.compute("local"):
-                batch, exponents = self.key.within_bound(batch)
-        again = not step.fresh
-        mask = await self.key.multiply(step, batch, predictions.shape[1], again=again)
-        masked = await self.key.take_decrypted(step, mask.shape)
+                batch, exponents = key.within_bound(batch)
+        mask = await self.multiply(step, batch, predictions.shape[1])
+        masked = await key.take_decrypted(step, mask.shape)
         async with party.costs.compute("local"):
-            gradient = self.key.unmasked(masked, mask) / len(batch.inputs)
+            gradient = key.unmasked(masked, mask) / len(batch.inputs)
             if exponents is not None:
                 gradient = np.ldexp(gradient, -exponents[:, None])
         record(party.channel, Learned(party.label_party, step.index, "gradients", gradient))
         return GradientSignal(gradient)
+
+    async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
+        """Answer encrypted residuals; the mask of the products, shape (P, C)."""
+        return await self.key.multiply(step, batch, outputs, again=not step.fresh)
 
 
 class EncryptedLabelSide(LabelSide):
@@ -154,10 +157,14 @@ class EncryptedLabelSide(LabelSide):
                 async with party.costs.compute("local"):
                     residuals = party.loss.residuals(others + predictions, batch.labels)
                 await self.key.send_encrypted(step, residuals, receivers, "residuals")
-            await self.key.decrypt_products(step, batch, receivers)
+            await self.decrypt(step, batch, receivers)
         if party.name not in step.receivers:
             return None
         return PredictionsSignal(others, batch.labels)
+
+    async def decrypt(self, step: Step, batch: Batch, receivers: list[str]) -> None:
+        """Decrypt masked products and give them back."""
+        await self.key.decrypt_products(step, batch, receivers)
 
 
 class PerStepFeatureSide(EncryptedFeatureSide):
@@ -229,18 +236,15 @@ def next_predictions(steps: LocalSteps, now: Batch, then: Batch) -> AffinePredic
     return AffinePredictions(matrix, constant)
 
 
-class OneTripFeatureSide(FeatureSide):
-    """A feature party's side: evaluates under the label party's key, one round ahead."""
+class OneTripFeatureSide(EncryptedFeatureSide):
+    """A feature party's side in one round trip: evaluates one round ahead."""
 
     def __init__(
         self, party: Party, gathering: Gathering, key: PeerKey, lookahead: Lookahead
     ) -> None:
-        super().__init__(party, gathering)
-        self.key = key
+        super().__init__(party, gathering, key)
         self._lookahead = lookahead
         self.in_flight: dict[str, FloatArray] = {}
-        assert isinstance(key.evaluator, OpenEvaluator)  # noqa: S101
-        self._evaluator = key.evaluator
 
     @override
     async def gather(self, step: Step, predictions: FloatArray) -> None:
@@ -248,37 +252,21 @@ class OneTripFeatureSide(FeatureSide):
         if self.in_flight.pop(NEXT_SUM, None) is None:
             await super().gather(step, predictions)
 
-    async def signal(
-        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
-    ) -> Signal | None:
+    @override
+    async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
         """Multiply encrypted residuals, for the gradient and for the next predictions."""
-        del others
-        party, key = self.party, self.key
         upcoming = self._lookahead.next_batch(step.index)
         if upcoming is None:
-            mask = await key.multiply(step, batch, predictions.shape[1])
-        else:
-            mask = await self._multiply_ahead(step, batch, upcoming, predictions.shape[1])
-            self.in_flight[NEXT_SUM] = np.zeros(0)
-        masked = await key.take_decrypted(step, mask.shape)
-        async with party.costs.compute("local"):
-            gradient = key.unmasked(masked, mask) / len(batch.inputs)
-        record(party.channel, Learned(party.label_party, step.index, "gradients", gradient))
-        return GradientSignal(gradient)
-
-    async def _multiply_ahead(
-        self, step: Step, batch: Batch, upcoming: Batch, outputs: int
-    ) -> RingArray:
+            return await super().multiply(step, batch, outputs)
         party, key, fmt = self.party, self.key, self.key.product_format
-        evaluator = self._evaluator
+        evaluator = key.evaluator
+        assert isinstance(evaluator, OpenEvaluator)  # noqa: S101
         async with party.costs.compute("local"):
             ahead = next_predictions(self._lookahead.steps, batch, upcoming)
         async with party.costs.compute("evaluate"):
             bound = fmt.largest_product / fmt.summands * 2.0**-fmt.product_fraction_bits
             scale = ahead.scale_bits(fmt.matrix_bound, bound)
-            scaled = np.hstack([batch.tangent, np.ldexp(ahead.matrix.T, scale)])
-            encoded = encode(scaled, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
-            prepared = evaluator.prepare(encoded)
+            prepared = key.prepared(np.hstack([batch.tangent, np.ldexp(ahead.matrix.T, scale)]))
             addends = encode(
                 np.ldexp(ahead.constant, scale), fmt.product_fraction_bits, bound, "predictions"
             )
@@ -289,67 +277,52 @@ class OneTripFeatureSide(FeatureSide):
         products = tuple(reply.ciphertext for reply in replies)
         message = EncryptedStep(step.index, products, scale + SCALE_OFFSET)
         await party.channel.send(key.owner_name, message)
+        self.in_flight[NEXT_SUM] = np.zeros(0)
         return np.stack([reply.mask for reply in replies], axis=1)
 
 
-class OneTripLabelSide(LabelSide):
-    """The label party's side: owns the keys."""
+class OneTripLabelSide(EncryptedLabelSide):
+    """The label party's side in one round trip."""
 
     def __init__(
         self, party: Party, gathering: Gathering, key: OwnKey, lookahead: Lookahead
     ) -> None:
-        super().__init__(party, gathering)
-        self.key = key
+        super().__init__(party, gathering, key)
         self._lookahead = lookahead
-        self._modulus_bits = key.owner.modulus_bits
         self.in_flight: dict[str, FloatArray] = {}
 
     @override
     async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
         """Take predictions, unless they are there from the round before."""
         others = self.in_flight.pop(NEXT_SUM, None)
-        if others is None:
-            others = await super().gather(step, predictions)
-        return others
+        return await super().gather(step, predictions) if others is None else others
 
-    async def signal(
-        self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
-    ) -> Signal | None:
-        """Give encrypted residuals, decrypt masked products and the next predictions."""
-        party, key = self.party, self.key
-        assert batch.labels is not None and others is not None  # noqa: S101, PT018
-        async with party.costs.compute("local"):
-            residuals = party.loss.residuals(others + predictions, batch.labels)
-        await key.send_encrypted(step, residuals, party.feature_parties, "residuals")
+    @override
+    async def decrypt(self, step: Step, batch: Batch, receivers: list[str]) -> None:
+        """Return masked products; Σ of the next predictions, in the parties' order."""
         upcoming = self._lookahead.next_batch(step.index)
         if upcoming is None:
-            await key.decrypt_products(step, batch, party.feature_parties)
-        else:
-            self.in_flight[NEXT_SUM] = await self._decrypt_steps(step, batch, len(upcoming.rows))
-        return PredictionsSignal(others, batch.labels)
-
-    async def _decrypt_steps(self, step: Step, batch: Batch, next_rows: int) -> FloatArray:
-        """Return masked products; Σ of the next predictions, in the parties' order."""
+            await super().decrypt(step, batch, receivers)
+            return
         party, key = self.party, self.key
-        pending = list(party.feature_parties)
-        found: dict[str, FloatArray] = {}
+        pending, found = list(receivers), dict[str, FloatArray]()
         while pending:
             sender, message = await party.channel.receive(pending, EncryptedStep, step.index)
             pending.remove(sender)
             if message.scale >= 2 * SCALE_OFFSET:
                 raise MalformedMessage(f"{sender} scales by 2^{message.scale - SCALE_OFFSET}")
             columns = key.columns[sender]
-            values = await key.decrypted(sender, message.products, columns + next_rows)
+            values = await key.decrypted(sender, message.products, columns + len(upcoming.rows))
             await key.return_products(step, batch, sender, values[:columns])
             found[sender] = self._opened(values[columns:], message.scale - SCALE_OFFSET)
             record(party.channel, Learned(sender, step.index, "predictions", found[sender]))
-        total = np.zeros((next_rows, party.loss.outputs))
+        total = np.zeros((len(upcoming.rows), party.loss.outputs))
         for name in party.feature_parties:
             total = total + found[name]
-        return total
+        self.in_flight[NEXT_SUM] = total
 
     def _opened(self, values: RingArray, scale: int) -> FloatArray:
-        integers = unmask(values, np.zeros_like(values), self._modulus_bits)
+        integers = unmask(values, np.zeros_like(values), self.key.owner.modulus_bits)
         return np.ldexp(decode(integers, self.key.product_format.product_fraction_bits), -scale)
 
 
