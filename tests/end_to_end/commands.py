@@ -3,7 +3,12 @@
 import contextlib
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,27 @@ def run(*arguments: str) -> int:
         with pytest.raises(SystemExit) as ended:
             main()
     return int(ended.value.code or 0)
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
+    """A command line as a process with a group of its own; nothing of it outlives the test."""
+    command = [sys.executable, "-m", "securevfl", *arguments]
+    with subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_until(process: "subprocess.Popen[str]", happened: Callable[[], bool]) -> None:
+    """Wait for what a process does, however long it takes, while it runs."""
+    while not happened():
+        assert process.poll() is None
+        time.sleep(0.01)
 
 
 def rows_of(path: str, command: str) -> list[dict[str, Any]]:

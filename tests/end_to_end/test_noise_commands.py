@@ -3,14 +3,11 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.commands import example, rows_of, run
+from tests.end_to_end.commands import example, rows_of, run, started, wait_until
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -45,15 +42,11 @@ def test_processes_give_the_same_rows() -> None:
 
 def test_a_killed_sweep_goes_on_and_fresh_forgets(capsys: Capture) -> None:
     arguments = [*SWEEP, "--learning-rate", "0.3", "--repeats", "30", "--workers", "1"]
-    command = [sys.executable, "-m", "securevfl", *arguments]
-    process = subprocess.Popen(command)  # noqa: S603
     folder = Path(os.environ["XDG_CACHE_HOME"]) / "securevfl" / "sweeps"
-    for _ in range(600):
-        if any(path.stat().st_size > 2000 for path in folder.glob("*")):
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with started(*arguments) as process:
+        wait_until(process, lambda: any(path.stat().st_size > 2000 for path in folder.glob("*")))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
     assert run(*arguments, "--json", "out.json") == 0
     assert "going on: " in capsys.readouterr().err
     assert list(folder.iterdir()) == []

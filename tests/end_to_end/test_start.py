@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.commands import run
+from tests.end_to_end.commands import run, started, wait_until
 
 pytestmark = pytest.mark.usefixtures("clean_place")
 SLOW = {
@@ -166,16 +165,11 @@ def test_a_mistake_loads_nothing_that_is_slow(arguments: str, said: str) -> None
 )
 def test_an_interrupt_while_something_is_imported_is_no_traceback(library: str) -> None:
     command = "theorem1" if "torch" in library else "cost-law"
-    process = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", "securevfl", "bench", command], stderr=subprocess.PIPE, text=True
-    )
-    mapped = Path(f"/proc/{process.pid}/maps")
-    for _ in range(60_000):
-        if library in mapped.read_text(encoding="utf-8"):
-            break
-        time.sleep(0.001)
-    process.send_signal(2)
-    error = process.communicate(timeout=60)[1]
+    with started("bench", command) as process:
+        mapped = Path(f"/proc/{process.pid}/maps")
+        wait_until(process, lambda: library in mapped.read_text(encoding="utf-8"))
+        process.send_signal(2)
+        error = process.communicate()[1]
     assert "Traceback" not in error
     assert "interrupted" in error
     assert process.returncode == 130

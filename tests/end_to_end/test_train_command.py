@@ -1,15 +1,10 @@
 """`securevfl train`: what it says first, what it overwrites, and how it goes on."""
 
 import json
-import os
 import re
 import shutil
 import signal
 import stat
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +15,7 @@ from securevfl.models.storage import load_model
 from securevfl.protocols.blind.dry_run import Beyond
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.reports.forecast import Forecast
-from tests.end_to_end.commands import rows_of, run, two_organizations
+from tests.end_to_end.commands import rows_of, run, started, two_organizations, wait_until
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -277,30 +272,18 @@ def test_a_quiet_run_says_only_what_it_left_out(capsys: Capture) -> None:
     )
 
 
-def started(path: str, until: Callable[[], bool]) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", "securevfl", "train", path, "--seed", "1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ,
-    )
-    deadline = time.monotonic() + 60
-    while not until() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return process
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_process_that_is_stopped_can_go_on(how: signal.Signals) -> None:
     path = job(rounds=1_000_000)
-    with started(path, Path("models/shop.state.before").exists) as process:
+    with started("train", path, "--seed", "1") as process:
+        wait_until(process, Path("models/shop.state.before").exists)
         process.send_signal(how)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate()
     rounds = last_session(Path("models"), PARTIES)["bank"].rounds
     assert rounds % EVERY == 0
     if how == signal.SIGINT:
         assert process.returncode == 130
-        *_, told, last = error.decode().splitlines()
+        *_, told, last = error.splitlines()
         assert told == (
             f"securevfl: after {rounds} rounds it goes on with: "
             "securevfl train job.toml --seed 1 --resume"
