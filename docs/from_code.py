@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 from pydantic import BaseModel
 
 import securevfl
-from securevfl.cli.app import app
+from securevfl.cli import app
 from securevfl.job import OWN_SECTIONS, Job
 
 DOCS = Path(__file__).parent
@@ -88,7 +88,7 @@ def top_names() -> str:
 def command_line() -> str:
     """Every command's own help."""
     parts = ["# Command line", "What `--help` says."]
-    for name, command in _commands(typer.main.get_command(app), "securevfl"):
+    for name, command in _commands(typer.main.get_command(app.command_line()), "securevfl"):
         with command.make_context(name, [], resilient_parsing=True, terminal_width=80) as context:
             parts += [f"## {name}", f"```text\n{command.get_help(context).strip()}\n```"]
     return "\n\n".join(parts) + "\n"

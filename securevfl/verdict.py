@@ -7,13 +7,14 @@ for a model of its own. No real party can do that: it shows what joining is wort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import hypot
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.models.losses import loss_for
 from securevfl.models.scores import (
     accuracy_difference,
     auc_difference,
@@ -87,8 +88,6 @@ def alone(
 def _alone(
     plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matrix], *, binormal: bool
 ) -> Alone:
-    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415  # slow to import
-
     train, labels = table.train, dataset.train_labels
     own, holds_labels = dataset.own_rows, table.name == dataset.label_party
     if own is not None and holds_labels:
@@ -104,21 +103,60 @@ def _alone(
     features, held_out = scaling.apply(train[kept]), scaling.apply(table.test)
     if isinstance(features, SparseRows):
         features = features.stored.multiply(1 / scaling.scale).tocsr()
-    method = Ridge() if plan.facts.real_targets else LogisticRegression(max_iter=1000)
-    model = method.fit(features, labels[kept])
-    predictions = held_out @ np.atleast_2d(model.coef_).T + model.intercept_
+    fit = _ridge if plan.facts.real_targets else _logistic
+    weights, intercept = fit(features, labels[kept])
+    predictions = held_out @ weights.T + intercept
     if dataset.classes > 2:  # noqa: PLR2004
         if predictions.shape[1] == 1:
             predictions = np.column_stack([np.zeros(len(predictions)), predictions])
         # A class that no training row has comes last everywhere.
         every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
-        every[:, model.classes_] = predictions
+        every[:, np.unique(labels[kept])] = predictions
         predictions = every
     if binormal:
         score = binormal_score(predictions[:, 0], dataset.test_labels, middle=0.0)
     else:
         score = Score.of(0, predictions, dataset.test_labels)
     return Alone(score, len(kept), not holds_labels, predictions)
+
+
+def _ridge(features: Any, targets: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
+    from sklearn.linear_model import Ridge  # noqa: PLC0415  # slow to import
+
+    model = Ridge().fit(features, targets)
+    return np.atleast_2d(model.coef_), model.intercept_
+
+
+def _logistic(features: Any, labels: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
+    """Weights, shape (C, P), and intercepts as of scikit-learn's LogisticRegression(max_iter=1000).
+
+    By its own steps of SciPy's L-BFGS: importing scikit-learn would take longer than most jobs.
+    """
+    from scipy.optimize import minimize  # noqa: PLC0415  # slow to import
+
+    present, codes = np.unique(labels, return_inverse=True)
+    (rows, columns), loss = features.shape, loss_for("logistic", len(present))
+
+    def penalized_loss(parameters: FloatArray) -> tuple[float, FloatArray]:
+        table = parameters.reshape(-1, columns + 1)
+        weights = table[:, :-1]
+        predictions = features @ weights.T + table[:, -1]
+        residuals = loss.residuals(predictions, codes) / rows
+        gradient = np.column_stack(
+            [(features.T @ residuals).T + weights / rows, residuals.sum(axis=0)]
+        )
+        value = loss.value(predictions, codes) + (weights**2).sum() / (2 * rows)
+        return value, gradient.ravel()
+
+    found = minimize(
+        penalized_loss,
+        np.zeros(loss.outputs * (columns + 1)),
+        method="L-BFGS-B",
+        jac=True,
+        options={"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps},
+    )
+    table = found.x.reshape(-1, columns + 1)
+    return table[:, :-1], table[:, -1]
 
 
 def _some_rows(labels: Labels, columns: int) -> IntArray:

@@ -1,6 +1,7 @@
 """The `securevfl` command and how it ends: one line and exit status 2 for every known error."""
 
 import sys
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
@@ -8,33 +9,33 @@ import typer.core
 from click.exceptions import Abort, ClickException
 
 from securevfl import __version__
-from securevfl.cli.audit import audit
-from securevfl.cli.bench import bench
-from securevfl.cli.data import data
-from securevfl.cli.model import model
-from securevfl.cli.predict import predict
-from securevfl.cli.sweep import sweep
-from securevfl.cli.train import train
 from securevfl.errors import SecureVFLError
 from securevfl.interrupts import INTERRUPTED
 
 # Help is plain (below), and Rich would still put a backslash before every bracket.
 typer.core.HAS_RICH = False
 
-app = typer.Typer(
-    name="securevfl",
-    help="Vertical federated learning with the exchanges protected.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help takes half the time
-)
-app.add_typer(bench, name="bench")
-app.add_typer(sweep, name="sweep")
-app.add_typer(data, name="data")
-app.add_typer(model, name="model")
-app.command()(train)
-app.command()(audit)
-app.command()(predict)
+COMMANDS = ("bench", "sweep", "data", "model", "train", "audit", "predict")
+"""Each is a function or a group of that name in a module of that name, in the order of `--help`."""
+
+
+def command_line(first: str = "") -> typer.Typer:
+    """The command line with all commands, or only the one that its first word names."""
+    app = typer.Typer(
+        name="securevfl",
+        help="Vertical federated learning with the exchanges protected.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help takes half the time
+    )
+    app.callback()(root)
+    for name in [first] if first in COMMANDS else COMMANDS:
+        command = getattr(import_module(f"securevfl.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command()(command)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,7 +44,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool,
@@ -56,7 +56,7 @@ def root(
 def main() -> None:
     """Run the command line."""
     try:
-        status = app(standalone_mode=False)
+        status = command_line(*sys.argv[1:2])(standalone_mode=False)
     except SecureVFLError as error:
         _fail(str(error))
     except ClickException as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from securevfl.cli.app import app
+from securevfl.cli.app import command_line
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.guards.held_out_guard import LIMIT
 from securevfl.protocols.guards.person_record import MODEL_LIMIT, OTHERS_LIMIT
@@ -31,7 +31,7 @@ def between(text: str, name: str, opening: str | None = None) -> str:
 def commands() -> list[str]:
     """Every command as it is typed, without `securevfl`."""
     found = []
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in typer.main.get_command(command_line()).commands.items():  # type: ignore[attr-defined]
         parts = getattr(command, "commands", None)
         found += [f"{name} {part}" for part in parts] if parts else [name]
     return found

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from securevfl import verdict
 from securevfl.data.sources import load
@@ -44,6 +45,16 @@ def test_a_model_as_good_as_the_label_partys_own_is_fine() -> None:
     assert (result.warnings, result.status) == ((), 0)
     assert result.alone["party0"].score.auc == pytest.approx(result.scores[-1].auc, abs=0.02)
     assert abs(result.alone["party1"].score.auc - 0.5) < 0.12  # chance, at three standard errors
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_party_alone_is_what_scikit_learn_makes_of_its_columns(classes: int) -> None:
+    made = data(useless=5, classes=classes)
+    for table in made.parties:
+        theirs = LogisticRegression(max_iter=1000).fit(table.train, made.train_labels)
+        expected = theirs.decision_function(table.test).reshape(300, -1)
+        found = trained(made, rounds=1, standardize=False).alone[table.name].predictions
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
 def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
