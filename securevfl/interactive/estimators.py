@@ -8,10 +8,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -20,18 +19,18 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels
-from securevfl.data.splits import block_sizes
-from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.errors import ConfigError, DataError
-from securevfl.interactive.progress import line_of_progress
-from securevfl.job import Job
-from securevfl.scoring.coefficients import in_original_units
-from securevfl.training import Environment, TrainingResult, plan_for, train
 
-Columns = dict[str, IntArray]
-"""By party, the numbers of its columns."""
+if TYPE_CHECKING:
+    from securevfl.data.tables import VerticalDataset
+    from securevfl.job import Job
+    from securevfl.training import TrainingResult
+
 SEEDS = 2**31
 """Of jobs, drawn where random_state is no number."""
+TWO_DIMENSIONS = 2
+Columns = dict[str, IntArray]
+"""By party, the numbers of its columns."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -122,7 +121,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         names = None if names is None else list(names)
         return X, y, columns_of(self.parties, names, X.shape[1])
 
-    def _train(self, dataset: VerticalDataset, **settings: object) -> TrainingResult:
+    def _train(self, dataset: "VerticalDataset", **settings: object) -> "TrainingResult":
         """Run the job, and keep what it has cost.
 
         Args:
@@ -133,6 +132,9 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             ConfigError: a job that cannot be, or not on these data, or whose model is not linear.
             RangeExceeded: fixed-point products could overflow.
         """
+        from securevfl.interactive.jobs import line_of_progress
+        from securevfl.training import Environment, plan_for, train
+
         job = self._job(**settings)
         plan = plan_for(job, dataset)
         if plan.networks:
@@ -150,7 +152,9 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self._warn(result)
         return result
 
-    def _job(self, **settings: object) -> Job:
+    def _job(self, **settings: object) -> "Job":
+        from securevfl.job import Job
+
         sections = {name: dict(keys) for name, keys in (self.job or {}).items()}
         if "exchange" in sections:
             raise ConfigError("job: [exchange] is the parameter exchange")
@@ -177,7 +181,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         keys = {"scheme": exchange} if isinstance(exchange, str) else dict(exchange)
         return Job.of(**sections, job={**more, **own}, exchange={"hide": self.hide, **keys})
 
-    def _warn(self, result: TrainingResult) -> None:
+    def _warn(self, result: "TrainingResult") -> None:
         """Say what whoever fits has to know."""
         for each in result.warnings:
             warnings.warn(each.text, UserWarning, stacklevel=4)
@@ -190,8 +194,10 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 stacklevel=4,
             )
 
-    def _set_coefficients(self, result: TrainingResult, columns: Columns) -> None:
+    def _set_coefficients(self, result: "TrainingResult", columns: Columns) -> None:
         """θ of all parties in the units and the order of X's columns."""
+        from securevfl.scoring.coefficients import in_original_units
+
         outputs = result.plan.loss.outputs
         self.coef_: FloatArray = np.zeros((outputs, self.n_features_in_))
         self.intercept_: Any = np.zeros(outputs)
@@ -212,9 +218,17 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return predictions
 
     def _dataset(
-        self, X: FloatArray, columns: Columns, labels: Labels, classes: tuple[str, ...] = ()
-    ) -> VerticalDataset:
+        self,
+        X: FloatArray,
+        columns: Columns,
+        labels: Labels,
+        *,
+        classes: int,
+        names: tuple[str, ...],
+    ) -> "VerticalDataset":
         """Each party's own columns of X, and no held-out rows."""
+        from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
+
         parties = list(columns)
         label_party = self.label_party
         if isinstance(label_party, int | np.integer) and 0 <= label_party < len(parties):
@@ -241,10 +255,10 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             label_party=str(label_party),
             train_labels=labels,
             test_labels=labels[:0],
-            classes=len(classes),
+            classes=classes,
             standardize=self.standardize,
             row_digests=row_digests(range(len(X)), "rows of an estimator"),
-            label_names=classes,
+            label_names=names,
         )
 
 
@@ -291,7 +305,13 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
                 f"y: one class only ({classes.tolist()[0]!r}), expected at least 2 classes"
             )
         self.classes_ = classes
-        dataset = self._dataset(X, columns, labels.astype(np.int64), tuple(map(str, classes)))
+        dataset = self._dataset(
+            X,
+            columns,
+            labels.astype(np.int64),
+            classes=len(classes),
+            names=tuple(map(str, classes)),
+        )
         if self.C <= 0:
             raise ConfigError(f"C = {self.C}: expected a positive number, or infinity")
         loss = "taylor-logistic" if self.hide == "both" else "logistic"
@@ -313,6 +333,8 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         odds = self.decision_function(X)
         if odds.ndim == 1:
             odds = np.column_stack([np.zeros_like(odds), odds])
+        from scipy.special import log_softmax
+
         logarithms: FloatArray = log_softmax(odds, axis=1)
         return logarithms
 
@@ -355,7 +377,7 @@ class VerticalRidge(RegressorMixin, VerticalEstimator):  # type: ignore[misc]
             ValueError: data or parameters that make no job.
         """
         X, y, columns = self._read(X, y, numeric=True)
-        dataset = self._dataset(X, columns, y.astype(np.float64))
+        dataset = self._dataset(X, columns, y.astype(np.float64), classes=0, names=())
         result = self._train(dataset, loss="squared", l2=self.alpha / len(X), eval_every="never")
         self._set_coefficients(result, columns)
         self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
@@ -369,8 +391,9 @@ class VerticalRidge(RegressorMixin, VerticalEstimator):  # type: ignore[misc]
 def is_by_party(data: object) -> bool:
     """Whether this is a list of tables rather than one table."""
     tables = data if isinstance(data, list | tuple) else ()
-    shapes = [getattr(table, "shape", ()) for table in tables]
-    return bool(shapes) and all(len(shape) == 2 for shape in shapes)  # noqa: PLR2004
+    return bool(tables) and all(
+        len(getattr(table, "shape", ())) == TWO_DIMENSIONS for table in tables
+    )
 
 
 def side_by_side(tables: Sequence[Any]) -> Any:  # noqa: ANN401  # whatever scikit-learn takes
@@ -390,7 +413,7 @@ def side_by_side(tables: Sequence[Any]) -> Any:  # noqa: ANN401  # whatever scik
     if len(set(flat)) < len(flat):
         double = next(name for name in flat if flat.count(name) > 1)
         raise DataError(f"X: column {double!r} is in two parties' tables: rename one of them")
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for data frames
+    import polars as pl
 
     return pl.DataFrame(joint, schema=flat)
 
@@ -407,6 +430,8 @@ def columns_of(parties: object, names: Sequence[str] | None, width: int) -> Colu
         ConfigError: fewer than two parties, or a column that is unknown, held by two or by none.
     """
     if parties is None:
+        from securevfl.data.splits import block_sizes
+
         return blocks(block_sizes(width, 2))
     if not isinstance(parties, Mapping | list | tuple):
         raise ConfigError(f"parties: {parties!r}, expected a list of column lists, one a party")

@@ -1,33 +1,36 @@
 """A job from Python: trained, or audited, in this process."""
 
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from typing_extensions import override
 
-from securevfl.auditing.matrix import AuditSettings, Violation, violations
-from securevfl.auditing.matrix import audit as run_audit
-from securevfl.auditing.measuring import known_attacks
 from securevfl.cli.job_files import job_data
 from securevfl.data.tables import VerticalDataset, as_arrays
 from securevfl.errors import ConfigError
-from securevfl.interactive.progress import line_of_progress
 from securevfl.job import Job, check_job, read_job
-from securevfl.reports.matrix import legend, matrix
 from securevfl.sparse import Matrix
 from securevfl.training import Environment, TrainingResult
 from securevfl.training import train as run_training
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from securevfl.auditing.matrix import Violation
 
 AnyJob = Job | Mapping[str, Any] | str | Path
 AnyData = VerticalDataset | Mapping[str, Any]
 """Data that are at hand, or by party a data frame or a file in place of the job's."""
 WIDTH = 100
+SECONDS_BETWEEN = 0.2
 
 
 def train(
@@ -99,8 +102,10 @@ class AuditResult:
         }
 
     @property
-    def broken(self) -> list[Violation]:
+    def broken(self) -> "list[Violation]":
         """What breaks the job's policy, `[audit] must_resist`."""
+        from securevfl.auditing.matrix import violations
+
         return violations(self.rows, self.job.audit.must_resist, [self.job.exchange.scheme])
 
     @override
@@ -111,7 +116,11 @@ class AuditResult:
         code = '<pre style="line-height: 1.3">{code}</pre>'
         return self._printed().export_html(inline_styles=True, code_format=code)
 
-    def _printed(self) -> Console:
+    def _printed(self) -> "Console":
+        from rich.console import Console
+
+        from securevfl.reports.matrix import legend, matrix
+
         console = Console(record=True, file=StringIO(), width=WIDTH, force_jupyter=False)
         console.print(matrix(self.rows, f"audit of {self.job.job.name!r}"))
         for note in legend(self.rows):
@@ -147,6 +156,10 @@ def audit(
         ConfigError: a job that cannot be, or not on these data, or an unknown attack.
         DataError: missing or malformed data.
     """
+    from securevfl.auditing.matrix import AuditSettings
+    from securevfl.auditing.matrix import audit as run_audit
+    from securevfl.auditing.measuring import known_attacks
+
     described, read = _read(job, data, data_dir)
     dataset = as_arrays(read)
     if not len(dataset.test_labels):
@@ -193,7 +206,7 @@ def _with_tables(job: Job, tables: Mapping[str, Any], folder: Path) -> Job:
 def _file_of(table: Any, path: Path) -> Path:  # noqa: ANN401
     if isinstance(table, str | Path):
         return Path(table).absolute()
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for data frames
+    import polars as pl
 
     if hasattr(table, "isna"):  # pandas: by values, as its own conversion takes another library
         missing = table.isna()
@@ -209,3 +222,25 @@ def _file_of(table: Any, path: Path) -> Path:  # noqa: ANN401
         raise ConfigError(f"data: a {type(table).__name__}, expected a data frame or a path")
     table.write_parquet(path)
     return path
+
+
+@contextmanager
+def line_of_progress(shown: bool) -> Iterator[Callable[[str], None]]:
+    """What to tell of how far a work is; the last word stays.
+
+    Args:
+        shown: whether to write anything, to stderr.
+    """
+    written, last = 0.0, ""
+
+    def tell(text: str) -> None:
+        nonlocal written, last
+        last = text
+        if shown and time.monotonic() - written >= SECONDS_BETWEEN:
+            written = time.monotonic()
+            sys.stderr.write(f"\r{text}")
+            sys.stderr.flush()
+
+    yield tell
+    if shown and last:
+        sys.stderr.write(f"\r{last}\n")
