@@ -12,7 +12,8 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.reports.rows import HOMOMORPHIC, CostLawRow
+from securevfl.reports.benchmarks import CostLawRow
+from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.training import TrainingResult, plan_for, train
 
 

@@ -23,7 +23,7 @@ from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner, with_fraction_bits
-from securevfl.reports.rows import CryptoRow
+from securevfl.reports.benchmarks import CryptoRow
 
 PATIENCE_SECONDS = 60.0
 ONLINE = ("encrypt", "evaluate", "decrypt")

@@ -18,7 +18,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import FdmlSettings as FdmlJobSettings
 from securevfl.job import Job
 from securevfl.protocols.vertical.fdml_server import SERVER
-from securevfl.reports.rows import FdmlRow
+from securevfl.reports.benchmarks import FdmlRow
 from securevfl.runtime.costs import SCORING, SETUP, Stopwatch
 from securevfl.training import Environment, TrainingResult, plan_for, train
 

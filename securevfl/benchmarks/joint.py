@@ -21,7 +21,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import Job
 from securevfl.models.scores import accuracy, auc
-from securevfl.reports.rows import JointRow, JointRun
+from securevfl.reports.benchmarks import JointRow, JointRun
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 MOST_ITERATIONS = 10_000

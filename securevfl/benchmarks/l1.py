@@ -19,7 +19,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
-from securevfl.reports.rows import L1Row
+from securevfl.reports.benchmarks import L1Row
 from securevfl.training import Environment, TrainingResult, train
 
 OPTIMAL = 1e-5

@@ -25,7 +25,7 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.reports.rows import LabelGuardRow
+from securevfl.reports.benchmarks import LabelGuardRow
 
 LEARNING_RATE = 1.0
 

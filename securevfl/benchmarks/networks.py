@@ -16,7 +16,7 @@ from securevfl.data.tables import VerticalDataset, some_test_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.protocols import catalogue
-from securevfl.reports.network_rows import NetworksRow, NetworksRun
+from securevfl.reports.benchmarks import NetworksRow, NetworksRun
 from securevfl.training import TrainingResult, train
 
 PAPER = {

@@ -10,7 +10,7 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job
-from securevfl.reports.rows import OverheadRow
+from securevfl.reports.benchmarks import OverheadRow
 from securevfl.training import train
 
 

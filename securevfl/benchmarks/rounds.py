@@ -24,7 +24,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.scoring import Score
-from securevfl.reports.rounds_rows import CurvePoint, RoundsRow, RoundsRun
+from securevfl.reports.benchmarks import CurvePoint, RoundsRow, RoundsRun
 from securevfl.training import Environment, plan_for, train
 
 MOST_POINTS = 100

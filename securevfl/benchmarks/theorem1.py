@@ -31,7 +31,7 @@ from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.local_model import MakeModule
-from securevfl.reports.theorem_rows import Theorem1Row
+from securevfl.reports.benchmarks import Theorem1Row
 
 HIDDEN = 4
 LEARNING_RATE = 0.1

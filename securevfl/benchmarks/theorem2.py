@@ -26,7 +26,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.reports.theorem_rows import Theorem2Row
+from securevfl.reports.benchmarks import Theorem2Row
 
 DRIFT = 0.55
 """√(Σ_j ℓ_j² + 3 max_k ℓ_k²) of scaled data.

@@ -11,11 +11,11 @@ import typer
 
 from securevfl.benchmarks.settings.shared import Quick
 from securevfl.cli import options
-from securevfl.cli.finishing import finished, leave_if_cut
+from securevfl.cli.reporting import finished, leave_if_cut
 from securevfl.errors import ConfigError
 from securevfl.job import Job, read_job
 from securevfl.protocols import catalogue
-from securevfl.reports.marks import marks
+from securevfl.reports.results import marks
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -104,8 +104,8 @@ def audit(
     from securevfl.auditing.matrix import audit as run_audit
     from securevfl.auditing.measuring import known_attacks
     from securevfl.data.tables import as_arrays
-    from securevfl.reports.page import audit_page, write_page
-    from securevfl.reports.results import results, write_results
+    from securevfl.reports.page import audit_page
+    from securevfl.reports.results import keep
 
     data = as_arrays(options.fewer_rows(data, described.job.batch_size) if quick else data)
 
@@ -128,10 +128,13 @@ def audit(
     own = [described.exchange.scheme] if job is not None else []
     unfit = "; ".join(marks(missing, quick=quick))
     broken = violations(rows, policy, [*settings.jobs, *own], unfit)
-    told: dict[str, Any] = {
-        "command": "audit",
-        "seed": described.job.seed,
-        "settings": {
+    keep(
+        json,
+        html,
+        audit_page,
+        command="audit",
+        seed=described.job.seed,
+        settings={
             "dataset": data.name,
             "parties": len(data.parties),
             "repeats": repeats,
@@ -139,13 +142,9 @@ def audit(
             "must_resist": list(policy),
             "job": described.model_dump(mode="json"),
         },
-        "rows": rows,
-        "missing": missing,
-    }
-    if json is not None:
-        write_results(json, **told)
-    if html is not None:
-        write_page(html, audit_page(results(**told)))
+        rows=rows,
+        missing=missing,
+    )
     if not quiet:
         sys.stdout.writelines(f"{note}\n" for note in marks(missing, quick=quick))
         _show(rows, described, data)

@@ -1,7 +1,8 @@
 """`securevfl bench`: what encryption costs and what theory promises, measured."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +10,7 @@ from securevfl.benchmarks.settings.blind import AheadSettings, BlindSettings
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
+from securevfl.benchmarks.settings.fdml import FdmlSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.l1 import L1Settings
@@ -16,26 +18,28 @@ from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.networks import NetworksSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.benchmarks.settings.rounds import RoundsSettings
+from securevfl.benchmarks.settings.scale import ScaleSettings
+from securevfl.benchmarks.settings.staleness import StalenessSettings
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
 from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
 from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSettings
 from securevfl.cli import options
-from securevfl.cli.bench_fdml import fdml_bench
 from securevfl.cli.command import command, typed
-from securevfl.cli.finishing import finished
-from securevfl.cli.joint_data import JointData
-from securevfl.cli.journaled import Journaled
-from securevfl.cli.reporting import keep, measured, say, show
+from securevfl.cli.reporting import finished, keep, measured, say, show
+from securevfl.errors import ConfigError
+from securevfl.job import read_job
+from securevfl.reports import benchmarks as bench_tables
 from securevfl.reports import blind as blind_tables
 from securevfl.reports import tables
 from securevfl.reports import transfer as transfer_tables
 from securevfl.reports.defaults import DEFAULTS, NOTES
-from securevfl.reports.horizontal import HORIZONTAL, HORIZONTAL_NOTES
-from securevfl.reports.marks import marks
+from securevfl.reports.results import marks
+
+if TYPE_CHECKING:
+    from securevfl.data.tables import VerticalDataset
 
 bench = typer.Typer(help="Benchmarks: what it costs, what theory says.", no_args_is_help=True)
-bench.add_typer(fdml_bench)  # its commands, as those of the same group
 
 
 @command(bench)
@@ -96,7 +100,7 @@ def rounds(settings: RoundsSettings, data: options.JobData, output: options.Page
 
     keep(output, "bench rounds", settings, rows, page=rounds_page, **more)
     title = f"{loaded[0].name}, S = {sizes}, plain, rounds to AUC {target:g}"
-    show(output, tables.ROUNDS, rows, title)
+    show(output, bench_tables.ROUNDS, rows, title)
     say(output, *tables.target_notes(rows))
 
 
@@ -119,10 +123,44 @@ def networks(settings: NetworksSettings, data: NetworksData, output: options.Out
         f"{dataset.name}, {settings.model} + head, S = {settings.batch_size}, plain, "
         f"{rows[0]['scored_rows']} held-out rows"
     )
-    show(output, tables.NETWORKS, rows, title)
+    show(output, bench_tables.NETWORKS, rows, title)
     say(output, f"a linear model on all columns in one place: AUC {rows[0]['linear_auc']:.4f}")
     if not all(row["reached_target"] for row in rows):
         say(output, "* target not reached in so many rounds")
+
+
+@dataclass(frozen=True)
+class JointData:
+    """A data set, or what a job file says of its parties' own files."""
+
+    job: Annotated[
+        Path | None, typer.Argument(help="Job file: its parties and their data, nothing else.")
+    ] = None
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set by name; breast_cancer where no job is given.")
+    ] = None
+    parties: Annotated[
+        tuple[int, ...], typer.Option(help="Values of K, by commas; 2,5,17 where no job is given.")
+    ] = ()
+    data_dir: options.DataDir = None
+
+    def load(self) -> "list[VerticalDataset]":
+        """The data by number of parties.
+
+        Raises:
+            ConfigError: a job beside what only a data set has, or see `Data.load`.
+            DataError: missing or malformed files.
+        """
+        if self.job is None:
+            name = self.dataset or "breast_cancer"
+            return [
+                options.dataset(name, count, self.data_dir) for count in self.parties or (2, 5, 17)
+            ]
+        if self.dataset is not None or self.parties:
+            raise ConfigError("--dataset and --parties: the job file says what data and parties")
+        from securevfl.data.tables import as_arrays
+
+        return [as_arrays(options.job_dataset(read_job(self.job), self.job, self.data_dir))]
 
 
 @command(bench)
@@ -135,8 +173,8 @@ def joint(settings: JointSettings, data: JointData, output: options.Output) -> N
     name = datasets[0].name
     keep(output, "bench joint", settings, rows, dataset=name)
     title = f"{name}, {typed(settings.network)}; medians of {settings.repeats}"
-    show(output, tables.JOINT, rows, title)
-    say(output, *tables.joint_notes(rows))
+    show(output, bench_tables.JOINT, rows, title)
+    say(output, *bench_tables.joint_notes(rows))
 
 
 @command(bench)
@@ -194,7 +232,7 @@ def crypto(settings: CryptoSettings, output: options.Output) -> None:
 
     rows = measured(output, lambda report: run(settings, report))
     keep(output, "bench crypto", settings, rows)
-    show(output, tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
+    show(output, bench_tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
     if any(row["extrapolated"] for row in rows):
         say(output, "~ timed on a part of the work and scaled up; the JSON says which")
 
@@ -208,7 +246,7 @@ def cost_law(settings: CostLawSettings, data: options.SplitData, output: options
     rows = measured(output, lambda report: run(settings, dataset, report))
     keep(output, "bench cost-law", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, S = {settings.batch_size}, a round; medians of {settings.repeats}"
-    show(output, tables.COST_LAW, rows, title)
+    show(output, bench_tables.COST_LAW, rows, title)
 
 
 @command(bench)
@@ -252,7 +290,7 @@ def overhead(settings: OverheadSettings, output: options.Output) -> None:
     rows = measured(output, lambda report: run(settings, report))
     keep(output, "bench overhead", settings, rows)
     title = f"plain, two parties, {settings.rounds} rounds; medians of {settings.repeats}"
-    show(output, tables.OVERHEAD, rows, title)
+    show(output, bench_tables.OVERHEAD, rows, title)
 
 
 @command(bench)
@@ -266,7 +304,12 @@ def theorem1(settings: Theorem1Settings, data: options.SplitData, output: option
 
     rows = measured(output, lambda report: run(settings, dataset, report))
     keep(output, "bench theorem1", settings, rows, dataset=dataset.name)
-    show(output, tables.THEOREM1, rows, f"{dataset.name}, {settings.rounds} rounds, X against XU")
+    show(
+        output,
+        bench_tables.THEOREM1,
+        rows,
+        f"{dataset.name}, {settings.rounds} rounds, X against XU",
+    )
 
 
 @command(bench)
@@ -286,10 +329,10 @@ def theorem2(settings: Theorem2Settings, data: options.SplitData, output: option
     for rule in settings.local_rules:
         own = [row for row in bounds if row["local_rule"] == rule]
         title = f"{for_bound.name}, {rule}, T = {settings.steps}: {what}"
-        show(output, tables.THEOREM2, own, title)
+        show(output, bench_tables.THEOREM2, own, title)
         own = [row for row in found if row["local_rule"] == rule]
         title = f"{for_rate.name}, {rule}, eta = 1/Q, S = Q = sqrt T: {what}"
-        show(output, tables.THEOREM2, own, title)
+        show(output, bench_tables.THEOREM2, own, title)
         if len(own) > 1:
             say(
                 output,
@@ -307,8 +350,8 @@ def l1(settings: L1Settings, data: options.Data, output: options.Output) -> None
     rows = measured(output, lambda report: run(settings, datasets, report))
     keep(output, "bench l1", settings, rows, dataset=data.dataset)
     title = f"{data.dataset}, {settings.loss}, plain, to {settings.gap:g} above the least objective"
-    show(output, tables.L1, rows, title)
-    say(output, *tables.l1_notes(rows))
+    show(output, bench_tables.L1, rows, title)
+    say(output, *bench_tables.l1_notes(rows))
 
 
 @command(bench, "label-guard")
@@ -324,12 +367,17 @@ def label_guard(
 
     rows = measured(output, lambda report: run(settings, dataset, report))
     keep(output, "bench label-guard", settings, rows, dataset=dataset.name)
-    show(output, tables.LABEL_GUARD, rows, f"{dataset.name}, labels at {dataset.label_party}")
+    show(
+        output,
+        bench_tables.LABEL_GUARD,
+        rows,
+        f"{dataset.name}, labels at {dataset.label_party}",
+    )
 
 
 @command(bench)
 def horizontal(
-    settings: HorizontalSettings, data: options.Place, work: Journaled, output: options.Page
+    settings: HorizontalSettings, data: options.Place, work: options.Journaled, output: options.Page
 ) -> None:
     """FedBCGD beside FedAvg and others: floats to an accuracy.
 
@@ -347,7 +395,7 @@ def horizontal(
     with options.progress(output.quiet, todo, by_piece=True) as report:
         rows, missing = finished(lambda: run(settings, data.data_dir, journal, report))
     output.missing.extend(missing)
-    from securevfl.reports.horizontal_page import horizontal_page
+    from securevfl.reports.horizontal import HORIZONTAL, HORIZONTAL_NOTES, horizontal_page
 
     keep(output, "bench horizontal", settings, rows, page=horizontal_page)
     for name, mix in dict.fromkeys((row["dataset"], row["dirichlet"]) for row in rows):
@@ -356,3 +404,79 @@ def horizontal(
         title = f"{name}, D = {mix:g}, to {target:g} %; medians of {settings.repeats}"
         show(output, HORIZONTAL, own, title)
     say(output, *marks((), quick=settings.quick), *HORIZONTAL_NOTES)
+
+
+@command(bench)
+def staleness(settings: StalenessSettings, data: options.A9a, output: options.Output) -> None:
+    """FDML at each party's own speed: time to an AUC, and regret."""
+    dataset = data.load()
+    from securevfl.benchmarks.staleness import staleness as run
+
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench staleness", settings, rows, dataset=dataset.name)
+    title = (
+        f"{dataset.name}, fdml, S = {settings.batch_size}, "
+        f"virtual time to AUC {settings.target_auc:g}"
+    )
+    show(output, bench_tables.STALENESS, rows, title)
+    if not all(row["reached_target"] for row in rows):
+        say(output, "* target not reached")
+
+
+@dataclass(frozen=True)
+class FdmlData(options.A9a):
+    """The paper's split: with the constant column, its second party has 57 of a9a's columns."""
+
+    label_party: Annotated[
+        str | None, typer.Option(help="Give the labels to this party; the second if absent.")
+    ] = None
+
+
+@command(bench)
+def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None:
+    """FDML beside training in one place and by each party alone."""
+    dataset = data.load()
+    from securevfl.benchmarks.fdml import fdml as run
+
+    if data.label_party is None:
+        dataset = replace(dataset, label_party=dataset.parties[1].name)
+    rows = measured(output, lambda report: run(settings, dataset, report))
+    keep(output, "bench fdml", settings, rows, dataset=dataset.name)
+    title = (
+        f"{dataset.name}, S = {settings.batch_size}, {settings.epochs} epochs, "
+        f"{typed(settings.network)}; seconds an epoch, medians of {settings.repeats}"
+    )
+    show(output, bench_tables.FDML, rows, title)
+    for row in rows:
+        if row["training"] != "fdml":
+            continue
+        say(
+            output,
+            f"{row['model']}, fdml: {row['ratio_to_one_place']:.1f} x one place on the wall clock",
+        )
+
+
+@command(bench, "fdml-scale")
+def fdml_scale(settings: ScaleSettings, output: options.Page) -> None:
+    """FDML beside one place on shards of many sparse rows: seconds, AUC and memory."""
+    from securevfl.benchmarks.scale import fdml_scale as run
+    from securevfl.reports.scale import (
+        PHASES,
+        RATIOS,
+        SCALE,
+        SCALE_NOTES,
+        laws,
+        of_fdml,
+        phases_of,
+        scale_page,
+    )
+
+    rows = measured(output, lambda report: run(settings, report))
+    dataset = rows[0]["dataset"]
+    keep(output, "bench fdml-scale", settings, rows, page=scale_page, dataset=dataset)
+    title = f"{dataset}, {settings.model}, {settings.epochs} epochs, {typed(settings.network)}"
+    show(output, SCALE, rows, title)
+    show(output, RATIOS, of_fdml(rows), "fdml, to one place")
+    if phases := phases_of(rows):
+        show(output, PHASES, phases, "fdml by phase, under a profiler; CPU of all parties")
+    say(output, *SCALE_NOTES, *laws(rows))

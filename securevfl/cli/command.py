@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 
 from securevfl.benchmarks.settings.shared import SaidByJob
-from securevfl.cli.finishing import leave_if_cut
+from securevfl.cli.reporting import leave_if_cut
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings, read_job
 from securevfl.protocols import catalogue

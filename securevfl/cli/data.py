@@ -27,12 +27,10 @@ def list_sets(
     from rich.table import Table
 
     from securevfl.data.catalog import listing
-    from securevfl.reports.results import write_results
+    from securevfl.reports.results import keep
 
     found = listing(data_dir=data_dir)
-    if json is not None:
-        rows = [_row(each) for each in found]
-        write_results(json, command="data list", seed=0, settings={}, rows=rows)
+    keep(json, command="data list", seed=0, settings={}, rows=[_row(each) for each in found])
     if quiet:
         return
     table = Table(box=box.SIMPLE, pad_edge=False)
@@ -62,11 +60,10 @@ def where(
 ) -> None:
     """Say where a data set lies, or where it was looked for."""
     from securevfl.data.catalog import where as locate
-    from securevfl.reports.results import write_results
+    from securevfl.reports.results import keep
 
     found = locate(name, data_dir=data_dir)
-    if json is not None:
-        write_results(json, command="data where", seed=0, settings={}, rows=[_row(found)])
+    keep(json, command="data where", seed=0, settings={}, rows=[_row(found)])
     if found.present:
         sys.stdout.write(f"{found.location}\n")
         return
@@ -89,7 +86,7 @@ def get(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from securevfl.data.catalog import get as download
-    from securevfl.reports.results import write_results
+    from securevfl.reports.results import keep
 
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -101,9 +98,8 @@ def get(
             data_dir=data_dir,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    if json is not None:
-        rows = [{"path": str(path)} for path in paths]
-        write_results(json, command="data get", seed=0, settings={"name": name}, rows=rows)
+    rows = [{"path": str(path)} for path in paths]
+    keep(json, command="data get", seed=0, settings={"name": name}, rows=rows)
     if not quiet:
         for path in paths:
             sys.stdout.write(f"{path}\n")

@@ -27,15 +27,14 @@ def show(
 
     from securevfl.models.storage import load_model
     from securevfl.reports.model import coefficient_table, model_lines
-    from securevfl.reports.results import write_results
+    from securevfl.reports.results import keep
     from securevfl.scoring.description import model_row
 
     parts = [load_model(path, describe_only=True) for path in files]
     unit = next((each.header.target_scale for each in parts if each.header.target_scale), None)
     rows = [model_row(each, unit) for each in parts]
-    if json is not None:
-        settings = {"files": [str(path) for path in files]}
-        write_results(json, command="model show", seed=0, settings=settings, rows=rows)
+    settings = {"files": [str(path) for path in files]}
+    keep(json, command="model show", seed=0, settings=settings, rows=rows)
     if quiet:
         return
     console = Console()

@@ -1,11 +1,11 @@
 """Options that several commands share, and the progress that they show."""
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 from typing_extensions import override
@@ -17,6 +17,7 @@ from securevfl.job import Job
 from securevfl.ray_cluster import require_ray
 
 if TYPE_CHECKING:
+    from securevfl.benchmarks.journal import Journal
     from securevfl.data.tables import VerticalDataset
     from securevfl.sparse import Matrix, SameRows
 
@@ -68,6 +69,33 @@ class Page(Output):
     """The same, and a page."""
 
     html: Html = None
+
+
+@dataclass(frozen=True)
+class Journaled:
+    """Whether to go on where the same command was interrupted."""
+
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what an interrupted run of this has done.")
+    ] = False
+
+    def journal(self, folder: str, work: Mapping[str, Any], *, quiet: bool) -> "Journal":
+        """Of such work; says how much of it was done before.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        import platformdirs
+
+        from securevfl.benchmarks.journal import Journal
+
+        journal = Journal(platformdirs.user_cache_path("securevfl") / folder, work)
+        if self.fresh:
+            journal.forget()
+        earlier = len(journal.done())
+        if earlier and not quiet:
+            sys.stderr.write(f"going on: {earlier} pieces of work were done before\n")
+        return journal
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,7 @@ from securevfl.job import read_job
 from securevfl.protocols import catalogue
 
 if TYPE_CHECKING:
-    from securevfl.models.storage import SavedModel
     from securevfl.reports.predictions import PredictRow
-    from securevfl.scoring.outputs import Metrics
-    from securevfl.scoring.running import Scored
-    from securevfl.scoring.sources import RowsToScore
 
 STANDARD_OUTPUT, LEAST_BYTES = Path("-"), 10_000
 
@@ -53,8 +49,8 @@ def predict(
     import platformdirs
 
     from securevfl.data.sources import load
-    from securevfl.reports.results import write_results
-    from securevfl.reports.scores import scores_as_csv, warnings, write_scores
+    from securevfl.reports.predictions import predict_row, scores_as_csv, warnings, write_scores
+    from securevfl.reports.results import keep
     from securevfl.scoring.outputs import known_labels, metrics, score_columns
     from securevfl.scoring.parts import load_parts
     from securevfl.scoring.running import score, scoring_plan
@@ -82,65 +78,17 @@ def predict(
     else:
         write_scores(out, columns)
     row = predict_row(scored, found, parts, quality, out)
-    if json is not None:
-        write_results(
-            json,
-            command="predict",
-            seed=described.job.seed,
-            settings=described.model_dump(mode="json"),
-            rows=[row],
-        )
+    keep(
+        json,
+        command="predict",
+        seed=described.job.seed,
+        settings=described.model_dump(mode="json"),
+        rows=[row],
+    )
     if not quiet:
         _show(row, header.class_names or ())
     for warning in warnings(new.dropped, new.unknown):
         sys.stderr.write(f"securevfl: {warning}\n")
-
-
-def predict_row(
-    scored: "Scored",
-    found: "RowsToScore",
-    parts: "dict[str, SavedModel]",
-    quality: "Metrics",
-    out: Path,
-) -> "PredictRow":
-    """What a finished scoring reports."""
-    from dataclasses import asdict
-
-    from securevfl.reports.rows import cost_figures
-    from securevfl.scoring.running import trained_in
-
-    plan = scored.plan
-    header = parts[plan.label_party].header
-    exchange, told = plan.job.exchange, quality.calibration
-    return {
-        "exchange": exchange.scheme,
-        "hide": exchange.hide if exchange.hide == "both" else None,
-        "shown": plan.shown,
-        "parties": len(plan.names),
-        "rows": len(found.rows.ids),
-        "classes": header.classes,
-        "origin": found.origin,
-        "trained_on": found.trained_on,
-        "dropped_rows": dict(found.rows.dropped),
-        "unused_columns": dict(found.rows.unused),
-        "labelled": quality.rows,
-        "auc": quality.auc,
-        "accuracy": quality.accuracy,
-        "brier": told.brier if told else None,
-        "log_loss": told.log_loss if told else None,
-        "calibration_error": told.expected_error if told else None,
-        "reliability": [asdict(each) for each in told.curve] if told else None,
-        "r2": quality.r2,
-        "rmse": quality.rmse,
-        "mae": quality.mae,
-        **cost_figures(scored.costs),
-        "release": None if scored.release is None else asdict(scored.release),
-        "job_hash": header.job_hash,
-        "same_job": trained_in(plan, parts[plan.label_party]),
-        "model_rounds": header.rounds,
-        "out": str(out),
-        "wall_s": scored.wall_s,
-    }
 
 
 def _given(rows: Sequence[str]) -> dict[str, Path]:
@@ -156,7 +104,7 @@ def _given(rows: Sequence[str]) -> dict[str, Path]:
 def _check_out(out: Path, json: Path | None, *, force: bool) -> None:
     """Refuse places where scores and their row cannot go, before any work."""
     from securevfl.files import require_room
-    from securevfl.reports.scores import require_suffix
+    from securevfl.reports.predictions import require_suffix
 
     to_files = [path for path in (out, json) if path not in (None, STANDARD_OUTPUT)]
     require_room({path: LEAST_BYTES for path in to_files if path is not None}, "result folder")
@@ -171,8 +119,7 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
-    from securevfl.reports.predictions import SCORED, columns_of
-    from securevfl.reports.scores import predict_notes
+    from securevfl.reports.predictions import SCORED, columns_of, predict_notes
     from securevfl.reports.tables import ahead_table
 
     # Whoever takes scores from standard output wants nothing else there.

@@ -1,22 +1,51 @@
-"""What benchmarks do with their rows: gather them, write them to files, show them."""
+"""How long work ends, and what becomes of its rows: gathered, written to files, shown."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import typer
+
 from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.cli import options
-from securevfl.interrupts import leave_at_the_next
+from securevfl.interrupts import INTERRUPTED, Interrupted, leave_at_the_next
 from securevfl.reports import tables
-from securevfl.reports.marks import marks
+from securevfl.reports.results import marks
 from securevfl.reports.tables import ahead_table
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 R = TypeVar("R", bound=Mapping[str, Any])
+
+
+def finished(run: Callable[[], Sequence[Any]]) -> tuple[list[Any], tuple[str, ...]]:
+    """What work gives, or gave before an interrupt, and what is missing then.
+
+    After an interrupt the next one ends the process at once.
+
+    Raises:
+        KeyboardInterrupt: it came before anything was done.
+    """
+    try:
+        return list(run()), ()
+    except Interrupted as interrupt:
+        if not interrupt.rows:
+            raise KeyboardInterrupt from None
+        leave_at_the_next()
+        return interrupt.rows, interrupt.missing
+
+
+def leave_if_cut(missing: Sequence[str]) -> None:
+    """End a command whose work was interrupted as such, once its results are out.
+
+    Raises:
+        Exit: something is missing.
+    """
+    if missing:
+        raise typer.Exit(INTERRUPTED)
 
 
 def measured(
@@ -61,25 +90,22 @@ def keep(
     **more: object,
 ) -> None:
     """Write the rows to the files that were asked for, with what they were measured with."""
-    from securevfl.reports.results import results, write_results
+    from securevfl.reports import results
 
     said = settings.told() if isinstance(settings, SaidByJob) else asdict(settings)
     kept = {**said, **more}
     if "network" in kept:
         kept["network"] = kept["network"].model_dump(mode="json")
-    told: dict[str, Any] = {
-        "command": name,
-        "seed": kept.pop("seed"),
-        "settings": kept,
-        "rows": rows,
-        "missing": output.missing,
-    }
-    if output.json is not None:
-        write_results(output.json, **told)
-    if page is not None and isinstance(output, options.Page) and output.html is not None:
-        from securevfl.reports.page import write_page
-
-        write_page(output.html, page(results(**told)))
+    results.keep(
+        output.json,
+        output.html if isinstance(output, options.Page) else None,
+        page,
+        command=name,
+        seed=kept.pop("seed"),
+        settings=kept,
+        rows=rows,
+        missing=output.missing,
+    )
 
 
 def show(

@@ -1,15 +1,13 @@
 """`securevfl sweep`: what differential-privacy noise costs, and what it promises."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import typer
 
 from securevfl.benchmarks.settings.noise import NoiseSettings
 from securevfl.cli import options
 from securevfl.cli.command import command
-from securevfl.cli.finishing import finished
-from securevfl.cli.journaled import Journaled
+from securevfl.cli.reporting import finished
 
 sweep = typer.Typer(help="Sweeps: what noise costs, and what it promises.", no_args_is_help=True)
 
@@ -30,7 +28,11 @@ class SweepData(options.SplitJobData):
 
 @command(sweep)
 def noise(
-    settings: NoiseSettings, data: SweepData, work: Journaled, cores: Cores, output: options.Page
+    settings: NoiseSettings,
+    data: SweepData,
+    work: options.Journaled,
+    cores: Cores,
+    output: options.Page,
 ) -> None:
     """AUC against noise on shared predictions, beside one party alone and one place.
 
@@ -51,36 +53,33 @@ def noise(
     output.missing.extend(missing)
     from rich.console import Console
 
-    from securevfl.reports.marks import marks
-    from securevfl.reports.page import write_page
-    from securevfl.reports.results import results, write_results
+    from securevfl.reports import results
     from securevfl.reports.sweep import NOISE, sweep_notes, sweep_page
     from securevfl.reports.tables import table
 
-    kept = {
-        "dataset": dataset.name,
-        "parties": len(dataset.parties),
-        "algorithm": settings.algorithm,
-        **settings.told(),
-    }
-    told: dict[str, Any] = {
-        "command": "sweep noise",
-        "seed": settings.seed,
-        "settings": kept,
-        "rows": rows,
-        "missing": missing,
-    }
-    if output.json is not None:
-        write_results(output.json, **told)
-    if output.html is not None:
-        write_page(output.html, sweep_page(results(**told)))
-    if not output.quiet:
-        console = Console()
-        title = f"{dataset.name}, {settings.algorithm}, " + (
-            f"S = {settings.batch_size}, {settings.epochs} epochs"
-            if settings.base is None
-            else f"{settings.base.job.rounds} rounds"
-        )
-        console.print(table(NOISE, rows, title))
-        for note in (*marks(missing, quick=settings.quick), *sweep_notes(rows)):
-            console.print(note, highlight=False)
+    results.keep(
+        output.json,
+        output.html,
+        sweep_page,
+        command="sweep noise",
+        seed=settings.seed,
+        settings={
+            "dataset": dataset.name,
+            "parties": len(dataset.parties),
+            "algorithm": settings.algorithm,
+            **settings.told(),
+        },
+        rows=rows,
+        missing=missing,
+    )
+    if output.quiet:
+        return
+    console = Console()
+    title = f"{dataset.name}, {settings.algorithm}, " + (
+        f"S = {settings.batch_size}, {settings.epochs} epochs"
+        if settings.base is None
+        else f"{settings.base.job.rounds} rounds"
+    )
+    console.print(table(NOISE, rows, title))
+    for note in (*results.marks(missing, quick=settings.quick), *sweep_notes(rows)):
+        console.print(note, highlight=False)

@@ -6,20 +6,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from securevfl.cli import options
 from securevfl.cli.actors import Actors
-from securevfl.cli.example import EXAMPLE
-from securevfl.cli.training_row import columns_a_label, training_row
 from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
 from securevfl.job import Job, JobSettings, read_job
 from securevfl.protocols import catalogue
 from securevfl.reports import tables
-from securevfl.reports.privacy import privacy_notes, spent_text
-from securevfl.reports.train_rows import TrainRow
+from securevfl.reports.rows import TrainRow
+from securevfl.reports.tables import privacy_notes, spent_text
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -38,6 +36,58 @@ ENDINGS = {
     "settled": "ended as the training loss had settled",
     "no way down": "ended as the training loss rose whichever way it was tried: the best is kept",
 }
+
+
+EXAMPLE = f"""\
+# securevfl train example.toml
+[job]
+name = "example"
+dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
+algorithm = "fedbcd-p"         # of {", ".join(catalogue.ALGORITHMS)}
+rounds = 100                   # at most: training ends once the loss has settled; 20 for blind
+model = "linear"               # or mlp, with hidden = [64]
+# target_auc = 0.99            # ends it sooner, by scorings that a guard counts
+# batch_size = 128             # "full" if absent; smaller ones tell labels
+# local_steps = 5              # "exact" where not given; with learning_rate = 0.3, say
+seed = 0
+
+[exchange]
+scheme = "bfv"                 # of {", ".join(catalogue.EXCHANGES)}
+hide = "residuals"             # or both; round_trips = 1 or 2 where auto should not choose
+
+[network]
+preset = "wan"                 # or latency_ms and bandwidth_mbit
+
+# [privacy]                    # with scheme = "dp"
+# noise_multiplier = 2.0       # or release_budget, or budget, to calibrate it
+# clip = 2.0
+
+[audit]
+must_resist = ["labels_from_residuals"]  # securevfl audit example.toml ends with status 1 else
+
+[output]
+directory = "models"
+checkpoint_every = 10
+
+# [preprocess]                 # text becomes 0/1 columns, missing values the median
+# categories = ["zip"]         # numbers that are names
+# missing = ["-999"]           # beside empty, NA, NaN, null, ? and the like
+# rare_count = 10              # what fewer rows have, or less than rare_share, is pooled
+
+# [[party]]
+# name = "bank"
+# role = "label"
+# data = "bank.csv"            # CSV, Parquet, or a shard by `securevfl data convert`
+# separator = ";"              # as decimal and encoding, only where it cannot be found out
+# id_column = "id"
+# label_column = "default"
+#
+# [[party]]
+# name = "shop"
+# role = "feature"
+# data = "shop.parquet"
+# id_column = "id"
+"""
 
 
 def train(
@@ -138,8 +188,19 @@ def train(
         paths = actors.models(result) if actors.wanted else save_models(result, folder)
         forget_session(folder, plan.facts.names)
         forget_states(plan, places)
+    from securevfl.reports.results import keep
+    from securevfl.reports.trained import columns_a_label, train_page, training_row
+
     row = training_row(result, dataset)
-    _keep(described, row, json, html)
+    keep(
+        json,
+        html,
+        train_page,
+        command="train",
+        seed=described.job.seed,
+        settings=described.model_dump(mode="json"),
+        rows=[row],
+    )
     if not quiet:
         failure = sum(each.failure for each in result.outcomes.values())
         _show(row, paths, columns_a_label(result, dataset), failure)
@@ -154,25 +215,6 @@ def _end(row: TrainRow) -> None:
     if row["status"]:
         sys.stderr.write(f"securevfl: status {row['status']}\n")
         raise typer.Exit(row["status"])
-
-
-def _keep(job: Job, row: TrainRow, json: Path | None, html: Path | None) -> None:
-    """Write what was found where it is asked for."""
-    from securevfl.reports.results import results, write_results
-
-    made: dict[str, Any] = {
-        "command": "train",
-        "seed": job.job.seed,
-        "settings": job.model_dump(mode="json"),
-        "rows": [row],
-    }
-    if json is not None:
-        write_results(json, **made)
-    if html is not None:
-        from securevfl.reports.page import write_page
-        from securevfl.reports.trained import train_page
-
-        write_page(html, train_page(results(**made)))
 
 
 def _tell(dataset: "VerticalDataset[Matrix]", *, quiet: bool) -> None:
@@ -230,8 +272,7 @@ def _run(
     """Train, and say after a round or two how long it will take."""
     import platformdirs
 
-    from securevfl.reports.forecast import Forecast, SetupWatch
-    from securevfl.reports.training import wrapped
+    from securevfl.reports.training import Forecast, SetupWatch, wrapped
     from securevfl.training import Environment
     from securevfl.training import train as run_training
 
@@ -321,8 +362,8 @@ def _named(row: TrainRow) -> str:
 def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> None:
     from rich.console import Console
 
-    from securevfl.reports.comparison import compared, comparison_notes
     from securevfl.reports.tables import ahead_table
+    from securevfl.reports.trained import compared, comparison_notes
 
     Console().print(
         tables.table(tables.scored_by(row), [row], f"{_named(row)}job {row['job_hash'][:16]}")

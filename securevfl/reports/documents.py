@@ -15,14 +15,31 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.job import Job
+from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
+from securevfl.protocols.exchange import Exchange, Learns, Variant
+from securevfl.reports.benchmarks import (
+    COST_LAW,
+    CRYPTO,
+    CRYPTO_PHASES,
+    FDML,
+    JOINT,
+    L1,
+    LABEL_GUARD,
+    NETWORKS,
+    OVERHEAD,
+    ROUNDS,
+    STALENESS,
+    THEOREM1,
+    THEOREM2,
+)
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
-from securevfl.reports.descriptions import what_to_choose, who_learns_what
 from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
@@ -37,30 +54,11 @@ from securevfl.reports.scale import (
     phases_of,
 )
 from securevfl.reports.sweep import NOISE
-from securevfl.reports.tables import (
-    COST_LAW,
-    CRYPTO,
-    CRYPTO_PHASES,
-    FDML,
-    JOINT,
-    L1,
-    LABEL_GUARD,
-    NETWORKS,
-    OVERHEAD,
-    ROUNDS,
-    STALENESS,
-    THEOREM1,
-    THEOREM2,
-    TRADEOFF,
-    Column,
-    Row,
-    rate,
-    seconds,
-    with_ahead,
-)
+from securevfl.reports.tables import TRADEOFF, Column, Row, rate, seconds, with_ahead
 from securevfl.reports.transfer import OVERLAP, TRANSFER
 
 WIDTH = 100
+PARTIES = (2, 3, 5)
 FIGURE = re.compile(r"[+-]?\d")
 Cells = list[list[str]]
 """The headings, then a list for every row."""
@@ -243,6 +241,59 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         ("data", lambda row: f"{row['dataset']}, P = {row['columns']}"), *LABEL_GUARD
     ),
 }
+
+
+def who_learns_what() -> Cells:
+    """A heading, then a line for each role; exchanges that show the same share their lines."""
+    found: dict[Learns, list[tuple[str, Variant]]] = {}
+    for exchange, variant in _all():
+        learns = exchange.learns(job_of(exchange, variant))
+        found.setdefault(learns, []).append((exchange.name, variant))
+    table: Cells = [["exchange", "party", "learns", "does not learn"]]
+    for learns, who in found.items():
+        table.append([_together(who), "label party", learns.label_party, learns.label_party_not])
+        table.append(["", "feature party", learns.feature_party, learns.feature_party_not])
+    for algorithm in ALGORITHMS.values():
+        for number, role in enumerate(algorithm.roles):
+            table.append([f"algorithm `{algorithm.name}`" if number == 0 else "", *role])
+    return table
+
+
+def what_to_choose() -> Cells:
+    """A heading, then a line for exchanges that show the same at the same number of messages."""
+    found: dict[tuple[str, str, str], list[tuple[str, Variant]]] = {}
+    for exchange, variant in _all():
+        job = job_of(exchange, variant)
+        learns = exchange.learns(job)
+        counts = [
+            str(exchange.messages(job.exchange, each)) if each >= exchange.fewest_parties else "-"
+            for each in PARTIES
+        ]
+        shown = (learns.label_party, learns.feature_party, " / ".join(counts))
+        found.setdefault(shown, []).append((exchange.name, variant))
+    parties = " / ".join(map(str, PARTIES))
+    heading = ["exchange", "label party learns", "feature party learns", f"messages, K = {parties}"]
+    return [heading, *([_together(who), *shown] for shown, who in found.items())]
+
+
+def job_of(exchange: Exchange, variant: Variant) -> Job:
+    """A job under an exchange with the settings of a variant."""
+    sections = {**variant, "exchange": {"scheme": exchange.name, **variant.get("exchange", {})}}
+    return Job.of(**sections)
+
+
+def _all() -> list[tuple[Exchange, Variant]]:
+    return [(each, variant) for each in EXCHANGES.values() for variant in each.variants]
+
+
+def _together(exchanges: Iterable[tuple[str, Variant]]) -> str:
+    """Names with the same settings beside each other, and then the settings."""
+    by_settings: dict[str, list[str]] = {}
+    for name, variant in exchanges:
+        settings = [pair for section in variant.values() for pair in section.items()]
+        said = [f" with `{key} = {json.dumps(value)}`" for key, value in settings]
+        by_settings.setdefault("".join(said), []).append(f"`{name}`")
+    return "; ".join(", ".join(names) + said for said, names in by_settings.items())
 
 
 EXCHANGE_TABLES = {"learns": who_learns_what, "choose": what_to_choose}

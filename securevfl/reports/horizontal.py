@@ -1,10 +1,16 @@
-"""Result rows of `bench horizontal`, see `rows`, and their tables."""
+"""Result rows of `bench horizontal`, see `rows`, their tables and their page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from securevfl.auditing.curves import curve
+from securevfl.reports.page import rows_page
 from securevfl.reports.tables import Column, rate, seconds
+
+Over = Literal["uploaded", "rounds"]
+LABELS: Mapping[Over, str] = {"uploaded": "models uploaded a client", "rounds": "rounds"}
 
 
 class HorizontalRun(TypedDict):
@@ -120,3 +126,47 @@ HORIZONTAL_NOTES = (
     "to the target: rounds, and models (p numbers) a client of a round, as the paper",
     "counts and as bytes up and down; fewer: than fedavg, as counted and as bytes up",
 )
+
+
+def accuracy_curve(rows: Sequence[HorizontalRow], over: Over) -> dict[str, Any]:
+    """Test accuracy of every row's first run, over rounds or over models uploaded."""
+    runs = {_name(row, rows): row["runs"][0] for row in rows}
+    at = {name: dict(zip(run[over], run["accuracies"], strict=True)) for name, run in runs.items()}
+    places = sorted({place for found in at.values() for place in found})
+    return curve(
+        f"{rows[0]['dataset']}, D = {rows[0]['dirichlet']:g}",
+        LABELS[over],
+        "test accuracy",
+        places,
+        {name: [found.get(each) for each in places] for name, found in at.items()},
+        lines={"target": rows[0]["target_accuracy"]},
+    )
+
+
+def horizontal_page(result: Mapping[str, Any]) -> str:
+    """The page of a run of `bench horizontal`, from what its JSON holds."""
+    rows: Sequence[HorizontalRow] = result["rows"]
+    cells = dict.fromkeys((row["dataset"], row["dirichlet"]) for row in rows)
+    of_cells = {
+        cell: [row for row in rows if (row["dataset"], row["dirichlet"]) == cell] for cell in cells
+    }
+    return rows_page(
+        result,
+        WITH_PAPERS,
+        title="FedBCGD and others",
+        lead=f"Medians of {rows[0]['repeats']} seeds. Curves are of the run with seed "
+        f"{result['seed']}.",
+        figures=[
+            (f"{name}, D = {mix:g}: {LABELS[over]}", accuracy_curve(own, over))
+            for (name, mix), own in of_cells.items()
+            for over in LABELS
+        ],
+        heading="Every method",
+        notes=HORIZONTAL_NOTES,
+    )
+
+
+def _name(row: HorizontalRow, rows: Sequence[HorizontalRow]) -> str:
+    """What tells it apart from the others."""
+    several = len({other["blocks"] for other in rows if other["method"] == row["method"]}) > 1
+    return f"{row['method']}, b = {row['blocks']}" if several else row["method"]

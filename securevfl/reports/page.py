@@ -2,15 +2,8 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from securevfl.files import replace_file
-from securevfl.reports.captions import words
-from securevfl.reports.marks import marks_of
 from securevfl.reports.matrix import (
     advice_lines,
     cell_text,
@@ -20,9 +13,10 @@ from securevfl.reports.matrix import (
     legend,
     lines_of,
 )
-from securevfl.reports.plots import curve_svg
+from securevfl.reports.plots import curve_svg, words
+from securevfl.reports.results import marks_of
+from securevfl.reports.tables import Column, R, Row
 
-Row = Mapping[str, Any]
 UNSET = "-"
 
 
@@ -57,17 +51,53 @@ def audit_page(result: Mapping[str, Any]) -> str:
     )
 
 
-def write_page(path: Path, page: str) -> None:
-    """Write a page in one step.
+def rows_page(
+    result: Row,
+    columns: Sequence[Column[R]],
+    *,
+    title: str,
+    lead: str,
+    figures: Sequence[tuple[str, Row]],
+    heading: str,
+    notes: Sequence[str],
+    not_promised: Sequence[str] = (),
+) -> str:
+    """The page of a result file whose rows are a table, with curves above it.
 
-    Raises:
-        DataError: it cannot be written.
+    Args:
+        result: what the file holds.
+        columns: of the table.
+        title: of the page.
+        lead: what it is about, in sentences.
+        figures: curves, each with its title.
+        heading: of the table.
+        notes: below it.
+        not_promised: what a reader may not take for a promise.
     """
-    replace_file(path, page.encode(), "page")
+    return render(
+        "rows.html",
+        result=result,
+        title=title,
+        lead=lead,
+        figures=[{"title": name, "curve": each} for name, each in figures],
+        heading=heading,
+        headings=[name for name, _ in columns],
+        lines=lines(columns, result["rows"]),
+        notes=[*marks_of(result), *notes],
+        not_promised=not_promised,
+    )
+
+
+def lines(columns: Sequence[Column[R]], rows: Sequence[R]) -> list[list[str]]:
+    """The cells of a table, row by row."""
+    return [[show(row) for _, show in columns] for row in rows]
 
 
 def render(template: str, **values: object) -> str:
     """A page from a template of this package; whatever is undefined is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # slow to import
+    from markupsafe import Markup  # noqa: PLC0415
+
     environment = Environment(
         loader=PackageLoader("securevfl.reports"),
         autoescape=True,

@@ -1,10 +1,23 @@
-"""What `predict` says of rows that were scored, and how a table shows it."""
+"""What `securevfl predict` reports of rows that were scored: their file, a row, a table, notes."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from securevfl.reports.rows import CostFigures
-from securevfl.reports.tables import Column, seconds, size
+from securevfl.errors import ConfigError
+from securevfl.files import replace_file
+from securevfl.reports.rows import CostFigures, cost_figures
+from securevfl.reports.tables import Column, epsilon_text, seconds, size
+
+if TYPE_CHECKING:
+    from securevfl.models.storage import SavedModel
+    from securevfl.scoring.outputs import Metrics
+    from securevfl.scoring.running import Scored
+    from securevfl.scoring.sources import RowsToScore
+
+SUFFIXES = (".csv", ".parquet")
 
 
 class PredictRow(CostFigures):
@@ -76,3 +89,140 @@ def columns_of(row: PredictRow) -> tuple[Column[PredictRow], ...]:
     if not row["labelled"]:
         return (*SCORED, *COSTS)
     return (*SCORED, *(CLASSES if row["classes"] else TARGETS), *COSTS)
+
+
+def predict_row(
+    scored: "Scored",
+    found: "RowsToScore",
+    parts: "dict[str, SavedModel]",
+    quality: "Metrics",
+    out: Path,
+) -> PredictRow:
+    """What a finished scoring reports."""
+    from securevfl.scoring.running import trained_in  # noqa: PLC0415  # slow to import
+
+    plan = scored.plan
+    header = parts[plan.label_party].header
+    exchange, told = plan.job.exchange, quality.calibration
+    return {
+        "exchange": exchange.scheme,
+        "hide": exchange.hide if exchange.hide == "both" else None,
+        "shown": plan.shown,
+        "parties": len(plan.names),
+        "rows": len(found.rows.ids),
+        "classes": header.classes,
+        "origin": found.origin,
+        "trained_on": found.trained_on,
+        "dropped_rows": dict(found.rows.dropped),
+        "unused_columns": dict(found.rows.unused),
+        "labelled": quality.rows,
+        "auc": quality.auc,
+        "accuracy": quality.accuracy,
+        "brier": told.brier if told else None,
+        "log_loss": told.log_loss if told else None,
+        "calibration_error": told.expected_error if told else None,
+        "reliability": [asdict(each) for each in told.curve] if told else None,
+        "r2": quality.r2,
+        "rmse": quality.rmse,
+        "mae": quality.mae,
+        **cost_figures(scored.costs),
+        "release": None if scored.release is None else asdict(scored.release),
+        "job_hash": header.job_hash,
+        "same_job": trained_in(plan, parts[plan.label_party]),
+        "model_rounds": header.rounds,
+        "out": str(out),
+        "wall_s": scored.wall_s,
+    }
+
+
+def require_suffix(path: Path) -> None:
+    """Check that a scores file is of a kind that can be written.
+
+    Raises:
+        ConfigError: another suffix.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--out {path}: expected .csv, .parquet, or - for standard output")
+
+
+def scores_as_csv(columns: Mapping[str, Any]) -> bytes:
+    """Scores as CSV, with every digit that they have."""
+    import polars as pl  # noqa: PLC0415  # slow to import
+
+    text = io.BytesIO()
+    pl.DataFrame(dict(columns)).write_csv(text)
+    return text.getvalue()
+
+
+def write_scores(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write scores in one step, as the suffix says.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    if path.suffix.lower() == ".csv":
+        data = scores_as_csv(columns)
+    else:
+        import polars as pl  # noqa: PLC0415  # slow to import
+
+        file = io.BytesIO()
+        pl.DataFrame(dict(columns)).write_parquet(file)
+        data = file.getvalue()
+    replace_file(path, data, "scores file")
+
+
+def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """What is told of rows even where nothing else is, a line each.
+
+    Args:
+        dropped: by party, rows without a partner.
+        unknown: by party and column, values that training rows did not have, or few of them.
+    """
+    for name, columns in unknown.items():
+        told = ", ".join(f"{count} of {column!r}" for column, count in columns.items())
+        if told:
+            yield f"{name}: values that training had not, or few of: {told}"
+    if told := ", ".join(f"{count} of {name}" for name, count in dropped.items() if count):
+        yield f"rows without a partner are not scored: {told}"
+
+
+def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
+    """What a reader of scores has to know, a line each."""
+    notes = [_told(row)]
+    if len(class_names) == 2:  # noqa: PLR2004
+        notes.insert(0, f"probability: of class {class_names[1]!r}, not {class_names[0]!r}")
+    if 0 < row["labelled"] < row["rows"]:
+        notes.append(f"metrics: of the {row['labelled']:,} rows that have a label")
+    if row["trained_on"]:
+        notes.append(
+            f"{row['trained_on']:,} of these rows are those that the model was trained on: how "
+            "well it scores them says nothing of new ones"
+        )
+    for party, columns in row["unused_columns"].items():
+        if columns:
+            notes.append(f"{party}: columns that the model does not take: {', '.join(columns)}")
+    release = row["release"]
+    if release is not None:
+        notes.append(
+            f"one release of each row: epsilon {epsilon_text(release['epsilon'])} at delta = "
+            f"{release['delta']:g} ({release['mechanism']}, z = {release['noise_multiplier']:.4g}, "
+            f"clip = {release['clip']:g}), to which other releases of the same rows add"
+        )
+        notes.append(release["noise"])
+    if row["same_job"] is False:
+        notes.append(f"trained in another job than this file describes: {row['job_hash'][:16]}")
+    return notes
+
+
+def _told(row: PredictRow) -> str:
+    """What the label party learned beside the scores."""
+    if row["release"] is not None:
+        return "the label party saw the others' parts of each score clipped, with noise"
+    if row["parties"] == 2:  # noqa: PLR2004
+        return (
+            "between two parties a score tells the label party the other's part of it, whatever "
+            "the exchange: it was sent in clear"
+        )
+    if row["shown"] == "summed":
+        return "the label party saw the sum of the others' parts of each score, and no single one"
+    return "the label party saw every other party's part of each score"

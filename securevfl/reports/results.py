@@ -6,7 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -79,23 +79,28 @@ def results(
     }
 
 
-def write_results(
-    path: Path,
-    *,
-    command: str,
-    seed: int,
-    settings: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    missing: Sequence[str] = (),
+def keep(
+    json_path: Path | None,
+    html_path: Path | None = None,
+    page: Callable[[Mapping[str, Any]], str] | None = None,
+    **made: Any,  # noqa: ANN401
 ) -> None:
-    """Write a result file in one step.
+    """Write a result file and its page, each in one step and where it is asked for.
+
+    Args:
+        json_path: of the result file.
+        html_path: of the page.
+        page: what the page is of a result.
+        made: see `results`.
 
     Raises:
-        DataError: it cannot be written.
+        DataError: one cannot be written.
     """
-    result = results(command=command, seed=seed, settings=settings, rows=rows, missing=missing)
-    text = json.dumps(result, indent=2, allow_nan=False, default=str) + "\n"
-    replace_file(path, text.encode(), "result file")
+    if json_path is not None:
+        text = json.dumps(results(**made), indent=2, allow_nan=False, default=str) + "\n"
+        replace_file(json_path, text.encode(), "result file")
+    if html_path is not None and page is not None:
+        replace_file(html_path, page(results(**made)).encode(), "page")
 
 
 def _typed(program: str) -> list[str]:
@@ -109,3 +114,19 @@ def _processor() -> str:
         return platform.processor()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
+
+
+def marks(missing: Sequence[str], *, quick: bool = False) -> list[str]:
+    """A line for each.
+
+    Args:
+        missing: what an interrupt left undone.
+        quick: whether it was run small to be quick.
+    """
+    cut = [f"PARTIAL, interrupted: missing {'; '.join(missing)}"] if missing else []
+    return cut + (["QUICK: a first look, no basis for a policy or a decision"] if quick else [])
+
+
+def marks_of(result: Mapping[str, Any]) -> list[str]:
+    """The same of what a result file holds."""
+    return marks(result.get("missing", ()), quick=result["settings"].get("quick", False))

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from securevfl.auditing.curves import curve
-from securevfl.reports.marks import marks_of
-from securevfl.reports.page import render
-from securevfl.reports.rounds_rows import RoundsRow
-from securevfl.reports.tables import ROUNDS, target_notes
+from securevfl.reports.benchmarks import ROUNDS, RoundsRow
+from securevfl.reports.page import rows_page
+from securevfl.reports.tables import target_notes
 
 Figure = Literal["training_loss", "auc"]
 LABELS: Mapping[Figure, str] = {"training_loss": "training loss", "auc": "held-out AUC"}
@@ -39,27 +38,21 @@ def rounds_page(result: Mapping[str, Any]) -> str:
         for parties in dict.fromkeys(row["parties"] for row in rows)
     ]
     first = rows[0]
-    return render(
-        "rows.html",
-        result=result,
+    return rows_page(
+        result,
+        ROUNDS,
         title=f"Rounds on {first['dataset']}",
         lead=f"Rounds to a held-out AUC of {first['target_auc']:g} in clear, S = "
         f"{first['batch_size']}, medians of {first['repeats']}. Curves are of the run with "
         f"seed {result['seed']}: the loss is the mean over the rounds since the point before, of "
         "each round's batch as it was exchanged.",
         figures=[
-            {
-                "title": f"K = {own[0]['parties']}: {LABELS[figure]}",
-                "curve": rounds_curve(own, figure),
-            }
+            (f"K = {own[0]['parties']}: {LABELS[figure]}", rounds_curve(own, figure))
             for own in by_parties
             for figure in LABELS
         ],
         heading="Every setting",
-        headings=[heading for heading, _ in ROUNDS],
-        lines=[[show(row) for _, show in ROUNDS] for row in rows],
-        notes=[*marks_of(result), *target_notes(rows)],
-        not_promised=(),
+        notes=target_notes(rows),
     )
 
 

@@ -12,8 +12,6 @@ from typing_extensions import TypedDict
 if TYPE_CHECKING:
     from securevfl.runtime.costs import JobCosts
 
-Staleness = int | Literal["unbounded"]
-
 HOMOMORPHIC = ("encrypt", "evaluate", "decrypt")
 """The phases of computation that homomorphic work is."""
 DERIVED = "from each party's own curvature"
@@ -106,6 +104,66 @@ class JobRow(CostFigures):
     wall_s: float
 
 
+class ScoredPoint(TypedDict):
+    """The held-out scores after some rounds."""
+
+    rounds: int
+    total_s: float
+    auc: float | None
+    accuracy: float | None
+    r2: float | None
+    rmse: float | None
+
+
+class AloneFigures(TypedDict):
+    """One party's own model; where labels were lent to it, no party can compute this."""
+
+    auc: float | None
+    accuracy: float | None
+    r2: float | None
+    rmse: float | None
+    rows: int
+    labels_lent: bool
+    binormal: bool
+
+
+class TrainRow(JobRow):
+    """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
+
+    AUC and accuracy are of classes, `r2`, `rmse` and `mae` of real targets, in their units; null
+    of the others. `mae` is null too where only sums are known. Brier score, log loss, the mean
+    distance of predicted from observed shares and both by bins (`rows`, `predicted`, `observed`)
+    are of probabilities that the label party sees without noise.
+
+    Costs are without those of `rounds_before`, which were done before it was interrupted.
+    `losses` are those of each round since, where the label party sees them.
+    The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
+    """
+
+    curve: Sequence[ScoredPoint]
+    losses: Sequence[float]
+    learned: bool
+    ended: str
+    auc_exact: float | None
+    accuracy: float | None
+    brier: float | None
+    log_loss: float | None
+    calibration_error: float | None
+    reliability: Sequence[Mapping[str, float]] | None
+    r2: float | None
+    r2_exact: float | None
+    rmse: float | None
+    mae: float | None
+    job_hash: str
+    privacy: Mapping[str, Any] | None
+    dropped_rows: Mapping[str, int]
+    notes: list[str]
+    kept_rounds: int
+    status: int
+    warnings: Sequence[Mapping[str, str]]
+    alone: Mapping[str, AloneFigures]
+
+
 class TradeoffRun(CostFigures):
     """One run up to a target."""
 
@@ -127,238 +185,6 @@ class TradeoffRow(JobRow):
     repeats: int
     max_rounds: int
     runs: Sequence[TradeoffRun]
-
-
-class JointRun(TypedDict):
-    """One run; `rounds_to` is null where it never came so near."""
-
-    seed: int
-    rounds_to: int | None
-    rounds: int
-    score: float
-    ended: str
-    learned: bool
-
-
-class JointRow(TypedDict):
-    """One exchange among K parties against one place that has all columns.
-
-    Rounds to within so much of it are the median and the most, null where half the runs, or one,
-    never came so near. The rest is of whole runs, which end by themselves or at the most rounds.
-    """
-
-    dataset: str
-    parties: int
-    exchange: str
-    rows: int
-    columns: int
-    score_name: str
-    joint_score: float
-    within: float
-    rounds_to: float | None
-    most_rounds_to: float | None
-    rounds: float
-    score: float
-    ended: str
-    label_guard_ratio: float | None
-    round_trips: float
-    bytes_sent: float
-    compute_s: float
-    communication_s: float
-    total_s: float
-    ahead_compute_s: NotRequired[float]
-    ahead_communication_s: NotRequired[float]
-    ahead_bytes: NotRequired[float]
-    wall_s: float
-    repeats: int
-    runs: Sequence[JointRun]
-
-
-class CryptoRow(TypedDict):
-    """One engine on one shape; NumPy's row lacks what only encryption has."""
-
-    operation: str
-    scheme: str
-    engine: str
-    key_bits: int | None
-    workers: int
-    samples: int
-    features: int
-    seconds_median: float
-    seconds_min: float
-    seconds_encrypt: NotRequired[float]
-    seconds_evaluate: NotRequired[float]
-    seconds_decrypt: NotRequired[float]
-    seconds_offline: NotRequired[float]
-    seconds_keys: NotRequired[float]
-    seconds_prepare: NotRequired[float]
-    extrapolated: bool
-    timed_part: NotRequired[tuple[int, int]]
-    bytes_up: int
-    bytes_down: int
-    bytes_key: NotRequired[int]
-    exact: bool
-    largest_error: NotRequired[float]
-    value_fraction_bits: NotRequired[int]
-    matrix_fraction_bits: NotRequired[int]
-    rounds: NotRequired[int]
-    runs: int
-    ratio_to_phe_2048: float | None
-    ratio_to_phe_3072: float | None
-
-
-class StalenessRun(TypedDict):
-    """One run; `seconds` to the target."""
-
-    seed: int
-    seconds: float | None
-    total_s: float
-    auc: float
-    refused: int
-    lead: int
-    regret_rounds: Sequence[int]
-    regret: Sequence[float]
-    slope: float | None
-
-
-class StalenessRow(TypedDict):
-    """One τ with one straggler, in virtual time; `largest_lead` is the largest of all runs."""
-
-    dataset: str
-    straggler: str
-    factor: float
-    staleness: Staleness
-    batch_size: int
-    target_auc: float
-    reached_target: bool
-    seconds_to_target: float | None
-    total_s: float
-    auc: float
-    refused_pulls: float
-    largest_lead: int
-    regret_rounds: Sequence[int]
-    regret: Sequence[float]
-    regret_slope: float | None
-    repeats: int
-    runs: Sequence[StalenessRun]
-
-
-class FdmlRow(TypedDict):
-    """One model trained one way.
-
-    `machinery_s` is wall time of an iteration of one party beside the parties' computation;
-    what is compared with one place is fdml's.
-    """
-
-    dataset: str
-    model: str
-    training: str
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    staleness: Staleness
-    batches_a_message: NotRequired[int]
-    precision: NotRequired[str]
-    repeats: int
-    auc: float
-    aucs: Sequence[float]
-    log_loss: float
-    log_losses: Sequence[float]
-    wall_s_per_epoch: float
-    ratio_to_one_place: NotRequired[float]
-    virtual_s_per_epoch: float | None
-    machinery_s: float | None
-
-
-class CostLawRow(TypedDict):
-    """One scheme at one Q; operations are of the first run."""
-
-    scheme: str
-    key_bits: int | None
-    local_steps: int
-    homomorphic_s_per_round: float
-    ratio_to_first: float
-    local_s_per_round: float
-    encryptions_per_round: float
-    products_per_round: float
-    decryptions_per_round: float
-    rounds: int
-    repeats: int
-
-
-class OverheadRow(TypedDict):
-    """Real time a round, the parties' own computation, and the rest."""
-
-    parties: int
-    samples: int
-    features: int
-    wall_s_per_round: float
-    compute_s_per_round: float
-    overhead_s_per_round: float
-    rounds: int
-    repeats: int
-
-
-class L1Row(TypedDict):
-    """One method at one λ₁; `warm` rows are of a path, from where the λ₁ before ended.
-
-    Gaps are relative to the objective at scikit-learn's weights; the certified one is what the
-    parties knew. `differing_zeros` are columns that are 0 at one of the two only, which says
-    something where the optimum is `unique`. Where a row is warm, bytes are those of its λ₁ alone.
-    """
-
-    dataset: str
-    loss: str
-    parties: int
-    method: str
-    start: str
-    l1: float
-    rounds: int
-    settled: bool
-    rounds_to_gap: int | None
-    gap: float
-    certified_gap: float | None
-    objective: float
-    reference_objective: float
-    nonzeros: int
-    reference_nonzeros: int
-    differing_zeros: int
-    unique: bool
-    messages: int
-    bytes_sent: float
-    bytes_to_gap: float | None
-    auc: float | None
-    wall_s: float
-
-
-class LabelGuardRow(TypedDict):
-    """What a feature party reads at one ratio: means over seeds.
-
-    `own_` is the best model of its columns, figure by figure; `bound_` an attacker that knows all
-    predictions as well; `rarest` the share of the rarest class.
-    """
-
-    dataset: str
-    rows: int
-    columns: int
-    rarest: float
-    ratio: float
-    batch_size: int
-    sampling: str
-    rounds: int
-    auc: float
-    auc_std: float
-    own_auc: float
-    bound_auc: float
-    top_precision: float
-    own_top_precision: float
-    bound_top_precision: float
-    true_positives: float
-    own_true_positives: float
-    bound_true_positives: float
-    accuracy: float
-    own_accuracy: float
-    exposed_rows: int
 
 
 class NoiseRow(TypedDict):

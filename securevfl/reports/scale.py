@@ -1,13 +1,15 @@
-"""Tables of FDML: what its messages hold, and how it grows."""
+"""Tables and the page of `bench fdml-scale`: what FDML's messages hold, and how it grows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import linear_regression
 from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from securevfl.reports.rows import FdmlRow
+from securevfl.auditing.curves import curve
+from securevfl.reports.benchmarks import FdmlRow
+from securevfl.reports.page import rows_page
 from securevfl.reports.tables import Column, seconds
 
 MIB = 1 << 20
@@ -207,3 +209,43 @@ MESSAGES: tuple[Column[FdmlRow], ...] = (
 def of_fdml(rows: Sequence[Any]) -> list[Any]:
     """Those of fdml itself."""
     return [row for row in rows if row["training"] == "fdml"]
+
+
+def growth(
+    rows: Sequence[ScaleRow], what: str, field: ScaleField, size: Size = "rows"
+) -> dict[str, Any]:
+    """A figure of every training over rows or columns, on logarithmic axes."""
+    unit = MIB if field.endswith("bytes") else 1
+    at = {
+        name: {row[size]: value / unit for row in own if (value := row[field]) is not None}
+        for name, own in trainings(rows, size).items()
+    }
+    sizes = sorted({row[size] for row in rows})
+    return curve(
+        what,
+        size,
+        f"{what}, MiB" if unit == MIB else f"{what}, seconds an epoch",
+        sizes,
+        {name: [found.get(each) for each in sizes] for name, found in at.items() if found},
+        log_x=True,
+        log_y=True,
+    )
+
+
+def scale_page(result: Mapping[str, Any]) -> str:
+    """The page of a run of `bench fdml-scale`, from what its JSON holds."""
+    rows: Sequence[ScaleRow] = result["rows"]
+    figures = [
+        (f"{what} over {size}", growth(rows, what, field, size))
+        for size in sizes_of(rows) or SIZES[:1]
+        for what, field in LAWS
+    ]
+    return rows_page(
+        result,
+        SCALE_IN_FULL,
+        title="FDML at scale",
+        lead=f"{rows[0]['dataset']}, {rows[0]['model']}, {rows[0]['epochs']} epochs.",
+        figures=[each for each in figures if each[1]["series"]],
+        heading="Every training",
+        notes=[*SCALE_NOTES, *laws(rows)],
+    )

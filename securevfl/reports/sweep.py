@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securevfl.auditing.curves import curve
-from securevfl.reports.marks import marks_of
-from securevfl.reports.page import render
-from securevfl.reports.privacy import epsilon_text
+from securevfl.reports.page import rows_page
 from securevfl.reports.rows import DERIVED, NoiseRow
-from securevfl.reports.tables import Column
+from securevfl.reports.tables import Column, epsilon_text
 
 
 def _spread(mean: float, deviation: float | None) -> str:
@@ -159,17 +157,15 @@ def sweep_page(result: Mapping[str, Any]) -> str:
         for model in dict.fromkeys(row["model"] for row in rows)
     ]
     settings = result["settings"]
-    return render(
-        "rows.html",
-        result=result,
+    return rows_page(
+        result,
+        NOISE,
         title=f"Noise sweep on {settings['dataset']}",
         lead="What differential-privacy noise on shared predictions costs, and what it promises: "
         f"real training runs ({settings['algorithm']}) at each level, {rows[0]['repeats']} seeds, "
         "beside the best party alone and all columns in one place.",
-        figures=[{"title": _title(own), "curve": sweep_curve(own)} for own in by_model],
+        figures=[(_title(own), sweep_curve(own)) for own in by_model],
         heading="Every level",
-        headings=[heading for heading, _ in NOISE],
-        lines=[[show(row) for _, show in NOISE] for row in rows],
-        notes=[*marks_of(result), *sweep_notes(rows)],
+        notes=sweep_notes(rows),
         not_promised=NOT_PROMISED,
     )

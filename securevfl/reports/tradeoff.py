@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from securevfl.auditing.curves import curve
-from securevfl.reports.marks import marks_of
-from securevfl.reports.page import render
+from securevfl.reports.page import rows_page
 from securevfl.reports.rows import TradeoffRow
 from securevfl.reports.tables import TRADEOFF, Column, exchange_text, tradeoff_notes, with_ahead
 
@@ -42,24 +41,21 @@ def tradeoff_page(result: Mapping[str, Any]) -> str:
         [row for row in rows if row["target_auc"] == target]
         for target in dict.fromkeys(row["target_auc"] for row in rows)
     ]
-    return render(
-        "rows.html",
-        result=result,
+    return rows_page(
+        result,
+        columns,
         title=f"What an exchange costs on {first['dataset']}",
         lead=f"Training by {first['parties']} parties to a held-out AUC, S = "
         f"{first['batch_size']}, medians of {first['repeats']}. Computation was measured on "
         "the machine named below; the network is a model. Scoring is no part of the total.",
         figures=[
-            {
-                "title": f"Time to AUC {own[0]['target_auc']:g}"
+            (
+                f"Time to AUC {own[0]['target_auc']:g}"
                 + ("" if all(row["reached_target"] for row in own) else ", which not all reach"),
-                "curve": time_curve(own),
-            }
+                time_curve(own),
+            )
             for own in by_target
         ],
         heading="Every setting",
-        headings=[heading for heading, _ in columns],
-        lines=[[show(row) for _, show in columns] for row in rows],
-        notes=[*marks_of(result), *tradeoff_notes(rows)],
-        not_promised=(),
+        notes=tradeoff_notes(rows),
     )

@@ -1,16 +1,47 @@
-"""A run of `securevfl train` as a page: its course, its costs, and each party's own model."""
+"""What `securevfl train` reports of a finished job: its row, its models compared, its page."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from securevfl.auditing.curves import curve
-from securevfl.reports.comparison import SCORES, compared, comparison_notes
-from securevfl.reports.page import render
-from securevfl.reports.privacy import privacy_notes
-from securevfl.reports.rows import AheadFigure, ahead_s, any_ahead, made_ahead
-from securevfl.reports.tables import TRADEOFF, Column, seconds, size, tradeoff_notes, with_ahead
+from securevfl.reports.page import lines, render
+from securevfl.reports.rows import (
+    DERIVED,
+    AheadFigure,
+    TrainRow,
+    ahead_s,
+    any_ahead,
+    cost_figures,
+    made_ahead,
+)
+from securevfl.reports.tables import (
+    TRADEOFF,
+    Column,
+    Row,
+    privacy_notes,
+    seconds,
+    share,
+    size,
+    tradeoff_notes,
+    with_ahead,
+)
 
-Row = Mapping[str, Any]
+if TYPE_CHECKING:
+    from securevfl.data.tables import VerticalDataset
+    from securevfl.sparse import Matrix
+    from securevfl.training import TrainingResult
+
+SCORES = {
+    "auc": "AUC",
+    "accuracy": "accuracy",
+    "brier": "Brier score",
+    "log_loss": "log loss",
+    "r2": "R²",
+    "rmse": "RMSE",
+    "mae": "MAE",
+}
+LENT = " *"
 PHASES = {
     "local": "steps on own data",
     "encrypt": "encryption",
@@ -23,6 +54,120 @@ AHEAD: Mapping[AheadFigure, str] = {
     "ahead_compute_s": "computation ahead of rounds",
     "ahead_communication_s": "network ahead of rounds",
 }
+
+
+def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> float:
+    """P/(N·v) of all feature parties where they learn gradients, else 0."""
+    from securevfl.protocols.guards.person_record import label_variance  # noqa: PLC0415  # slow
+
+    if not result.plan.learns.gradients:
+        return 0.0
+    feature_parties = (each for each in dataset.parties if each.name != dataset.label_party)
+    columns = sum(len(each.columns) for each in feature_parties)
+    return columns / (result.plan.facts.rows * label_variance(dataset.train_labels))
+
+
+def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> TrainRow:
+    """What a finished job reports."""
+    job, exchange = result.job.job, result.job.exchange
+    score = result.scores[-1] if result.scores else None
+    calibration = result.calibration
+    exact = result.exact_score if result.privacy and score else None
+    target = job.target_auc
+    rate = None if job.learning_rate == "auto" else job.learning_rate
+    return {
+        "dataset": dataset.name,
+        "exchange": exchange.scheme,
+        "hide": exchange.hide if result.key_fingerprints else None,
+        "algorithm": job.algorithm,
+        "local_steps": result.plan.local_steps,
+        "he_per_step": exchange.he_per_step,
+        "parties": len(dataset.parties),
+        "batch_size": result.plan.batch_size,
+        "rounds": result.rounds,
+        "rounds_before": result.rounds_before,
+        "learned": result.learned,
+        "ended": result.ended,
+        "reached_target": target is None or (score is not None and score.auc >= target),
+        "auc": score.class_auc if score else None,
+        "auc_exact": exact.class_auc if exact else None,
+        "accuracy": score.class_accuracy if score else None,
+        "brier": calibration.brier if calibration else None,
+        "log_loss": calibration.log_loss if calibration else None,
+        "calibration_error": calibration.expected_error if calibration else None,
+        "reliability": [asdict(each) for each in calibration.curve] if calibration else None,
+        "r2": score.r2 if score else None,
+        "r2_exact": exact.r2 if exact else None,
+        "rmse": score.rmse if score else None,
+        "mae": score.mae if score else None,
+        "binormal": score is not None and score.binormal,
+        **cost_figures(result.costs()),
+        "label_guard_ratio": result.label_guard_ratio,
+        "learning_rate": rate,
+        "learning_rate_chosen": "given" if rate else DERIVED,
+        "key_bits": result.key_bits,
+        "key_fingerprints": result.key_fingerprints,
+        "job_hash": result.job.hash().hex(),
+        "privacy": result.privacy.row() if result.privacy else None,
+        "curve": [
+            {
+                "rounds": each.rounds,
+                "total_s": result.costs(each.rounds).total_s,
+                "auc": each.class_auc,
+                "accuracy": each.class_accuracy,
+                "r2": each.r2,
+                "rmse": each.rmse,
+            }
+            for _, each in sorted({each.rounds: each for each in result.scores}.items())
+        ],
+        "losses": list(result.outcomes[dataset.label_party].losses),
+        "dropped_rows": dict(result.dropped),
+        "notes": [note.line for note in dataset.notes],
+        "kept_rounds": result.kept_rounds,
+        "status": result.status,
+        "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],
+        "alone": {
+            name: {
+                "auc": each.score.class_auc,
+                "accuracy": each.score.class_accuracy,
+                "r2": each.score.r2,
+                "rmse": each.score.rmse,
+                "binormal": each.score.binormal,
+                "rows": each.rows,
+                "labels_lent": each.labels_lent,
+            }
+            for name, each in result.alone.items()
+        },
+        "wall_s": result.wall_s,
+    }
+
+
+def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
+    """The joint model and each party's own, with the scores that all of them have."""
+    models: list[Row] = [{**row, "model": "joint"}]
+    for party, own in row.get("alone", {}).items():
+        models.append({**own, "model": f"{party} alone{LENT if own['labels_lent'] else ''}"})
+    columns: list[Column[Row]] = [("model", lambda each: str(each["model"]))]
+    columns += [
+        (heading, _score(key))
+        for key, heading in SCORES.items()
+        if all(each.get(key) is not None for each in models)
+    ]
+    return columns, models
+
+
+def comparison_notes(row: Row) -> list[str]:
+    """What marks in the table of models mean, and how good the joint one's probabilities are."""
+    notes = []
+    if any(own["labels_lent"] for own in row.get("alone", {}).values()):
+        notes.append("* with the labels, lent for this figure: no real party has both")
+    if row.get("brier") is not None:
+        notes.append(f"Brier score {row['brier']:.4f}, log loss {row['log_loss']:.4f} (joint)")
+    return notes
+
+
+def _score(key: str) -> Callable[[Row], str]:
+    return lambda row: ("≈" if row.get("binormal") else "") + share(row.get(key))
 
 
 def curves(row: Row) -> list[dict[str, Any]]:
@@ -76,9 +221,9 @@ def train_page(result: Mapping[str, Any]) -> str:
         "measured on the machine named below; the network is a model.",
         warnings=[each["text"] for each in row.get("warnings", ())],
         figures=[{"title": each["title"], "curve": each} for each in curves(row)],
-        models=([heading for heading, _ in columns], _lines(columns, models)),
+        models=([heading for heading, _ in columns], lines(columns, models)),
         costs=(["what", "time"], costs(row)),
-        job=([heading for heading, _ in job], _lines(job, [row])),
+        job=([heading for heading, _ in job], lines(job, [row])),
         notes=[
             *(
                 f"{name}: {count} rows left out"
@@ -108,7 +253,3 @@ def costs(row: Row) -> list[tuple[str, str]]:
         ("sent", size(row["bytes_sent"])),
         *([("of it ahead", size(made_ahead(row, "ahead_bytes")))] if ahead else []),
     ]
-
-
-def _lines(columns: Sequence[Column[Any]], rows: Sequence[Row]) -> list[list[str]]:
-    return [[show(row) for _, show in columns] for row in rows]

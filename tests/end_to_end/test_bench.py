@@ -1,4 +1,4 @@
-"""Every `securevfl bench` command, run small: its rows are what `reports.rows` says they are."""
+"""Every `securevfl bench` command, run small: its rows are what `reports` says they are."""
 
 import json
 import math
@@ -10,16 +10,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import (
-    blind,
-    defaults,
-    horizontal,
-    network_rows,
-    rounds_rows,
-    rows,
-    theorem_rows,
-    transfer,
-)
+from securevfl.reports import benchmarks, blind, defaults, horizontal, rows, transfer
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
@@ -31,12 +22,12 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--he-per-step --schedule inverse-sqrt",
     ),
     "rounds": (
-        rounds_rows.RoundsRow, 3,
+        benchmarks.RoundsRow, 3,
         "--algorithm fedbcd-p --local-steps 1,5,exact --max-rounds 2 --learning-rate 0.3 "
         "--repeats 1",
     ),
     "joint": (
-        rows.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
+        benchmarks.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
     ),
     "defaults": (defaults.DefaultsRow, 1, "--dataset breast_cancer --repeats 1"),
     "transfer": (
@@ -50,20 +41,20 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--repeats 2",
     ),
     "crypto": (
-        rows.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
+        benchmarks.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
     ),
     "staleness": (
-        rows.StalenessRow, 2,
+        benchmarks.StalenessRow, 2,
         "--dataset breast_cancer --staleness 0,unbounded --straggler none --rounds 20",
     ),
     "fdml": (
-        rows.FdmlRow, 9, "--dataset breast_cancer --epochs 1 --hidden 2 --repeats 1",
+        benchmarks.FdmlRow, 9, "--dataset breast_cancer --epochs 1 --hidden 2 --repeats 1",
     ),
     "cost-law": (
-        rows.CostLawRow, 2, "--exchange bfv --local-steps 1,5 --rounds 1 --repeats 1",
+        benchmarks.CostLawRow, 2, "--exchange bfv --local-steps 1,5 --rounds 1 --repeats 1",
     ),
     "overhead": (
-        rows.OverheadRow, 1, "--samples 16 --features 4 --rounds 5 --repeats 1",
+        benchmarks.OverheadRow, 1, "--samples 16 --features 4 --rounds 5 --repeats 1",
     ),
     "blind": (
         blind.BlindRow, 6,
@@ -73,20 +64,20 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "ahead": (
         blind.AheadRow, 4, "--steps 3:64 --rounds 1 --places 3",
     ),
-    "theorem1": (theorem_rows.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
+    "theorem1": (benchmarks.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (
-        theorem_rows.Theorem2Row, 6,
+        benchmarks.Theorem2Row, 6,
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
     ),
     "networks": (
-        network_rows.NetworksRow, 6,
+        benchmarks.NetworksRow, 6,
         "--dataset breast_cancer --steps fedsgd,fedbcd-p:2,fedbcd-s:2 --model mlp "
         "--representation 4 --batch-size 64 --max-rounds 2 --learning-rate 0.1,0.3 --repeats 2 "
         "--scored-rows 60",
     ),
     "l1": (
-        rows.L1Row, 6,
+        benchmarks.L1Row, 6,
         "--l1 0.1,0.05 --method dbcd,fedbcd-p --parties 2 --max-rounds 40 --fedbcd-rounds 5",
     ),
     "horizontal": (
@@ -95,7 +86,7 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--method fedavg,top-k,fedbcgd+,fedbcgd:qsgd --learning-rate 0.03,0.1 --tuning-rounds 1 "
         "--max-rounds 1 --repeats 1 --workers 1",
     ),
-    "label-guard": (rows.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
+    "label-guard": (benchmarks.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
 }  # fmt: skip
 
 

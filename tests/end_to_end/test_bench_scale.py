@@ -15,8 +15,7 @@ from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
 from securevfl.benchmarks.scale import job_at_scale, planted_shards
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.errors import ConfigError, DataError
-from securevfl.reports.scale import ScaleRow, exponent, laws
-from securevfl.reports.scale_page import growth
+from securevfl.reports.scale import ScaleRow, exponent, growth, laws
 from securevfl.sparse import SparseRows, check_cells, side_by_side
 from securevfl.training import train
 from tests.end_to_end.commands import rows_of, run

@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from securevfl.cli.training_row import training_row
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import decode, unmask
 from securevfl.data.sources import load
@@ -22,6 +21,7 @@ from securevfl.protocols.exchanges.class_sums import (
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.reports import tables
+from securevfl.reports.trained import training_row
 from securevfl.runtime.views import Decrypted
 from securevfl.training import TrainingResult
 from tests.end_to_end.conftest import RunJob

@@ -123,7 +123,7 @@ def test_a_benchmark_gives_the_rows_that_were_done(
 def test_a_second_interrupt_ends_at_once() -> None:
     script = (
         "import os, signal, time\n"
-        "from securevfl.cli.finishing import finished\n"
+        "from securevfl.cli.reporting import finished\n"
         "from securevfl.interrupts import Interrupted\n"
         "def work():\n"
         "    raise Interrupted([1], ['2'])\n"

@@ -13,7 +13,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job, parse_job
 from securevfl.protocols.catalogue import ALGORITHMS
 from securevfl.protocols.vertical.fedbcd import FedBcd
-from securevfl.reports.descriptions import what_to_choose, who_learns_what
+from securevfl.reports.documents import what_to_choose, who_learns_what
 from securevfl.training import train
 from tests import extension
 from tests.end_to_end.commands import rows_of, run

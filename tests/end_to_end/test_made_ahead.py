@@ -12,7 +12,7 @@ from securevfl.data import load
 from securevfl.job import Job
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchange import Established, Session
-from securevfl.reports.forecast import SetupWatch
+from securevfl.reports.training import SetupWatch
 from securevfl.runtime.costs import AHEAD, FixedCosts, Stopwatch
 from securevfl.training import Environment, train
 from securevfl.wire.codec import encode

@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.models.storage import load_model
 from securevfl.protocols.session.pad_store import PadStore
-from securevfl.reports.forecast import Forecast
+from securevfl.reports.training import Forecast
 from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]

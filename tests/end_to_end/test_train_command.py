@@ -14,7 +14,7 @@ import pytest
 from securevfl.models.storage import load_model
 from securevfl.protocols.blind.dry_run import Beyond
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
-from securevfl.reports.forecast import Forecast
+from securevfl.reports.training import Forecast
 from tests.end_to_end.commands import rows_of, run, started, two_organizations, wait_until
 
 Capture = pytest.CaptureFixture[str]

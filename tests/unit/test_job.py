@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.cli.example import EXAMPLE
+from securevfl.cli.train import EXAMPLE
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import (
     ExchangeSettings,

@@ -9,7 +9,7 @@ from securevfl.benchmarks.settings.label_guard import LabelGuardSettings, Plante
 from securevfl.data.sources import load
 from securevfl.data.tables import check
 from securevfl.errors import ConfigError
-from securevfl.reports.rows import LabelGuardRow
+from securevfl.reports.benchmarks import LabelGuardRow
 
 SMALL = Planted(positives=0.12, rows=4000, columns=10, signal=0.5)
 

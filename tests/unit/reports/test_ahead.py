@@ -6,16 +6,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from securevfl.reports.benchmarks import JointRow, joint_notes
 from securevfl.reports.documents import TABLES
-from securevfl.reports.rows import JobRow, JointRow, ahead_s, any_ahead, made_ahead
-from securevfl.reports.tables import (
-    AHEAD,
-    TRADEOFF,
-    ahead_table,
-    joint_notes,
-    tradeoff_notes,
-    with_ahead,
-)
+from securevfl.reports.rows import JobRow, ahead_s, any_ahead, made_ahead
+from securevfl.reports.tables import AHEAD, TRADEOFF, ahead_table, tradeoff_notes, with_ahead
 from securevfl.reports.trained import PHASES, costs
 
 OLD: Any = {

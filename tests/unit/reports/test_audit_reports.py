@@ -19,9 +19,9 @@ from securevfl.reports.matrix import (
     lines_of,
     matrix,
 )
-from securevfl.reports.page import audit_page, write_page
+from securevfl.reports.page import audit_page
 from securevfl.reports.plots import curve_svg
-from securevfl.reports.results import results
+from securevfl.reports.results import keep, results
 
 CURVE = curve(
     "Labels <by> epochs", "epochs", "accuracy", [1, 2, 3], {"fixed": [0.5, None, 0.7]},
@@ -184,4 +184,12 @@ def test_a_page_without_leaks_or_curves_is_a_page(rows: list[dict[str, Any]]) ->
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"page .* cannot be written"):
-        write_page(tmp_path / "file" / "page.html", "page")
+        keep(
+            None,
+            tmp_path / "file" / "page.html",
+            lambda _: "page",
+            command="audit",
+            seed=0,
+            settings={},
+            rows=[],
+        )

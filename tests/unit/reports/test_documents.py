@@ -5,14 +5,7 @@ from typing import Any
 import pytest
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.reports.documents import (
-    loss_curves,
-    main,
-    markdown,
-    page,
-    provenance,
-    with_blocks,
-)
+from securevfl.reports.documents import loss_curves, main, markdown, page, provenance, with_blocks
 
 BLOCK = "Before.\n\n<!-- table: cost-law {} -->\nold\n<!-- /table -->\n\nAfter.\n"
 

@@ -2,7 +2,7 @@
 
 import time
 
-from securevfl.reports.forecast import Forecast, SetupWatch
+from securevfl.reports.training import Forecast, SetupWatch
 from securevfl.runtime.costs import AHEAD, OFFLINE, SETUP
 
 

@@ -8,9 +8,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from securevfl.auditing.curves import curve
-from securevfl.reports.captions import words
 from securevfl.reports.page import flat
-from securevfl.reports.plots import curve_svg, drawing, logarithmic, power_of_ten
+from securevfl.reports.plots import curve_svg, drawing, logarithmic, power_of_ten, words
 
 MANY = {f"fedbcd-p, Q = {steps}, μ = {mu}": [0.5, 0.7, 0.9] for steps in (1, 25, 100)
         for mu in (0, 0.1, 1)}  # fmt: skip

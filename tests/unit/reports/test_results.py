@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from securevfl.reports import results as module
-from securevfl.reports.results import commit, results, write_results
+from securevfl.reports.results import commit, keep, results
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -38,7 +38,7 @@ def test_a_result_names_its_command_line_and_when_it_was_run(
     typed = ["/somewhere/bin/securevfl", "bench", "crypto", "--json", "x.json"]
     monkeypatch.setattr(sys, "argv", typed)
     path = tmp_path / "x.json"
-    write_results(path, command="bench crypto", seed=0, settings={}, rows=[{"a": 1}])
+    keep(path, command="bench crypto", seed=0, settings={}, rows=[{"a": 1}])
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["argv"] == ["securevfl", *typed[1:]]
     assert found["command"] == "bench crypto"

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from securevfl.reports.comparison import compared, comparison_notes
-from securevfl.reports.trained import curves
+from securevfl.reports.trained import compared, comparison_notes, curves
 
 POINT = {"accuracy": 0.8, "r2": None, "rmse": None}
 ROW: dict[str, Any] = {

@@ -1,0 +1,589 @@
+"""Result rows and tables of benchmarks; see `rows` and `tables`."""
+
+from collections.abc import Sequence
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from securevfl.reports.rows import any_ahead
+from securevfl.reports.tables import Column, Row, rate, rounds_text, seconds, share, size
+
+Staleness = int | Literal["unbounded"]
+
+
+class JointRun(TypedDict):
+    """One run; `rounds_to` is null where it never came so near."""
+
+    seed: int
+    rounds_to: int | None
+    rounds: int
+    score: float
+    ended: str
+    learned: bool
+
+
+class JointRow(TypedDict):
+    """One exchange among K parties against one place that has all columns.
+
+    Rounds to within so much of it are the median and the most, null where half the runs, or one,
+    never came so near. The rest is of whole runs, which end by themselves or at the most rounds.
+    """
+
+    dataset: str
+    parties: int
+    exchange: str
+    rows: int
+    columns: int
+    score_name: str
+    joint_score: float
+    within: float
+    rounds_to: float | None
+    most_rounds_to: float | None
+    rounds: float
+    score: float
+    ended: str
+    label_guard_ratio: float | None
+    round_trips: float
+    bytes_sent: float
+    compute_s: float
+    communication_s: float
+    total_s: float
+    ahead_compute_s: NotRequired[float]
+    ahead_communication_s: NotRequired[float]
+    ahead_bytes: NotRequired[float]
+    wall_s: float
+    repeats: int
+    runs: Sequence[JointRun]
+
+
+class CryptoRow(TypedDict):
+    """One engine on one shape; NumPy's row lacks what only encryption has."""
+
+    operation: str
+    scheme: str
+    engine: str
+    key_bits: int | None
+    workers: int
+    samples: int
+    features: int
+    seconds_median: float
+    seconds_min: float
+    seconds_encrypt: NotRequired[float]
+    seconds_evaluate: NotRequired[float]
+    seconds_decrypt: NotRequired[float]
+    seconds_offline: NotRequired[float]
+    seconds_keys: NotRequired[float]
+    seconds_prepare: NotRequired[float]
+    extrapolated: bool
+    timed_part: NotRequired[tuple[int, int]]
+    bytes_up: int
+    bytes_down: int
+    bytes_key: NotRequired[int]
+    exact: bool
+    largest_error: NotRequired[float]
+    value_fraction_bits: NotRequired[int]
+    matrix_fraction_bits: NotRequired[int]
+    rounds: NotRequired[int]
+    runs: int
+    ratio_to_phe_2048: float | None
+    ratio_to_phe_3072: float | None
+
+
+class StalenessRun(TypedDict):
+    """One run; `seconds` to the target."""
+
+    seed: int
+    seconds: float | None
+    total_s: float
+    auc: float
+    refused: int
+    lead: int
+    regret_rounds: Sequence[int]
+    regret: Sequence[float]
+    slope: float | None
+
+
+class StalenessRow(TypedDict):
+    """One τ with one straggler, in virtual time; `largest_lead` is the largest of all runs."""
+
+    dataset: str
+    straggler: str
+    factor: float
+    staleness: Staleness
+    batch_size: int
+    target_auc: float
+    reached_target: bool
+    seconds_to_target: float | None
+    total_s: float
+    auc: float
+    refused_pulls: float
+    largest_lead: int
+    regret_rounds: Sequence[int]
+    regret: Sequence[float]
+    regret_slope: float | None
+    repeats: int
+    runs: Sequence[StalenessRun]
+
+
+class FdmlRow(TypedDict):
+    """One model trained one way.
+
+    `machinery_s` is wall time of an iteration of one party beside the parties' computation;
+    what is compared with one place is fdml's.
+    """
+
+    dataset: str
+    model: str
+    training: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    staleness: Staleness
+    batches_a_message: NotRequired[int]
+    precision: NotRequired[str]
+    repeats: int
+    auc: float
+    aucs: Sequence[float]
+    log_loss: float
+    log_losses: Sequence[float]
+    wall_s_per_epoch: float
+    ratio_to_one_place: NotRequired[float]
+    virtual_s_per_epoch: float | None
+    machinery_s: float | None
+
+
+class CostLawRow(TypedDict):
+    """One scheme at one Q; operations are of the first run."""
+
+    scheme: str
+    key_bits: int | None
+    local_steps: int
+    homomorphic_s_per_round: float
+    ratio_to_first: float
+    local_s_per_round: float
+    encryptions_per_round: float
+    products_per_round: float
+    decryptions_per_round: float
+    rounds: int
+    repeats: int
+
+
+class OverheadRow(TypedDict):
+    """Real time a round, the parties' own computation, and the rest."""
+
+    parties: int
+    samples: int
+    features: int
+    wall_s_per_round: float
+    compute_s_per_round: float
+    overhead_s_per_round: float
+    rounds: int
+    repeats: int
+
+
+class L1Row(TypedDict):
+    """One method at one λ₁; `warm` rows are of a path, from where the λ₁ before ended.
+
+    Gaps are relative to the objective at scikit-learn's weights; the certified one is what the
+    parties knew. `differing_zeros` are columns that are 0 at one of the two only, which says
+    something where the optimum is `unique`. Where a row is warm, bytes are those of its λ₁ alone.
+    """
+
+    dataset: str
+    loss: str
+    parties: int
+    method: str
+    start: str
+    l1: float
+    rounds: int
+    settled: bool
+    rounds_to_gap: int | None
+    gap: float
+    certified_gap: float | None
+    objective: float
+    reference_objective: float
+    nonzeros: int
+    reference_nonzeros: int
+    differing_zeros: int
+    unique: bool
+    messages: int
+    bytes_sent: float
+    bytes_to_gap: float | None
+    auc: float | None
+    wall_s: float
+
+
+class LabelGuardRow(TypedDict):
+    """What a feature party reads at one ratio: means over seeds.
+
+    `own_` is the best model of its columns, figure by figure; `bound_` an attacker that knows all
+    predictions as well; `rarest` the share of the rarest class.
+    """
+
+    dataset: str
+    rows: int
+    columns: int
+    rarest: float
+    ratio: float
+    batch_size: int
+    sampling: str
+    rounds: int
+    auc: float
+    auc_std: float
+    own_auc: float
+    bound_auc: float
+    top_precision: float
+    own_top_precision: float
+    bound_top_precision: float
+    true_positives: float
+    own_true_positives: float
+    bound_true_positives: float
+    accuracy: float
+    own_accuracy: float
+    exposed_rows: int
+
+
+class NetworksRun(TypedDict):
+    """One run to a target; `aucs` are those after each of its rounds."""
+
+    seed: int
+    reached: bool
+    rounds: int
+    aucs: Sequence[float]
+    messages: int
+
+
+class NetworksRow(TypedDict):
+    """One algorithm and Q over networks with a head; `paper_rounds` where the paper has them.
+
+    `linear_auc` is what a logistic regression on all columns in one place reaches on all held-out
+    rows, of which training is scored on `scored_rows`.
+    """
+
+    dataset: str
+    model: str
+    algorithm: str
+    local_steps: int
+    parties: int
+    target_auc: float
+    reached_target: bool
+    rounds: float
+    most_rounds: int
+    paper_rounds: int | None
+    best_auc: float
+    linear_auc: float
+    scored_rows: int
+    learning_rate: float | None
+    learning_rate_chosen: str
+    wall_s_per_round: float
+    repeats: int
+    runs: Sequence[NetworksRun]
+
+
+class CurvePoint(TypedDict):
+    """Held-out AUC after so many rounds, and the mean training loss since the point before.
+
+    The loss is of the rounds' batches, each as it was exchanged.
+    """
+
+    rounds: int
+    training_loss: float | None
+    auc: float
+
+
+class RoundsRun(TypedDict):
+    """One run; `curve` has at most 100 points, evenly over its scorings, the last among them."""
+
+    seed: int
+    reached: bool
+    rounds: int
+    auc: float
+    best_auc: float
+    messages: int
+    curve: Sequence[CurvePoint]
+
+
+class RoundsRow(TypedDict):
+    """One combination of algorithm, Q, K and μ."""
+
+    dataset: str
+    algorithm: str
+    local_steps: int | str
+    parties: int
+    proximal: float
+    batch_size: int | str
+    local_rule: str
+    target_auc: float
+    target_chosen: str
+    reached_target: bool
+    rounds: float
+    auc: float
+    best_auc: float
+    learning_rate: float | None
+    learning_rate_chosen: str
+    repeats: int
+    runs: Sequence[RoundsRun]
+
+
+class Theorem1Row(TypedDict):
+    """One pair of runs; deviations are the largest of all messages."""
+
+    dataset: str
+    case: str
+    expected: Literal["holds", "breaks"]
+    rounds: int
+    deviation: float
+    absolute_deviation: float
+    relative_distance: float
+    orthogonality_error: float
+    free_dimensions: int
+    group_dimension: int
+    set_up_differs: Sequence[str]
+    wall_s: float
+
+
+class Theorem2Row(TypedDict):
+    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
+
+    `proof_term` is what the theorem's proof has at least 0; where it is, `within` says proof, where
+    only the step size is one that the theorem allows, statement.
+    """
+
+    table: Literal["bound", "rate"]
+    dataset: str
+    local_rule: str
+    parties: int
+    local_steps: int
+    batch_size: int
+    eta: float
+    rounds: int
+    steps: int
+    measured: float
+    spread: float
+    bound: float
+    holds: bool
+    over_limit: float | None
+    proof_term: float
+    within: Literal["proof", "statement", "neither"]
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value >= 1e5:  # noqa: PLR2004
+        return f"{value:.1e}x"
+    return f"{value:,.0f}x" if value >= 10 else f"{value:.2g}x"  # noqa: PLR2004
+
+
+def _scheme(row: CryptoRow) -> str:
+    if row["scheme"] == "none":
+        return "in clear"
+    if row["key_bits"] is None:
+        return str(row["scheme"])
+    workers = f" ({row['workers']})" if row["workers"] > 1 else ""
+    return f"{row['scheme']} {row['engine']} {row['key_bits']}{workers}"
+
+
+def _ahead(value: float) -> str:
+    return seconds(value) if value > 1e-5 else "-"  # noqa: PLR2004
+
+
+def _times(row: Row, figure: str) -> str:
+    """The attack's and the bound's over the own model's."""
+    own = row[f"own_{figure}"]
+    if not own:
+        return "-"
+    return f"x{row[figure] / own:.2f} {row[f'bound_{figure}'] / own:.2f}"
+
+
+def _count(value: float | None) -> str:
+    return "*" if value is None else f"{value:g}"
+
+
+def _seconds_or_dash(value: float | None) -> str:
+    return "-" if value is None else seconds(value)
+
+
+def _slope(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _time(value: float | None) -> str:
+    return "*" if value is None else seconds(value)
+
+
+ROUNDS: tuple[Column[RoundsRow], ...] = (
+    ("algorithm", lambda row: str(row["algorithm"])),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("K", lambda row: str(row["parties"])),
+    ("proximal", lambda row: f"{row['proximal']:g}"),
+    ("learning rate", lambda row: rate(row["learning_rate"])),
+    ("rounds", rounds_text),
+    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+)
+
+NETWORKS: tuple[Column[NetworksRow], ...] = (
+    ("AUC", lambda row: f"{row['target_auc']:g}"),
+    ("algorithm", lambda row: row["algorithm"]),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("η0", lambda row: rate(row["learning_rate"])),
+    ("rounds", rounds_text),
+    ("most", lambda row: str(row["most_rounds"])),
+    ("paper", lambda row: str(row["paper_rounds"] or "-")),
+    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
+    ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
+)
+
+JOINT: tuple[Column[JointRow], ...] = (
+    ("K", lambda row: str(row["parties"])),
+    ("exchange", lambda row: row["exchange"]),
+    ("joint", lambda row: f"{row['joint_score']:.4f}"),
+    ("to within", lambda row: _count(row["rounds_to"])),
+    ("most", lambda row: _count(row["most_rounds_to"])),
+    ("rounds", lambda row: f"{row['rounds']:g}"),
+    ("score", lambda row: f"{row['score']:.4f}"),
+    ("guard", lambda row: share(row["label_guard_ratio"])),
+    ("sent", lambda row: size(row["bytes_sent"])),
+    ("total", lambda row: seconds(row["total_s"])),
+)
+
+CRYPTO: tuple[Column[CryptoRow], ...] = (
+    ("scheme", _scheme),
+    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
+    ("online", lambda row: seconds(row["seconds_median"]) + ("~" if row["extrapolated"] else "")),
+    ("ahead", lambda row: _ahead(row.get("seconds_offline", 0.0))),
+    ("phe-2048", lambda row: _ratio(row["ratio_to_phe_2048"])),
+    ("phe-3072", lambda row: _ratio(row["ratio_to_phe_3072"])),
+    ("up", lambda row: size(row["bytes_up"])),
+    ("down", lambda row: size(row["bytes_down"])),
+)
+
+CRYPTO_PHASES: tuple[Column[CryptoRow], ...] = (
+    ("scheme", _scheme),
+    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
+    ("keys", lambda row: _seconds_or_dash(row.get("seconds_keys"))),
+    ("prepare", lambda row: _seconds_or_dash(row.get("seconds_prepare"))),
+    ("encrypt", lambda row: _seconds_or_dash(row.get("seconds_encrypt"))),
+    ("evaluate", lambda row: _seconds_or_dash(row.get("seconds_evaluate"))),
+    ("decrypt", lambda row: _seconds_or_dash(row.get("seconds_decrypt"))),
+    ("ahead", lambda row: _ahead(row.get("seconds_offline", 0.0))),
+    ("up", lambda row: size(row["bytes_up"])),
+    ("down", lambda row: size(row["bytes_down"])),
+)
+
+STALENESS: tuple[Column[StalenessRow], ...] = (
+    ("straggler", lambda row: str(row["straggler"])),
+    ("tau", lambda row: str(row["staleness"])),
+    ("to target", lambda row: _time(row["seconds_to_target"])),
+    ("all rounds", lambda row: seconds(row["total_s"])),
+    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("refused", lambda row: f"{row['refused_pulls']:,.0f}"),
+    ("lead", lambda row: str(row["largest_lead"])),
+    ("regret slope", lambda row: _slope(row["regret_slope"])),
+)
+
+FDML: tuple[Column[FdmlRow], ...] = (
+    ("training", lambda row: f"{row['model']}, {row['training']}"),
+    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("log loss", lambda row: f"{row['log_loss']:.4f}"),
+    ("wall", lambda row: seconds(row["wall_s_per_epoch"])),
+    ("virtual", lambda row: _seconds_or_dash(row["virtual_s_per_epoch"])),
+    ("machinery", lambda row: _seconds_or_dash(row["machinery_s"])),
+)
+
+COST_LAW: tuple[Column[CostLawRow], ...] = (
+    ("scheme", lambda row: f"{row['scheme']} {row['key_bits'] or ''}".rstrip()),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("homomorphic", lambda row: seconds(row["homomorphic_s_per_round"])),
+    ("to first Q", lambda row: f"{row['ratio_to_first']:.2f}x"),
+    ("local", lambda row: seconds(row["local_s_per_round"])),
+    ("encryptions", lambda row: f"{row['encryptions_per_round']:g}"),
+    ("products", lambda row: f"{row['products_per_round']:g}"),
+    ("decryptions", lambda row: f"{row['decryptions_per_round']:g}"),
+)
+
+OVERHEAD: tuple[Column[OverheadRow], ...] = (
+    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
+    ("a round", lambda row: seconds(row["wall_s_per_round"])),
+    ("parties' computation", lambda row: seconds(row["compute_s_per_round"])),
+    ("simulation", lambda row: seconds(row["overhead_s_per_round"])),
+)
+
+THEOREM1: tuple[Column[Theorem1Row], ...] = (
+    ("case", lambda row: row["case"]),
+    ("expected", lambda row: row["expected"]),
+    ("deviation", lambda row: f"{row['deviation']:.1e}"),
+    ("distance", lambda row: f"{row['relative_distance']:.2f}"),
+    ("UtU - I", lambda row: f"{row['orthogonality_error']:.0e}"),
+    ("dim O(n)", lambda row: str(row["group_dimension"])),
+)
+
+THEOREM2: tuple[Column[Theorem2Row], ...] = (
+    ("rounds", lambda row: str(row["rounds"])),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("S", lambda row: str(row["batch_size"])),
+    ("eta", lambda row: f"{row['eta']:.3g}"),
+    ("of largest", lambda row: "-" if row["over_limit"] is None else f"{row['over_limit']:g}"),
+    ("proof", lambda row: f"{row['proof_term']:.2f}"),
+    ("measured", lambda row: f"{row['measured']:.4g}"),
+    ("bound", lambda row: f"{row['bound']:.4g}"),
+    ("bound/measured", lambda row: f"{row['bound'] / row['measured']:.1f}"),
+    ("holds", lambda row: "yes" if row["holds"] else "no"),
+)
+
+L1: tuple[Column[L1Row], ...] = (
+    ("K", lambda row: str(row["parties"])),
+    ("method", lambda row: row["method"] + (", warm" if row["start"] == "warm" else "")),
+    ("lambda", lambda row: f"{row['l1']:g}"),
+    ("to gap", lambda row: "*" if row["rounds_to_gap"] is None else str(row["rounds_to_gap"])),
+    ("sent", lambda row: "-" if row["bytes_to_gap"] is None else size(row["bytes_to_gap"])),
+    ("rounds", lambda row: str(row["rounds"])),
+    ("gap", lambda row: f"{row['gap']:.0e}"),
+    ("bound", lambda row: "-" if row["certified_gap"] is None else f"{row['certified_gap']:.0e}"),
+    ("not 0", lambda row: f"{row['nonzeros']}/{row['reference_nonzeros']}"),
+    ("differ", lambda row: f"{row['differing_zeros']}{'' if row['unique'] else ' ~'}"),
+)
+
+LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
+    ("ratio", lambda row: f"{row['ratio']:.4f}"),
+    ("S", lambda row: str(row["batch_size"])),
+    ("rounds", lambda row: str(row["rounds"])),
+    ("own AUC", lambda row: f"{row['own_auc']:.4f}"),
+    ("more", lambda row: f"{row['auc'] - row['own_auc']:+.4f}"),
+    ("bound", lambda row: f"{row['bound_auc'] - row['own_auc']:+.4f}"),
+    ("top 1 %", lambda row: _times(row, "top_precision")),
+    ("1 % FPR", lambda row: _times(row, "true_positives")),
+    ("leverage 1", lambda row: str(row["exposed_rows"])),
+)
+
+
+def joint_notes(rows: Sequence[JointRow]) -> list[str]:
+    """What the columns of a table against one place mean, a line each."""
+    name = "AUC" if rows[0]["score_name"] == "auc" else rows[0]["score_name"]
+    notes = [
+        f"joint: {name} of scikit-learn's LogisticRegression on all columns in one place",
+        f"to within: rounds to within {rows[0]['within']:g} of it, and the most of any run",
+        "guard: the label guard's ratio; score and what follows: where training ended",
+    ]
+    if any_ahead(rows):
+        notes.append("sent and total hold what was made ahead of rounds")
+    if any(row["most_rounds_to"] is None for row in rows):
+        notes.append("* never that near: half the runs, or one; the JSON has each")
+    by_ending: dict[str, dict[int, None]] = {}
+    for row in rows:
+        by_ending.setdefault(row["ended"], {})[row["parties"]] = None
+    notes += [
+        f"ended at K = {', '.join(map(str, parties))}: {ending}"
+        for ending, parties in by_ending.items()
+    ]
+    return notes
+
+
+def l1_notes(rows: Sequence[L1Row]) -> list[str]:
+    """What marks in `L1` mean, where there are any."""
+    notes = []
+    if any(row["rounds_to_gap"] is None for row in rows):
+        notes.append("* never came so near")
+    if not all(row["unique"] for row in rows):
+        notes.append("~ the optimum is not unique: which columns are 0 says nothing")
+    return notes
