@@ -121,12 +121,6 @@ def local_training(
     the pull in it), in the uploaded entries alone. Departure: FedBCGD+ as printed replaces all
     blocks of κ_j, of which the server is told one: its κ is then no longer the mean of the κ_j.
 
-    Args:
-        problem: the client's.
-        federation: that it is in.
-        broadcast: what the server sent.
-        state: what the client kept.
-
     Raises:
         TrainingDiverged: weights or control variates are no longer finite.
     """
@@ -145,12 +139,7 @@ def local_training(
 
 
 class _Steps:
-    """The corrected steps of a client in one round.
-
-    Attributes:
-        size: η.
-        gradients: single rows' gradients that were taken.
-    """
+    """The corrected steps of a client in one round, of size η; `gradients` counts single rows'."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import RealArray
+from securevfl.arrays import FloatArray, RealArray
 from securevfl.errors import PeerViolation, UnexpectedMessage
 from securevfl.horizontal.client import Broadcast, ClientState, Upload
 from securevfl.horizontal.federation import Federation, Method
@@ -137,8 +137,7 @@ class Noisy(Coding):
             DataError: NaN or an infinity.
         """
         every = self._noise.clipped(np.concatenate([upload.changes, upload.controls]))
-        changes, controls = np.split(every, [len(upload.changes)])
-        sent = replace(upload, changes=changes, controls=controls)
+        sent = _with_values(upload, every)
         return sent, state_after_sending(federation, state, upload, sent)
 
     @override
@@ -146,10 +145,6 @@ class Noisy(Coding):
         self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[BlockUpload, ClientState]:
         sent, kept = self.clipped(federation, upload, state)
-        dtype = broadcast.weights.dtype
-        sent = replace(
-            sent, changes=sent.changes.astype(dtype), controls=sent.controls.astype(dtype)
-        )
         return _message_of(federation, sent, broadcast), kept
 
     @override
@@ -167,18 +162,16 @@ class Noisy(Coding):
 
     def _on_grid(self, upload: Upload) -> Upload:
         """In float64 on the grid of noise, from which float32 is less than half a unit off."""
-        changes, controls = (
-            np.rint(part.astype(np.float64) / self.unit) * self.unit
-            for part in (upload.changes, upload.controls)
-        )
-        length = float(np.linalg.norm(np.concatenate([changes, controls])))
+        every = np.concatenate([upload.changes, upload.controls]).astype(np.float64)
+        every = np.rint(every / self.unit) * self.unit
+        length = float(np.linalg.norm(every))
         # What honest clients send is this long at most but for the last bits of the norm.
         if not length <= self._noise.clip * (1 + 1e-9):
             raise PeerViolation(
                 f"client {upload.client} sent an upload of length {length:g}, at most "
                 f"{self._noise.clip:g} agreed"
             )
-        return replace(upload, changes=changes, controls=controls)
+        return _with_values(upload, every)
 
 
 def promise(federation: Federation, noise: ClientNoise, rounds: int, delta: float) -> ClientPromise:
@@ -210,12 +203,6 @@ def state_after_sending(
 
     Compression rounds and clipping shortens. The server's κ is the mean of all κ_j, and FedDC's
     drift that of all h_j, only while every client moves its own by what the server was told.
-
-    Args:
-        federation: that the client is in.
-        state: after local training.
-        upload: what was computed.
-        sent: what the server will read.
     """
     entries = federation.blocks.uploaded(upload.block)
     if state.drift is not None:
@@ -241,7 +228,13 @@ def require_array(
 def _message_of(federation: Federation, upload: Upload, broadcast: Broadcast) -> BlockUpload:
     cut = [len(federation.blocks.own[upload.block])]
     parts = *np.split(upload.changes, cut), *np.split(upload.controls, cut)
-    return BlockUpload(broadcast.round_index, *parts)
+    dtype = broadcast.weights.dtype
+    return BlockUpload(broadcast.round_index, *(part.astype(dtype, copy=False) for part in parts))
+
+
+def _with_values(upload: Upload, every: FloatArray) -> Upload:
+    changes, controls = np.split(every, [len(upload.changes)])
+    return replace(upload, changes=changes, controls=controls)
 
 
 def _uploads_in(

@@ -173,15 +173,9 @@ def compress(
 ) -> tuple[bytes, RealArray | None]:
     """An upload's bytes, with error feedback where the compressor is biased.
 
-    Args:
-        compressor: how.
-        values: what local training changed, shape (n,).
-        draws: of the stochastic levels; no secret.
-        error: what earlier uploads of the same entries left out, shape (n,), or None.
-
     Returns:
-        The bytes, and what they leave out, shape (n,), which error feedback adds to the next upload
-        of the same entries; None of an unbiased compressor.
+        The bytes, and what they leave out, which is `error` of the next upload of the same entries;
+        None of an unbiased compressor.
 
     Raises:
         DataError: NaN, an infinity, or a value beyond float32.

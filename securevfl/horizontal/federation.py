@@ -277,12 +277,9 @@ class Blocks:
 
     @classmethod
     def by_layers(cls, sizes: Mapping[str, int], blocks: int, shared: Collection[str] = ()) -> Self:
-        """Blocks of whole tensors: the largest first, each to the block that holds least.
+        """Blocks of whole tensors, of arguments as in `equal`.
 
-        Args:
-            sizes: as in `equal`.
-            blocks: b.
-            shared: as in `equal`.
+        The largest tensor is first, and each goes to the block that holds least.
 
         Raises:
             ConfigError: a shared name that is no tensor's, or fewer tensors than blocks.

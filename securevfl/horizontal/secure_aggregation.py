@@ -220,14 +220,8 @@ async def give_masked(
 ) -> bool:
     """A client's end after its local training: steps 1, 3 and 4 of a round.
 
-    Args:
-        channel: the client's.
-        costs: the client's ledger.
-        job_hash: of the federation; binds masks to it.
-        step: the round.
-        block: of the client's group.
-        own: what is summed over the group, shape (n,).
-        shared: what is summed over everyone, shape (n',).
+    `own` is summed over the group that uploads the block, `shared` over everyone; masks are bound
+    to the job.
 
     Returns:
         Whether the upload counts; if not, the client is as if it had not taken part.
@@ -269,14 +263,9 @@ async def take_masked(
 ) -> Sums:
     """The server's end: steps 2 and 4 of a round.
 
-    Args:
-        channel: the server's.
-        blocks: by client that was sampled, its group's block.
-        step: the round.
-        sizes: by block, its numbers in an upload.
-        shared: of the shared block, its numbers in an upload.
-        timeout_seconds: how long to wait for a next client that is ready, and then for a next
-            upload; by default for all of them.
+    `blocks` has those of all clients that were sampled, `sizes` the numbers of each block in an
+    upload, `shared` those of the shared one; the timeout is of a wait for the next client that is
+    ready, and then for the next upload.
 
     Raises:
         PeerTimeout: a client of the roster did not upload, or no group of two was ready; the
