@@ -24,7 +24,7 @@ from securevfl.data.join import align_files, load_files
 from securevfl.data.read import FileSource
 from securevfl.job import parse_job
 from securevfl.protocols.session.keys import SchemeKeys
-from securevfl.runtime.costs import AHEAD, AHEAD_COMMUNICATION, COMMUNICATION
+from securevfl.runtime.costs import AHEAD, AHEAD_COMMUNICATION, COMMUNICATION, Costs
 from securevfl.training import Environment, train
 from tests.end_to_end.one_party import Order
 
@@ -121,6 +121,18 @@ class Pair:
         self.bank.take_part(self.folder, bank, timeout_seconds)
         self.shop.take_part(self.folder, shop or bank, LONG)
 
+    def beside_the_simulation(self, job: Path) -> Iterator[tuple[dict[str, Any], Any, Any, Costs]]:
+        """Of each party what it told, its weights, and its outcome and ledger in a simulation."""
+        self.start(job)
+        data, keys = load_files(sources(self.folder)), Environment(keys=SchemeKeys())
+        simulated = train(parse_job(job.read_text()), data, keys)
+        for party in (self.bank, self.shop):
+            told, ledger = party.tells("path"), simulated.ledgers[party.name]
+            assert told["hops"] == ledger.hops
+            assert sum(told["path"].values()) == pytest.approx(told["clock"])
+            weights = np.load(self.folder / party.name / "weights.npy")
+            yield told, weights, simulated.outcomes[party.name], ledger
+
 
 def sources(folder: Path) -> list[FileSource]:
     return [
@@ -188,40 +200,22 @@ def test_two_processes_learn_what_the_simulation_learns(
 ) -> None:
     """To the bit: the same operations in the same order, and masks of products cancel exactly."""
     job = pair.job(scheme, scheme=scheme, rounds=rounds)
-    pair.start(job)
-    simulated = train(
-        parse_job(job.read_text()),
-        load_files(sources(pair.folder)),
-        Environment(keys=SchemeKeys()),
-    )
-    for party in (pair.bank, pair.shop):
-        told = party.tells("path")
-        weights = np.load(pair.folder / party.name / "weights.npy")
-        outcome, ledger = simulated.outcomes[party.name], simulated.ledgers[party.name]
+    for told, weights, outcome, ledger in pair.beside_the_simulation(job):
         assert np.array_equal(weights, outcome.model.weights)
         assert np.any(weights)
         assert told["rounds"] == rounds
         assert told["scores"] == [score.auc for score in outcome.scores]
-        assert told["hops"] == ledger.hops
         if scheme == "plain":
             assert told["bytes_sent"] == dict(ledger.bytes_sent)
-        assert sum(told["path"].values()) == pytest.approx(told["clock"])
         assert {"setup", "local"} <= set(told["path"])
 
 
 def test_two_processes_make_ahead_what_the_simulation_makes(pair: Pair) -> None:
     """Pads are fresh in every run: weights agree to their last bits' rounding only."""
     job = pair.job("blind", scheme="blind", loss="taylor-logistic", rounds=4)
-    pair.start(job)
-    simulated = train(parse_job(job.read_text()), load_files(sources(pair.folder)))
-    for party in (pair.bank, pair.shop):
-        told = party.tells("path")
-        weights = np.load(pair.folder / party.name / "weights.npy")
-        outcome, ledger = simulated.outcomes[party.name], simulated.ledgers[party.name]
+    for told, weights, outcome, ledger in pair.beside_the_simulation(job):
         np.testing.assert_allclose(weights, outcome.model.weights, atol=2e-3)
-        assert told["hops"] == ledger.hops
         assert set(told["bytes_sent"]) == set(ledger.bytes_sent)
-        assert sum(told["path"].values()) == pytest.approx(told["clock"])
         assert {AHEAD, AHEAD_COMMUNICATION, COMMUNICATION} <= set(told["path"])
 
 

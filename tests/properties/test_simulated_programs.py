@@ -64,25 +64,13 @@ KINDS: Mapping[Stage, Callable[[int], Message]] = {
 }
 
 
-def random_work(parties: int) -> st.SearchStrategy[Work]:
-    return st.builds(Work, st.integers(0, parties - 1), st.sampled_from(sorted(PHASE_SECONDS)))
-
-
-def random_line(parties: int) -> st.SearchStrategy[Spoken]:
-    ends = st.lists(st.integers(0, parties - 1), min_size=2, max_size=2, unique=True)
-    return ends.flatmap(
-        lambda pair: st.builds(
-            Spoken,
-            st.just(pair[0]),
-            st.just(pair[1]),
-            st.integers(0, 3000),
-            st.sampled_from(sorted(KINDS)),
-        )
-    )
-
-
 def random_events(parties: int, *, scoring: bool = False) -> st.SearchStrategy[list[Event]]:
-    kinds: list[st.SearchStrategy[Any]] = [random_work(parties), random_line(parties)]
+    party, stages = st.integers(0, parties - 1), st.sampled_from(sorted(KINDS))
+    ends = st.lists(party, min_size=2, max_size=2, unique=True)
+    kinds: list[st.SearchStrategy[Any]] = [
+        st.builds(Work, party, st.sampled_from(sorted(PHASE_SECONDS))),
+        st.builds(lambda pair, *rest: Spoken(*pair, *rest), ends, st.integers(0, 3000), stages),
+    ]
     if scoring:
         kinds.append(st.just(ScoreNow()))
     return st.lists(st.one_of(kinds), max_size=25)
@@ -196,13 +184,15 @@ def test_what_is_said_ahead_takes_the_time_and_bytes_it_takes_in_a_round(
     assert (none.ahead_messages, none.ahead_bytes, none.ahead_communication_s) == (0, 0, 0.0)
 
 
-def without_scoring(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if not isinstance(event, ScoreNow)]
-
-
-def assert_the_same_training(
-    scored: Simulated[list[Moment]], unscored: Simulated[list[Moment]]
+@pytest.mark.parametrize(("parties", "network"), [(2, SLOW), (4, FAST)])
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_scoring_at_any_time_leaves_the_parties_time_unchanged(
+    parties: int, network: Line, data: st.DataObject
 ) -> None:
+    events = data.draw(random_events(parties, scoring=True))
+    training = [event for event in events if not isinstance(event, ScoreNow)]
+    scored, unscored = (play_all(parties, each, network) for each in (events, training))
     for name, moments in scored.results.items():
         reference = unscored.results[name]
         assert [m.clock for m in moments] == pytest.approx([m.clock for m in reference])
@@ -214,19 +204,3 @@ def assert_the_same_training(
     assert with_scores.bytes_sent == without.bytes_sent
     assert with_scores.messages == without.messages
     assert with_scores.round_trips == without.round_trips
-
-
-@given(random_events(2, scoring=True))
-@settings(max_examples=150, deadline=None)
-def test_scoring_at_any_time_leaves_the_time_of_two_parties_unchanged(
-    events: list[Event],
-) -> None:
-    assert_the_same_training(play_all(2, events), play_all(2, without_scoring(events)))
-
-
-@given(random_events(4, scoring=True))
-@settings(max_examples=150, deadline=None)
-def test_scoring_at_any_time_leaves_the_time_of_four_parties_unchanged(
-    events: list[Event],
-) -> None:
-    assert_the_same_training(play_all(4, events, FAST), play_all(4, without_scoring(events), FAST))
