@@ -29,8 +29,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.blind import links, residuals
 from securevfl.protocols.blind.residuals import uniform_phases
-from securevfl.protocols.blind.rounds import BlindRounds
-from securevfl.protocols.blind.training import BlindPart
+from securevfl.protocols.blind.rounds import BlindPart
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.runtime.simulation import Tamper
 from securevfl.training import Environment, TrainingResult, train
@@ -63,7 +62,7 @@ class World:
 
     result: TrainingResult
     tapes: dict[str, Tape]
-    rounds: dict[str, BlindRounds]
+    parts: dict[str, BlindPart]
 
 
 class _Drawing:
@@ -181,13 +180,12 @@ def run(
         tamper: changes messages on their way.
     """
     drawings: dict[str, _Drawing] = {}
-    rounds: dict[str, BlindRounds] = {}
+    parts: dict[str, BlindPart] = {}
     with pytest.MonkeyPatch.context() as patch:
         _in_clear(patch)
-        _watch(patch, drawings, tapes or {})
-        _keep(patch, rounds)
+        _watch(patch, drawings, tapes or {}, parts)
         result = train(job, dataset, Environment(record_views=True, tamper=tamper))
-    return World(result, {name: each.tape for name, each in drawings.items()}, rounds)
+    return World(result, {name: each.tape for name, each in drawings.items()}, parts)
 
 
 def _in_clear(patch: pytest.MonkeyPatch) -> None:
@@ -201,6 +199,7 @@ def _watch(
     patch: pytest.MonkeyPatch,
     drawings: dict[str, _Drawing],
     tapes: Mapping[str, Tape],
+    parts: dict[str, BlindPart],
 ) -> None:
     agree, zero_share = BlindPart.agree, PairwiseMasks.zero_share
 
@@ -208,6 +207,7 @@ def _watch(
         name = part.training.party.name
         drawings[name] = _Drawing(tapes.get(name))
         _CURRENT.set(drawings[name])  # of this party's task
+        parts[name] = part
         return await agree(part)
 
     def share(
@@ -223,16 +223,6 @@ def _watch(
     patch.setattr(
         residuals, "uniform_phases", lambda rows: _draw("phases", lambda: uniform_phases(rows))
     )
-
-
-def _keep(patch: pytest.MonkeyPatch, rounds: dict[str, BlindRounds]) -> None:
-    reveal = BlindRounds.reveal
-
-    async def revealed(self: BlindRounds) -> Words:
-        rounds[self._job.training.party.name] = self
-        return await reveal(self)
-
-    patch.setattr(BlindRounds, "reveal", revealed)
 
 
 @contextmanager

@@ -93,8 +93,8 @@ class Twin:
         fresh = {name: Tape({}, tape.zeros) for name, tape in self.first.tapes.items()}
         self.world = run(self.job, self.dataset, fresh | self._of_adversaries())
         self._moved = True
-        job = next(iter(self.world.rounds.values()))._job
-        self.party, self.rounds = job.training.party, job.schedule.rounds
+        part = next(iter(self.world.parts.values()))
+        self.party, self.rounds = part.training.party, part.job.schedule.rounds
         self.links, self.groups = holders(self.party), by_group(self.rounds)
         self.honest = [name for name in self.party.names if name not in self.adversaries]
         self.tapes = {name: self.world.tapes[name].copy() for name in self.honest}
@@ -193,7 +193,7 @@ class Twin:
                 self.tapes[one].drawn["phases"][0][rows] += missing
 
     def _logistic(self, party: str) -> LogisticResiduals | None:
-        side = self.world.rounds[party]._offline.residuals
+        side = self.world.parts[party].offline.residuals
         return side if isinstance(side, LogisticResiduals) else None
 
     def _tables(self, rows: slice) -> None:

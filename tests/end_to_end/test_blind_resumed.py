@@ -160,6 +160,19 @@ def test_states_on_disk_need_a_place_for_their_key(
         train(job_of(), dataset, Environment(checkpoints=tmp_path))
 
 
+def test_states_on_disk_are_sealed_under_a_key_of_their_session(
+    dataset: VerticalDataset, places: PadPlaces, tmp_path: Path
+) -> None:
+    keys, kept = set(), list[SessionState]()
+    environment = Environment(pads=places, checkpoints=tmp_path, keep_state=kept.append)
+    for _ in range(2):
+        train(job_of(), dataset, environment)
+        keys |= {path.read_bytes() for path in places.keys.rglob("*.state-key")}
+    assert len(keys) == 2 * len(dataset.parties)
+    assert len(kept) == 2 * len(dataset.parties) * ROUNDS
+    assert all(state.in_flight.keys() == {"sealed"} for state in kept)
+
+
 def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
     dataset: VerticalDataset,
     whole: tuple[TrainingResult, States],

@@ -47,7 +47,7 @@ def other_data(
 
     How large steps are is one of these: an owner's word to its holder.
     """
-    dataset = first_data = data(len(first.rounds))
+    dataset = first_data = data(len(first.parts))
     labels = as_classes(dataset.train_labels)
     if what == "labels":
         return dataset_of([table.train for table in dataset.parties], 1 - labels)
@@ -125,8 +125,8 @@ def test_a_view_of_a_pad_used_twice_has_no_twin_that_uses_it_twice() -> None:
 def test_every_pad_is_gone_once_it_is_used(parties: int, settings: dict[str, Any]) -> None:
     """And an owner's point of every round is in its view, beside its share of residuals."""
     world = run(job(**settings), data(parties))
-    for name, rounds in world.rounds.items():
-        pads = rounds._offline.pads
+    for name, part in world.parts.items():
+        pads = part.offline.pads
         by_round = list(vars(pads.own).values())
         for held in pads.held.values():
             by_round += [held.residuals, held.predictions, held.path]
@@ -141,7 +141,7 @@ def test_the_last_word_follows_from_the_end_and_ones_own_share() -> None:
     """Simulators need no more of it than the functionality gives."""
     world = run(job(**LINEAR), data(2))
     for name in (LABEL, PARTNER):
-        own = world.rounds[name]._own
+        own = world.parts[name].own
         (entry,) = world.result.views[name].received(RevealedShare)
         assert isinstance(entry.message, RevealedShare)
         dropped = np.uint64(own.widths.weight_bits - REVEALED_BITS)
@@ -159,7 +159,7 @@ def test_the_label_party_and_another_know_what_is_left_of_the_sum() -> None:
     twin = Twin(world, job(**LINEAR), changed, {LABEL, THIRD})
     with pytest.raises(AssertionError, match="who has the pad"):
         twin.solve()
-    bits = world.rounds[LABEL]._own.widths.shared_residual_bits
+    bits = world.parts[LABEL].own.widths.shared_residual_bits
     partner = world.result.views[PARTNER]
     for index in range(ROUNDS):
         known = third.shares(THIRD, "residuals")[index] + label.shares(THIRD, "residuals")[index]

@@ -11,7 +11,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, QuadraticLoss
 from securevfl.protocols.blind.offline import make_ahead
-from securevfl.protocols.blind.training import BlindPart
+from securevfl.protocols.blind.rounds import BlindPart
 from securevfl.protocols.exchange import Exchange, KeepsShares, Learns, Shown, Variant
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party

@@ -1,4 +1,4 @@
-"""A party's rounds, with what was made ahead, and the rounded reveal at their end.
+"""A party's part of a blind job: its rounds, with what was made ahead, and the rounded reveal.
 
 Per round r and party: its share of H is X·ζ⟨k⟩ + v_r and the h_r of the links that it holds; from
 shares of d it comes to a = d − w_r of its own link (`relays`); its share of θ_{r+1} is
@@ -13,18 +13,19 @@ Learns:
     holder: nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto import ring
 from securevfl.errors import ConfigError, DataError, RangeExceeded
 from securevfl.models.sigmoid_series import LARGEST_PERIOD, SigmoidSeries
 from securevfl.protocols.blind.fixed_point import LARGEST_WEIGHT, REVEALED_BITS, Widths
-from securevfl.protocols.blind.links import LinkPads, OwnerPads, extrapolated
+from securevfl.protocols.blind.links import OwnerPads, extrapolated
 from securevfl.protocols.blind.offline import Offline
 from securevfl.protocols.blind.relays import gather_shares, give_phases, hand_back
 from securevfl.protocols.blind.schedule import (
@@ -32,14 +33,18 @@ from securevfl.protocols.blind.schedule import (
     Matrices,
     PlannedRound,
     Scales,
-    Whitening,
     holders,
     owners_held_by,
 )
+from securevfl.protocols.blind.scoring import establish_scoring
+from securevfl.protocols.session.agreement import Agreement
+from securevfl.protocols.session.leakage import LeakageCount
 from securevfl.protocols.session.pad_store import StateSeal
 from securevfl.protocols.session.party import Party
-from securevfl.protocols.vertical.runner import Training
+from securevfl.protocols.session.scoring import Scoring
+from securevfl.protocols.vertical.runner import Part, Seen, Training
 from securevfl.runtime.channel import collect, expect_shape
+from securevfl.runtime.costs import SETUP
 from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Message, message_kind
 
@@ -84,10 +89,6 @@ class SharedWeights:
     def shares(self) -> RingArray:
         """Of θ and of ζ, shape (2, P)."""
         return np.stack([self.weights, self.point])
-
-    def go_on(self, shares: RingArray) -> None:
-        """Be where an earlier run was, whose `shares` these are."""
-        self.weights, self.point = shares
 
     def predictions(self, each: PlannedRound, matrices: Matrices, pads: OwnerPads) -> RingArray:
         """Its share of H, shape (S,); what it has of the rows of E stays here."""
@@ -141,76 +142,6 @@ def top_of(weights: RingArray, widths: Widths) -> RevealedShare:
     return RevealedShare(ring.truncated(weights, dropped, first=True))
 
 
-class BlindRounds:
-    """One party's rounds.
-
-    Args:
-        job: the party's.
-        own: its shares of its weights.
-        offline: what its rounds use up.
-    """
-
-    def __init__(self, job: BlindJob, own: SharedWeights, offline: Offline) -> None:
-        self._job, self._own, self._offline = job, own, offline
-
-    async def take(self, each: PlannedRound, labels: Labels | None) -> None:
-        """Take part in one.
-
-        Args:
-            each: the round.
-            labels: of its batch, at the label party.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-            CryptoError: a round's masks were used before.
-        """
-        party, own, pads = self._job.training.party, self._own, self._offline.pads
-        matrices = self._offline.matrices[each.group]
-        record(party.channel, Share(party.name, "point", each.index, own.point))
-        async with party.costs.compute("local"):
-            share = own.predictions(each, matrices, pads.own)
-            for held in pads.held.values():
-                share = share + held.predictions.pop(each.index)
-            held_pads = {name: held.residuals.pop(each.index) for name, held in pads.held.items()}
-        masked = await self._masked(each.index, ring.reduced(share), labels, held_pads)
-        record(party.channel, Share(party.name, "residuals", each.index, masked))
-        async with party.costs.compute("local"):
-            own.move(each, matrices, pads.own, masked)
-
-    async def _masked(
-        self, index: int, share: RingArray, labels: Labels | None, pads: Mapping[str, RingArray]
-    ) -> RingArray:
-        """From this party's share of H to d − w of the link that it owns, each of shape (S,)."""
-        party, masks, phases = self._job.training.party, self._job.agreement.masks, self._job.phases
-        if phases is None:
-            computed = await gather_shares(party, masks, index, share)
-        else:
-            computed = await give_phases(party, masks, index, share, phases)
-        if computed is not None:
-            assert self._offline.residuals is not None  # noqa: S101
-            computed = await self._offline.residuals.of(index, computed, labels)
-        return await hand_back(
-            party, masks, index, computed,
-            pads=pads, shape=share.shape, meanwhile=self._offline.meanwhile,
-        )  # fmt: skip
-
-    async def reveal(self) -> FloatArray:
-        """Open every link's θ to its owner; the own φ.
-
-        Raises:
-            PeerError: the holder failed.
-            RangeExceeded: weights that no job has.
-        """
-        party, own = self._job.training.party, self._own
-        for name, held in self._offline.pads.held.items():
-            await party.channel.send(name, top_of(held.weights, own.widths))
-        holder = holders(party)[party.name]
-        _, message = await party.channel.receive([holder], RevealedShare)
-        expect_shape(holder, message.values, own.weights.shape)
-        async with party.costs.compute("local"):
-            return own.opened(message.values)
-
-
 async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) -> None:
     """At the end: tell the others whether this party's part is within half a period, and hear it.
 
@@ -243,67 +174,151 @@ async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) ->
     )
 
 
-class Shares:
-    """What a party keeps from round to round, to go on from: its shares, and nothing made ahead.
+class BlindPart(Part):
+    """Everything is made ahead, all rounds are taken in shares, and the end reveals θ.
 
-    A session that goes on has fresh keys and pads. Shares of ζ stay as they are: nobody has seen
-    them, and what was sent of the round that is taken again was under pads, each used once.
+    What it keeps to go on are its shares of θ and ζ, with the basis that its own are in, and
+    nothing made ahead: a session that goes on has fresh keys and pads. It goes on before it agrees
+    with the others, since what they agree on depends on the basis. Shares of ζ stay as they are:
+    nobody has seen them, and what was sent of the round that is taken again was under pads.
 
-    Args:
-        columns: P of this party.
-        owners: whose links it holds.
-        seal: of states on disk; None where none is written.
+    Attributes:
+        job: what it knows of the job before its first round.
+        own: its shares of its own parameters.
+        offline: what its rounds use up.
+
+    Raises:
+        ConfigError: states are to be written, and there is no place for the key that seals them.
     """
 
-    def __init__(self, columns: int, owners: Sequence[str], seal: StateSeal | None) -> None:
-        self._columns, self._owners, self._seal = columns, owners, seal
-        self._arrays: dict[str, NDArray[Any]] = {}
+    restores_first = True
+    job: BlindJob
+    own: SharedWeights
+    offline: Offline
 
-    @classmethod
-    def of(cls, training: Training) -> "Shares":
-        """Room for a party's.
-
-        Raises:
-            ConfigError: states are to be written, and there is no place for their key.
-        """
-        place, plan, seal = training.workplace, training.plan, None
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        place, plan = training.workplace, training.plan
+        self._kept: dict[str, NDArray[Any]] = {}
+        self._seal: StateSeal | None = None
         if place.checkpoints is not None and place.pads is not None:
-            seal = place.pads.state_seal(plan.hash.hex())
+            self._seal = place.pads.state_seal(plan.hash.hex())
         elif place.checkpoints is not None and plan.job.output.checkpoint_every:
             raise ConfigError("checkpoints of shares are sealed: say where keys are kept (pads)")
-        return cls(len(training.model.weights), owners_held_by(training.party), seal)
 
-    @property
-    def own(self) -> RingArray:
-        """Of its own θ and ζ, shape (2, P)."""
-        return self._arrays[OWN]
+    @override
+    async def agree(self) -> Agreement:
+        """Say what its columns are in their basis."""
+        whitening = (self._kept[INTO], self._kept[OUT]) if self._kept else None
+        self.job = await BlindJob.of(self.training, whitening)
+        self.failure = self.job.failure
+        return self.job.agreement
 
-    @property
-    def held(self) -> Mapping[str, RingArray]:
-        """Of those whose links it holds, by owner, shape (2, P of the owner); once it goes on."""
-        return {n.removeprefix(HELD): a for n, a in self._arrays.items() if n.startswith(HELD)}
+    @override
+    async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
+        """Make everything ahead, or take what was made."""
+        training, state = self.training, self.training.workplace.resume
+        scoring = await establish_scoring(training, agreement)
+        held = {n.removeprefix(HELD): a for n, a in self._kept.items() if n.startswith(HELD)}
+        self.offline = await Offline.of(self.job, 0 if state is None else state.rounds, held)
+        async with training.party.costs.compute(SETUP):
+            self.offline.prepare()
+        self._start = training.part.model.weights[:, 0]
+        self._shared_start = self.offline.whitening[1] @ self._start
+        self.own = SharedWeights(self._shared_start, self.job.widths, self.offline.scales)
+        if state is not None:
+            self.own.weights, self.own.point = self._kept[OWN]
+        return scoring
 
-    @property
-    def whitening(self) -> Whitening:
-        """That shares of its own parameters are in."""
-        return self._arrays[INTO], self._arrays[OUT]
-
-    def begin(self, own: SharedWeights, whitening: Whitening) -> None:
-        """As they are before the first round, where owners know θ."""
-        self._arrays = dict(zip((OWN, INTO, OUT), (own.shares, *whitening), strict=True))
+    @override
+    def begin(self) -> None:
+        """Keep the shares that owners begin with."""
+        into, out = self.offline.whitening
+        self._kept = {OWN: self.own.shares, INTO: into, OUT: out}
         if self._seal is not None:
             self._seal.renew()
 
-    def after(self, index: int, own: SharedWeights, pads: LinkPads) -> None:
-        """As they are after a round."""
-        self._arrays[OWN] = own.shares
-        for name, held in pads.held.items():
-            self._arrays[HELD + name] = held.path.pop(index)
+    @override
+    async def round(self, index: int) -> Seen:
+        """Take one round in shares; the last one reveals every owner's parameters.
 
+        Raises:
+            PeerError: a peer broke the protocol or is gone.
+            CryptoError: a round's masks were used before.
+            RangeExceeded: what is revealed is no model.
+        """
+        each = self.job.schedule.rounds[index]
+        await self._take(each, self.job.batches[index].labels)
+        self._kept[OWN] = self.own.shares
+        for name, held in self.offline.pads.held.items():
+            self._kept[HELD + name] = held.path.pop(index)
+        await self.offline.after(each)
+        if index == self.training.plan.rounds - 1:
+            await self._end()
+        return Seen()
+
+    async def _take(self, each: PlannedRound, labels: Labels | None) -> None:
+        party, own, pads = self.training.party, self.own, self.offline.pads
+        matrices = self.offline.matrices[each.group]
+        record(party.channel, Share(party.name, "point", each.index, own.point))
+        async with party.costs.compute("local"):
+            share = own.predictions(each, matrices, pads.own)
+            for held in pads.held.values():
+                share = share + held.predictions.pop(each.index)
+            held_pads = {name: held.residuals.pop(each.index) for name, held in pads.held.items()}
+        masked = await self._masked(each.index, ring.reduced(share), labels, held_pads)
+        record(party.channel, Share(party.name, "residuals", each.index, masked))
+        async with party.costs.compute("local"):
+            own.move(each, matrices, pads.own, masked)
+
+    async def _masked(
+        self, index: int, share: RingArray, labels: Labels | None, pads: Mapping[str, RingArray]
+    ) -> RingArray:
+        """From this party's share of H to d − w of the link that it owns, each of shape (S,)."""
+        party, masks, phases = self.training.party, self.job.agreement.masks, self.job.phases
+        if phases is None:
+            computed = await gather_shares(party, masks, index, share)
+        else:
+            computed = await give_phases(party, masks, index, share, phases)
+        if computed is not None:
+            assert self.offline.residuals is not None  # noqa: S101
+            computed = await self.offline.residuals.of(index, computed, labels)
+        return await hand_back(
+            party, masks, index, computed,
+            pads=pads, shape=share.shape, meanwhile=self.offline.meanwhile,
+        )  # fmt: skip
+
+    async def _end(self) -> None:
+        """Make what is revealed this party's model, if it is of any use."""
+        part, series = self.training.part, self.job.series
+        moved = await self.reveal() - self._shared_start
+        weights = self._start + self.offline.whitening[0] @ moved
+        part.model.weights = weights[:, None]
+        if series is not None:
+            await require_range(self.training.party, part.inputs @ weights, series)
+
+    async def reveal(self) -> FloatArray:
+        """Open every link's θ to its owner; the own φ.
+
+        Raises:
+            PeerError: the holder failed.
+            RangeExceeded: weights that no job has.
+        """
+        party, own = self.training.party, self.own
+        for name, held in self.offline.pads.held.items():
+            await party.channel.send(name, top_of(held.weights, own.widths))
+        holder = holders(party)[party.name]
+        _, message = await party.channel.receive([holder], RevealedShare)
+        expect_shape(holder, message.values, own.weights.shape)
+        async with party.costs.compute("local"):
+            return own.opened(message.values)
+
+    @override
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """All of it, by name, or sealed."""
-        return dict(self._arrays) if self._seal is None else self._seal.seal(self._arrays)
+        """Its shares and their basis, sealed where they are written."""
+        return dict(self._kept) if self._seal is None else self._seal.seal(self._kept)
 
+    @override
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Put all of it back.
 
@@ -311,11 +326,11 @@ class Shares:
             DataError: not what a party like this keeps, or sealed under a key that is gone.
         """
         found = dict(arrays) if self._seal is None else self._seal.open(arrays)
-        held = {HELD + name for name in self._owners}
-        square = self._columns, self._columns
-        shapes = {OWN: (2, self._columns), INTO: square, OUT: square}
+        columns = len(self.training.model.weights)
+        shapes = {OWN: (2, columns), INTO: (columns, columns), OUT: (columns, columns)}
+        held = {HELD + name for name in owners_held_by(self.training.party)}
         if found.keys() - held != shapes.keys() or any(
             found[name].shape != shape for name, shape in shapes.items()
         ):
             raise DataError("session state: not the shares that this party keeps")
-        self._arrays = {name: np.array(values) for name, values in found.items()}
+        self._kept = {name: np.array(values) for name, values in found.items()}

@@ -52,7 +52,7 @@ def test_what_a_holder_makes_ahead() -> None:
 def test_what_an_owner_does_in_the_round_and_at_the_end() -> None:
     columns = len(words("point_k"))
     own = SharedWeights(np.zeros(columns), WIDTHS, SCALES)
-    own.go_on(np.stack([words("before_k"), words("point_k")]))
+    own.weights, own.point = words("before_k"), words("point_k")
     masks = ring.reduced(-words("mask_v"))
     pads = OwnerPads(
         predictions={0: masks[columns:]},

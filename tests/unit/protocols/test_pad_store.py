@@ -14,9 +14,6 @@ import pytest
 from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.files import replace_file
 from securevfl.models.losses import loss_for
-from securevfl.protocols.blind.fixed_point import Widths
-from securevfl.protocols.blind.rounds import SharedWeights, Shares
-from securevfl.protocols.blind.schedule import Scales
 from securevfl.protocols.session import pad_store
 from securevfl.protocols.session.pad_store import (
     MAGIC,
@@ -393,18 +390,6 @@ def test_the_key_of_states_is_wiped_and_gone(place: Place, tmp_path: Path) -> No
     seal.destroy()
     with pytest.raises(DataError, match="no key of its shares"):
         seal.seal(STATE)
-
-
-def test_shares_are_kept_under_a_key_of_their_session(place: Place) -> None:
-    seal = place.store().state_seal(JOB)
-    own = SharedWeights(np.zeros(3), Widths(12, 20, 12, 34, 20), Scales(30, 20))
-    shares, whitening = Shares(3, ["shop"], seal), (np.eye(3), np.eye(3))
-    keys = []
-    for _ in range(2):
-        shares.begin(own, whitening)
-        keys.append(next(place.keys.rglob("*.state-key")).read_bytes())
-        assert shares.arrays().keys() == {"sealed"}
-    assert keys[0] != keys[1]
 
 
 def test_discarded_pads_are_gone_with_their_key(kept: Place, tmp_path: Path) -> None:
