@@ -6,8 +6,6 @@ Summaries have 227 columns; windows as in FedBCD's MIMIC-III experiment have 714
 import contextlib
 import hashlib
 import io
-import os
-import secrets
 import tarfile
 import zipfile
 import zlib
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 from securevfl.data.catalog import Content, load_arrays, user_cache
 from securevfl.data.splits import JointTable, block_sizes
 from securevfl.errors import DataError
-from securevfl.files import read_content
+from securevfl.files import read_content, replace_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -396,16 +394,11 @@ def cached(
     if path.is_file():
         return load_arrays(read_content(path), path)
     arrays = build()
-    part = path.with_name(f".{secrets.token_hex(4)}.part")
+    stream = io.BytesIO()
+    np.savez(stream, allow_pickle=False, **arrays)
     # A cache that cannot be written costs time at the next load, nothing else.
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("xb") as stream:
-                np.savez(stream, allow_pickle=False, **arrays)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+    with contextlib.suppress(DataError):
+        replace_file(path, stream.getvalue(), "cache")
     return arrays
 
 

@@ -71,11 +71,7 @@ def class_names(classes: Sequence[float | str]) -> tuple[str, ...]:
 
 
 def _require_classes(where: str, values: NDArray[np.float64], rows: int) -> None:
-    """Refuse numbers that nobody would call classes.
-
-    Raises:
-        DataError: more than two, and fractions among them or too many for so few rows.
-    """
+    """Refuse more than two numbers with fractions among them, or too many for so few rows."""
     fractions = bool((values != np.rint(values)).any())
     if fractions or len(values) > MOST_CLASSES or rows < FEWEST_A_CLASS * len(values):
         raise DataError(

@@ -298,11 +298,7 @@ def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> Vertic
 
 
 def as_array(rows: Matrix, whose: str) -> FloatArray:
-    """Rows as an array of shape (rows, P).
-
-    Args:
-        rows: sparse or not.
-        whose: for messages.
+    """Rows as an array of shape (rows, P); `whose` is for messages.
 
     Raises:
         ConfigError: it would take more than 1 GiB.
@@ -386,11 +382,7 @@ def check_labels(where: str, split: str, labels: Labels, classes: int) -> None:
 
 
 def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
-    """Refuse labels, of which each is there once, in order, that are no class.
-
-    Raises:
-        DataError: See `check`.
-    """
+    """Refuse labels that are no class; of each there is one, in their order."""
     if present[0] < 0 or present[-1] >= classes:
         raise DataError(
             f"{where}: {split} labels span {present[0]}..{present[-1]}, expected 0..{classes - 1}"

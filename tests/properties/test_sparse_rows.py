@@ -34,10 +34,12 @@ def test_whatever_is_asked_of_rows_is_what_the_array_says(
         )
     )
     sparse, x = sparse[chosen], x[chosen]
-    assert sparse.shape == x.shape
+    assert (sparse.shape, sparse.ndim, len(sparse)) == (x.shape, 2, len(x))
     generator = np.random.default_rng(0)
-    weights = generator.standard_normal((x.shape[1], 2))
-    residuals = generator.standard_normal((len(x), 3))
+    outputs = data.draw(st.sampled_from([(), (1,), (3,)]))
+    weights = generator.standard_normal((x.shape[1], *outputs))
+    residuals = generator.standard_normal((len(x), *outputs))
+    left = generator.standard_normal((4, x.shape[1]))
     with pytest.MonkeyPatch.context() as patch:
         for room in ("BATCH_ONES", "BLOCK_ONES"):
             patch.setattr(f"securevfl.sparse.{room}", cells)
@@ -46,6 +48,7 @@ def test_whatever_is_asked_of_rows_is_what_the_array_says(
             (sparse @ weights, x @ weights),
             (sparse.T @ residuals, x.T @ residuals),
             (sparse.T @ sparse, x.T @ x),
+            (left @ sparse.T, left @ x.T),
             (lengths_of(sparse), lengths_of(x)),
         ):
             # Of rows that lie where the shift does hardly anything of the squares is left.

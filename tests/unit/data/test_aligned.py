@@ -19,7 +19,7 @@ from securevfl.data import (
     row_digests,
     write_aligned,
 )
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import DataError
 
 IDS = [f"p{number:02}" for number in range(40)]
 ALIGNED = AlignedIds(("p03", "p01"), ("p00", "p02"), 2)
@@ -123,27 +123,6 @@ def test_a_file_that_does_not_fit_the_manifest_is_refused(
     with pytest.raises(DataError, match=re.escape(message)) as caught:
         load_party(bank, fits)
     assert "party 'bank'" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("p03,3", "p03,", "column 'age' has 1 missing values"),
-        ("p03,", "p04,", "1 duplicate ids in 'id', the first is 'p04'"),
-        ("id,age", "key,age", "1 columns missing, the first is 'id'"),
-    ],
-)
-def test_a_bad_file_of_ones_own_is_refused_as_in_a_joint_data_set(
-    bank: FileSource, old: str, new: str, message: str
-) -> None:
-    bank.path.write_text(bank.path.read_text().replace(old, new))
-    with pytest.raises(DataError, match=f"party 'bank': {message}"):
-        load_party(bank, ALIGNED)
-
-
-def test_a_column_used_twice_is_refused(bank: FileSource) -> None:
-    with pytest.raises(ConfigError, match="column 'id' of party 'bank' is used twice"):
-        load_party(replace(bank, features=["age", "id"]), ALIGNED)
 
 
 @pytest.mark.parametrize(
