@@ -79,11 +79,7 @@ class Conversion:
         return [each for each in (self.ids, self.label_column) if each is not None]
 
     def features(self, there: Sequence[str], where: str) -> list[str]:
-        """The others of a file's columns.
-
-        Raises:
-            DataError: columns that are named are not there, or no other is.
-        """
+        """The others of a file's columns, at least one."""
         if missing := [each for each in (*self.taken, *self.drop) if each not in there]:
             remedy = "; --id-column names that of ids" if missing[0] == self.ids else ""
             few = ", ".join(there[:10]) + (f" and {len(there) - 10} more" if there[10:] else "")
@@ -112,8 +108,9 @@ def convert(
     Raises:
         ConfigError: a suffix that is not known, files of several formats, or what does not go
             together.
-        DataError: see the formats' modules; a first index that cannot be told, indices beyond the
-            columns, or the shard cannot be written.
+        DataError: a file cannot be read, lacks columns, or has values missing, not finite or not
+            numeric, or whole numbers that would be rounded; an index below 0, twice in a row or
+            beyond the columns; a first index that cannot be told; or the shard cannot be written.
     """
     kind = _kind(files)
     _check(kind, how)
@@ -236,13 +233,7 @@ def _parquet_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
     """The rows of a Parquet file.
 
     One feature column of lists of integers is of indices, a second one of lists of as many numbers
-    their values; else all are numbers, of which 0 is not stored.
-
-    Raises:
-        ConfigError: both lists are of integers and `columns` does not say which are indices, or
-            says it of another column.
-        DataError: it cannot be read, lacks columns, or has values missing, not finite or not
-            numeric, or an index below 0 or twice in a row.
+    their values; else all are numbers.
     """
     import polars as pl  # noqa: PLC0415  # slow to import
 
@@ -291,11 +282,7 @@ def _index_column(
 
 
 def _csv_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
-    """The rows of a CSV file with a header and numbers, of which 0 is not stored.
-
-    Raises:
-        DataError: as of Parquet, or its format cannot be found out.
-    """
+    """The rows of a CSV file with a header and numbers."""
     import polars as pl  # noqa: PLC0415  # slow to import
 
     known = () if how.ids is None else (how.ids,)

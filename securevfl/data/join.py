@@ -130,9 +130,7 @@ def _load(joined: "_Joined", name: str, *, regression: bool) -> VerticalDataset[
 def align_files(parties: Sequence[FileSource], *, regression: bool = False) -> AlignedIds:
     """The ids that all parties' files share, where one place may read them all.
 
-    Raises:
-        ConfigError: See `load_parties`.
-        DataError: See `load_parties`.
+    What is refused is what `load_parties` refuses.
     """
     joined = _join(parties, of_files=True)
     return _aligned(joined, *_labels(*joined.of_holder, regression=regression))
@@ -141,9 +139,7 @@ def align_files(parties: Sequence[FileSource], *, regression: bool = False) -> A
 def align_digests(parties: Sequence[FileSource]) -> tuple[Digests, Digests]:
     """Who the training and held-out rows are that all parties hold, where some have shards.
 
-    Raises:
-        ConfigError: see `load_parties`.
-        DataError: see `load_parties`.
+    What is refused is what `load_parties` refuses.
     """
     return _join(parties, of_files=False).digests
 

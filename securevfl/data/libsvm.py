@@ -91,12 +91,7 @@ def in_order(
 
 
 def first_rounded(written: "pl.Series", numbers: "pl.Series") -> int | None:
-    """The place of the first whole number that no float64 is; None where there is none.
-
-    Args:
-        written: as text, with its numbers written with a point.
-        numbers: what was read of it, float64.
-    """
+    """The place of the first whole number in text that is not the float64 read of it, if any is."""
     for place in (numbers.is_finite() & (numbers.abs() >= LARGE)).arg_true():
         whole = _WHOLE.fullmatch(written[place].strip())
         if whole is not None and int(whole[1]) != abs(int(numbers[place])):

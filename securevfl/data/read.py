@@ -44,7 +44,7 @@ class FileSource:
     Attributes:
         name: The party.
         path: .csv, .csv.gz or .parquet; CSV has a header. Or a shard of few enough rows to be
-            read as an array; `sharded.load_parties` takes any.
+            read as an array; `join.load_parties` takes any.
         id_column: Joins the parties' rows.
         id_format: How ids are compared: as text, so that "07" is not "7"; as whole numbers; or
             folded, without case and outer blanks.

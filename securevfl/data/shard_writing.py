@@ -108,13 +108,7 @@ class GrowingArray:
 
 @dataclass(frozen=True, eq=False)
 class RowIds:
-    """Who some rows are.
-
-    Attributes:
-        text: their ids, N of them.
-        digests: see `tables.row_digests`, shape (N,).
-        held_out: see `joining.falls_into_test`, shape (N,).
-    """
+    """Who N rows are: their ids, and of each `row_digests` and `falls_into_test`."""
 
     text: Sequence[str]
     digests: NDArray[np.uint64]
@@ -122,11 +116,7 @@ class RowIds:
 
     @classmethod
     def of(cls, ids: Sequence[str]) -> Self:
-        """Those of ids as they are compared.
-
-        Raises:
-            DataError: an id that is empty or has a line break in it.
-        """
+        """Those of ids as they are compared; empty ones and line breaks are refused."""
         if "" in ids:
             raise DataError("an id is empty")
         if wrong := [each for each in ids if "\n" in each]:
