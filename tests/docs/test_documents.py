@@ -45,7 +45,8 @@ def test_every_command_is_in_the_readme(command: str) -> None:
 
 
 def test_the_readme_is_a_page_that_is_read_to_its_end() -> None:
-    assert len(README.splitlines()) <= 150
+    # Tables grow with every exchange.
+    assert sum(not line.startswith("|") for line in README.splitlines()) <= 130
 
 
 def test_your_own_data_in_five_minutes_runs_as_written(
