@@ -1,25 +1,241 @@
 """The one scoring of a blind job: at the end, when every owner knows its parameters.
 
-Parameters are not known before, so nothing is scored between, and held-out rows stop no job.
+Parameters are not known before, so nothing is scored between, and held-out rows stop no job. The
+score is one of sums over classes alone, unless a job opens rows (`scores = "rows"`).
 
-Learns: as `class_sums` says, or, where a job opens rows (`scores = "rows"`), as other exchanges:
-    the label party H_k of every held-out row between two parties, and only ΣH among more.
+H_k are party k's predictions of the held-out rows, cut to ±64, and t_g the rows of class g as a 0/1
+vector. Real targets are one group of all rows.
+
+0. Among three or more, every feature party but the partner → label party: its H_p under its share
+   of zero (`relays.gather_shares`): x at the label party and y at the partner are uniform, with
+   x + y = ΣH modulo 2^59. Between two parties x = H_L and y = H_1. The label party takes real
+   targets off x.
+1. Label party → partner: Enc(t_g) and Enc(t_g·x) of both classes.
+2. Partner → label party: their products with y and y², of which 20 bits a time are a row of the
+   matrix; masked, re-randomized and flooded.
+3. Partner → label party: what the masks add up to: those of Σ_g y, and of Σ_g (y² + 2xy) together.
+
+With Σ_g x and Σ_g x² of its own the label party has Σ_g H and Σ_g H², as in `exchanges.class_sums`,
+whose messages these are: only the numbers differ.
+
+Learns, where no rows are opened:
+    label party: Σ_g H and Σ_g H² of both classes, four numbers, or Σ (H − y)² of real targets; of
+        no single row where a class has many. With the partner ΣH of every row.
+    partner: that held-out rows were scored; with all other feature parties no more.
+    another feature party: nothing.
+Else as in other exchanges: the label party H_k of every held-out row between two parties, and only
+    ΣH among more.
+Guarantees: against semi-honest parties. A label party that encrypts another vector, one row alone
+    for example, learns ΣH of that row.
 """
 
+from math import floor, log2
+from typing import TYPE_CHECKING
+
+import numpy as np
+from typing_extensions import override
+
+from securevfl.arrays import FloatArray, IntArray, Labels, RingArray, is_real
+from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
-from securevfl.protocols.blind.class_sums import RingSums, fraction_bits, sum_format
+from securevfl.crypto.ring_layout import RingProductFormat
+from securevfl.errors import RangeExceeded, UnexpectedMessage
 from securevfl.protocols.blind.links import take_ring_key
+from securevfl.protocols.blind.relays import HeldOutShares, gather_shares
 from securevfl.protocols.blind.schedule import partner_of
-from securevfl.protocols.plan import Plan
+from securevfl.protocols.exchanges.class_sums import (
+    CLASSES,
+    COLUMNS,
+    ClassSums,
+    combined,
+    groups_of,
+)
+from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import ClearGathering, gathering_of
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring
 from securevfl.protocols.vertical.runner import Training
-from securevfl.runtime.costs import SETUP
+from securevfl.runtime.costs import SCORING, SETUP
+from securevfl.runtime.line import Line
+from securevfl.wire.codec import Blobs
+
+if TYPE_CHECKING:
+    from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 
 FOR_SCORES = "ring, scores"
+LARGEST_PREDICTION = 64.0
+LIMB_BITS = 20
+LIMBS = -(-ring.RING_BITS // LIMB_BITS)
+MOST_FRACTION_BITS, LEAST_FRACTION_BITS = 20, 8
+
+
+def sum_format(facts: Facts, line: Line) -> RingProductFormat:
+    """Sizes of a job's class sums.
+
+    Args:
+        facts: of its data.
+        line: between the label party and its partner.
+    """
+    return RingProductFormat(
+        inner=facts.test_rows,
+        outputs=COLUMNS * LIMBS,
+        columns=2 * (1 if facts.real_targets else CLASSES),
+        matrix_bound=(1 << LIMB_BITS) - 1,
+        bandwidth_mbit=line.bandwidth_mbit,
+    )
+
+
+def fraction_bits(facts: Facts) -> int:
+    """The most fraction bits of H with which sums of squares stay below half the ring.
+
+    Targets may add as much to H − y as predictions do.
+
+    Raises:
+        RangeExceeded: so many rows that few are left.
+    """
+    largest = len(facts.names) * LARGEST_PREDICTION * (2 if facts.real_targets else 1)
+    spare = ring.RING_BITS - 1 - log2(facts.test_rows * largest**2)
+    # Rounding adds less than one part in 2^8 to a square.
+    bits = min(MOST_FRACTION_BITS, floor((spare - 0.1) / 2))
+    if bits < LEAST_FRACTION_BITS:
+        raise RangeExceeded(
+            f"scores: squares of {facts.test_rows} held-out predictions of {len(facts.names)} "
+            f"parties leave {bits} fraction bits, at least {LEAST_FRACTION_BITS} expected; hold "
+            "out fewer rows"
+        )
+    return bits
+
+
+class RingSums(ClassSums):
+    """Products of shares of H modulo 2^59.
+
+    Args:
+        party: who it is.
+        masks: with all others.
+        bits: fraction bits of H.
+        owner: the label party's key.
+        evaluator: the partner's end of it.
+    """
+
+    alternatives = "scores = 'rows' opens every row's, eval_every = 'never' none"
+
+    def __init__(
+        self,
+        party: Party,
+        masks: PairwiseMasks,
+        bits: int,
+        *,
+        owner: "RingProductOwner | None" = None,
+        evaluator: "RingProductEvaluator | None" = None,
+    ) -> None:
+        super().__init__(party, partner_of(party))
+        self._masks, self._bits = masks, bits
+        self._owner, self._evaluator = owner, evaluator
+
+    @override
+    def check(self, labels: Labels) -> None:
+        """Check that no sum is of a few rows, and that sums of targets fit."""
+        super().check(labels)
+        largest = len(self.party.names) * LARGEST_PREDICTION
+        if is_real(labels) and np.mean(labels.astype(np.float64) ** 2) > largest**2:
+            raise RangeExceeded(
+                f"held-out targets are {np.sqrt(np.mean(labels**2)):.3g} deviations in the mean, "
+                f"at most {largest:g} expected"
+            )
+
+    @override
+    async def numbers(self, step: int, predictions: FloatArray) -> RingArray | None:
+        """A share of H, shape (test rows,), at the label party and its partner."""
+        async with self.party.costs.compute(SCORING):
+            own = encoded(self.party, predictions, self._bits)
+        return await gather_shares(
+            self.party, self._masks, step, own, kind=HeldOutShares, phase=SCORING
+        )
+
+    @override
+    def encrypted(self, numbers: RingArray, labels: Labels) -> Blobs:
+        """All vectors in one ciphertext."""
+        assert self._owner is not None  # noqa: S101
+        groups = groups_of(labels)
+        by_group = groups * self._less_targets(numbers, labels)[:, None]
+        return (self._owner.encrypt(ring.reduced(np.hstack([groups, by_group]))),)
+
+    @override
+    def multiplied(
+        self, sender: str, vectors: Blobs, numbers: RingArray
+    ) -> tuple[Blobs, RingArray]:
+        """All products in one."""
+        assert self._evaluator is not None  # noqa: S101
+        encrypted = only(sender, vectors)
+        matrix = np.vstack([limbs(numbers), limbs(numbers * numbers)])
+        product, masks = checked(sender, self._evaluator.product, encrypted, matrix)
+        return (product,), ring.reduced(combined(of_limbs(masks)))
+
+    @override
+    def decrypted(self, sender: str, products: Blobs) -> RingArray:
+        """By limb and vector, shape (6, 4), or (6, 2) of real targets."""
+        assert self._owner is not None  # noqa: S101
+        return checked(sender, self._owner.decrypt, only(sender, products))
+
+    @override
+    def added(
+        self, masked: RingArray, masks: RingArray, numbers: RingArray, labels: Labels
+    ) -> FloatArray:
+        """What the partner's share adds to this one's own sums."""
+        share, found = self._less_targets(numbers, labels), combined(of_limbs(masked)) - masks
+        by_group = groups_of(labels) * share[:, None]
+        ours = np.stack([by_group.sum(axis=0), (by_group * share[:, None]).sum(axis=0)])
+        sums = ring.reduced(found.T + ours[-found.shape[1] :])
+        squares = ring.decode(sums[-1], 2 * self._bits)
+        return np.stack([*(ring.decode(each, self._bits) for each in sums[:-1]), squares])
+
+    def _less_targets(self, share: RingArray, labels: Labels) -> RingArray:
+        if not is_real(labels):
+            return share
+        return share - ring.encode(labels, self._bits, float(np.max(np.abs(labels))), "targets")
+
+
+def encoded(party: Party, predictions: FloatArray, bits: int) -> RingArray:
+    """H of held-out rows in the ring, shape (test rows,); what is beyond ±64 is cut and counted."""
+    cut = np.clip(predictions[:, 0], -LARGEST_PREDICTION, LARGEST_PREDICTION)
+    party.costs.count("clipped_held_out", int(np.count_nonzero(cut != predictions[:, 0])))
+    return ring.encode(cut, bits, LARGEST_PREDICTION, "predictions")
+
+
+def limbs(words: RingArray) -> IntArray:
+    """20 bits a time of residues modulo 2^59, shape (3, n), least significant first."""
+    places = np.arange(0, ring.RING_BITS, LIMB_BITS, dtype=np.uint64)
+    parts = ring.reduced(words) >> places[:, None] & np.uint64((1 << LIMB_BITS) - 1)
+    return parts.astype(np.int64)
+
+
+def of_limbs(values: RingArray) -> RingArray:
+    """What products of limbs, or their masks, add up to.
+
+    Args:
+        values: of the limbs of y, then of y², with every vector, shape (6, vectors).
+
+    Returns:
+        By vector and column, shape (vectors, 2), modulo 2^64, right modulo 2^59.
+    """
+    places = np.arange(0, ring.RING_BITS, LIMB_BITS, dtype=np.uint64)
+    whole = values.reshape(COLUMNS, LIMBS, -1) << places[:, None]
+    added: RingArray = whole.sum(axis=1, dtype=np.uint64)
+    return added.T
+
+
+def only(sender: str, ciphertexts: tuple[bytes, ...]) -> bytes:
+    """The one ciphertext of a message.
+
+    Raises:
+        UnexpectedMessage: another number.
+    """
+    if len(ciphertexts) != 1:
+        raise UnexpectedMessage(f"{sender} sent {len(ciphertexts)} ciphertexts where 1 is due")
+    return ciphertexts[0]
 
 
 async def establish_scoring(

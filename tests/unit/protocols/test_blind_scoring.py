@@ -10,14 +10,14 @@ from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto import ring
 from securevfl.errors import ConfigError, MalformedMessage, RangeExceeded, UnexpectedMessage
 from securevfl.models.scores import binormal_accuracy, binormal_auc
-from securevfl.protocols.blind.class_sums import (
+from securevfl.protocols.blind.relays import HeldOutShares
+from securevfl.protocols.blind.scoring import (
     LARGEST_PREDICTION,
+    establish_sums,
     fraction_bits,
     limbs,
     of_limbs,
 )
-from securevfl.protocols.blind.relays import HeldOutShares
-from securevfl.protocols.blind.scoring import establish_sums
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     EncryptedHeldOutProducts,
