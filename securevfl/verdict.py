@@ -24,7 +24,7 @@ from securevfl.models.scores import (
 )
 from securevfl.protocols.exchanges.class_sums import binormal_score
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.keeping import Kept
+from securevfl.protocols.session.early_stopping import Kept
 from securevfl.protocols.session.scoring import Score
 from securevfl.sparse import Matrix, SparseRows
 

@@ -32,12 +32,10 @@ from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
-from securevfl.protocols.session.checkpoints import Checkpoints
+from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
 from securevfl.protocols.session.keys import SchemeKeys
-from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.pad_store import PadPlaces
-from securevfl.protocols.session.state import SessionState
-from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.session.workplace import PartyOutcome, Workplace
 from securevfl.runtime.real import RealChannel
 from securevfl.runtime.simulation import Program
 

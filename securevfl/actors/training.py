@@ -22,10 +22,9 @@ from securevfl.files import remove_unfinished
 from securevfl.job import Job
 from securevfl.models.storage import load_model
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.checkpoints import Checkpoints, last_session
-from securevfl.protocols.session.outcome import PartyOutcome
+from securevfl.protocols.session.checkpoints import Checkpoints, SessionState, last_session
 from securevfl.protocols.session.pad_store import PadPlaces
-from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.workplace import PartyOutcome
 from securevfl.sparse import Matrix
 from securevfl.training import TrainingResult, resolved
 

@@ -14,8 +14,8 @@ from securevfl.job import Job
 if TYPE_CHECKING:
     from securevfl.actors.task import Host
     from securevfl.data.tables import VerticalDataset
+    from securevfl.protocols.session.checkpoints import SessionState
     from securevfl.protocols.session.pad_store import PadPlaces
-    from securevfl.protocols.session.state import SessionState
     from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 

@@ -12,9 +12,8 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.files import require_room
 from securevfl.models.storage import ModelHeader, load_model, tensor_shapes
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.checkpoints import Checkpoints, last_session
-from securevfl.protocols.session.keeping import MOST_SNAPSHOTS
-from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.checkpoints import Checkpoints, SessionState, last_session
+from securevfl.protocols.session.early_stopping import MOST_SNAPSHOTS
 from securevfl.sparse import Matrix
 
 HEADER_BYTES = 10_000

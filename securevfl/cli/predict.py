@@ -51,8 +51,8 @@ def predict(
     from securevfl.data.sources import load
     from securevfl.reports.predictions import predict_row, scores_as_csv, warnings, write_scores
     from securevfl.reports.results import keep
+    from securevfl.scoring.joint_model import load_parts
     from securevfl.scoring.outputs import known_labels, metrics, score_columns
-    from securevfl.scoring.parts import load_parts
     from securevfl.scoring.running import score, scoring_plan
     from securevfl.scoring.sources import rows_to_score
 

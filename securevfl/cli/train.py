@@ -22,8 +22,8 @@ from securevfl.reports.tables import privacy_notes, spent_text
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
     from securevfl.protocols.plan import Plan
+    from securevfl.protocols.session.checkpoints import SessionState
     from securevfl.protocols.session.pad_store import PadPlaces
-    from securevfl.protocols.session.state import SessionState
     from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 

@@ -196,7 +196,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _set_coefficients(self, result: "TrainingResult", columns: Columns) -> None:
         """θ of all parties in the units and the order of X's columns."""
-        from securevfl.scoring.coefficients import in_original_units
+        from securevfl.scoring.description import in_original_units
 
         outputs = result.plan.loss.outputs
         self.coef_: FloatArray = np.zeros((outputs, self.n_features_in_))

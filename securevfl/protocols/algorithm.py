@@ -11,9 +11,8 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job, Section
 from securevfl.models.local_model import Network
 from securevfl.protocols.exchange import Exchange, HoldsKeys, Shown
-from securevfl.protocols.session.outcome import PartyOutcome
 from securevfl.protocols.session.privacy_account import Visits
-from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.session.workplace import PartyOutcome, Workplace
 from securevfl.runtime.simulation import Program
 from securevfl.sparse import SameRows
 

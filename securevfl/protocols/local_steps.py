@@ -3,7 +3,7 @@
 *Exact steps* (`local_steps = "exact"`) take the minimum of the quadratic that local steps of the
 curvature rule go towards, over all rows of the party: θ = θ⁰ − (γΓ + μI)⁻¹(G + λθ⁰) from
 the exchanged point θ⁰, with Γ = c·XᵀX/N + λI. For γ ≥ K blocks that move together majorize any loss
-with f″ ≤ c; how much less does, the label party's watch finds out (`session.course`).
+with f″ ≤ c; how much less does, the label party's watch finds out (`session.early_stopping`).
 
 *Acceleration* exchanges at θ + α(θ − θ_before), α from Nesterov's sequence.
 
@@ -25,7 +25,7 @@ from securevfl.arrays import FloatArray
 from securevfl.errors import TrainingDiverged
 from securevfl.models.curvature import Curvature, largest_curvature
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.session.course import Course
+from securevfl.protocols.session.early_stopping import Course
 from securevfl.protocols.signals import LocalRule, Signal
 from securevfl.sparse import Matrix
 

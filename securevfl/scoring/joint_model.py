@@ -4,7 +4,7 @@ Between organizations nobody has this: each keeps its own part, and `securevfl p
 protocol that brings their predictions together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,145 @@ from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.local_model import MakeModule
 from securevfl.models.losses import class_numbers, has_probabilities, probabilities
-from securevfl.models.storage import SavedModel
-from securevfl.scoring.coefficients import in_original_units
-from securevfl.scoring.parts import label_party_of, load_parts, require_together
-from securevfl.scoring.rows import features_of
+from securevfl.models.storage import ModelHeader, SavedModel, load_model
+from securevfl.recipe import Recipe
+from securevfl.scoring.description import in_original_units
+
+
+def raw_columns(header: ModelHeader) -> tuple[str, ...]:
+    """The columns that a party's own file must have."""
+    return header.columns if header.recipe is None else header.recipe.raw_columns
+
+
+def features_of(model: SavedModel, rows: Any) -> FloatArray:  # noqa: ANN401  # frames of two kinds
+    """A party's rows as its part takes them, unscaled, shape (rows, P).
+
+    Args:
+        model: its part.
+        rows: an array of its columns in the model's order, or a polars or pandas frame with them
+            by name, in any order and beside others; a frame where the party has a recipe.
+
+    Raises:
+        DataError: columns missing, all of which are listed, or values that are no finite numbers.
+    """
+    party, columns = model.header.party, raw_columns(model.header)
+    if hasattr(rows, "columns"):
+        there = list(rows.columns)
+        if missing := [column for column in columns if column not in there]:
+            raise DataError(
+                f"party {party!r}: {len(missing)} columns of the model missing: "
+                f"{', '.join(map(repr, missing))}"
+            )
+        if model.header.recipe is not None:
+            return _by_recipe(party, model.header.recipe, rows)
+        rows = np.column_stack([np.asarray(rows[column]) for column in columns])
+    elif model.header.recipe is not None:
+        raise DataError(f"party {party!r}: rows without names, expected a frame of raw columns")
+    try:
+        features = np.asarray(rows, np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"party {party!r}: values that are no numbers ({error})") from error
+    if features.ndim != 2 or features.shape[1] != len(columns):  # noqa: PLR2004
+        raise DataError(
+            f"party {party!r}: rows of shape {features.shape}, expected {len(columns)} columns"
+        )
+    unusable = (~np.isfinite(features)).sum(axis=0)
+    bad = [f"{columns[i]!r} {unusable[i]}" for i in np.flatnonzero(unusable)]
+    if bad:
+        raise DataError(f"party {party!r}: NaN or infinite values in columns {', '.join(bad)}")
+    return features
+
+
+def _by_recipe(party: str, recipe: Recipe, rows: Any) -> FloatArray:  # noqa: ANN401
+    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for frames
+
+    def column(name: str) -> pl.Series:
+        values = rows[name]
+        if isinstance(values, pl.Series):
+            return values
+        values = np.asarray(values)
+        given = values.tolist() if values.dtype == object else values
+        return pl.Series(name, given, strict=False)
+
+    try:
+        return recipe.apply(pl.DataFrame([column(name) for name in recipe.raw_columns]))
+    except DataError as error:
+        raise DataError(f"party {party!r}: {error}") from error
+
+
+def load_parts(
+    directory: Path,
+    names: Sequence[str] = (),
+    *,
+    l1: float | None = None,
+    modules: Mapping[str, MakeModule] | None = None,
+) -> dict[str, SavedModel]:
+    """The parts of so many parties, each from `<party>.safetensors`.
+
+    Args:
+        directory: where they lie.
+        names: of the parties; of all whose files lie there where not given.
+        l1: the point of an L1 path, whose files are `<party>-l1-<λ₁>.safetensors`.
+        modules: by party, what makes its custom network.
+
+    Raises:
+        DataError: a file that is missing or another party's, or parts of different models.
+    """
+    suffix = "" if l1 is None else f"-l1-{l1}"
+    names = names or _parties_in(directory, suffix)
+    parts = {}
+    for name in names:
+        path = directory / f"{name}{suffix}.safetensors"
+        if not path.exists():
+            raise DataError(f"no model file {path}: `securevfl train` writes one for each party")
+        parts[name] = load_model(path, (modules or {}).get(name))
+        if parts[name].header.party != name:
+            raise DataError(
+                f"model file {path}: the part of {parts[name].header.party!r}, not of {name!r}"
+            )
+    require_together(parts)
+    return parts
+
+
+def _parties_in(directory: Path, suffix: str) -> list[str]:
+    stems = sorted(path.stem for path in directory.glob(f"*{suffix}.safetensors"))
+    names = [stem.removesuffix(suffix) for stem in stems if suffix or "-l1-" not in stem]
+    if len(names) < 2:  # noqa: PLR2004
+        raise DataError(
+            f"{directory}: {len(names)} model files *{suffix}.safetensors, expected those of all "
+            "parties, as `securevfl train` writes them"
+        )
+    return names
+
+
+def require_together(parts: Mapping[str, SavedModel]) -> None:
+    """Check that parts are of one model.
+
+    Raises:
+        DataError: two are of different jobs or rounds, or not exactly one is the label party's.
+    """
+    (first, one), *others = parts.items()
+    for name, each in others:
+        for what, ours, theirs in (
+            ("job", one.header.job_hash[:16], each.header.job_hash[:16]),
+            ("rounds", one.header.rounds, each.header.rounds),
+        ):
+            if ours != theirs:
+                raise DataError(
+                    f"parts of different models: {first!r} is of {what} {ours}, {name!r} of "
+                    f"{what} {theirs}"
+                )
+    holders = [name for name, each in parts.items() if each.header.holds_labels]
+    if len(holders) != 1:
+        raise DataError(
+            f"{len(holders)} of the parts {', '.join(parts)} are a label party's, expected 1"
+        )
+
+
+def label_party_of(parts: Mapping[str, SavedModel]) -> str:
+    """Who holds the labels, of parts that belong together."""
+    return next(name for name, each in parts.items() if each.header.holds_labels)
+
 
 Rows = Mapping[str, Any]
 """By party: an array of its columns in the model's order, or a polars or pandas frame with them by

@@ -22,7 +22,7 @@ from securevfl.protocols.session.privacy_account import FRESH, NO_PROMISE, one_r
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.runtime.simulation import Tamper, simulate
 from securevfl.runtime.views import View
-from securevfl.scoring.parts import label_party_of
+from securevfl.scoring.joint_model import label_party_of
 
 
 @dataclass(frozen=True)

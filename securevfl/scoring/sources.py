@@ -17,7 +17,7 @@ from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, PartySettings
 from securevfl.models.storage import SavedModel
-from securevfl.scoring.rows import raw_columns
+from securevfl.scoring.joint_model import raw_columns
 
 Origin = Literal["rows", "new_data", "test_data", "data", "dataset"]
 

@@ -10,9 +10,9 @@ import numpy as np
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from securevfl.protocols.session.pad_store import PadPlaces
-from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.session.workplace import PartyData, Workplace
 from securevfl.runtime.costs import Pace, Stopwatch
 from securevfl.runtime.simulation import Tamper

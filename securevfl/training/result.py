@@ -15,9 +15,9 @@ from securevfl.models.losses import has_probabilities, probabilities
 from securevfl.models.scores import Calibration, auc_error, calibration, r2_error
 from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.outcome import Ending, PartyOutcome
 from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
+from securevfl.protocols.session.workplace import Ending, PartyOutcome
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.runtime.views import View
 from securevfl.shown import Shown

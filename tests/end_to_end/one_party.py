@@ -25,8 +25,7 @@ from securevfl.job import Job, read_job
 from securevfl.protocols.plan import Facts
 from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.keys import SchemeKeys
-from securevfl.protocols.session.outcome import PartyOutcome
-from securevfl.protocols.session.workplace import PartyData, Workplace
+from securevfl.protocols.session.workplace import PartyData, PartyOutcome, Workplace
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.real import ProgramThread, RealChannel
 from tests.end_to_end.socket_transport import SocketTransport

@@ -25,7 +25,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.processes import Tell as TellTask
 from securevfl.processes import in_processes
-from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, cluster
 from securevfl.training import TrainingResult, save_models, train
 from tests.end_to_end import ray_jobs

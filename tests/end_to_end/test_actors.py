@@ -19,7 +19,7 @@ from securevfl.cli.job_files import job_data
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job
-from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.training import Environment, TrainingResult, save_models, train
 from tests.end_to_end.commands import run, two_organizations
 

@@ -11,8 +11,8 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import UnexpectedMessage
 from securevfl.job import Job
 from securevfl.models.storage import load_model
-from securevfl.protocols.session.keeping import Hindsight, KeepState, Kept
-from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.checkpoints import SessionState
+from securevfl.protocols.session.early_stopping import Hindsight, KeepState, Kept
 from securevfl.training import Environment, TrainingResult, save_models, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.conftest import SmallKeys, all_weights

@@ -17,8 +17,8 @@ from securevfl.protocols.blind.links import (
     MaskedShares,
     MaskedSteps,
 )
+from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.pad_store import PadPlaces, PadStore
-from securevfl.protocols.session.state import SessionState
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, plan_for, train

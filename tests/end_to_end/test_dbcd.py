@@ -17,9 +17,9 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import load_model
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.scoring import Verdict
-from securevfl.protocols.session.state import SessionState
 from securevfl.protocols.vertical.dbcd import StepTaken
 from securevfl.protocols.vertical.dbcd_block import MaskedPenalties, Penalties
 from securevfl.training import Environment, save_models

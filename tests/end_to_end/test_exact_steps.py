@@ -15,7 +15,7 @@ from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.local_steps import Pace
-from securevfl.protocols.session.course import Course
+from securevfl.protocols.session.early_stopping import Course
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys, all_weights, relative_difference
 from tests.exact_reference import Reference

@@ -24,7 +24,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
-from securevfl.protocols.session.course import Course
+from securevfl.protocols.session.early_stopping import Course
 from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.training import Environment, train

@@ -10,8 +10,8 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, PeerError
 from securevfl.job import Job
 from securevfl.protocols.plan import ROW_OFFSETS
-from securevfl.protocols.session.course import Course
-from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.checkpoints import SessionState
+from securevfl.protocols.session.early_stopping import Course
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.conftest import SmallKeys, all_weights
 from tests.made_data import blocks_of, dataset_of, labels_of

@@ -17,7 +17,7 @@ from securevfl.errors import ConfigError, DataError, TrainingDiverged
 from securevfl.job import FtlSettings, Job
 from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
-from securevfl.protocols.session import keeping
+from securevfl.protocols.session import early_stopping
 from securevfl.protocols.transfer.objective import settings_of
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
 from tests.end_to_end.commands import run as run_command
@@ -325,7 +325,7 @@ def test_one_row_in_common_is_too_few_and_no_whole() -> None:
 def test_scores_that_leave_float64_end_training_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeping, "LARGEST_WEIGHT", np.inf)
+    monkeypatch.setattr(early_stopping, "LARGEST_WEIGHT", np.inf)
     job = job_of({"activation": "relu"}, learning_rate=1e160, local_steps=1, rounds=3, eval_every=1)
     with pytest.raises(TrainingDiverged, match="training diverged"):
         train(job, made())

@@ -13,7 +13,7 @@ from securevfl.errors import (
     RangeExceeded,
 )
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts, EncryptedProducts
-from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.transfer.encrypted import EncryptedComponents
 from securevfl.protocols.transfer.encrypted_scores import EncryptedScores, ScoreMasks
 from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector

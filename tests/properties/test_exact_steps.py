@@ -12,7 +12,7 @@ from securevfl.models.curvature import Curvature
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic, Loss, Multinomial, Squared, TaylorLogistic
 from securevfl.protocols.local_steps import LocalSteps, Pace
-from securevfl.protocols.session.course import Course
+from securevfl.protocols.session.early_stopping import Course
 from securevfl.protocols.signals import LocalRule, ResidualSignal
 
 FloatArray = NDArray[np.float64]

@@ -42,8 +42,8 @@ batch X':
 1. K → k: the masked X_kᵀd + r_k of the round before (`DecryptedProducts`), and Enc_K(d).
 2. k → K: Enc_K(X_kᵀd + r_k) and Enc_K(H_k'), both re-randomized and flooded.
 
-Only the first round's predictions travel in clear, and those after a way back (`session.course`),
-which no residuals lead to; the last round has none to come.
+Only the first round's predictions travel in clear, and those after a way back
+(`session.early_stopping`), which no residuals lead to; the last round has none to come.
 Learns: the label party H_k' per sample, as it would have been sent in clear, and besides it a power
     of two that scales the matrix; a feature party only G_k.
 Messages a round of FedBCD-p: 3(K − 1), two of them on the way at once.

@@ -1,15 +1,104 @@
-"""A party's session in its folder: the last two states, so that all parties have one in common.
+"""What a party must keep to go on after a round, and its last two states in their folder.
 
-Parties write after the same rounds, and none ends a round before all others have ended the one
-before it. So whenever they are killed, the newest state of the last is the older one of the first.
+Masks, keys and noise are never among it: a session that goes on agrees new ones. Parties write
+after the same rounds, and none ends a round before all others have ended the one before it. So
+whenever they are killed, the newest state of the last is the older one of the first.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
-from securevfl.files import remove_unfinished
-from securevfl.protocols.session.state import SessionState
+from securevfl.files import remove_unfinished, replace_file
+from securevfl.protocols.session.leakage import Revealed
+
+HEADER, WEIGHTS, IN_FLIGHT = "state", "weights", "in flight."
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    job_hash: str
+    party: str
+    rounds: NonNegativeInt
+    data: str
+    revealed: dict[str, dict[str, PositiveInt]]
+
+
+@dataclass(frozen=True, eq=False)
+class SessionState:
+    """A party's part of a job after some rounds.
+
+    Attributes:
+        job_hash: of the job, as hex.
+        party: whose state it is.
+        rounds: rounds done.
+        weights: θ of its local model.
+        revealed: what the gradients it decrypted reveal, for the label guard.
+        in_flight: what the exchange holds for the next round, by name.
+        data: names this party's data, see `PartyData.fingerprint`.
+    """
+
+    job_hash: str
+    party: str
+    rounds: int
+    weights: FloatArray
+    revealed: Revealed = field(default_factory=dict)
+    in_flight: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    data: str = ""
+
+    def save(self, path: Path) -> None:
+        """Replace the file in one step.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        header = _Header(
+            job_hash=self.job_hash,
+            party=self.party,
+            rounds=self.rounds,
+            data=self.data,
+            revealed=self.revealed,
+        )
+        arrays = {IN_FLIGHT + name: values for name, values in self.in_flight.items()}
+        data = save({WEIGHTS: self.weights, **arrays}, {HEADER: header.model_dump_json()})
+        replace_file(path, data, "session state")
+
+    @classmethod
+    def load(cls, path: Path) -> "SessionState":
+        """The state in a file.
+
+        Raises:
+            DataError: it cannot be read, or is no state.
+        """
+        try:
+            with safe_open(path, "numpy") as file:
+                header = _Header.model_validate_json((file.metadata() or {})[HEADER])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            weights = arrays.pop(WEIGHTS)
+        except OSError as error:
+            raise DataError(f"session state {path} cannot be read: {error.strerror}") from error
+        except (SafetensorError, ValidationError, KeyError) as error:
+            raise DataError(f"session state {path} is damaged") from error
+        if not all(name.startswith(IN_FLIGHT) for name in arrays):
+            raise DataError(f"session state {path} is damaged")
+        return cls(
+            header.job_hash,
+            header.party,
+            header.rounds,
+            weights,
+            header.revealed,
+            {name.removeprefix(IN_FLIGHT): values for name, values in arrays.items()},
+            header.data,
+        )
 
 
 class Checkpoints:

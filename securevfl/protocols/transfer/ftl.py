@@ -23,8 +23,7 @@ from securevfl.protocols.algorithm import Role
 from securevfl.protocols.exchange import Batch, Exchange, GivesSingly, HoldsKeys, Session, Shown
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.course import LONGEST_WINDOW
-from securevfl.protocols.session.keeping import Kept
+from securevfl.protocols.session.early_stopping import LONGEST_WINDOW, Kept
 from securevfl.protocols.session.keys import exchange_keys
 from securevfl.protocols.session.leakage import LeakageCount
 from securevfl.protocols.session.privacy_account import Visits

@@ -33,12 +33,12 @@ from securevfl.models.losses import BendingLoss
 from securevfl.protocols.exchange import Batch, Session, Side, TellsResiduals
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.keeping import Kept
+from securevfl.protocols.session.early_stopping import Kept
 from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.outcome import PathPoint
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
+from securevfl.protocols.session.workplace import PathPoint
 from securevfl.protocols.signals import ResidualSignal
 from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.dbcd_block import (

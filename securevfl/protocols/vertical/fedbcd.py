@@ -16,22 +16,19 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray, Labels
+from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.protocols.exchange import Batch, GivesSignals, KeepsShares, Lookahead, Session
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.course import (
+from securevfl.protocols.session.early_stopping import (
     Course,
-    FollowedWatch,
     Judge,
-    LabelWatch,
-    NoWatch,
+    Kept,
     Watch,
 )
-from securevfl.protocols.session.keeping import Kept
 from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.party import Step
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
 from securevfl.protocols.vertical.batches import PartyBatches
@@ -59,7 +56,10 @@ class FedBcdPart(Part):
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         async with party.costs.compute(SETUP):
             self._steps = plan.steps(training.model, part.inputs, columns)
-        self._watch = watch_of(party, plan, place.data.train_labels)
+        labels, judge = place.data.train_labels, None
+        if labels is not None and party.holds_labels:
+            judge = Judge(baseline_of(plan, labels), plan.job.job.tolerance, window_of(plan))
+        self._watch = Watch(party, judge, told=plan.is_watched)
         session = Session(
             party,
             plan,
@@ -146,7 +146,7 @@ class FedBcdPart(Part):
             "steps": self._steps.state(),
             "kept": self._keeper.arrays(),
         }
-        if isinstance(self._watch, LabelWatch):
+        if self._watch.judge is not None:
             parts["watch"] = self._watch.judge.state()
         if self.training.part.row_offsets is not None:
             parts["row"] = {"offsets": self.training.part.row_offsets}
@@ -163,7 +163,7 @@ class FedBcdPart(Part):
         self._exchange.in_flight.update(of("exchange"))
         self._steps.resume(of("steps"))
         self._keeper.restore(of("kept"))
-        if isinstance(self._watch, LabelWatch):
+        if self._watch.judge is not None:
             self._watch.judge.resume(of("watch"))
         if self.training.part.row_offsets is not None:
             # Those drawn anew would show X times the difference.
@@ -176,7 +176,7 @@ class FedBcdPart(Part):
             return True  # noise on predictions drowns the training loss
         if self._keeper.hindsight is not None and kept.rounds < kept.done:
             return self._keeper.hindsight.learned(kept)
-        return not isinstance(self._watch, LabelWatch) or self._watch.judge.learned
+        return self._watch.judge is None or self._watch.judge.learned
 
 
 class FedBcd(VerticalAlgorithm):
@@ -228,20 +228,6 @@ DESCRIPTIONS = (
     FedBcd("fedbcd-p"),
     FedBcd("fedbcd-s", in_turns=True),
 )
-
-
-def watch_of(party: Party, plan: Plan, labels: Labels | None) -> Watch:
-    """A party's side of the label party's word.
-
-    Args:
-        party: who it is.
-        plan: of the job.
-        labels: of all training rows, at the label party.
-    """
-    if labels is None or not party.holds_labels:
-        return FollowedWatch(party) if plan.is_watched else NoWatch()
-    judge = Judge(baseline_of(plan, labels), plan.job.job.tolerance, window_of(plan))
-    return LabelWatch(party, judge, told=plan.is_watched)
 
 
 def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:

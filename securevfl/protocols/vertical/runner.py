@@ -30,11 +30,16 @@ from securevfl.protocols.guards.held_out_guard import note_last_scoring, require
 from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
-from securevfl.protocols.session.checkpoints import Checkpoints
-from securevfl.protocols.session.course import LONGEST_WINDOW, SHORTEST_WINDOW
-from securevfl.protocols.session.keeping import Hindsight, Keeper, Kept, snapshot_rounds
+from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
+from securevfl.protocols.session.early_stopping import (
+    LONGEST_WINDOW,
+    SHORTEST_WINDOW,
+    Hindsight,
+    Keeper,
+    Kept,
+    snapshot_rounds,
+)
 from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.outcome import Ending, PartyOutcome, PathPoint
 from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.session.scoring import (
@@ -44,8 +49,7 @@ from securevfl.protocols.session.scoring import (
     ScoresHeldOut,
     Scoring,
 )
-from securevfl.protocols.session.state import SessionState
-from securevfl.protocols.session.workplace import Workplace
+from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint, Workplace
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
 from securevfl.runtime.channel import Channel

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import DataError
-from securevfl.protocols.session.checkpoints import Checkpoints, last_session
-from securevfl.protocols.session.state import SessionState
+from securevfl.protocols.session.checkpoints import Checkpoints, SessionState, last_session
 
 
 def keep(folder: Path, party: str, *rounds: int) -> Checkpoints:

@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from securevfl.protocols.session.course import Judge
+from securevfl.protocols.session.early_stopping import Judge
 
 
 def said(judge: Judge, losses: list[float], first: int = 0) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.protocols.session.keeping import (
+from securevfl.protocols.session.early_stopping import (
     FEWEST_SNAPSHOTS,
     MOST_NUMBERS,
     MOST_SNAPSHOTS,

@@ -12,7 +12,7 @@ from securevfl.errors import TrainingDiverged
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic, Squared
 from securevfl.protocols.local_steps import LocalSteps, Pace
-from securevfl.protocols.session.course import Course
+from securevfl.protocols.session.early_stopping import Course
 from securevfl.protocols.signals import GradientSignal, LocalRule
 
 FloatArray = NDArray[np.float64]

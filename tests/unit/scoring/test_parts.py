@@ -16,9 +16,8 @@ from securevfl.reports import tables
 from securevfl.reports.matrix import matrix
 from securevfl.reports.model import coefficient_table, model_lines
 from securevfl.scoring import load_models
-from securevfl.scoring.coefficients import standardized
-from securevfl.scoring.description import model_row
-from securevfl.scoring.parts import load_parts, require_together
+from securevfl.scoring.description import model_row, standardized
+from securevfl.scoring.joint_model import load_parts, require_together
 from securevfl.scoring.sources import rows_to_score
 
 JOB = """
