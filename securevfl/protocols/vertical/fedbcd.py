@@ -19,6 +19,7 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.protocols.exchange import Batch, GivesSignals, KeepsShares, Lookahead, Session
+from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import (
@@ -55,7 +56,7 @@ class FedBcdPart(Part):
         self._batches = PartyBatches(plan, place.data, part.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         async with party.costs.compute(SETUP):
-            self._steps = plan.steps(training.model, part.inputs, columns)
+            self._steps: LocalSteps = plan.steps(training.model, part.inputs, columns)
         labels, judge = place.data.train_labels, None
         if labels is not None and party.holds_labels:
             judge = Judge(baseline_of(plan, labels), plan.job.job.tolerance, window_of(plan))
