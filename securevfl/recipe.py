@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from securevfl.errors import DataError
+from securevfl.lazy import Lazy
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from numpy.typing import NDArray
+else:
+    np = Lazy("numpy")
+    pl = Lazy("polars")
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-")
 _DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ].*)?$"
@@ -114,8 +118,6 @@ class ColumnRecipe:
             out[:, 1] = read.is_null().to_numpy()
 
     def _write_levels(self, text: "pl.Series", out: "NDArray[np.float64]") -> None:
-        import numpy as np  # noqa: PLC0415  # slow to import, and job files are read without it
-
         out[:] = 0.0
         place = {level: column for column, level in enumerate(self._shown)}
         known, codes = self._codes(text)
@@ -128,8 +130,6 @@ class ColumnRecipe:
 
     def _codes(self, text: "pl.Series") -> "tuple[NDArray[np.bool_], NDArray[np.int64]]":
         """Which rows have a level, and its number, of these rows only."""
-        import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
-
         codes = text.cast(pl.Enum(self.levels), strict=False).to_physical()
         return codes.is_not_null().to_numpy(), codes.drop_nulls().cast(pl.Int64).to_numpy()
 
@@ -141,9 +141,6 @@ class ColumnRecipe:
         Raises:
             ValueError: see `write`.
         """
-        import numpy as np  # noqa: PLC0415
-        import polars as pl  # noqa: PLC0415
-
         if self.kind != "category":
             of = numbers_of if self.kind == "number" else days_of
             return np.asarray(of(values, missing).cast(pl.Float64).fill_null(np.nan), np.float64)
@@ -197,8 +194,6 @@ class Recipe:
         Raises:
             DataError: missing columns, or values that are not what they should be; all are named.
         """
-        import numpy as np  # noqa: PLC0415
-
         if absent := [name for name in self.raw_columns if name not in frame.columns]:
             raise DataError(f"columns missing: {', '.join(map(repr, absent))}")
         out = np.empty((frame.height, len(self.columns)))
@@ -218,8 +213,6 @@ class Recipe:
         Raises:
             ValueError: see `ColumnRecipe.as_it_was`.
         """
-        import numpy as np  # noqa: PLC0415
-
         columns = [part.as_it_was(frame[part.name], self.missing) for part in self.parts]
         return np.column_stack(columns)
 
@@ -243,8 +236,6 @@ def read_as_numbers(columns: Sequence[str]) -> Recipe:
 
 def text_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
     """A raw column as categories, null where missing; whole numbers without a point."""
-    import polars as pl  # noqa: PLC0415
-
     if values.dtype.is_float():
         whole = values.cast(pl.Int64, strict=False)
         same = (whole.cast(values.dtype) == values).fill_null(False)
@@ -259,8 +250,6 @@ def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
     Raises:
         ValueError: text that is no number, or infinite values.
     """
-    import polars as pl  # noqa: PLC0415
-
     rounded = values.cast(pl.Float64).abs() >= EXACT_INTEGERS if values.dtype.is_integer() else None
     if rounded is not None and rounded.any():
         count = int(rounded.sum())
@@ -288,8 +277,6 @@ def days_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
     Raises:
         ValueError: no date, or text that is not as in 2026-01-31.
     """
-    import polars as pl  # noqa: PLC0415
-
     text = None
     if values.dtype in (pl.String, pl.Null):
         text = text_of(values, missing)

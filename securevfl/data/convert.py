@@ -26,9 +26,12 @@ from securevfl.data.libsvm import (
 from securevfl.data.shard_writing import RowIds, ShardWriter
 from securevfl.data.shards import Header, read_header
 from securevfl.errors import ConfigError, DataError
+from securevfl.lazy import Lazy
 
 if TYPE_CHECKING:
     import polars as pl
+else:
+    pl = Lazy("polars")
 
 CELLS = 1 << 22
 """Of wide columns, which are looked at together."""
@@ -163,8 +166,6 @@ def _writer(
 def _compared(ids: list[str], id_format: IdFormat, where: str) -> list[str]:
     if id_format == "text":
         return ids
-    import polars as pl  # noqa: PLC0415  # slow to import
-
     compared: list[str] = as_ids(pl.Series(ids, dtype=pl.String), id_format, where).to_list()
     return compared
 
@@ -235,8 +236,6 @@ def _parquet_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
     One feature column of lists of integers is of indices, a second one of lists of as many numbers
     their values; else all are numbers.
     """
-    import polars as pl  # noqa: PLC0415  # slow to import
-
     try:
         schema = pl.read_parquet_schema(path)
         features = how.features(tuple(schema), str(path))
@@ -258,8 +257,6 @@ def _index_column(
     path: Path, schema: "Mapping[str, pl.DataType]", features: list[str], said: str | None
 ) -> str | None:
     """Which column has the lists of indices; None where there are no lists."""
-    import polars as pl  # noqa: PLC0415
-
     kinds = {name: schema[name] for name in features}
     lists = {name: kind.inner for name, kind in kinds.items() if isinstance(kind, pl.List)}
     whole = [name for name, kind in lists.items() if kind.is_integer()]
@@ -283,8 +280,6 @@ def _index_column(
 
 def _csv_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
     """The rows of a CSV file with a header and numbers."""
-    import polars as pl  # noqa: PLC0415  # slow to import
-
     known = () if how.ids is None else (how.ids,)
     found = find_format(path, FOUND_OUT, known, str(path))
     features = how.features(found.header, str(path))
@@ -320,8 +315,6 @@ def _malformed(path: Path, error: Exception) -> DataError:
 def _from_wide(
     where: str, frame: "pl.DataFrame", features: list[str], how: Conversion, first: int
 ) -> SparseBatch:
-    import polars as pl  # noqa: PLC0415
-
     for name in features:
         column = frame[name]
         if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
@@ -348,8 +341,6 @@ def _from_wide(
 def _from_lists(
     where: str, frame: "pl.DataFrame", place: str, how: Conversion, first: int
 ) -> SparseBatch:
-    import polars as pl  # noqa: PLC0415
-
     numbers = np.arange(first, first + len(frame))
     lengths = frame[place].list.len().fill_null(0).cast(pl.Int64).to_numpy()
     indices = _entries(where, frame[place])
@@ -372,8 +363,6 @@ def _from_lists(
 
 def _require_exact(where: str, column: "pl.Series") -> None:
     """Refuse whole numbers beyond 2^53 that would be rounded."""
-    import polars as pl  # noqa: PLC0415
-
     if not column.dtype.is_integer():
         return
     # Rounded, the largest are too large to be cast back.
@@ -383,8 +372,6 @@ def _require_exact(where: str, column: "pl.Series") -> None:
 
 def _require_exact_text(where: str, part: CsvFormat, frame: "pl.DataFrame") -> None:
     """The same of numbers in text, which is looked at only where they are large."""
-    import polars as pl  # noqa: PLC0415
-
     numbers = frame.select(pl.col(pl.Float64))
     large = [each.name for each in numbers.iter_columns() if (each.abs() >= LARGE).any()]
     if not large:
@@ -411,8 +398,6 @@ def _entries(where: str, lists: "pl.Series") -> "pl.Series":
 
 
 def _ids(where: str, frame: "pl.DataFrame", how: Conversion, first: int) -> list[str] | None:
-    import polars as pl  # noqa: PLC0415
-
     if how.ids is None:
         return None
     column = frame[how.ids]
@@ -429,8 +414,6 @@ def _ids(where: str, frame: "pl.DataFrame", how: Conversion, first: int) -> list
 
 
 def _labels(where: str, frame: "pl.DataFrame", how: Conversion) -> FloatArray | list[str] | None:
-    import polars as pl  # noqa: PLC0415
-
     if how.label_column is None:
         return None
     text = frame[how.label_column].cast(pl.String).str.strip_chars()

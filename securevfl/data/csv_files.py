@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import read_content
+from securevfl.lazy import Lazy
 
 if TYPE_CHECKING:
     import polars as pl
+else:
+    pl = Lazy("polars")
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 HEAD = 200
@@ -324,8 +327,6 @@ def read_csv(
     Raises:
         polars.exceptions.PolarsError: it is malformed.
     """
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
-
     lazy = _scan(found)
     if found.has_empty_lines:
         lazy = lazy.filter(pl.any_horizontal(pl.all().str.strip_chars().fill_null("") != ""))
@@ -348,8 +349,6 @@ def read_csv(
 
 def as_point(values: "pl.Series", found: CsvFormat) -> "pl.Series":
     """Text with its numbers written with a point; null where something else stands."""
-    import polars as pl  # noqa: PLC0415
-
     pointed = values.alias("value").to_frame().select(_pointed(pl.col("value"), found))
     read = pointed["value"].alias(values.name)
     return read.set(read.cast(pl.Float64, strict=False).is_null(), None)
@@ -360,8 +359,6 @@ def _has_gaps(numbers: "pl.Series") -> bool:
 
 
 def _scan(found: CsvFormat) -> "pl.LazyFrame":
-    import polars as pl  # noqa: PLC0415
-
     return pl.scan_csv(
         found.content,
         separator=found.separator,
@@ -373,8 +370,6 @@ def _scan(found: CsvFormat) -> "pl.LazyFrame":
 
 def _number(name: str, found: CsvFormat, missing: Sequence[str]) -> "pl.Expr":
     """The column as numbers: null where missing, NaN where something else stands."""
-    import polars as pl  # noqa: PLC0415
-
     text = pl.col(name).str.strip_chars()
     absent = text.is_null() | text.is_in(list(missing))
     number = _pointed(text, found).cast(pl.Float64, strict=False)
@@ -383,8 +378,6 @@ def _number(name: str, found: CsvFormat, missing: Sequence[str]) -> "pl.Expr":
 
 def _pointed(text: "pl.Expr", found: CsvFormat) -> "pl.Expr":
     """Numbers with a point and without marks between thousands; null where they break the rule."""
-    import polars as pl  # noqa: PLC0415
-
     if found.thousands:
         mark, decimal = re.escape(found.thousands), re.escape(found.decimal)
         grouped = text.str.contains(rf"^[+-]?\d{{1,3}}({mark}\d{{3}})+({decimal}\d*)?$")

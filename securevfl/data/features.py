@@ -12,6 +12,7 @@ from securevfl.data.read import FileSource, PartyRows
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import Kind, Note, PartyTable
 from securevfl.errors import DataError
+from securevfl.lazy import Lazy
 from securevfl.recipe import (
     MISSING_LEVEL,
     OTHER_LEVEL,
@@ -26,6 +27,8 @@ from securevfl.recipe import (
 
 if TYPE_CHECKING:
     import polars as pl
+else:
+    pl = Lazy("polars")
 
 COPY = 0.999
 FEWEST = 20
@@ -159,8 +162,6 @@ def _numbers(
 def _categories(
     name: str, text: "pl.Series", settings: Preprocessing
 ) -> tuple[ColumnRecipe | None, list[str]]:
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
-
     few = max(settings.rare_count, settings.rare_share * len(text))
     counted = text.drop_nulls().alias("level").value_counts(name="rows")
     # Of the same count in the order of names, so that the order of rows decides nothing.
@@ -197,8 +198,6 @@ def _categories(
 
 def kind_of(values: "pl.Series", settings: Preprocessing) -> Literal["number", "date", "category"]:
     """What a raw column is read as."""
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
-
     if values.name in settings.categories:
         return "category"
     if values.dtype.is_numeric() or values.dtype == pl.Null:

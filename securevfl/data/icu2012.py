@@ -20,9 +20,12 @@ from securevfl.data.catalog import Content, load_arrays, user_cache
 from securevfl.data.splits import JointTable, block_sizes
 from securevfl.errors import DataError
 from securevfl.files import read_content, replace_file
+from securevfl.lazy import Lazy
 
 if TYPE_CHECKING:
     import polars as pl
+else:
+    pl = Lazy("polars")
 
 MEASURED = (
     *("Albumin", "ALP", "ALT", "AST", "Bilirubin", "BUN", "Cholesterol", "Creatinine", "DiasABP"),
@@ -245,8 +248,6 @@ def _records(archive: bytes, source: str) -> Iterator[tuple[str, bytes]]:
 def _parse_lines(
     lines: list[str], place: Callable[[int], str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only here
-
     codes = {name: index for index, name in enumerate(PARAMETERS)}
     record, nothing = len(PARAMETERS), len(PARAMETERS) + 1
     frame = pl.DataFrame({"line": lines}, schema={"line": pl.String}).select(

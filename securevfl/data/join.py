@@ -23,10 +23,13 @@ from securevfl.data.read import FileSource, PartyRows, read_party, require_usabl
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import Note, OwnRows, PartyTable, VerticalDataset, check, check_labels
 from securevfl.errors import ConfigError, DataError
+from securevfl.lazy import Lazy
 from securevfl.sparse import AnyRows, Matrix
 
 if TYPE_CHECKING:
     import polars as pl
+else:
+    pl = Lazy("polars")
 
 Digests = NDArray[np.uint64]
 _Places = tuple[IntArray | None, IntArray | None]
@@ -394,15 +397,11 @@ def rows_in_common(
 
 def _numbered(keys: "pl.Series | Sequence[str] | Digests") -> "pl.DataFrame":
     """Keys beside their places."""
-    import polars as pl  # noqa: PLC0415  # slow to import, and needed only where rows differ
-
     return pl.DataFrame({"key": keys}).with_row_index("row")
 
 
 def _looked_up(frame: "pl.DataFrame", wanted: "pl.DataFrame") -> NDArray[Any]:
     """The places of some keys, shape (len(wanted),), -1 for those that are not there."""
-    import polars as pl  # noqa: PLC0415
-
     rows = wanted.join(frame, on="key", how="left", maintain_order="left")["row"]
     places: NDArray[Any] = rows.cast(pl.Int64).fill_null(-1).to_numpy()
     return places
@@ -432,8 +431,6 @@ def _places_in(
 
 
 def _ids(sides: Mapping[str, PartyRows | Shard]) -> "dict[str, pl.Series]":
-    import polars as pl  # noqa: PLC0415
-
     return {name: pl.Series(side.ids, dtype=pl.String) for name, side in sides.items()}
 
 

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.errors import DataError
+from securevfl.lazy import Lazy
 
 if TYPE_CHECKING:
     import polars as pl
+else:
+    pl = Lazy("polars")
 
 BYTES = 1 << 24
 SUFFIXES = (".libsvm", ".svm", ".svmlight", ".txt", ".t")
@@ -138,8 +141,6 @@ def parse_libsvm(
     path: Path, lines: list[str], first: int = 1, *, labels: bool = True, ids: bool = False
 ) -> SparseBatch:
     """The rows of some lines, of which the first has the number `first`; see `libsvm_batches`."""
-    import polars as pl  # noqa: PLC0415  # slow to import
-
     where = f"{path}, line"
     table = pl.DataFrame(
         {"text": lines, "line": np.arange(first, first + len(lines), dtype=np.int64)}

@@ -22,10 +22,13 @@ from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import Note, as_array, row_digests
 from securevfl.errors import ConfigError, DataError
+from securevfl.lazy import Lazy
 from securevfl.recipe import Preprocessing, numbers_of, text_of
 
 if TYPE_CHECKING:
     import polars as pl
+else:
+    pl = Lazy("polars")
 
 T = TypeVar("T")
 SHARD_LABELS = "(labels)"
@@ -132,8 +135,6 @@ class PartyRows:
     @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns of text, whatever stands in them elsewhere."""
-        import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
-
         return tuple(self.frame.select(pl.col(pl.String)).columns)
 
 
@@ -230,8 +231,6 @@ class _PartyFile:
         self._shard = open_shard(path) if is_shard(path) else None
         if self._shard is None:
             _require_readable(path)
-        import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
-
         self.taken = [each for each in (source.id_column, source.label_column) if each is not None]
         self.found: CsvFormat | None = None
         if self._shard is not None:
@@ -256,8 +255,6 @@ class _PartyFile:
         self, columns: Sequence[str], text: Collection[str], markers: Sequence[str]
     ) -> "pl.DataFrame":
         """Some columns; those of text, and ids and labels, stay as they stand."""
-        import polars as pl  # noqa: PLC0415
-
         found, used = self.found, [*self.taken, *columns]
         if self._shard is not None:
             return _as_frame(self._shard, self._id_column).select(used)
@@ -266,8 +263,6 @@ class _PartyFile:
         return self._tried(lambda: read_csv(found, used, {*self.taken, *text}, markers))
 
     def _tried(self, read: Callable[[], T]) -> T:
-        import polars as pl  # noqa: PLC0415
-
         try:
             return read()
         except (pl.exceptions.PolarsError, OSError) as error:
@@ -277,8 +272,6 @@ class _PartyFile:
 
 def _as_frame(shard: Shard, id_column: str) -> "pl.DataFrame":
     """A shard of a few rows as if it were a file."""
-    import polars as pl  # noqa: PLC0415
-
     dense = as_array(shard.rows, f"{shard.path}")
     frame = pl.DataFrame(dense, list(shard.header.column_names))
     frame = frame.with_columns(pl.Series(id_column, shard.ids, pl.String))
@@ -324,8 +317,6 @@ def _feature_columns(source: FileSource, there: tuple[str, ...]) -> tuple[str, .
 
 def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Series]":
     """Ids as they are compared, and as they stand."""
-    import polars as pl  # noqa: PLC0415
-
     column = frame[source.id_column]
     is_number = column.dtype.is_float() and source.id_format == "number"
     if not (column.dtype == pl.String or column.dtype.is_integer() or is_number):
@@ -347,8 +338,6 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Seri
 
 def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
     """Labels as text, numbers written with a point; empty where there is none."""
-    import polars as pl  # noqa: PLC0415
-
     labels = column.cast(pl.String).fill_null("").str.strip_chars()
     labels = labels.set(labels.is_in(list(NO_LABEL)), "")
     if found is None:
@@ -359,8 +348,6 @@ def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
 
 
 def _as_text(party: str, column: "pl.Series", missing: Sequence[str] = ("",)) -> "pl.Series":
-    import polars as pl  # noqa: PLC0415
-
     text = column.cast(pl.String)
     if absent := int((text.is_null() | text.is_in(list(missing)).fill_null(False)).sum()):
         raise DataError(f"party {party!r}: column {column.name!r} has {absent} missing values")
@@ -371,8 +358,6 @@ def _problem(
     party: str, values: "pl.Series", settings: Preprocessing | None, found: CsvFormat | None
 ) -> BadColumn | None:
     """Why a raw column cannot be used; `found` says how numbers are written in a CSV."""
-    import polars as pl  # noqa: PLC0415
-
     name, kind = values.name, values.dtype
     if isinstance(kind, pl.List) and kind.inner.is_integer():
         remedy = "`securevfl data convert` makes lists of indices a shard, which data may name"
