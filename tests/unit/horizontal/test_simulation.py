@@ -18,11 +18,12 @@ from securevfl.errors import (
     UnexpectedMessage,
 )
 from securevfl.horizontal.codings import BlockUpload, Plain
-from securevfl.horizontal.federation import METHODS, Blocks
+from securevfl.horizontal.federation import METHODS, Blocks, Federation
 from securevfl.horizontal.secure_aggregation import Masked, MaskedUpload, Ready
 from securevfl.horizontal.simulation import (
     ModelSent,
     ScoringRule,
+    ServerEnd,
     floats_of_round,
     serve,
     simulate_federation,
@@ -188,21 +189,50 @@ class Twice(ChannelAround):
             await super().send(to, message)
 
 
-def test_an_upload_is_counted_once(problems: list[Quadratic]) -> None:
-    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2, taking_part=8)
-    common = {"federation": by, "uploads": Plain()}
+def with_an_odd_client(
+    problems: list[Quadratic],
+    by: Federation,
+    uploads: Plain | Masked,
+    around: Callable[[Channel], Channel] = lambda channel: channel,
+    odd: Federation | None = None,
+) -> ServerEnd:
+    """What the server is left with where client 3 has another channel or federation."""
 
     async def client(channel: Channel, costs: Costs, number: int) -> object:
-        given = {"client": number, "problem": problems[number], "dtype": START.dtype}
-        channel = Twice(channel) if number == 3 else channel
-        return await take_part(channel, costs, **given, **common)  # type: ignore[arg-type]
+        return await take_part(
+            around(channel) if number == 3 else channel,
+            costs,
+            client=number,
+            problem=problems[number],
+            federation=odd or by if number == 3 else by,
+            uploads=uploads,
+            dtype=START.dtype,
+        )
 
     programs: dict[str, Program[Any]] = {
         f"client-{number}": partial(client, number=number) for number in range(8)
     }
-    programs["server"] = partial(serve, start=START, scoring=ScoringRule(), **common)  # type: ignore[arg-type]
+    programs["server"] = partial(
+        serve, federation=by, start=START, uploads=uploads, scoring=ScoringRule()
+    )
+    ended: ServerEnd = simulate(programs, PRESETS["lan"]).results["server"]
+    return ended
+
+
+def test_an_upload_is_counted_once(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2, taking_part=8)
     with pytest.raises(UnexpectedMessage, match="client-3 sent BlockUpload of step 0 where step 1"):
-        simulate(programs, PRESETS["lan"])
+        with_an_odd_client(problems, by, Plain(), Twice)
+
+
+def test_masks_cancel_within_one_federation_alone(problems: list[Quadratic]) -> None:
+    by = federation(METHODS["fedavg"], BLOCKS, rounds=1, taking_part=8)
+    plain = simulate_federation(problems, by, START).state.weights
+    # The same steps, in a federation of more rounds.
+    odd = replace(by, settings=replace(by.settings, rounds=2))
+    for other, off in ((by, False), (odd, True)):
+        found = with_an_odd_client(problems, by, Masked(), odd=other).state.weights
+        assert bool(np.all(np.abs(found - plain) > 1e-3)) == off
 
 
 @pytest.mark.parametrize(
