@@ -109,15 +109,17 @@ def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
     """The symmetric matrix that takes `given` to `result`, by least squares.
 
     In the singular basis of `given` both of two mirrored entries are measured, with errors like the
-    inverses of their columns' singular values;
-    what no column tells stays 0, and what noise drowns is shrunk.
+    inverses of their columns' singular values; what no column tells stays 0, and what noise drowns
+    is shrunk.
 
     Args:
         given: shape (rank, moves).
         result: shape (rank, moves).
     """
-    left, scales, right = np.linalg.svd(given, full_matrices=False)
-    left, scales, right = _complete(left, scales, right)
+    # Directions that no move has come with scale 0.
+    missing = max(given.shape[0] - given.shape[1], 0)
+    left, scales, right = np.linalg.svd(given, full_matrices=missing > 0)
+    scales, right = np.pad(scales, (0, missing)), np.pad(right, ((0, missing), (0, 0)))
     projected = right @ result.T
     outside = float(np.sum(result**2) - np.sum(projected**2))
     penalty = shrinkage(
@@ -236,19 +238,6 @@ def span_of(predictions: FloatArray, size: int) -> FloatArray:
     return basis[:, :size][:, kept]
 
 
-def _complete(
-    left: FloatArray, scales: FloatArray, right: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Directions that no column has, with scale 0, where there are fewer columns than rows."""
-    missing = left.shape[0] - left.shape[1]
-    if not missing:
-        return left, scales, right
-    whole = np.linalg.qr(left, mode="complete")[0]
-    whole[:, : left.shape[1]] = left
-    padded = np.vstack([right, np.zeros((missing, right.shape[1]))])
-    return whole, np.concatenate([scales, np.zeros(missing)]), padded
-
-
 def _steps(kappas: FloatArray, eta: float, rows: int, knowledge: GramKnowledge) -> FloatArray:
     """steps(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j, what Q local steps make of one."""
     shrink = 1 - eta * (knowledge.curvature * kappas / rows + knowledge.proximal)
@@ -334,21 +323,8 @@ class ExactKnowledge:
     accelerated: bool = True
 
 
-@dataclass(frozen=True, eq=False)
-class Move:
-    """One exact step as predictions show it.
-
-    Attributes:
-        scale: γ.
-        start: h, shape (N, C), where the exchange took place.
-        residuals: d there, shape (N, C).
-        moved: m, shape (N, C): start less where the step led.
-    """
-
-    scale: float
-    start: FloatArray
-    residuals: FloatArray
-    moved: FloatArray
+Move = tuple[float, FloatArray, FloatArray, FloatArray]
+"""One exact step: γ, then h, d there and m (start less where the step led), shapes (N, C)."""
 
 
 def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> FloatArray:
@@ -364,18 +340,18 @@ def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowled
     Raises:
         ConfigError: no step that shows.
     """
-    moves = list(moves_of(rounds, knowledge))
+    moves = list(_moves(rounds, knowledge))
     if not moves:
         raise ConfigError(f"rounds: {len(rounds)}, and no step between them")
     rows, l2, proximal = len(rounds[0].rows), knowledge.l2, knowledge.proximal
     if not (l2 or proximal):
-        moved = np.hstack([each.moved for each in moves])
+        moved = np.hstack([moved for *_, moved in moves])
         return span_of(moved, knowledge.dimension) * sqrt(rows)
     pulled = np.hstack(
-        [l2 * each.start - (each.scale * l2 + proximal) * each.moved for each in moves]
+        [l2 * start - (scale * l2 + proximal) * moved for scale, start, _, moved in moves]
     )
     left = np.hstack(
-        [(each.scale * knowledge.curvature * each.moved - each.residuals) / rows for each in moves]
+        [(scale * knowledge.curvature * moved - d) / rows for scale, _, d, moved in moves]
     )
     # E⁻¹ from what E gives, as all noise is in `left`: a small difference of large vectors. Less
     # than there is stands for E = N, that of standardized columns.
@@ -387,7 +363,7 @@ def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowled
     return factor
 
 
-def moves_of(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator[Move]:
+def _moves(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator[Move]:
     """Every step that shows between two rounds, with extrapolation and ways back undone."""
     scale, momentum, ahead = knowledge.pace.scale, 1.0, 0.0
     iterate = rounds[0].predictions
@@ -407,4 +383,4 @@ def moves_of(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator
         iterate = (following.predictions + ahead * before) / (1 + ahead)
         if origin is not None:
             moved = origin.predictions - iterate
-            yield Move(scale, origin.predictions, origin.residuals, moved)
+            yield scale, origin.predictions, origin.residuals, moved

@@ -105,30 +105,27 @@ class _Equations:
             matrices[unit], targets[unit] = turn @ matrix, turn @ targets[unit]
         return cls(matrices, targets, visit.units, 2 * alignment * np.sqrt(UNIT_VARIANCE))
 
+    def seen(self, phi: FloatArray, labels: FloatArray) -> FloatArray:
+        """What the equations see of ¼ UΦ − ½ y, shape (w, P)."""
+        return np.asarray(self.matrices @ (self.units @ phi / 4 - labels / 2))
+
     def start(self, labels: FloatArray) -> FloatArray:
         """Φ that fits some labels best, unit by unit."""
         phi = np.zeros(len(self.matrices))
         for _ in range(PRODUCTS):
-            seen = self.matrices @ (self.units @ phi / 4 - labels / 2)
+            seen = self.seen(phi, labels)
             phi = np.sum(seen * self.targets, axis=1) / np.sum(seen**2, axis=1)
         return phi
 
-    def deviation(self, phi: FloatArray) -> float:
-        """Of an equation."""
-        return float(np.hypot(self.noise, RELATIVE * np.abs(phi).mean()))
-
     def missed(self, phi: FloatArray, labels: FloatArray) -> FloatArray:
         """How far the equations are from holding, shape (w·P,)."""
-        seen = self.matrices @ (self.units @ phi / 4 - labels / 2)
-        missed: FloatArray = (self.targets - phi[:, None] * seen).ravel()
-        return missed
+        return (self.targets - phi[:, None] * self.seen(phi, labels)).ravel()
 
     def slopes(self, phi: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Of `missed` by Φ and by y, shapes (w·P, w) and (w·P, S)."""
         units, columns, rows = self.matrices.shape
         by_phi = np.einsum("a,afs,sb->afb", phi / 4, self.matrices, self.units)
-        seen = self.matrices @ (self.units @ phi / 4 - labels / 2)
-        by_phi[np.arange(units), :, np.arange(units)] += seen
+        by_phi[np.arange(units), :, np.arange(units)] += self.seen(phi, labels)
         by_labels = phi[:, None, None] / 2 * self.matrices
         return -by_phi.reshape(-1, units), by_labels.reshape(units * columns, rows)
 
@@ -139,10 +136,13 @@ class _Fit:
     def __init__(self, visits: Sequence[_Equations], probabilities: FloatArray) -> None:
         self._visits = visits
         self._mean = 2 * probabilities - 1
-        variance = np.maximum(1 - self._mean**2, LEAST_VARIANCE)
-        self._spread = np.sqrt(variance)
+        self._spread = np.sqrt(np.maximum(1 - self._mean**2, LEAST_VARIANCE))
         self._phis = [visit.start(self._mean) for visit in visits]
-        self._scales = [visit.deviation(phi) for visit, phi in zip(visits, self._phis, strict=True)]
+        # Deviations of an equation.
+        self._scales = [
+            float(np.hypot(visit.noise, RELATIVE * np.abs(phi).mean()))
+            for visit, phi in zip(visits, self._phis, strict=True)
+        ]
 
     def labels(self) -> FloatArray:
         """The most likely y in real numbers, shape (S,)."""
@@ -165,33 +165,28 @@ class _Fit:
                 break
         return self._parts(now)[1]
 
-    def _parts(self, now: FloatArray) -> tuple[list[FloatArray], FloatArray]:
+    def _parts(self, now: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Every visit's Φ, and y."""
         units = len(self._phis[0])
         cut = units * len(self._phis)
-        return list(now[:cut].reshape(-1, units)), now[cut:]
+        return now[:cut].reshape(-1, units), now[cut:]
 
     def _missed(self, now: FloatArray) -> FloatArray:
         phis, labels = self._parts(now)
-        return np.concatenate(
-            [
-                *(
-                    visit.missed(phi, labels) / scale
-                    for visit, phi, scale in zip(self._visits, phis, self._scales, strict=True)
-                ),
-                (labels - self._mean) / self._spread,
-            ]
-        )
+        triples = zip(self._visits, phis, self._scales, strict=True)
+        missed = [visit.missed(phi, labels) / scale for visit, phi, scale in triples]
+        return np.concatenate([*missed, (labels - self._mean) / self._spread])
 
     def _slopes(self, now: FloatArray) -> FloatArray:
         phis, labels = self._parts(now)
-        units, rows = len(phis[0]), len(labels)
+        visits, units = phis.shape
         blocks = []
         for number, (visit, phi) in enumerate(zip(self._visits, phis, strict=True)):
             by_phi, by_labels = visit.slopes(phi, labels)
-            block = np.zeros((len(by_phi), units * len(phis) + rows))
+            block = np.zeros((len(by_phi), len(now)))
             block[:, number * units : (number + 1) * units] = by_phi
-            block[:, units * len(phis) :] = by_labels
+            block[:, units * visits :] = by_labels
             blocks.append(block / self._scales[number])
-        near = np.zeros((rows, units * len(phis) + rows))
-        near[:, units * len(phis) :] = np.diag(1 / self._spread)
+        near = np.zeros((len(labels), len(now)))
+        near[:, units * visits :] = np.diag(1 / self._spread)
         return np.concatenate([*blocks, near])

@@ -186,10 +186,7 @@ def _model(
 
 
 def label_finding(
-    estimate: LabelEstimate,
-    labels: Labels,
-    alone: Sequence[OwnModel],
-    detail: Mapping[str, object],
+    estimate: LabelEstimate, labels: Labels, alone: Sequence[OwnModel], detail: Mapping[str, object]
 ) -> Finding:
     """The figures of an estimate; AUC first.
 

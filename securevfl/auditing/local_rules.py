@@ -38,7 +38,7 @@ class Momentum:
 
 
 @dataclass
-class Adam:
+class AdamRule:
     """Adam (Kingma and Ba 2015), its rate such that a step is about as long as the one given."""
 
     rate: float = 0.02

@@ -5,7 +5,7 @@ which is its own columns, its own θ⁰ and what all parties know, and nothing e
 scores look at the truth.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -161,6 +161,23 @@ def with_table(dataset: VerticalDataset, changed: PartyTable) -> VerticalDataset
     return replace(dataset, parties=tuple(parties))
 
 
+def with_columns(dataset: VerticalDataset, party: str, chosen: Sequence[int]) -> VerticalDataset:
+    """The data with some of a party's columns alone."""
+    table, places = table_of(dataset, party), list(chosen)
+    changed = replace(
+        table,
+        columns=tuple(table.columns[place] for place in places),
+        train=table.train[:, places],
+        test=table.test[:, places],
+    )
+    return with_table(dataset, changed)
+
+
+def with_section(job: Job, section: str, **changes: object) -> Job:
+    """The job with other settings in a section."""
+    return Job.of(**{**dict(job), section: {**dict(getattr(job, section)), **changes}})
+
+
 def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
     """The same training on features that are scaled already: scaling would undo a rotation.
 
@@ -250,20 +267,9 @@ class Subject:
         return self.learns.residuals != "hidden"
 
     @property
-    def releases(self) -> int:
-        """T: how often the job releases a sample under `dp`."""
-        account = self.plan.account
-        return 0 if account is None else account.after(account.rounds).releases
-
-    @property
     def is_slow(self) -> bool:
         """Whether a round takes so long that audits make fewer and smaller ones."""
         return self.exchange.is_slow
-
-    @property
-    def shows_predictions(self) -> bool:
-        """Whether the label party sees each H_k by itself."""
-        return self.learns.predictions == "singly"
 
     @property
     def feature_party(self) -> str:
@@ -279,12 +285,7 @@ class Subject:
             smaller = some_rows(self.dataset, rows)
             job = self.job.with_settings(**self.scoring)
             self._smaller[rows] = Subject(
-                job,
-                smaller,
-                self.seed,
-                self.keys,
-                self.with_curves,
-                progress=self._pass_on,
+                job, smaller, self.seed, self.keys, self.with_curves, progress=self._pass_on
             )
         return self._smaller[rows]
 
@@ -348,10 +349,11 @@ def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
     account = plan_for(job, dataset).account
     assert account is not None  # noqa: S101
     gradients = account.gradients
-    resolved = {
-        "noise_multiplier": account.mechanism.noise_multiplier,
-        "gradient_noise_multiplier": gradients.noise_multiplier if gradients else None,
-        "budget": None,
-        "release_budget": None,
-    }
-    return Job.of(**{**dict(job), "privacy": {**dict(job.privacy), **resolved}})
+    return with_section(
+        job,
+        "privacy",
+        noise_multiplier=account.mechanism.noise_multiplier,
+        gradient_noise_multiplier=gradients.noise_multiplier if gradients else None,
+        budget=None,
+        release_budget=None,
+    )

@@ -10,7 +10,7 @@ The others' numbers in clear are compared, message by message over all rounds; w
 ciphertexts and masks is uniform in both runs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,8 +109,7 @@ class TwinSetting:
 
     Attributes:
         party: whose data.
-        known: columns of its X that others know, by index; its own constant column is one anyway.
-        rotation: draws U from θ⁰ and known columns, shape (P, fixed); Lemma 1's group by default.
+        rotation: draws U from θ⁰, shape (P, fixed); Lemma 1's group by default.
         change: what is done to XU afterwards; for negative controls.
         rule: makes each party's optimizer; plain gradient steps by default.
         modules: by party what makes a custom network.
@@ -118,7 +117,6 @@ class TwinSetting:
     """
 
     party: str
-    known: Sequence[int] = ()
     rotation: MakeRotation = stabilizer_rotation
     change: ChangeTwin | None = None
     rule: Callable[[], Rule] | None = None
@@ -145,8 +143,7 @@ def compare_twins(
     model = local_part(
         plan_for(job, dataset, setting.modules or {}), dataset, setting.party, setting.modules
     ).model
-    known = np.eye(features.shape[1])[:, list(setting.known)]
-    fixed = np.hstack([fixed_columns(model, features.shape[1]), known])
+    fixed = fixed_columns(model, features.shape[1])
     rotation = setting.rotation(fixed, generator)
     turned = _turned(dataset, setting, rotation)
     first = _run(job, dataset, setting, model)

@@ -21,7 +21,7 @@ from securevfl.attacks.two_worlds import (
     laplace_scores,
     world_score,
 )
-from securevfl.auditing.subject import local_part, table_of, with_table
+from securevfl.auditing.subject import local_part, table_of, with_section, with_table
 from securevfl.auditing.views import clear_arrays, courses_of, predictions_of
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job, PrivacySettings
@@ -95,8 +95,7 @@ def told_apart(neighbours: Neighbours, runs: int) -> tuple[Scores, Scores]:
     Returns:
         Scores by all that the label party received, and by the other records' releases alone.
     """
-    privacy = neighbours.job.privacy.model_copy(update={"noise_seed": None})
-    job = Job.of(**{**dict(neighbours.job), "privacy": privacy})
+    job = with_section(neighbours.job, "privacy", noise_seed=None)
     environment = _recorded(neighbours.starts.get)
     worlds = [_guessed(neighbours, job, each) for each in neighbours.worlds]
     scores = np.empty((2, 2, runs))

@@ -17,7 +17,7 @@ from torch import nn
 from securevfl.arrays import FloatArray
 from securevfl.auditing.local_rules import (
     Adagrad,
-    Adam,
+    AdamRule,
     Lasso,
     Momentum,
     clip_coordinates,
@@ -109,7 +109,7 @@ def cases() -> list[Case]:
         Case("ball projection", True, twin={"rule": lambda: project_on_ball}),
         Case("network, identity", True, {"model": "custom"}, {"modules": identity_network}),
         Case(f"network, {HIDDEN} hidden", True, {"model": "custom"}, {"modules": small_network}),
-        Case("Adam", False, twin={"rule": Adam}),
+        Case("Adam", False, twin={"rule": AdamRule}),
         Case("Adagrad", False, twin={"rule": Adagrad}),
         Case("signSGD", False, twin={"rule": lambda: sign_step}),
         Case("coordinate clipping", False, twin={"rule": lambda: clip_coordinates}),

@@ -40,13 +40,9 @@ def audit(
     hide: Annotated[
         Literal["residuals", "both"], typer.Option(help="What homomorphic exchanges hide.")
     ] = "residuals",
-    batch_size: Annotated[
-        str | None,
-        typer.Option(help="Rows a batch; `full` if absent."),
-    ] = None,
+    batch_size: Annotated[str | None, typer.Option(help="Rows a batch; `full` if absent.")] = None,
     local_steps: Annotated[
-        str | None,
-        typer.Option(help="Q, or `exact`; if absent exact, and 5 with a learning rate."),
+        str | None, typer.Option(help="Q, or `exact`; if absent exact, and 5 with a learning rate.")
     ] = None,
     learning_rate: Annotated[
         str | None, typer.Option(help="Step size, or `auto`; auto if absent.")
@@ -180,11 +176,7 @@ def _seeds(repeats: int | None, must_resist: str | None, quick: bool) -> int:
 
 
 def _by_options(
-    name: str,
-    batch_size: str | None,
-    local_steps: str | None,
-    learning_rate: str | None,
-    hide: str,
+    name: str, batch_size: str | None, local_steps: str | None, learning_rate: str | None, hide: str
 ) -> Job:
     """The job that is audited where there is no file."""
     steps = {} if local_steps is None else {"local_steps": options.local_steps(local_steps)}

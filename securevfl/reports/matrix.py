@@ -22,7 +22,7 @@ WITHOUT_FIGURE = {"immune": "·", "not_shown": "n/s"}
 
 
 @dataclass(frozen=True)
-class Line:
+class MatrixLine:
     """One attack in one case over all exchanges.
 
     Attributes:
@@ -49,7 +49,7 @@ def exchanges_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["exchange"] for row in rows))
 
 
-def lines_of(rows: Sequence[Row]) -> list[Line]:
+def lines_of(rows: Sequence[Row]) -> list[MatrixLine]:
     """A line for every attack and case; an exchange that fits no case gives its reason in all."""
     found: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
@@ -63,7 +63,7 @@ def lines_of(rows: Sequence[Row]) -> list[Line]:
         whole = found.get((attack, ""), {})
         cells = {name: by_exchange.get(name, whole.get(name)) for name in exchanges_of(rows)}
         control = any(row["detail"]["control"] for row in by_exchange.values())
-        lines.append(Line(attack, case, control, cells))
+        lines.append(MatrixLine(attack, case, control, cells))
     return sorted(lines, key=lambda line: _first_place(rows, line.attack))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.commands import example, rows_of, run, two_organizations
+from tests.end_to_end.commands import rows_of, run, two_organizations
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -53,17 +53,6 @@ def test_without_a_job_file_it_audits_what_jobs_do_that_say_no_more(
     assert run("audit", *quick, "--workers", "1", *arguments) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"breast_cancer, 2 parties, {title}" in shown
-
-
-def test_an_audit_of_a_job_keeps_its_policy(capsys: Capture) -> None:
-    path = example(('scheme = "bfv"', 'scheme = "plain"'))
-    chosen = ("--attack", "labels_from_residuals", "--repeats", "1", "--workers", "1")
-    arguments = ("audit", path, *chosen)
-    assert run(*arguments, "--quiet") == 1
-    assert "labels_from_residuals leaks under plain: auc 1" in capsys.readouterr().err
-    example()
-    assert run(*arguments, "--quiet") == 0
-    assert capsys.readouterr().err == ""
 
 
 def test_an_audit_whose_process_is_killed_ends_at_once_and_leaves_none() -> None:

@@ -5,6 +5,7 @@ at them: attacked are products of the same code, of as many of a feature party's
 an attack takes, by a key that the audit made.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -20,7 +21,7 @@ from securevfl.attacks.ciphertexts import (
 from securevfl.auditing.judging import CORRELATION, RECOVERED, Finding
 from securevfl.auditing.measuring import Attack, Reason, add_attack
 from securevfl.auditing.scoring import shared_values
-from securevfl.auditing.subject import Recording, Subject, local_part
+from securevfl.auditing.subject import Recording, Subject, local_part, with_section
 from securevfl.auditing.views import blobs_of
 from securevfl.crypto import ring
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
@@ -44,7 +45,7 @@ from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
-from securevfl.job import ExchangeSettings, Job
+from securevfl.job import ExchangeSettings
 from securevfl.protocols.blind.fixed_point import FEATURE_BITS
 from securevfl.protocols.session.keys import KeyMaker, PublicKey
 from securevfl.runtime.views import View
@@ -64,11 +65,21 @@ CRAFTED_AHEAD = (
 
 
 class RememberedKeys:
-    """Keys as the job asks for them; an adversary keeps the one that it made."""
+    """Keys as the job asks for them; an adversary keeps the one that it made.
 
-    def __init__(self, keys: KeyMaker) -> None:
-        self._keys = keys
+    Args:
+        keys: the job's.
+        cheat: what stands in place of a peer's end, which follows the protocol by default.
+    """
+
+    def __init__(
+        self,
+        keys: KeyMaker,
+        cheat: Callable[[Evaluator, ProductFormat], Evaluator] = lambda honest, _: honest,
+    ) -> None:
+        self._keys, self._cheat = keys, cheat
         self.made: list[tuple[KeyOwner, ProductFormat]] = []
+        self.formats: list[ProductFormat] = []
 
     def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
         """A fresh key, remembered."""
@@ -79,8 +90,10 @@ class RememberedKeys:
     def evaluator(
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
     ) -> Evaluator:
-        """A peer's end, as the job has it."""
-        return self._keys.evaluator(settings, material, product_format)
+        """A peer's end."""
+        self.formats.append(product_format)
+        honest = self._keys.evaluator(settings, material, product_format)
+        return self._cheat(honest, product_format)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +155,7 @@ def ratio(subject: Subject) -> Finding:
         opening = BfvOpening(run.product_format, owner_secret(run.owner))
         seen = opening.replies(run.replies[0], run.matrix.shape[1])
         guess = opening.expected_c1(
-            run.inputs[0],
-            run.matrix,
-            BfvEvaluator(run.owner.public_bytes, run.product_format),
+            run.inputs[0], run.matrix, BfvEvaluator(run.owner.public_bytes, run.product_format)
         )
         pairs = [(one[1].ravel(), other.ravel()) for one, other in zip(seen, guess, strict=True)]
         value = float(np.mean([shared_values(*pair) for pair in pairs]))
@@ -278,8 +289,7 @@ def crafted_query(subject: Subject) -> Finding:
 def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
     """A run of full batches of a few rows under encryption."""
     keys = RememberedKeys(subject.keys)
-    exchange = {**dict(subject.job.exchange), "predictions": "clear", "round_trips": 2}
-    job = Job.of(**{**dict(subject.job), "exchange": exchange})
+    job = with_section(subject.job, "exchange", predictions="clear", round_trips=2)
     dataset = subject.with_rows(rows).dataset
     small = Subject(job, dataset, subject.seed, keys, keeps_ciphertexts=True)
     recording = small.record(

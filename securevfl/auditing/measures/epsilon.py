@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, log, log1p, sqrt
-from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -24,7 +23,7 @@ from scipy.stats import beta, norm
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.auditing.judging import EPSILON, Finding
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Subject, with_section
 from securevfl.auditing.worlds import (
     Neighbours,
     Scores,
@@ -85,7 +84,7 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     if job.job.learning_rate == "auto":
         # Steps that follow from rows exactly are nothing that DP-SGD can promise.
         job = job.with_settings(learning_rate=STEP_SIZE, local_steps=None, acceleration=None)
-    noisy = _with_privacy(job, {**dict(privacy), **LIKE_RELEASES})
+    noisy = with_section(job, "privacy", **LIKE_RELEASES)
     for each in _end_to_end(subject, noisy):
         yield replace(each, name=f"DP-SGD, {each.name}", what_if=True)
 
@@ -134,7 +133,7 @@ class _ClaimedWorlds:
         job = self.job.with_settings(
             rounds=rounds, batch_size="full", algorithm="fedbcd-p", eval_every=0
         )
-        job = _with_privacy(job, {**dict(job.privacy), **self.noise})
+        job = with_section(job, "privacy", **self.noise)
         if not self.worst:
             return extreme_record(job, small)
         # One local step a round: residuals that more steps renew pull back, and tell less.
@@ -143,7 +142,7 @@ class _ClaimedWorlds:
     @cached_property
     def _promise(self) -> Promise:
         neighbours = self._neighbours
-        job = _with_privacy(neighbours.job, dict(self.job.privacy))
+        job = with_section(neighbours.job, "privacy", **dict(self.job.privacy))
         account = plan_for(job, neighbours.worlds[0]).account
         assert account is not None  # noqa: S101
         return account.after(account.rounds)
@@ -165,15 +164,13 @@ class _ClaimedWorlds:
         return _finding(self.job, scores, self._claim, self._promise.releases)
 
 
-def _with_privacy(job: Job, privacy: dict[str, Any]) -> Job:
-    return Job.of(**{**dict(job), "privacy": privacy})
-
-
 def _canaries(subject: Subject, noise: PrivacySettings) -> Finding:
     """Held against the job's own claim, whatever the noise."""
     privacy = subject.job.privacy
     assert privacy.noise_multiplier is not None  # noqa: S101
-    releases = min(subject.releases, MOST_RELEASES)
+    account = subject.plan.account
+    assert account is not None  # noqa: S101
+    releases = min(account.after(account.rounds).releases, MOST_RELEASES)
     mechanism = Mechanism(privacy.mechanism, privacy.noise_multiplier, privacy.clip)
     claim = spent(mechanism, releases, privacy.delta).release
     generator = np.random.default_rng([subject.seed, 5])

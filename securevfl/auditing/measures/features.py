@@ -86,7 +86,7 @@ class Recovered:
 
 def _unseen(subject: Subject) -> str:
     reason = "the label party sees no single party's predictions"
-    return "" if subject.shows_predictions else reason
+    return "" if subject.learns.predictions == "singly" else reason
 
 
 @add_attack

@@ -7,7 +7,7 @@ labels than the attacker's own model and the margins.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from math import ceil
 from typing import Any
@@ -28,13 +28,7 @@ from securevfl.attacks.labels_from_gradients import (
 from securevfl.attacks.labels_in_clear import labels_from_residuals
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, Exposure, exposure
 from securevfl.auditing.curves import curve
-from securevfl.auditing.figures import (
-    best,
-    label_finding,
-    own_estimate,
-    own_models,
-    target_finding,
-)
+from securevfl.auditing.figures import best, label_finding, own_estimate, own_models, target_finding
 from securevfl.auditing.judging import Finding
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject, table_of
@@ -129,8 +123,7 @@ def _this_job(subject: Subject) -> Finding:
     finding = read_labels(_visits(subject), subject.feature_party)
     # The curves are of classes.
     if subject.with_curves and not subject.plan.facts.real_targets:
-        advice = advise(subject, EPOCHS)
-        finding.detail.update(curves=advice.curves, advice=advice.row())
+        finding.detail.update(advise(subject, EPOCHS))
     return finding
 
 
@@ -200,92 +193,19 @@ def _target_finding(estimate: FloatArray, recording: Recording, party: str) -> F
     return target_finding(estimate, inputs, recording.labels, recording.described)
 
 
-@dataclass(frozen=True)
-class ExactSteps:
-    """Labels read from exact steps on full batches, beside those read from this job.
+def advise(subject: Subject, epochs: int) -> dict[str, Any]:
+    """What a person can act on, measured on some rows, and the exposure of this job on all.
 
-    Attributes:
-        theirs: of exact steps, to their own end.
-        this_job: of as many of its rounds as the audit attacks.
+    Args:
+        subject: the job at hand.
+        epochs: of it, for the exposure.
+
+    Returns:
+        Of the row's detail: `curves`, AUC by batch size and by epochs, and `advice`. That has by
+        sampling the smallest S of the curve from which on labels keep, None where none does; how
+        many epochs of this job's S keep labels, of `MOST_EPOCHS`; what exact steps on full batches
+        tell and what this job does, on the same rows; and as flags what should not stay as it is.
     """
-
-    theirs: Finding
-    this_job: Finding
-
-    @property
-    def recommended(self) -> bool:
-        """Whether they keep labels, and tell less than this job."""
-        return self.theirs.keeps and self.theirs.value < self.this_job.value
-
-    def row(self) -> dict[str, Any]:
-        """As JSON has it."""
-        found = {"theirs": self.theirs, "this_job": self.this_job}
-        figures = {
-            name: {
-                "auc": each.value,
-                "own_model": each.model_alone,
-                "rounds": each.detail["rounds"],
-                "batch_size": each.detail["batch_size"],
-            }
-            for name, each in found.items()
-        }
-        return {**figures, "recommended": self.recommended}
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What a person can act on.
-
-    Attributes:
-        exposure: of this job's batches over its epochs.
-        zero_start: whether θ⁰ = 0, where one gradient of a small batch reads labels.
-        safe_batch_size: by sampling, the smallest S of the curve from which on labels keep; None
-            where none does.
-        safe_epochs: by sampling, how many epochs of this job's S keep labels, of `MOST_EPOCHS`.
-        exact_steps: what exact steps on full batches tell and what this job does, on the same rows;
-            None where it takes them itself, or cannot.
-        curves: AUC by batch size and by epochs, fixed batches beside reshuffled ones.
-    """
-
-    exposure: Exposure
-    zero_start: bool
-    safe_batch_size: dict[str, int | None]
-    safe_epochs: dict[str, int]
-    exact_steps: ExactSteps | None
-    curves: list[dict[str, Any]]
-
-    @property
-    def flags(self) -> list[str]:
-        """What should not stay as it is."""
-        found = []
-        if self.exposure.max_leverage > LEVERAGE_ONE:
-            found.append(
-                f"{self.exposure.exposed_rows} rows have leverage 1 in a batch: one gradient tells "
-                "their residual, at any guard ratio"
-            )
-        if self.exposure.rank_share > RANK_FLAG:
-            found.append(
-                f"gradients span {self.exposure.rank_share:.2f} of the labels' space after "
-                f"{self.exposure.epochs} epochs"
-            )
-        if self.zero_start:
-            found.append("theta0 = 0: residuals of the first round are known but for the label")
-        return found
-
-    def row(self) -> dict[str, Any]:
-        """As JSON has it, without the curves."""
-        return {
-            "exposure": asdict(self.exposure),
-            "zero_start": self.zero_start,
-            "safe_batch_size": self.safe_batch_size,
-            "safe_epochs": self.safe_epochs,
-            "exact_steps": self.exact_steps.row() if self.exact_steps else None,
-            "flags": self.flags,
-        }
-
-
-def advise(subject: Subject, epochs: int) -> Advice:
-    """Measure the curves on some rows, and the exposure of so many epochs of this job on all."""
     clear = subject.job.without_protection
     small = Subject(clear, subject.with_rows(WHAT_IF_ROWS).dataset, subject.seed)
     rows = len(small.dataset.train_labels)
@@ -305,25 +225,50 @@ def advise(subject: Subject, epochs: int) -> Advice:
     }
     reference = next(iter(by_size.values()))[0]
     bars = {"own model": reference.model_alone or 0.0, "chance": reference.chance or 0.0}
-    return Advice(
-        exposure=exposure(inputs, subject.plan.schedule, epochs),
-        zero_start=subject.job.job.start == "zero",
-        safe_batch_size={name: _from_on(sizes, found) for name, found in by_size.items()},
-        safe_epochs={name: _until(found) for name, found in by_epoch.items()},
-        exact_steps=exact_steps(small, at_hand),
-        curves=[
+    shown = exposure(inputs, subject.plan.schedule, epochs)
+    zero_start = subject.job.job.start == "zero"
+    return {
+        "curves": [
             _curve(f"Labels by batch size, {EPOCHS} epochs", "rows a batch", sizes, by_size, bars),
             _curve(f"Labels by epochs, S = {at_hand}", "epochs", all_epochs, by_epoch, bars),
         ],
-    )
+        "advice": {
+            "exposure": asdict(shown),
+            "zero_start": zero_start,
+            "safe_batch_size": {name: _from_on(sizes, found) for name, found in by_size.items()},
+            "safe_epochs": {name: _until(found) for name, found in by_epoch.items()},
+            "exact_steps": exact_steps(small, at_hand),
+            "flags": _flags(shown, zero_start),
+        },
+    }
 
 
-def exact_steps(subject: Subject, size: int) -> ExactSteps | None:
-    """Measure them beside the job; None where it takes them itself, or cannot.
+def _flags(shown: Exposure, zero_start: bool) -> list[str]:
+    found = []
+    if shown.max_leverage > LEVERAGE_ONE:
+        found.append(
+            f"{shown.exposed_rows} rows have leverage 1 in a batch: one gradient tells "
+            "their residual, at any guard ratio"
+        )
+    if shown.rank_share > RANK_FLAG:
+        found.append(
+            f"gradients span {shown.rank_share:.2f} of the labels' space after "
+            f"{shown.epochs} epochs"
+        )
+    if zero_start:
+        found.append("theta0 = 0: residuals of the first round are known but for the label")
+    return found
+
+
+def exact_steps(subject: Subject, size: int) -> dict[str, Any] | None:
+    """What exact steps tell, to their own end, beside as many rounds of a job as are attacked.
 
     Args:
         subject: the job in clear.
         size: S of the job.
+
+    Returns:
+        None where the job takes them itself, or cannot.
     """
     if subject.plan.rule.exact and subject.plan.full_batches:
         return None
@@ -334,7 +279,22 @@ def exact_steps(subject: Subject, size: int) -> ExactSteps | None:
     settings = subject.job.job
     batches = len(subject.dataset.train_labels) // size
     epochs = max(EPOCHS, min(settings.rounds, ROUNDS) // batches)
-    return ExactSteps(theirs, _at(subject, settings.sampling, size, epochs))
+    this_job = _at(subject, settings.sampling, size, epochs)
+    figures = {
+        name: {
+            "auc": each.value,
+            "own_model": each.model_alone,
+            "rounds": each.detail["rounds"],
+            "batch_size": each.detail["batch_size"],
+        }
+        for name, each in {"theirs": theirs, "this_job": this_job}.items()
+    }
+    return {**figures, "recommended": recommended(theirs, this_job)}
+
+
+def recommended(exact: Finding, this_job: Finding) -> bool:
+    """Whether exact steps keep labels, and tell less than this job."""
+    return exact.keeps and exact.value < this_job.value
 
 
 def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:
@@ -359,11 +319,7 @@ def _until(found: list[Finding]) -> int:
 
 
 def _curve(
-    title: str,
-    x_label: str,
-    x: list[int],
-    found: dict[str, list[Finding]],
-    bars: dict[str, float],
+    title: str, x_label: str, x: list[int], found: dict[str, list[Finding]], bars: dict[str, float]
 ) -> dict[str, Any]:
     series = {name: [each.value for each in findings] for name, findings in found.items()}
     log_x = ceil(x[-1] / x[0]) > 2 * MOST_EPOCHS

@@ -16,7 +16,7 @@ The bar is the best model of all the columns that the attacker used, of all peop
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -36,7 +36,7 @@ from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measures.labels import EPOCHS, gradients_hidden, gradients_seen
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.scoring import score
-from securevfl.auditing.subject import Recording, Subject, table_of, with_table
+from securevfl.auditing.subject import Recording, Subject, table_of, with_columns
 from securevfl.data.tables import VerticalDataset, as_classes, without_rows
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import ExchangeSettings
@@ -135,11 +135,7 @@ def _other_columns(subject: Subject, attackers: Sequence[str], number: int) -> V
             raise ConfigError(f"{name} has one column: a job cannot take others")
         draw = np.random.default_rng([subject.seed, 5, place, number])
         chosen = np.sort(draw.permutation(len(table.columns))[: len(table.columns) // 2])
-        names = tuple(table.columns[column] for column in chosen)
-        changed = replace(
-            table, columns=names, train=table.train[:, chosen], test=table.test[:, chosen]
-        )
-        dataset = with_table(dataset, changed)
+        dataset = with_columns(dataset, name, chosen.tolist())
     return Variation(dataset, np.arange(len(dataset.train_labels)))
 
 

@@ -9,12 +9,11 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.auditing.curves import curve
 from securevfl.auditing.judging import DEVIATION, Finding
-from securevfl.auditing.local_rules import Adam, Lasso
+from securevfl.auditing.local_rules import AdamRule, Lasso
 from securevfl.auditing.measuring import IN_SHARES, Attack, AttackCase, add_attack
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Subject, with_section
 from securevfl.auditing.twins import Twin, TwinSetting, compare_twins, stabilizer_rotation
 from securevfl.crypto.schemes import SCHEMES
-from securevfl.job import Job
 from securevfl.protocols.session import gathering
 
 ROUNDING = 1e-11
@@ -47,7 +46,7 @@ def rotation_twins(subject: Subject) -> Iterable[AttackCase]:
     rate = subject.job.job.learning_rate
     lasso = 1e-2 * (DERIVED_RATE if rate == "auto" else rate)
     controls = {
-        "Adam": TwinSetting(party, rule=Adam),
+        "Adam": TwinSetting(party, rule=AdamRule),
         "L1, 1e-2": TwinSetting(party, rule=lambda: Lasso(lasso)),
         "U off by 1e-3": TwinSetting(party, rotation=_nearly_orthogonal),
     }
@@ -60,8 +59,7 @@ def _pair(subject: Subject, setting: TwinSetting) -> Finding:
     rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
     job = subject.job.with_settings(rounds=rounds)
     if subject.exchange.adds_noise:  # Theorem 1 is about the rest: both runs draw the same noise
-        shared = {**dict(job.privacy), "noise_seed": subject.seed}
-        job = Job.of(**{**dict(job), "privacy": shared})
+        job = with_section(job, "privacy", noise_seed=subject.seed)
     size = subject.plan.batch_size
     if subject.is_slow and size != "full":
         job = job.with_settings(batch_size=min(size, SLOW_ROWS))

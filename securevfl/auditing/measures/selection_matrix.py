@@ -13,15 +13,14 @@ from securevfl.attacks.labels_from_gradients import SIGN_LOSSES
 from securevfl.attacks.labels_in_clear import labels_from_selections, rows_read, selection
 from securevfl.auditing.figures import own_model
 from securevfl.auditing.judging import RECOVERED, Finding
+from securevfl.auditing.measures.ciphertexts import RememberedKeys
 from securevfl.auditing.measuring import Attack, add_attack
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Subject, with_section
 from securevfl.auditing.views import gradients_of
-from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
+from securevfl.crypto.scheme import Evaluator, MaskedReply, ProductFormat
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.errors import ConfigError
-from securevfl.job import ExchangeSettings, Job
 from securevfl.models.scores import accuracy
-from securevfl.protocols.session.keys import KeyMaker
 
 ROUNDS, SLOW_ROUNDS = 20, 2
 # In place of 1 stands what X may be at most, less so many bits: the cheater's own steps should not
@@ -103,26 +102,6 @@ class SelectingEvaluator:
         return self._evaluator.prepare(selection(shape, visit, self._entry))
 
 
-class SelectingKeys:
-    """Keys as the job has them, with cheating evaluators, each of which reads for itself."""
-
-    def __init__(self, keys: KeyMaker) -> None:
-        self._keys = keys
-        self.formats: list[ProductFormat] = []
-
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
-        """A fresh key of a party that follows the protocol."""
-        return self._keys.owner(settings, product_format)
-
-    def evaluator(
-        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
-    ) -> Evaluator:
-        """A feature party's end."""
-        self.formats.append(product_format)
-        honest = self._keys.evaluator(settings, material, product_format)
-        return SelectingEvaluator(honest, product_format)
-
-
 @add_attack
 @partial(
     Attack,
@@ -141,8 +120,8 @@ def selection_matrix(subject: Subject) -> Finding:
         raise ConfigError("labels are read by signs of logistic residuals, hidden alone")
     if subject.plan.networks:
         raise ConfigError("selection matrices are tried with linear models")
-    keys = SelectingKeys(subject.keys)
-    two_trips = Job.of(**{**dict(subject.job), "exchange": {**dict(settings), "round_trips": 2}})
+    keys = RememberedKeys(subject.keys, SelectingEvaluator)
+    two_trips = with_section(subject.job, "exchange", round_trips=2)
     rounds = min(job.rounds, SLOW_ROUNDS if subject.is_slow else ROUNDS)
     recording = Subject(two_trips, subject.dataset, subject.seed, keys).record(rounds=rounds)
     seat, truth = recording.seat(subject.feature_party), recording.labels

@@ -10,11 +10,7 @@ from functools import partial
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.attacks.factored_features import (
-    factor_of_units,
-    features_from_units,
-    spread_anchors,
-)
+from securevfl.attacks.factored_features import factor_of_units, features_from_units, spread_anchors
 from securevfl.attacks.labels_from_unit_gradients import UnitVisit, labels_from_unit_gradients
 from securevfl.attacks.labels_in_clear import labels_from_components, units_from_components
 from securevfl.auditing.figures import best, features_alone, label_finding, own_models
@@ -79,9 +75,7 @@ def _unit_labels(subject: Subject) -> Finding:
     recording, party = _epochs(subject, EPOCHS), subject.feature_party
     alone = own_models(recording.seat(party).inputs, recording.labels)
     estimate = labels_from_unit_gradients(
-        _visits(recording, party),
-        settings_of(recording.plan).alignment,
-        best(alone).probabilities,
+        _visits(recording, party), settings_of(recording.plan).alignment, best(alone).probabilities
     )
     return label_finding(estimate, recording.labels, alone, recording.described)
 

@@ -8,7 +8,7 @@ model of the attacker's own columns on the same rows.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from securevfl.auditing.judging import RECOVERED, Finding, Metric, NotShown
 from securevfl.auditing.measures.ciphertexts import RememberedKeys
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.scoring import score
-from securevfl.auditing.subject import Recording, Subject, table_of, with_table
+from securevfl.auditing.subject import Recording, Subject, table_of, with_columns
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.crypto.fixed_point import decode, encode
 from securevfl.crypto.schemes import SCHEMES
@@ -99,16 +99,11 @@ def _narrow(subject: Subject) -> Finding:
     """The feature party's columns of the most bits alone, and a batch of a few rows."""
     table = table_of(subject.dataset, subject.feature_party)
     kept = np.sort(np.argsort([_entropy(column) for column in table.train.T])[-COLUMNS:])
-    cut = replace(
-        table,
-        columns=tuple(table.columns[place] for place in kept),
-        train=table.train[:, kept],
-        test=table.test[:, kept],
-    )
-    narrow = Subject(subject.job, with_table(subject.dataset, cut), subject.seed, subject.keys)
+    cut = with_columns(subject.dataset, table.name, kept.tolist())
+    narrow = Subject(subject.job, cut, subject.seed, subject.keys)
     # A shuffle's batches are of one size.
     size = ROWS_A_COLUMN * len(kept)
-    return _decoded(_first_round(narrow, cut.name, batch_size=size, sampling="shuffle"))
+    return _decoded(_first_round(narrow, table.name, batch_size=size, sampling="shuffle"))
 
 
 def _entropy(column: FloatArray) -> float:

@@ -15,7 +15,7 @@ from securevfl.attacks.gram import (
 from securevfl.attacks.seat import SeenRound
 from securevfl.auditing.measures.features import label_party_rounds
 from securevfl.auditing.scoring import gram_error
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Subject, with_columns
 from securevfl.auditing.views import residuals_of
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
@@ -23,17 +23,9 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 
 
-def with_columns(columns: int) -> VerticalDataset:
-    """breast_cancer with so many columns at the feature party."""
-    dataset = load("breast_cancer")
-    label, feature = dataset.parties
-    cut = replace(
-        feature,
-        columns=feature.columns[:columns],
-        train=feature.train[:, :columns],
-        test=feature.test[:, :columns],
-    )
-    return replace(dataset, parties=(label, cut))
+def narrow(columns: int) -> VerticalDataset:
+    """breast_cancer with so many columns at the feature party: attacks on X take fewer rounds."""
+    return with_columns(load("breast_cancer"), "party2", range(columns))
 
 
 def recorded(
@@ -50,7 +42,7 @@ def recorded(
         },
         exchange={"scheme": scheme},
     )
-    recording = Subject(job, with_columns(columns), seed=0).record()
+    recording = Subject(job, narrow(columns), seed=0).record()
     return label_party_rounds(recording, "party2"), recording.seat("party2").inputs
 
 
@@ -128,7 +120,7 @@ def few_rows(visits: int, sampling: str) -> tuple[float, int]:
             "sampling": sampling,
         }
     )
-    recording = Subject(job, some_rows(with_columns(5), 60), seed=0).record()
+    recording = Subject(job, some_rows(narrow(5), 60), seed=0).record()
     rounds = label_party_rounds(recording, "party2")
     truth = recording.seat("party2").inputs
     return gram_error(factor_from_minibatches(rounds, 60, 0.1, 5), truth), len(rounds)

@@ -1,11 +1,15 @@
+"""Labels from residuals, gradients, the ends of jobs, and sums over batches."""
+
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from securevfl.arrays import FloatArray
-from securevfl.attacks.labels_from_gradients import labels_from_one_round
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.labels_from_gradients import JobEnd, labels_from_ends, labels_from_one_round
+from securevfl.attacks.labels_from_sums import labels_from_sums
 from securevfl.attacks.labels_in_clear import labels_from_residuals
 from securevfl.attacks.least_squares import box_least_squares
 from securevfl.attacks.row_spaces import RowSpace, exposure, stacked
@@ -13,6 +17,9 @@ from securevfl.auditing.scoring import score
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError
+from securevfl.models.scores import accuracy, auc
+
+COLUMNS = 6
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +122,107 @@ def test_exposure_counts_what_reshuffling_adds() -> None:
     assert shown["shuffle", 4].leakage_ratio == pytest.approx(0.4)
     assert shown["partition", 4].rank_share <= 0.1
     assert shown["partition", 4].max_leverage < 0.9
+
+
+PEOPLE, L2 = 60, 0.1
+
+
+def ends(count: int, generator: np.random.Generator) -> tuple[list[JobEnd], np.ndarray]:
+    """Jobs on halves of some people, of whose labels the columns know nothing."""
+    inputs = generator.standard_normal((PEOPLE, COLUMNS))
+    labels = generator.integers(0, 2, PEOPLE)
+    found = []
+    for _ in range(count):
+        people = np.sort(generator.permutation(PEOPLE)[: PEOPLE // 2])
+        moved = generator.uniform(-0.05, 0.05, len(people))  # by everybody's predictions
+        residuals = 0.5 + moved - labels[people]
+        parameters = -inputs[people].T @ residuals / (len(people) * L2)
+        found.append(JobEnd(inputs[people], parameters[:, None], np.full(COLUMNS, L2), people))
+    return found, labels
+
+
+def test_ends_of_jobs_on_other_rows_add_up() -> None:
+    generator = np.random.default_rng(2)
+    jobs, labels = ends(16, generator)
+    own = np.full((PEOPLE, 1), 0.5)
+    right = [
+        np.mean((labels_from_ends(jobs[:count], own).scores[:, 0] > 0) == labels)
+        for count in (1, 16)
+    ]
+    assert right[0] < 0.8
+    assert right[1] > 0.95
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    (job,), _ = ends(1, np.random.default_rng(2))
+    with pytest.raises(ConfigError, match="parameters of no job"):
+        labels_from_ends([], np.full((PEOPLE, 1), 0.5))
+    with pytest.raises(ConfigError, match=r"parameters of shape \(6, 1\), expected \(6, 3\)"):
+        labels_from_ends([job], np.full((PEOPLE, 3), 0.5))
+
+
+ROWS = 12_000
+
+
+def read_sums(
+    inputs: FloatArray, labels: IntArray, own: FloatArray, batches: list[IntArray]
+) -> FloatArray:
+    """Scores by label sums, from an own model's probabilities."""
+    spaces = [RowSpace.of(inputs[rows]) for rows in batches]
+    classes = np.arange(own.shape[1]) if own.shape[1] > 1 else np.array([1])
+    truth = (labels[:, None] == classes).astype(np.float64)
+    sums = [space.basis.T @ truth[rows] for rows, space in zip(batches, spaces, strict=True)]
+    shown = list(zip(batches, spaces, strict=True))
+    return labels_from_sums(sums, shown, own).scores
+
+
+def parted(generator: np.random.Generator, size: int) -> list[IntArray]:
+    return [np.sort(each) for each in np.array_split(generator.permutation(ROWS), ROWS // size)]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5])
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("ratio", [0.1, 0.5])
+def test_what_batches_tell_is_worth_their_ratio(
+    share: float, partitions: int, ratio: float
+) -> None:
+    # Nothing else is known: an AUC of Φ(√(ρ/2)), ρ = Σ P/(S v), as decision 16 has it.
+    generator = np.random.default_rng(1)
+    inputs = generator.standard_normal((ROWS, COLUMNS))
+    labels = (generator.random(ROWS) < share).astype(np.int64)
+    size = round(partitions * COLUMNS / (ratio * share * (1 - share)))
+    batches = [rows for _ in range(partitions) for rows in parted(generator, size)]
+    scores = read_sums(inputs, labels, np.full((ROWS, 1), share), batches)
+    error = 0.5 / np.sqrt(ROWS * share)
+    assert auc(scores, labels) == pytest.approx(norm.cdf(np.sqrt(ratio / 2)), abs=3 * error)
+
+
+def test_as_many_equations_as_rows_tell_every_label() -> None:
+    generator = np.random.default_rng(2)
+    inputs = generator.standard_normal((60, 30))
+    labels = (generator.random(60) < 0.5).astype(np.int64)
+    halves = [np.arange(30), np.arange(30, 60)]
+    scores = read_sums(inputs, labels, np.full((60, 1), 0.5), halves)
+    assert accuracy(scores, labels) == 1.0
+
+
+def test_a_row_of_leverage_one_is_told_whatever_the_ratio() -> None:
+    generator = np.random.default_rng(3)
+    inputs = np.hstack([np.eye(1000, 1), generator.standard_normal((1000, 2))])
+    for label in (0, 1):
+        labels = (generator.random(1000) < 0.5).astype(np.int64)
+        labels[0] = label
+        scores = read_sums(inputs, labels, np.full((1000, 1), 0.5), [np.arange(1000)])
+        assert (scores[0, 0] > 0) == bool(label)
+        assert abs(scores[0, 0]) > 100 * np.abs(scores[1:, 0]).max()
+
+
+def test_each_class_has_equations_of_its_own() -> None:
+    generator = np.random.default_rng(4)
+    inputs = generator.standard_normal((ROWS, COLUMNS))
+    labels = generator.choice(3, ROWS, p=[0.5, 0.3, 0.2])
+    own = np.tile([0.5, 0.3, 0.2], (ROWS, 1))
+    scores = read_sums(inputs, labels, own, parted(generator, 100))
+    rare = (labels == 2).astype(np.int64)
+    expected = norm.cdf(np.sqrt(COLUMNS / (100 * 0.2 * 0.8) / 2))
+    assert auc(scores[:, 2:], rare) == pytest.approx(expected, abs=0.02)

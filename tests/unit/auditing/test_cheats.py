@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from securevfl.attacks.labels_in_clear import (
-    chosen,
-    labels_from_selections,
-    rows_read,
-    selection,
-)
+from securevfl.attacks.labels_in_clear import chosen, labels_from_selections, rows_read, selection
 from securevfl.auditing.judging import Finding, Immune, NotShown, verdict_of
 from securevfl.auditing.measures import selection_matrix as measure
 from securevfl.auditing.measures.selection_matrix import selection_matrix

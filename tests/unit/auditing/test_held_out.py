@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from securevfl.auditing.judging import Finding, Immune, NotShown
+from securevfl.auditing.judging import Immune
 from securevfl.auditing.measures.scored_features import held_out
-from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.job import Job
+from tests.unit.auditing.cells import Cells, cells_of, finding, reason
 
 OWN, EVERY = "this job's scorings", "scored every round"
 
@@ -21,19 +21,12 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.auditing.measures.scored_features.WHAT_IF_ROUNDS", 10)
 
 
-def measured(
-    exchange: Mapping[str, object], parties: int = 2, **settings: object
-) -> dict[str, Measurement]:
+def measured(exchange: Mapping[str, object], parties: int = 2, **settings: object) -> Cells:
     privacy = {"noise_multiplier": 20.0, "noise_seed": 1} if exchange["scheme"] == "dp" else {}
     job = {"rounds": 3, "batch_size": "full", "learning_rate": 0.3, "local_steps": 2, **settings}
     described = Job.of(job=job, exchange=dict(exchange), privacy=privacy)
     subject = Subject(described, load("breast_cancer", parties=parties), 0)
-    return {each.case: each for each in held_out(subject)}
-
-
-def finding(measurement: Measurement) -> Finding:
-    assert isinstance(measurement.outcome, Finding)
-    return measurement.outcome
+    return cells_of(held_out(subject))
 
 
 @pytest.mark.parametrize(
@@ -111,9 +104,7 @@ def test_a_job_that_never_scores_shows_nothing() -> None:
 
 
 def test_networks_are_not_attacked_and_it_is_said() -> None:
-    found = measured({"scheme": "plain"}, model="mlp", hidden=[3])[OWN].outcome
-    assert isinstance(found, NotShown)
-    assert "networks" in found.reason
+    assert "networks" in reason(measured({"scheme": "plain"}, model="mlp", hidden=[3])[OWN])
 
 
 def test_fewer_rows_are_scored_as_the_job_says() -> None:

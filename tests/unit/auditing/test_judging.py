@@ -118,12 +118,7 @@ def test_one_seed_that_passes_the_bound_is_a_leak() -> None:
 
 @pytest.mark.parametrize(
     "findings",
-    [
-        [],
-        [Finding(ACCURACY, 0.5)],
-        accuracies(float("nan")),
-        accuracies(0.9, float("inf")),
-    ],
+    [[], [Finding(ACCURACY, 0.5)], accuracies(float("nan")), accuracies(0.9, float("inf"))],
 )
 def test_what_cannot_be_judged_is_refused(findings: list[Finding]) -> None:
     with pytest.raises(ConfigError, match=r"none, expected|not to be judged"):

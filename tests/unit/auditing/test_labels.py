@@ -11,8 +11,8 @@ from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradien
 from securevfl.attacks.labels_in_clear import labels_from_residuals
 from securevfl.attacks.seat import replay
 from securevfl.auditing.figures import own_model
-from securevfl.auditing.judging import verdict_of
-from securevfl.auditing.measures.labels import advise, exact_steps, read_labels
+from securevfl.auditing.judging import AUC, Finding, verdict_of
+from securevfl.auditing.measures.labels import advise, exact_steps, read_labels, recommended
 from securevfl.auditing.scoring import score
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import gradients_of, residuals_of
@@ -221,40 +221,40 @@ def test_the_top_of_a_ranking_of_more_classes() -> None:
 def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> None:
     dataset = some_rows(a9a, 1500)
     job = Job.of(job={"batch_size": 134, "learning_rate": 0.1, "start": "zero"})
-    advice = advise(Subject(job, dataset, 0), epochs=3)
-    by_size, by_epoch = advice.curves
+    found = advise(Subject(job, dataset, 0), epochs=3)
+    (by_size, by_epoch), advice = found["curves"], found["advice"]
     assert set(by_size["series"]) == {"fixed batches", "reshuffled"}
     assert by_size["series"]["reshuffled"][0] > 0.95
-    assert advice.safe_batch_size["reshuffled"] is not None
-    assert advice.safe_batch_size["reshuffled"] >= (advice.safe_batch_size["fixed batches"] or 0)
-    assert advice.safe_epochs["fixed batches"] >= advice.safe_epochs["reshuffled"]
+    safe = advice["safe_batch_size"]
+    assert safe["reshuffled"] is not None
+    assert safe["reshuffled"] >= (safe["fixed batches"] or 0)
+    assert advice["safe_epochs"]["fixed batches"] >= advice["safe_epochs"]["reshuffled"]
     assert by_epoch["x"] == [1, 2, 3, 4, 5]
-    flags = " ".join(advice.flags)
+    flags = " ".join(advice["flags"])
     assert "theta0 = 0" in flags
     assert "leverage 1" in flags
-    row = advice.row()
-    assert row["zero_start"] is True
-    assert row["exact_steps"]["theirs"]["batch_size"] == "full"
-    assert row["exact_steps"]["this_job"]["rounds"] == 33
+    assert advice["zero_start"] is True
+    assert advice["exact_steps"]["theirs"]["batch_size"] == "full"
+    assert advice["exact_steps"]["this_job"]["rounds"] == 33
 
 
 @pytest.mark.parametrize(
-    ("rows", "size", "recommended"),
-    [(456, 32, True), (200, 32, False)],
+    ("rows", "expected"),
+    [(456, True), (200, False)],
     ids=["they read fewer", "neither keeps labels"],
 )
 def test_advice_recommends_exact_steps_where_they_read_fewer_labels(
-    rows: int, size: int, recommended: bool
+    rows: int, expected: bool
 ) -> None:
-    job = Job.of(job={"batch_size": size, "learning_rate": 0.1})
+    job = Job.of(job={"batch_size": 32, "learning_rate": 0.1})
     subject = Subject(job, some_rows(load("breast_cancer"), rows), 0)
-    compared = exact_steps(subject, size)
+    compared = exact_steps(subject, 32)
     assert compared is not None
-    assert compared.theirs.detail["batch_size"] == "full"
-    assert compared.this_job.detail["batch_size"] == size
-    assert compared.recommended is recommended
-    reads_less = replace(compared.this_job, value=compared.theirs.value - 0.01)
-    assert not replace(compared, this_job=reads_less).recommended
+    assert compared["theirs"]["batch_size"] == "full"
+    assert compared["this_job"]["batch_size"] == 32
+    assert compared["recommended"] is expected
+    kept, less = Finding(AUC, 0.51, chance=0.5), Finding(AUC, 0.5, chance=0.5)
+    assert (recommended(less, kept), recommended(kept, less)) == (True, False)
 
 
 def test_a_job_with_nothing_set_is_compared_with_nothing() -> None:

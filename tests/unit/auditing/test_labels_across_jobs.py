@@ -1,6 +1,6 @@
 """Several jobs over the same people, each permitted by itself."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -18,13 +18,13 @@ from securevfl.auditing.judging import Finding, Immune, NotShown
 from securevfl.auditing.measures import labels_of_jobs as measure
 from securevfl.auditing.measures.labels import gradients_seen
 from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
-from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.scoring import score
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
+from tests.unit.auditing.cells import cells_of
 
 ROWS, COLUMNS = 640, 6
 
@@ -80,10 +80,6 @@ def permitted(
     return subject(), asked
 
 
-def cases(measured: Iterator[Measurement]) -> dict[str, Measurement]:
-    return {each.case: each for each in measured}
-
-
 def test_jobs_add_up_to_what_none_of_them_tells() -> None:
     attacked = subject(scheme="plain", batch_size=48)
     labels = attacked.dataset.train_labels
@@ -132,7 +128,7 @@ def test_the_guard_decides_and_one_directory_remembers(monkeypatch: pytest.Monke
 
 def test_a_first_job_that_is_refused_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked, _ = permitted(monkeypatch, refuse_from=0)
-    found = cases(labels_of_jobs(attacked))
+    found = cells_of(labels_of_jobs(attacked))
     job = found["one row fewer each job"]
     assert job.outcome == NotShown("label guard: enough")
     assert not job.what_if
@@ -151,7 +147,7 @@ def test_the_recordings_are_of_guarded_jobs(tmp_path: Path) -> None:
 
 def test_what_ifs_leak_and_say_how_many_jobs_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked, _ = permitted(monkeypatch, refuse_from=3 * 8)
-    found = cases(labels_of_jobs(attacked))
+    found = cells_of(labels_of_jobs(attacked))
     what_ifs = [each for each in found.values() if each.what_if]
     assert len(what_ifs) == 3
     for each in what_ifs:

@@ -5,37 +5,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securevfl.auditing.judging import Finding, NotShown, Outcome, verdict_of
+from securevfl.auditing.judging import verdict_of
 from securevfl.auditing.measures import zero_start
 from securevfl.auditing.measures.zero_start import integer_decoding
-from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import LabelLeakRefused
 from securevfl.job import Job
+from tests.unit.auditing.cells import Cells, cells_of, finding, reason
 
 JOB, CATEGORIES = "this job's first batch", "theta0 = 0, categories"
 NARROW = "theta0 = 0, P = 4, S = 8P"
 
 
-def cells(
-    scheme: str, dataset: VerticalDataset | None = None, **settings: object
-) -> dict[str, Measurement]:
+def cells(scheme: str, dataset: VerticalDataset | None = None, **settings: object) -> Cells:
     job = Job.of(job=settings, exchange={"scheme": scheme})
     data = some_rows(load("breast_cancer"), 128) if dataset is None else dataset
-    return {each.case: each for each in integer_decoding(Subject(job, data, 4))}
-
-
-def finding(outcome: Outcome) -> Finding:
-    assert isinstance(outcome, Finding), outcome
-    return outcome
+    return cells_of(integer_decoding(Subject(job, data, 4)))
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "ckks", "plain"])
 def test_a_zero_start_at_an_eighth_tells_every_label_of_the_first_batch(scheme: str) -> None:
     cell = cells(scheme)[NARROW]
-    found = finding(cell.outcome)
+    found = finding(cell)
     assert cell.what_if
     assert found.value == found.detail["rows"] == 32
     assert found.detail["columns"] == 4
@@ -46,29 +39,22 @@ def test_a_zero_start_at_an_eighth_tells_every_label_of_the_first_batch(scheme: 
 def test_a_job_that_starts_at_zero_is_attacked_as_it_is() -> None:
     found = cells("bfv", batch_size=32, start="zero")
     assert not found[JOB].what_if
-    assert finding(found[JOB].outcome).value == 32
+    assert finding(found[JOB]).value == 32
     assert not found[CATEGORIES].what_if
 
 
 def test_what_meeting_in_the_middle_does_not_reach_is_not_shown() -> None:
-    large = cells("bfv", start="zero")[JOB].outcome
-    assert isinstance(large, NotShown)
-    assert "128 rows, meeting in the middle takes 44" in large.reason
-    random = cells("bfv")[JOB].outcome
-    assert isinstance(random, NotShown)
-    assert "theta0 is random" in random.reason
+    large, random = cells("bfv", start="zero")[JOB], cells("bfv")[JOB]
+    assert "128 rows, meeting in the middle takes 44" in reason(large)
+    assert "theta0 is random" in reason(random)
 
 
 def test_a_start_that_is_not_zero_is_decoded_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Subject.record
     monkeypatch.setattr(
-        Subject,
-        "record",
-        lambda self, **changes: record(self, **{**changes, "start": "random"}),
+        Subject, "record", lambda self, **changes: record(self, **{**changes, "start": "random"})
     )
-    found = cells("bfv")[NARROW].outcome
-    assert isinstance(found, NotShown)
-    assert "no labeling fits" in found.reason
+    assert "no labeling fits" in reason(cells("bfv")[NARROW])
 
 
 def with_bits(standardize: bool) -> VerticalDataset:
@@ -87,7 +73,7 @@ def with_bits(standardize: bool) -> VerticalDataset:
 @pytest.mark.parametrize("standardize", [False, True])
 def test_categories_are_counted_and_some_labels_follow(standardize: bool) -> None:
     cell = cells("bfv", with_bits(standardize), batch_size="full")[CATEGORIES]
-    found = finding(cell.outcome)
+    found = finding(cell)
     assert cell.what_if
     assert found.value > 0
     assert found.detail["counted_rightly"] == found.detail["categories"] >= 15
@@ -96,9 +82,7 @@ def test_categories_are_counted_and_some_labels_follow(standardize: bool) -> Non
 
 
 def test_real_columns_have_no_categories() -> None:
-    found = cells("bfv")[CATEGORIES].outcome
-    assert isinstance(found, NotShown)
-    assert "two values" in found.reason
+    assert "two values" in reason(cells("bfv")[CATEGORIES])
 
 
 def test_a_zero_start_that_is_refused_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,25 +91,20 @@ def test_a_zero_start_that_is_refused_is_not_shown(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Subject, "record", refused)
     for cell in cells("bfv", start="zero").values():
-        assert isinstance(cell.outcome, NotShown)
-        assert "refused" in cell.outcome.reason
+        assert "refused" in reason(cell)
 
 
 @pytest.mark.parametrize(
-    ("scheme", "settings", "reason"),
+    ("scheme", "settings", "why"),
     [
         ("bfv", {"loss": "multinomial"}, "two classes"),
         ("bfv", {"model": "mlp"}, "linear models"),
         ("plain", {"algorithm": "fdml"}, "neither a gradient nor residuals"),
     ],
 )
-def test_settings_that_it_does_not_take(
-    scheme: str, settings: dict[str, object], reason: str
-) -> None:
+def test_settings_that_it_does_not_take(scheme: str, settings: dict[str, object], why: str) -> None:
     dataset = some_rows(load("digits"), 128) if "loss" in settings else None
-    found = cells(scheme, dataset, **settings)[NARROW].outcome
-    assert isinstance(found, NotShown)
-    assert reason in found.reason
+    assert why in reason(cells(scheme, dataset, **settings)[NARROW])
 
 
 def test_columns_of_the_most_bits_are_kept() -> None:

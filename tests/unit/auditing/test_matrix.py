@@ -1,3 +1,5 @@
+"""The matrix: rows, verdicts over seeds, and which of them keep a policy."""
+
 import json
 from dataclasses import replace
 from functools import partial
@@ -9,7 +11,7 @@ import pytest
 from securevfl.auditing.judging import ACCURACY, Finding
 from securevfl.auditing.matrix import AuditSettings, audit, violations
 from securevfl.auditing.measuring import Attack
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Subject, with_columns
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
@@ -34,23 +36,15 @@ def rows_of(
     return audit(dataset, AuditSettings(jobs, attacks, repeats))
 
 
-def with_columns(columns: int) -> VerticalDataset:
+def narrow(columns: int) -> VerticalDataset:
     """breast_cancer with so many columns at the feature party: attacks on X take fewer rounds."""
-    dataset = load("breast_cancer")
-    label, feature = dataset.parties
-    cut = replace(
-        feature,
-        columns=feature.columns[:columns],
-        train=feature.train[:, :columns],
-        test=feature.test[:, :columns],
-    )
-    return replace(dataset, parties=(label, cut))
+    return with_columns(load("breast_cancer"), "party2", range(columns))
 
 
 @pytest.fixture(scope="module")
 def labels() -> list[dict[str, Any]]:
     names = ("labels_from_residuals", "labels_from_gradients", "gram", "anchors")
-    return rows_of(with_columns(5), "plain", "bfv", attacks=names, repeats=1)
+    return rows_of(narrow(5), "plain", "bfv", attacks=names, repeats=1)
 
 
 def verdicts(rows: list[dict[str, Any]], attack: str, case: str = "") -> dict[str, str]:
@@ -194,7 +188,7 @@ def test_residuals_of_hinges_tell_every_row_that_was_within_the_margin(
 ) -> None:
     attacks = ("labels_from_residuals", "labels_from_gradients")
     jobs = {"plain": job("plain", **settings)}
-    first, *others = audit(with_columns(5), AuditSettings(jobs, attacks, repeats=1))
+    first, *others = audit(narrow(5), AuditSettings(jobs, attacks, repeats=1))
     assert (first["verdict"], first["value"]) == ("leaks", 1.0)
     assert {row["verdict"] for row in others} == {"not_shown"}
     assert all("loss are not s(H) - y" in row["detail"]["reason"] for row in others)
@@ -203,7 +197,7 @@ def test_residuals_of_hinges_tell_every_row_that_was_within_the_margin(
 def test_steps_that_follow_the_loss_itself_are_not_shown_where_attacks_repeat_others() -> None:
     exact = job("plain", local_rule="exact")
     attacks = ("labels_from_residuals", "labels_from_gradients", "gram")
-    rows = audit(with_columns(5), AuditSettings({"plain": exact}, attacks, repeats=1))
+    rows = audit(narrow(5), AuditSettings({"plain": exact}, attacks, repeats=1))
     leaks = [row for row in rows if row["attack"] == "labels_from_residuals"]
     assert [row["verdict"] for row in leaks] == ["leaks"]
     unshown = [row for row in rows if row["verdict"] == "not_shown"]
@@ -296,3 +290,66 @@ def test_a_run_is_made_once_for_the_same_settings() -> None:
     assert subject.with_rows(100) is subject.with_rows(100)
     assert subject.with_rows(10_000) is subject
     assert len(np.unique(subject.with_rows(2).dataset.train_labels)) == 2
+
+
+def row(
+    verdict: str, attack: str = "gram", exchange: str = "bfv", case: str = ""
+) -> dict[str, Any]:
+    shown = verdict in {"leaks", "resists"}
+    return {
+        "attack": attack,
+        "exchange": exchange,
+        "metric": "relative_error" if shown else None,
+        "value": 0.00123 if shown else None,
+        "verdict": verdict,
+        "detail": {"case": case, "control": False, "what_if": False, "reason": "it takes too long"},
+    }
+
+
+@pytest.mark.parametrize("verdict", ["resists", "immune"])
+def test_what_resists_or_cannot_be_attacked_keeps_a_policy(verdict: str) -> None:
+    assert violations([row(verdict)], ["gram"], ["bfv"]) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        ("leaks", "gram leaks under bfv (batches): relative_error 0.00123"),
+        ("not_shown", "gram is not shown to resist under bfv (batches): it takes too long"),
+        ("anything else", "gram is not shown to resist under bfv (batches): it takes too long"),
+    ],
+)
+def test_a_leak_and_whatever_is_not_shown_break_it(verdict: str, says: str) -> None:
+    (broken,) = violations([row(verdict, case="batches"), row("resists")], ["gram"], ["bfv"])
+    assert broken.says == says
+    assert (broken.attack, broken.exchange, broken.case) == ("gram", "bfv", "batches")
+
+
+def test_every_exchange_needs_a_row_of_its_own() -> None:
+    rows = [row("resists", exchange="plain")]
+    assert violations(rows, ["gram"], ["plain"]) == []
+    (broken,) = violations(rows, ["gram"], ["plain", "bfv", "bfv"])
+    assert (broken.exchange, broken.attack) == ("bfv", "gram")
+    assert "nothing was measured" in broken.says
+    (broken,) = violations(rows, ["gram", "anchors", "anchors"], ["plain"])
+    assert broken.attack == "anchors"
+    (broken,) = violations([], ["gram"], ["plain"])
+    assert "nothing was measured" in broken.says
+
+
+@pytest.mark.parametrize("another", ["control", "what_if"])
+@pytest.mark.parametrize("verdict", ["leaks", "not_shown", "resists"])
+def test_controls_and_what_ifs_neither_break_a_policy_nor_keep_it(
+    another: str, verdict: str
+) -> None:
+    rows = [row("resists"), row(verdict)]
+    rows[1]["detail"][another] = True
+    assert violations(rows, ["gram"], ["bfv"]) == []
+    (broken,) = violations(rows[1:], ["gram"], ["bfv"])
+    assert "nothing was measured of this job's own settings" in broken.says
+
+
+def test_other_attacks_and_other_exchanges_break_nothing() -> None:
+    rows = [row("resists"), row("leaks", attack="anchors"), row("leaks", exchange="plain")]
+    assert violations(rows, ["gram"], ["bfv"]) == []
+    assert violations(rows, [], ["bfv", "plain"]) == []

@@ -1,20 +1,16 @@
 """The audit's rows on transfer learning, on recorded runs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from securevfl.attacks import LabelEstimate
-from securevfl.auditing.figures import OwnModel, label_finding, own_models
 from securevfl.auditing.judging import Finding, Immune, NotShown
 from securevfl.auditing.measures import transfer as measure_transfer
 from securevfl.auditing.measures.labels import residual_labels
 from securevfl.auditing.measures.transfer import component_labels, unit_features, unit_labels
 from securevfl.auditing.measuring import Measurement, known_attacks
-from securevfl.auditing.subject import Recording, Subject
+from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.job import Job
@@ -114,38 +110,3 @@ def test_other_attacks_say_that_they_are_not_about_components() -> None:
         assert outcome == Immune("parties exchange predictions and residuals, no components")
     (own,) = outcomes(residual_labels, other).values()
     assert isinstance(own, Finding)
-
-
-@pytest.mark.parametrize("measure", [component_labels, unit_labels])
-def test_labels_that_change_after_the_recording_change_no_estimate(
-    measure: Measure, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    estimates: list[LabelEstimate] = []
-
-    def watched(estimate: LabelEstimate, *others: Any) -> Finding:  # noqa: ANN401
-        estimates.append(estimate)
-        return label_finding(estimate, *others)
-
-    attacked = subject()
-    truth = attacked.record(rounds=1).dataset.train_labels
-
-    def granted(inputs: np.ndarray, labels: np.ndarray) -> tuple[OwnModel, ...]:
-        del labels
-        return own_models(inputs, truth)
-
-    monkeypatch.setattr(measure_transfer, "label_finding", watched)
-    monkeypatch.setattr(measure_transfer, "own_models", granted)
-    list(measure(attacked))
-    record = Subject.record
-
-    def with_other_labels(self: Subject, **changes: object) -> Recording:
-        found = record(self, **changes)
-        labels = np.random.default_rng(7).permutation(found.dataset.train_labels)
-        return replace(found, dataset=replace(found.dataset, train_labels=labels))
-
-    monkeypatch.setattr(Subject, "record", with_other_labels)
-    (again,) = outcomes(measure, attacked).values()
-    assert isinstance(again, Finding)
-    assert again.value < 0.75
-    assert len(estimates) == 2
-    np.testing.assert_allclose(estimates[0].scores, estimates[1].scores, rtol=1e-9, atol=1e-12)

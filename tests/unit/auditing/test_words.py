@@ -7,23 +7,21 @@ import pytest
 
 from securevfl.arrays import RingArray
 from securevfl.attacks.words import beside, of_pairs, of_words, surprise
-from securevfl.auditing.judging import Finding, Immune, verdict_of
+from securevfl.auditing.judging import Immune, verdict_of
 from securevfl.auditing.measures.words import SURPRISE, words_of_rounds
-from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Subject
 from securevfl.crypto import ring
 from securevfl.crypto.ring import RING_BITS
 from securevfl.job import Job
 from tests.blind_pads import weakened
 from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.unit.auditing.cells import Cells, cells_of, finding
 
 ROWS = 60
 Uniform = Callable[..., RingArray]
 
 
-def cells(
-    scheme: str = "blind", loss: str = "taylor-logistic", size: int | str = "full"
-) -> dict[str, Measurement]:
+def cells(scheme: str = "blind", loss: str = "taylor-logistic", size: int | str = "full") -> Cells:
     generator = np.random.default_rng(1)
     blocks = blocks_of(generator, 2, rows=ROWS)
     job = Job.of(
@@ -31,12 +29,7 @@ def cells(
         exchange={"scheme": scheme},
     )
     found = words_of_rounds(Subject(job, dataset_of(blocks, labels_of(generator, blocks)), 0))
-    return {each.case: each for each in found}
-
-
-def finding(cell: Measurement) -> Finding:
-    assert isinstance(cell.outcome, Finding)
-    return cell.outcome
+    return cells_of(found)
 
 
 def test_words_of_a_job_are_uniform_and_go_with_nothing() -> None:
