@@ -276,7 +276,10 @@ def test_several_processes_give_the_same_rows() -> None:
 
     assert audited(1) == audited(2)
     for heard in told.values():
-        assert ("plain, seed 1: labels_from_gradients", 0, 100) in heard
+        # Which exchange is done first is chance where there are two processes.
+        assert ("plain, seed 1: labels_from_gradients", 100) in {
+            (each[0], each[2]) for each in heard
+        }
         assert heard[-1][1:] == (100, 100)
     # Within a seed, as it trains.
     assert any(", round 3 of " in what for what, _, _ in told[1])
