@@ -19,10 +19,18 @@ from safetensors.numpy import save
 
 from securevfl.data.csv_files import GivenFormat
 from securevfl.data.ids import read_aligned, write_aligned
-from securevfl.data.join import OwnData, align_digests, align_files, load_own, load_party
+from securevfl.data.join import (
+    OwnData,
+    align_digests,
+    align_files,
+    load_own,
+    load_parties,
+    load_party,
+)
 from securevfl.data.read import FileSource
 from securevfl.data.shards import is_shard, read_header
 from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import replace_file
 from securevfl.job import Job
@@ -49,6 +57,18 @@ class _Facts:
 
 
 _FACTS = TypeAdapter(_Facts)
+
+
+def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset[Matrix]:
+    """The data of a job: a set by name, or the parties' files and shards, relative to `beside`.
+
+    Raises:
+        ConfigError: a party without a data file.
+        DataError: missing or malformed data.
+    """
+    if job.job.dataset is not None:
+        return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
+    return load_parties(file_sources(job, beside), regression=job.job.loss == "squared")
 
 
 def file_sources(job: Job, beside: Path) -> list[FileSource]:

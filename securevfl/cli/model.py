@@ -1,11 +1,21 @@
 """`securevfl model`: what saved models hold."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from securevfl.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from securevfl.scoring.description import ModelRow
+
+MOST_CLASSES_NAMED = 12
+Entry = tuple[str, str, int, tuple[float, ...]]
+"""Party, column, number of the output, and figures."""
 
 model = typer.Typer(help="Saved models: what they hold.", no_args_is_help=True)
 
@@ -26,7 +36,6 @@ def show(
     from rich.console import Console
 
     from securevfl.models.storage import load_model
-    from securevfl.reports.model import coefficient_table, model_lines
     from securevfl.reports.results import keep
     from securevfl.scoring.description import model_row
 
@@ -48,3 +57,85 @@ def show(
             "column as it is",
             highlight=False,
         )
+
+
+def model_lines(row: "ModelRow") -> Iterator[str]:
+    """What a part is, a line each."""
+    role = "label party" if row["holds_labels"] else "feature party"
+    yield f"{row['party']} ({role}): its part of a model with {row['loss']} loss"
+    trained = f"job {row['job_hash'][:16]}, {row['rounds']} rounds"
+    if row["training_rows"] is not None:
+        trained += f", {row['training_rows']:,} training rows"
+    yield trained
+    names = row["class_names"]
+    if names is not None:
+        more = ", ..." if len(names) > MOST_CLASSES_NAMED else ""
+        yield f"{len(names)} classes: {', '.join(names[:MOST_CLASSES_NAMED])}{more}"
+    if row["target_mean"] is not None:
+        yield f"real targets: {row['target_mean']:.6g} + {row['target_scale']:.6g}·H"
+    for raw in row["recipe"] or ():
+        if raw["kind"] != "number":
+            yield f"{raw['name']} ({raw['kind']}): {', '.join(raw['columns'])}"
+    if row["network"] is not None:
+        yield _network(row)
+    if row["representation"] is not None:
+        what = f"gives {row['representation']} numbers a row to the label party's head"
+        yield f"holds the head over {', '.join(row['head'])}" if row["head"] else what
+
+
+def coefficient_table(rows: Sequence["ModelRow"]) -> "Table | None":
+    """The coefficients of all linear parts, of several parts the largest first.
+
+    Of standardized columns, which can be compared, and per unit of raw ones.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    linear = [row for row in rows if row["intercept"] is not None]
+    if not linear:
+        return None
+    outputs = next((row["outputs"] for row in linear if row["holds_labels"]), linear[0]["outputs"])
+    lead = {"party": len(rows) > 1, "column": True, "class": len(outputs) > 1}
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    for heading, shown in lead.items():
+        if shown:
+            table.add_column(heading, overflow="fold")
+    for heading in ("per deviation", "per unit", "mean", "deviation"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    entries = [entry for row in linear for entry in _coefficients(row)]
+    if len(rows) > 1:
+        entries.sort(key=lambda entry: -abs(entry[3][0]))
+    constants = [entry for row in linear for entry in _constants(row)]
+    for party, column, output, numbers in (*entries, *constants):
+        words = zip((party, column, outputs[output]), lead.values(), strict=True)
+        told = [f"{number:.4g}" for number in numbers]
+        # As text: a string's brackets would be taken for markup.
+        table.add_row(*(Text(word) for word, shown in words if shown), *told)
+    return table
+
+
+def _coefficients(row: "ModelRow") -> Iterator[Entry]:
+    for each in row["columns"]:
+        both = zip(each["standardized"], each["per_unit"], strict=True)
+        for output, pair in enumerate(both):
+            yield row["party"], each["column"], output, (*pair, each["mean"], each["scale"])
+
+
+def _constants(row: "ModelRow") -> Iterator[Entry]:
+    both = zip(row["intercept"] or (), row["constant"] or (), strict=True)
+    for output, pair in enumerate(both):
+        yield row["party"], "(constant)", output, pair
+
+
+def _network(row: "ModelRow") -> str:
+    network = row["network"] or {}
+    told = [f"{len(row['columns'])} columns"]
+    if network["channels"]:
+        told.append(f"3 x 3 convolutions of {', '.join(map(str, network['channels']))}")
+    if network["hidden"]:
+        told.append(f"hidden units {', '.join(map(str, network['hidden']))}")
+    if network["kind"] != "custom":
+        told.append(network["activation"])
+    told.append(f"{row['parameters']:,} parameters in {network['precision']} precision")
+    return f"network ({network['kind']}): {'; '.join(told)}"

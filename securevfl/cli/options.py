@@ -229,7 +229,7 @@ def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset
         ConfigError: a party without a data file.
         DataError: missing or malformed data.
     """
-    from securevfl.cli.job_files import job_data
+    from securevfl.actors.own_data import job_data
 
     data = job_data(job, path.parent, data_dir)
     return replace(data, name=job.job.dataset or job.job.name)

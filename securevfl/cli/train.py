@@ -158,36 +158,29 @@ def train(
     dataset = options.job_dataset(described, job, data_dir)
     _tell(dataset, quiet=quiet)
 
-    from securevfl.cli.outputs import forget_session, require_room_for, session_to_go_on
-    from securevfl.cli.pads import (
-        forget_states,
-        pad_places,
-        require_only_ahead,
-        settle_pads,
-        show_made,
-    )
+    from securevfl.cli import outputs
     from securevfl.training import Environment, plan_for, save_models
     from securevfl.training.offline import make_ahead
 
     folder, plan = described.output.directory, plan_for(described, dataset)
     if ahead:
-        require_only_ahead(plan, resume=resume, results=[json, html])
-    session = session_to_go_on(plan, folder, resume=resume, force=force)
-    require_room_for(plan, dataset, folder, [json, html])
-    places = pad_places(folder)
-    on_pads = settle_pads(plan, places, ahead=ahead, resume=resume, force=force)
+        outputs.require_only_ahead(plan, resume=resume, results=[json, html])
+    session = outputs.session_to_go_on(plan, folder, resume=resume, force=force)
+    outputs.require_room_for(plan, dataset, folder, [json, html])
+    places = outputs.pad_places(folder)
+    on_pads = outputs.settle_pads(plan, places, ahead=ahead, resume=resume, force=force)
     if not quiet:
         _tell_first(plan, dataset, session, on_pads)
     _tell_range(plan, dataset)
     if ahead:
         made = make_ahead(described, dataset, Environment(pads=places))
-        show_made(made, quiet=quiet)
+        outputs.show_made(made, quiet=quiet)
         return
     with _interruptible(plan, folder):
         result = _run(described, dataset, plan, session, places, actors=actors, quiet=quiet)
         paths = actors.models(result) if actors.wanted else save_models(result, folder)
-        forget_session(folder, plan.facts.names)
-        forget_states(plan, places)
+        outputs.forget_session(folder, plan.facts.names)
+        outputs.forget_states(plan, places)
     from securevfl.reports.results import keep
     from securevfl.reports.trained import columns_a_label, train_page, training_row
 

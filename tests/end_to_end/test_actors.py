@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
+from securevfl.actors.own_data import job_data
 from securevfl.actors.processes import ProcessHandle, ProcessHost
 from securevfl.actors.task import ActorTask, Tell
 from securevfl.actors.training import Places, Supervision, train_by_actors
-from securevfl.cli.job_files import job_data
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from securevfl.actors.own_data import job_data
 from securevfl.arrays import FloatArray
-from securevfl.cli.job_files import job_data
 from securevfl.data.convert import Conversion, convert
 from securevfl.data.join import align_digests, load_files, load_own, load_parties
 from securevfl.data.read import FileSource

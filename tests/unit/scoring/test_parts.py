@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from securevfl.cli.model import coefficient_table, model_lines
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import parse_job
 from securevfl.models.local_model import Network
 from securevfl.models.storage import ModelHeader, SavedModel, save_model
 from securevfl.reports import tables
 from securevfl.reports.matrix import matrix
-from securevfl.reports.model import coefficient_table, model_lines
 from securevfl.scoring import load_models
 from securevfl.scoring.description import model_row, standardized
 from securevfl.scoring.joint_model import load_parts, require_together
