@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from securevfl.auditing.views import clear_values
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
 from securevfl.protocols.exchange import Exchange
 from securevfl.protocols.exchanges.plain import Residuals
@@ -19,6 +20,11 @@ from tests.end_to_end.conftest import SmallKeys, relative_difference
 
 ROUNDS = 4
 Arrays = list[NDArray[Any]]
+
+
+def few_rows(parties: int) -> VerticalDataset:
+    """Rows enough for a contract."""
+    return some_rows(load("breast_cancer", parties=parties), 48)
 
 
 def check_contract(

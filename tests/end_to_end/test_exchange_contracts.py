@@ -1,4 +1,4 @@
-"""What each exchange sends and what each party sees, from ledgers and recorded views."""
+"""What each exchange sends and shows: its description held against ledgers and recorded views."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.sources import load
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
@@ -23,6 +24,30 @@ from securevfl.runtime.views import Received, View
 from securevfl.training import TrainingResult
 from securevfl.wire.codec import Message
 from tests.end_to_end.conftest import RunJob
+from tests.end_to_end.contract import check_contract, few_rows
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        pytest.param(name, variant, id=f"{name}-{number}")
+        for name, exchange in EXCHANGES.items()
+        for number, variant in enumerate(exchange.variants)
+    ],
+)
+def test_views_show_what_the_description_says(name: str, variant: dict[str, Any]) -> None:
+    check_contract(EXCHANGES[name], variant, few_rows)
+
+
+@pytest.mark.parametrize("name", ["plain", "bfv"])
+def test_the_contract_holds_with_masked_predictions(name: str) -> None:
+    variant = {"exchange": {"predictions": "masked"}}
+    exchange = EXCHANGES[name]
+    assert exchange.fewest_parties == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(exchange), "fewest_parties", 3)
+        check_contract(exchange, variant, few_rows)
+
 
 ROUNDS = 4
 PLAIN: dict[str, object] = {"scheme": "plain"}

@@ -18,8 +18,7 @@ from securevfl.training import train
 from tests import extension
 from tests.end_to_end.commands import rows_of, run
 from tests.end_to_end.conftest import all_weights
-from tests.end_to_end.contract import check_contract
-from tests.end_to_end.test_every_exchange import few_rows
+from tests.end_to_end.contract import check_contract, few_rows
 
 JOB = """
 [job]

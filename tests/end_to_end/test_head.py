@@ -1,6 +1,9 @@
-"""A head over representations against torch alone."""
+"""A head over representations: against torch alone, what travels, noise, refusals, saved models."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,52 @@ from torch import nn
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, UnexpectedMessage
+from securevfl.job import Job
 from securevfl.models.scores import auc
-from securevfl.training import TrainingResult
-from tests.headed_jobs import LINE, LOCAL, STEPS, WIDTH, made, run
+from securevfl.models.storage import load_model
+from securevfl.privacy.accounting import spent
+from securevfl.privacy.mechanisms import Mechanism
+from securevfl.protocols.exchanges.plain import HeadResiduals
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.checkpoints import SessionState
+from securevfl.training import Environment, TrainingResult, save_models, train
+from securevfl.wire.codec import Message, decode, encode
+from tests.end_to_end.commands import run as run_command
+from tests.made_data import blocks_of, dataset_of, labels_of
+
+WIDTH, LINE = 3, 5
+STEPS: dict[str, Any] = {
+    "head": "logistic",
+    "representation": WIDTH,
+    "rounds": 6,
+    "batch_size": 32,
+    "learning_rate": 0.5,
+    "schedule": "inverse-sqrt",
+    "l2": 0.01,
+    "proximal": 0.1,
+    "seed": 4,
+}
+LOCAL: dict[str, dict[str, Any]] = {
+    "mlp": {"model": "mlp", "hidden": [4]},
+    "cnn": {"model": "cnn", "channels": [2, 3], "image_line": LINE},
+    "linear": {"model": "linear"},
+}
+
+
+def made(parties: int, *, classes: int = 2, columns: int = 6 * LINE) -> VerticalDataset:
+    generator = np.random.default_rng([parties, classes])
+    blocks = blocks_of(generator, parties, rows=96, columns=columns)
+    return dataset_of(blocks, labels_of(generator, blocks, classes))
+
+
+def run(
+    dataset: VerticalDataset,
+    environment: Environment | None = None,
+    **sections: Any,  # noqa: ANN401
+) -> TrainingResult:
+    job = Job.of(**{**sections, "job": {**STEPS, **sections.get("job", {})}})
+    return train(job, dataset, environment or Environment(record_views=True))
 
 
 def layers(kind: str, columns: int) -> nn.Module:
@@ -187,3 +233,223 @@ def test_parties_train_what_torch_alone_trains(
         assert trained.scores[-1].auc == pytest.approx(
             auc(logits.detach().numpy(), dataset.test_labels), abs=1e-9
         )
+
+
+def received(result: TrainingResult, party: str, kind: type[Message]) -> list[tuple[str, Any]]:
+    return [(each.sender, each.message) for each in result.views[party].received(kind)]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_a_round_is_one_message_each_way_of_a_feature_party(parties: int) -> None:
+    dataset = made(parties)
+    result = run(dataset, job={**LOCAL["mlp"], "local_steps": 3, "eval_every": 0})
+    assert result.costs().messages == 2 * (parties - 1) * STEPS["rounds"]
+    shown = received(result, "party0", Predictions)
+    assert len(shown) == (parties - 1) * STEPS["rounds"]
+    sizes = [len(result.plan.schedule.batch(index)) for index in range(STEPS["rounds"])]
+    of_each = [len(message.values) for sender, message in shown if sender == "party1"]
+    assert of_each == sizes
+    assert {message.values.shape[1] for _, message in shown} == {WIDTH}
+    for table in dataset.parties[1:]:
+        told = received(result, table.name, HeadResiduals)
+        assert [sender for sender, _ in told] == ["party0"] * STEPS["rounds"]
+        assert [message.values.shape for _, message in told] == [(size, 1) for size in sizes]
+        assert {message.head.shape for _, message in told} == {(WIDTH, 1)}
+
+
+def test_a_feature_party_gets_its_own_part_of_the_head_alone() -> None:
+    result = run(made(3), job={**LOCAL["mlp"], "rounds": 1, "learning_rate": 1e-300})
+    head = result.outcomes["party0"].model.head
+    assert head is not None
+    for number in (1, 2):
+        (_, told), *_ = received(result, f"party{number}", HeadResiduals)
+        np.testing.assert_array_equal(told.head, head[number * WIDTH :][:WIDTH])
+
+
+def test_noise_is_on_every_number_of_a_representation() -> None:
+    privacy = {"noise_multiplier": 3.0, "clip": 0.25, "noise_seed": 1}
+    settings = {**LOCAL["mlp"], "eval_every": "never", "rounds": 8}
+    noisy = run(made(2), job=settings, exchange={"scheme": "dp"}, privacy=privacy)
+    plain = run(made(2), job=settings)
+    (_, first), *rest = received(noisy, "party0", Predictions)
+    (_, exact), *_ = received(plain, "party0", Predictions)
+    added = first.values - np.clip(exact.values, -0.25, 0.25)
+    # One row moves all w numbers at once: 2β in each, 2β√w in Euclidean length.
+    deviation = 3.0 * 2 * 0.25 * math.sqrt(WIDTH)
+    assert 0.75 * deviation < added.std() < 1.25 * deviation
+    assert np.abs(added.mean()) < 0.5 * deviation
+    assert noisy.privacy is not None
+    visits = np.zeros(96, np.int64)
+    for index in range(8):
+        visits[noisy.plan.schedule.batch(index)] += 1
+    mechanism = Mechanism("gaussian", 3.0, 0.25, WIDTH)
+    assert noisy.privacy.releases == visits.max()
+    promised = spent(mechanism, int(visits.max()), 1e-5).release
+    assert noisy.privacy.epsilon_release == pytest.approx(promised)
+    assert len(rest) == 7
+    assert math.isfinite(noisy.clear_auc)
+
+
+def test_the_label_partys_own_steps_follow_the_noisy_residuals_it_gives() -> None:
+    privacy = {"noise_multiplier": 1.0, "label_noise_multiplier": 5.0, "noise_seed": 1}
+    settings = {**LOCAL["mlp"], "eval_every": "never", "rounds": 1, "l2": 0.0, "local_steps": 1}
+    result = run(made(2), job=settings, exchange={"scheme": "dp"}, privacy=privacy)
+    (_, told), *_ = received(result, "party1", HeadResiduals)
+    (_, given), *_ = received(result, "party0", Predictions)
+    assert told.values.std() > 2
+    head = result.outcomes["party0"].model.head
+    assert head is not None
+    stepped = told.head - STEPS["learning_rate"] * given.values.T @ told.values / len(told.values)
+    np.testing.assert_allclose(head[WIDTH:-1], stepped, rtol=0, atol=1e-12)
+
+
+def test_private_gradients_go_through_the_head() -> None:
+    privacy = {
+        "noise_multiplier": 1.0,
+        "gradient_clip": 0.5,
+        "gradient_noise_multiplier": 1.0,
+        "noise_seed": 1,
+    }
+    result = run(
+        made(2), job={**LOCAL["mlp"], "local_steps": 2}, exchange={"scheme": "dp"}, privacy=privacy
+    )
+    assert result.privacy is not None
+    assert result.privacy.epsilon_end_to_end is not None
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"job": {"algorithm": "fdml"}}, "fedbcd-p or fedbcd-s, not algorithm 'fdml'"),
+        ({"job": {"learning_rate": "auto", "schedule": None}}, "needs a learning_rate"),
+        ({"job": {"loss": "squared"}}, "trains with loss = 'logistic', not 'squared'"),
+        ({"job": {"local_rule": "gauss-newton"}}, "'curvature' or 'frozen'"),
+        ({"job": {"start": "zero", "model": "linear", "hidden": None}}, "no gradient at start"),
+        ({"job": {"head": "sum"}}, "representation is what a head is over"),
+        ({"exchange": {"scheme": "masked"}}, "by itself and in clear or noisy: not with"),
+        ({"exchange": {"predictions": "masked"}}, "by itself and in clear or noisy: not with"),
+        ({"exchange": {"scheme": "bfv"}}, "tells d as that of any network does"),
+        ({"exchange": {"scheme": "bfv", "hide": "both"}}, "'bfv' as it is set"),
+    ],
+)
+def test_what_a_head_does_not_go_with_is_refused(sections: dict[str, Any], told: str) -> None:
+    job = {**LOCAL["mlp"], **sections.get("job", {})}
+    with pytest.raises(ConfigError, match=told):
+        run(made(3), **{**sections, "job": job})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"image_line": None}, "model = 'cnn' needs image_line"),
+        ({"image_line": 7}, "30 columns are no image of lines of 7 pixels"),
+        ({"image_line": 3}, "no image of lines of 3 pixels that 2 convolutions"),
+        ({"model": "mlp"}, r"job\.channels = \(2, 3\) belongs to model = 'cnn'"),
+    ],
+)
+def test_a_cnn_needs_an_image(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        run(made(2), job={**LOCAL["cnn"], **changed})
+
+
+def test_single_precision_is_for_networks_and_near_double() -> None:
+    with pytest.raises(ConfigError, match="precision = 'single' is for networks"):
+        run(made(2), job={"precision": "single"})
+    double, single = (
+        run(made(2), job={**LOCAL["cnn"], "precision": each}) for each in ("double", "single")
+    )
+    ends = [each.outcomes["party1"].held_out for each in (double, single)]
+    difference = float(np.max(np.abs(ends[0] - ends[1])))
+    assert 0 < difference < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "linear"])
+@pytest.mark.parametrize("precision", ["double", "single"])
+def test_saved_models_score_as_the_trained_ones(kind: str, precision: str, tmp_path: Path) -> None:
+    dataset = made(3)
+    own = {} if kind == "linear" else {"precision": precision}
+    result = run(dataset, job={**LOCAL[kind], **own})
+    save_models(result, tmp_path)
+    models = {t.name: load_model(tmp_path / f"{t.name}.safetensors") for t in dataset.parties}
+    parts = {t.name: models[t.name].predict(t.test) for t in dataset.parties}
+    for name, outcome in result.outcomes.items():
+        np.testing.assert_allclose(parts[name], outcome.held_out, rtol=0, atol=1e-12)
+    scores = models["party0"].together(parts)
+    assert auc(scores, dataset.test_labels) == pytest.approx(result.scores[-1].auc, abs=1e-12)
+    assert [name for name, each in models.items() if each.head is not None] == ["party0"]
+
+
+def test_a_module_of_ones_own_gives_representations() -> None:
+    def make(features: int, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(features, outputs), nn.Tanh())
+
+    names = ("party0", "party1")
+    environment = Environment(modules=dict.fromkeys(names, make))
+    result = run(made(2), environment, job={"model": "custom", "rounds": 20})
+    assert result.outcomes["party1"].held_out.shape == (96, WIDTH)
+    assert result.scores[-1].auc > 0.7
+
+
+def test_a_job_file_trains_a_head_and_says_when_it_has_learned_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    text = """
+    [job]
+    dataset = "breast_cancer"
+    head = "logistic"
+    representation = 8
+    model = "mlp"
+    rounds = 20
+    learning_rate = LEARNING_RATE
+    """
+    Path("job.toml").write_text(text.replace("LEARNING_RATE", "0.1"), encoding="utf-8")
+    assert run_command("train", "job.toml", "--quiet") == 0
+    Path("job.toml").write_text(text.replace("LEARNING_RATE", "1e-9"), encoding="utf-8")
+    assert run_command("train", "job.toml", "--force", "--quiet") == 3
+
+
+def changed(kind: type[Message], change: Callable[[Any], Message]) -> Environment:
+    """A network that changes messages of one kind."""
+
+    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
+        del sender, receiver
+        message = decode(data)
+        return encode(change(message)) if isinstance(message, kind) else data
+
+    return Environment(tamper=tamper)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (Predictions, lambda m: replace(m, values=m.values[:, :1])),
+        (HeldOutPredictions, lambda m: replace(m, values=m.values[:, :1])),
+        (HeadResiduals, lambda m: replace(m, values=m.values[1:])),
+        (HeadResiduals, lambda m: replace(m, head=m.head[1:])),
+    ],
+)
+def test_an_array_of_another_shape_is_refused(
+    kind: type[Message], change: Callable[[Any], Message]
+) -> None:
+    with pytest.raises(UnexpectedMessage, match="array of"):
+        run(made(2), changed(kind, change), job=LOCAL["mlp"])
+
+
+@pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
+def test_a_job_goes_on_as_if_it_had_never_stopped(algorithm: str) -> None:
+    dataset, states = made(3), dict[int, dict[str, SessionState]]()
+
+    def keep(state: SessionState) -> None:
+        states.setdefault(state.rounds, {})[state.party] = state
+
+    settings = {**LOCAL["mlp"], "algorithm": algorithm, "local_steps": 2}
+    whole = run(dataset, Environment(keep_state=keep), job=settings)
+    again = run(dataset, Environment(resume=states[3]), job=settings)
+    for name, outcome in whole.outcomes.items():
+        np.testing.assert_array_equal(again.outcomes[name].held_out, outcome.held_out)
+    heads = [each.outcomes["party0"].model.head for each in (whole, again)]
+    assert heads[0] is not None
+    assert heads[1] is not None
+    np.testing.assert_array_equal(heads[0], heads[1])
