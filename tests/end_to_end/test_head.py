@@ -20,8 +20,8 @@ from securevfl.models.storage import load_model
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.exchanges.plain import HeadResiduals
-from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.checkpoints import SessionState
+from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.training import Environment, TrainingResult, save_models, train
 from securevfl.wire.codec import Message, decode, encode
 from tests.end_to_end.commands import run as run_command
