@@ -26,7 +26,7 @@ from securevfl.scoring.joint_model import label_party_of
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseOfRow:
     """What scoring under noise has promised of each new row.
 
     Attributes:
@@ -63,7 +63,7 @@ class Scored:
     predictions: FloatArray
     ledgers: dict[str, Costs]
     views: dict[str, View]
-    release: Release | None
+    release: ReleaseOfRow | None
     wall_s: float
 
     @property
@@ -163,13 +163,13 @@ def trained_in(plan: ScoringPlan, model: SavedModel) -> bool | None:
     return agreed_hash(plan.job, facts, plan.names if custom else ()).hex() == header.job_hash
 
 
-def _release(plan: ScoringPlan, model: SavedModel) -> Release | None:
+def _release(plan: ScoringPlan, model: SavedModel) -> ReleaseOfRow | None:
     if not plan.exchange.adds_noise:
         return None
     settings = plan.job.privacy
     mechanism = one_release(settings, model.header.given)
     found = spent(mechanism, 1, settings.delta).release
-    return Release(
+    return ReleaseOfRow(
         mechanism=mechanism.name,
         noise_multiplier=mechanism.noise_multiplier,
         clip=mechanism.clip,

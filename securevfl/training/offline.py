@@ -12,8 +12,7 @@ from securevfl.protocols.vertical.runner import MadeAhead, MakeAhead, run_ahead
 from securevfl.runtime.costs import JobCosts, job_costs
 from securevfl.runtime.simulation import simulate
 from securevfl.sparse import Matrix
-from securevfl.training import resolved
-from securevfl.training.environment import Environment, workplace_of
+from securevfl.training import Environment, resolved, workplace_of
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ _T = TypeVar("_T", np.float64, np.uint64)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-class _Header(BaseModel):
+class _RecordHeader(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     sets: list[str]
@@ -236,7 +236,7 @@ class PersonRecord:
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
         seen = {peer: sorted(names) for peer, names in self.seen.items()}
-        header = _Header(sets=sorted(self.sets), seen=seen).model_dump_json()
+        header = _RecordHeader(sets=sorted(self.sets), seen=seen).model_dump_json()
         replace_file(path, save(arrays, {HEADER: header}), "label guard record")
 
     @classmethod
@@ -250,7 +250,7 @@ class PersonRecord:
             return cls()
         try:
             with safe_open(path, "numpy") as file:
-                header = _Header.model_validate_json((file.metadata() or {})[HEADER])
+                header = _RecordHeader.model_validate_json((file.metadata() or {})[HEADER])
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             record = cls(arrays[PEOPLE], arrays[HISTORY], arrays[POPULATION])
         except OSError as error:

@@ -23,7 +23,7 @@ from securevfl.protocols.session.leakage import Revealed
 HEADER, WEIGHTS, IN_FLIGHT = "state", "weights", "in flight."
 
 
-class _Header(BaseModel):
+class _StateHeader(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     job_hash: str
@@ -61,7 +61,7 @@ class SessionState:
         Raises:
             DataError: it cannot be written.
         """
-        header = _Header(
+        header = _StateHeader(
             job_hash=self.job_hash,
             party=self.party,
             rounds=self.rounds,
@@ -81,7 +81,7 @@ class SessionState:
         """
         try:
             with safe_open(path, "numpy") as file:
-                header = _Header.model_validate_json((file.metadata() or {})[HEADER])
+                header = _StateHeader.model_validate_json((file.metadata() or {})[HEADER])
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             weights = arrays.pop(WEIGHTS)
         except OSError as error:

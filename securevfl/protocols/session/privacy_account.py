@@ -294,17 +294,17 @@ class PrivacyAccount:
 
     def _most_visits(self, rounds: int) -> int:
         """How often the sample that is in most batches was in one."""
-        counter = self._counter
-        if rounds < counter.rounds:
-            counter.rounds, counter.visits = 0, np.zeros(self.total_rows, np.int64)
-        for index in range(counter.rounds, rounds):
-            counter.visits[self.batch(index)] += 1
-        counter.rounds = rounds
-        return int(counter.visits.max())
+        most, visits = self._visits
+        for index in range(len(most) - 1, rounds):
+            batch = self.batch(index)
+            visits[batch] += 1
+            most.append(max(most[-1], int(visits[batch].max(initial=0))))
+        return most[rounds]
 
     @cached_property
-    def _counter(self) -> "_Counter":
-        return _Counter(0, np.zeros(self.total_rows, np.int64))
+    def _visits(self) -> tuple[list[int], NDArray[np.int64]]:
+        """By rounds done the most, and of every sample as far as they are counted."""
+        return [0], np.zeros(self.total_rows, np.int64)
 
 
 def one_release(settings: PrivacySettings, outputs: int) -> Mechanism:
@@ -340,12 +340,6 @@ def _budgets(settings: PrivacySettings) -> list[float]:
     if budgets and settings.noise_seed is not None:
         raise ConfigError("noise_seed promises nothing: drop it, or the budget")
     return budgets
-
-
-@dataclass
-class _Counter:
-    rounds: int
-    visits: NDArray[np.int64]
 
 
 def _finite(epsilon: float) -> float | None:

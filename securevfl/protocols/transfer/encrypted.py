@@ -36,8 +36,8 @@ from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.transfer.objective import (
     LEAST_EXPONENT,
     Linearized,
-    Objective,
     OwnGradient,
+    OwnObjective,
     settings_of,
 )
 from securevfl.runtime.views import Learned, record
@@ -102,7 +102,7 @@ class EncryptedSide:
         self._party, self._own_key, self._peer_key = party, own_key, peer_key
         self.scores: FloatArray | None = None
 
-    async def signal(self, step: Step, batch: Batch, objective: Objective) -> OwnGradient | None:
+    async def signal(self, step: Step, batch: Batch, objective: OwnObjective) -> OwnGradient | None:
         """Serve the other with components if it steps, and take the own gradient.
 
         Raises:

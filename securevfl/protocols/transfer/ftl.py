@@ -42,7 +42,7 @@ from securevfl.protocols.transfer.in_clear import (
 from securevfl.protocols.transfer.objective import (
     FeatureObjective,
     LabelObjective,
-    Objective,
+    OwnObjective,
     mean_units,
     settings_of,
     signs_of,
@@ -174,7 +174,7 @@ class FtlPart(Part):
         assert self.signs is not None  # noqa: S101
         return mean_units(self._model, require_dense(self.training.part.inputs, FTL), self.signs)
 
-    def objective(self, batch: Batch) -> Objective:
+    def objective(self, batch: Batch) -> OwnObjective:
         """This party's side of the objective on a batch, at whatever weights there are then."""
         gamma = settings_of(self.training.plan).alignment
         if self.signs is None:

@@ -31,8 +31,8 @@ from securevfl.protocols.transfer.objective import (
     Components,
     Exact,
     Linearized,
-    Objective,
     OwnGradient,
+    OwnObjective,
     feature_components,
 )
 from securevfl.runtime.channel import expect_shape
@@ -81,7 +81,7 @@ class ClearSide:
         assert self._phi is not None  # noqa: S101
         return self._phi
 
-    async def signal(self, step: Step, batch: Batch, objective: Objective) -> OwnGradient | None:
+    async def signal(self, step: Step, batch: Batch, objective: OwnObjective) -> OwnGradient | None:
         """Give components to who steps, and take the other's if this party does.
 
         Raises:

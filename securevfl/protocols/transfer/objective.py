@@ -107,7 +107,7 @@ class Affine:
 Bend = Callable[[FloatArray], FloatArray]
 
 
-class Objective(Protocol):
+class OwnObjective(Protocol):
     """One party's side of the objective on a batch."""
 
     def components(self, release: Release | None = None) -> Components:
@@ -297,7 +297,7 @@ def _largest(model: DenseLayer, inputs: FloatArray) -> float:
 class Exact:
     """Components in clear, and the bound of their matrix."""
 
-    objective: Objective
+    objective: OwnObjective
     given: Components
 
     def gradient(self, moved: FloatArray) -> FloatArray:

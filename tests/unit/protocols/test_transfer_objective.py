@@ -11,7 +11,7 @@ from securevfl.protocols.transfer.objective import (
     Components,
     FeatureObjective,
     LabelObjective,
-    Objective,
+    OwnObjective,
 )
 
 GAMMA, UNITS, ROWS, ALL_ROWS = 0.3, 4, 6, 15
@@ -33,7 +33,7 @@ def sides(
     )
 
 
-def both(sides: tuple[Objective, Objective]) -> list[tuple[Objective, Components]]:
+def both(sides: tuple[OwnObjective, OwnObjective]) -> list[tuple[OwnObjective, Components]]:
     """Each side with what it is given."""
     label, feature = sides
     return [(label, feature.components()), (feature, label.components())]
