@@ -132,6 +132,14 @@ def test_a_module_that_was_taken_away_is_told(take: Callable[[nn.Module], object
         problem.gradient(weights, np.arange(2))
 
 
+def one_number() -> nn.Module:
+    """Predictions of shape (N,) far from 0, where all pairs would look like pairs of a row."""
+    line = nn.Linear(3, 1)
+    nn.init.ones_(line.weight)
+    nn.init.constant_(line.bias, 9.0)
+    return nn.Sequential(line, nn.Flatten(0)).double()
+
+
 class Mixed(nn.Module):
     """Of two precisions."""
 
@@ -187,7 +195,7 @@ def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
         ),
         (
             lambda: ModuleProblem(
-                FlatModule(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double(), squares),
+                FlatModule(one_number(), squares),
                 data()[0],
                 data()[0][:, :1],
             ),
