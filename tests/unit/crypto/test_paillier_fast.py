@@ -1,4 +1,8 @@
+"""Paillier's fast engine: phe's numbers, slots, refusals, and products in several processes."""
+
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +26,10 @@ from securevfl.crypto.paillier_fast import (
     Slots,
 )
 from securevfl.crypto.scheme import ProductFormat
-from securevfl.errors import ConfigError, KeyMismatch, RangeExceeded
-from tests.ciphertexts import numbers, product, wire
+from securevfl.crypto.schemes import make_evaluator, make_owner
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
+from securevfl.job import Job
+from tests.ciphertexts import drawn, numbers, product, wire
 
 KEY_BITS = 512  # breakable at once: for speed
 WIDTH = 2 * KEY_BITS // 8
@@ -234,3 +240,54 @@ def test_the_widest_window_serves_where_none_is_cheaper(monkeypatch: pytest.Monk
     np.add.at(rebuilt, (rows, columns), digits << positions)
     assert np.array_equal(rebuilt, matrix)
     assert int(np.abs(digits).max()) == 3
+
+
+ROWS, COLUMNS = 9, 5
+
+
+@pytest.fixture(scope="module")
+def spread(owner: FastPaillierOwner) -> FastPaillierEvaluator:
+    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator.spread_over(3)
+    return evaluator
+
+
+@pytest.mark.parametrize("rows", [1, 2, ROWS])
+@pytest.mark.parametrize("extreme", [False, True])
+def test_three_processes_find_what_one_finds(
+    owner: FastPaillierOwner, spread: FastPaillierEvaluator, rows: int, extreme: bool
+) -> None:
+    values, matrix = drawn(FORMAT, rows, COLUMNS, rows)
+    if extreme:
+        values[:] = FORMAT.largest_value
+        matrix[:] = -FORMAT.largest_entry
+    assert np.array_equal(product(owner, spread, values, matrix), matrix.T @ values)
+
+
+def test_a_worker_that_dies_ends_the_product(owner: FastPaillierOwner) -> None:
+    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator.spread_over(2)
+    encrypted = owner.encrypt(np.ones(ROWS, np.int64))
+    prepared = evaluator.prepare(np.ones((ROWS, COLUMNS), np.int64))
+    evaluator.masked_product(encrypted, prepared)
+    workers = evaluator._accumulate.__self__  # type: ignore[attr-defined]
+    (child,) = workers._pool._processes
+    os.kill(child, signal.SIGKILL)
+    workers._pool._processes[child].join(10)
+    with pytest.raises(CryptoError, match="a worker process died"):
+        evaluator.masked_product(encrypted, prepared)
+
+
+@pytest.mark.parametrize(("scheme", "engine"), [("bfv", None), ("ckks", None), ("paillier", "phe")])
+def test_schemes_that_do_not_spread_say_so(scheme: str, engine: str | None) -> None:
+    bits = 2048 if engine else None
+    owner = make_owner(scheme, FORMAT, key_bits=bits, engine=engine)
+    with pytest.raises(ConfigError, match="workers is 2, 1 expected"):
+        make_evaluator(scheme, owner.public_bytes, FORMAT, key_bits=bits, engine=engine, workers=2)
+
+
+def test_the_number_of_workers_is_each_partys_own_affair() -> None:
+    one, two = (
+        Job.of(exchange={"scheme": "paillier", "workers": count}).hash() for count in (1, 2)
+    )
+    assert one == two

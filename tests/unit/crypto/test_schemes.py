@@ -1,20 +1,28 @@
+"""Schemes by name, and what all do alike: products that just fit are exact, others refused."""
+
+from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
+import gmpy2
 import numpy as np
 import pytest
 
 import securevfl
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer, PaillierOwner, mask_bits
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
     FastPaillierOwner,
     FullPaillierOwner,
 )
-from securevfl.crypto.scheme import ProductFormat
+from securevfl.crypto.scheme import BlinderPool, Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
-from securevfl.errors import ConfigError, KeyMismatch
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
+from tests.ciphertexts import product
 
 FORMAT = ProductFormat(rows=2, value_bound=1.0, matrix_bound=2.0)
 
@@ -119,3 +127,152 @@ def test_engines_that_make_nothing_ahead_say_so(scheme: str, engine: str | None)
     assert not evaluator.make_blinder()
     assert not evaluator.lacks_blinders(prepared)
     assert evaluator.modulus_bits == 64
+
+
+KEY_BITS = 384
+
+
+def product_of(value: int, entry: int, summands: int = 1) -> ProductFormat:
+    """A format of one row whose largest product is value·entry·summands."""
+    fmt = ProductFormat(1, value, entry, 0, 0, summands=summands, columns=2)
+    assert fmt.largest_product == value * entry * summands
+    return fmt
+
+
+# 2^63 − 1 and 2^58 − 1 as products of factors that float64 holds, and one more.
+FITS = {
+    64: product_of(92737 * 649657, (2**63 - 1) // (92737 * 649657)),
+    59: product_of((2**58 - 1) // 177, 177),
+}
+TOO_LARGE = {64: product_of(2**32, 2**31), 59: product_of(2**30, 2**28)}
+SUMMED = {64: product_of(2**31, 2**31, summands=2), 59: product_of(2**29, 2**28, summands=2)}
+
+
+@pytest.mark.parametrize("bits", [64, 59])
+def test_the_largest_product_stays_under_half_the_plaintext_space(bits: int) -> None:
+    assert FITS[bits].largest_product == 2 ** (bits - 1) - 1
+    FITS[bits].require_room(bits)
+    for fmt in (TOO_LARGE[bits], SUMMED[bits]):
+        assert fmt.largest_product == 2 ** (bits - 1)
+        with pytest.raises(RangeExceeded, match=f"needs {bits + 1} bits, more than the {bits} "):
+            fmt.require_room(bits)
+        fmt.require_room(bits + 1)
+
+
+Ends = tuple[Callable[[ProductFormat], KeyOwner], Callable[[bytes, ProductFormat], Evaluator], int]
+ENDS: dict[str, Ends] = {
+    "bfv": (BfvOwner, BfvEvaluator, 59),
+    "ckks": (CkksOwner, CkksEvaluator, 64),
+    "paillier": (
+        lambda fmt: FastPaillierOwner.insecure_for_tests(fmt, KEY_BITS),
+        FastPaillierEvaluator.insecure_for_tests,
+        64,
+    ),
+    "phe": (
+        lambda fmt: PaillierOwner.insecure_for_tests(fmt, KEY_BITS),
+        PaillierEvaluator.insecure_for_tests,
+        64,
+    ),
+}
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "paillier", "phe"])
+def test_the_largest_products_that_fit_come_out_right(scheme: str) -> None:
+    owner_of, evaluator_of, bits = ENDS[scheme]
+    fmt = FITS[bits]
+    owner = owner_of(fmt)
+    evaluator = evaluator_of(owner.public_bytes, fmt)
+    matrix = np.array([[fmt.largest_entry, -fmt.largest_entry]])
+    for value in (fmt.largest_value, -fmt.largest_value):
+        expected = [value * fmt.largest_entry, -value * fmt.largest_entry]
+        assert product(owner, evaluator, np.array([value]), matrix).tolist() == expected
+
+
+@pytest.mark.parametrize("scheme", ENDS)
+def test_both_ends_refuse_products_that_just_do_not_fit(scheme: str) -> None:
+    owner_of, evaluator_of, bits = ENDS[scheme]
+    public = owner_of(FITS[bits]).public_bytes
+    evaluator_of(public, FITS[bits])
+    for fmt in (TOO_LARGE[bits], SUMMED[bits]):
+        with pytest.raises(RangeExceeded, match=f"more than the {bits} of the plaintext space"):
+            owner_of(fmt)
+        with pytest.raises(RangeExceeded, match=f"more than the {bits} of the plaintext space"):
+            evaluator_of(public, fmt)
+
+
+SMALL = ProductFormat(rows=4, value_bound=1.0, matrix_bound=2.0, columns=3)
+
+
+@pytest.fixture(params=ENDS)
+def ends(request: pytest.FixtureRequest) -> tuple[KeyOwner, Evaluator]:
+    owner_of, evaluator_of, _ = ENDS[request.param]
+    owner = owner_of(SMALL)
+    return owner, evaluator_of(owner.public_bytes, SMALL)
+
+
+def test_values_and_entries_beyond_the_format_are_refused(ends: tuple[KeyOwner, Evaluator]) -> None:
+    owner, evaluator = ends
+    with pytest.raises(RangeExceeded, match="value"):
+        owner.encrypt(np.array([SMALL.largest_value + 1]))
+    with pytest.raises(RangeExceeded, match="matrix entry"):
+        evaluator.prepare(np.array([[SMALL.largest_entry + 1]]))
+    with pytest.raises(RangeExceeded, match="5 rows"):
+        owner.encrypt(np.ones(5, np.int64))
+    with pytest.raises(RangeExceeded, match="5 rows"):
+        evaluator.prepare(np.ones((5, 1), np.int64))
+
+
+def test_the_same_inputs_give_new_ciphertexts_and_masks(ends: tuple[KeyOwner, Evaluator]) -> None:
+    owner, evaluator = ends
+    values, prepared = np.array([1, 2, -3, 0]), evaluator.prepare(np.ones((4, 3), np.int64))
+    assert len({owner.encrypt(values) for _ in range(3)}) == 3
+    encrypted = owner.encrypt(values)
+    replies = [evaluator.masked_product(encrypted, prepared) for _ in range(3)]
+    assert len({reply.ciphertext for reply in replies}) == 3
+    # Of 2^48 or more, nine coincide once in 2^42.
+    assert len({mask for reply in replies for mask in reply.mask.tolist()}) == 9
+
+
+def test_a_matrix_that_another_scheme_prepared_is_refused(
+    ends: tuple[KeyOwner, Evaluator],
+) -> None:
+    owner, evaluator = ends
+    with pytest.raises(CryptoError, match="prepared is a list, not "):
+        evaluator.masked_product(owner.encrypt(np.array([1])), [[1]])
+
+
+def test_keys_are_named_by_their_bytes(ends: tuple[KeyOwner, Evaluator]) -> None:
+    owner, _ = ends
+    assert owner.fingerprint == sha256(owner.public_bytes).hexdigest()[:16]
+
+
+def test_a_paillier_key_holds_twice_the_largest_masked_product() -> None:
+    fmt = product_of(2**31, 2**30)
+    # Xᵀv + largest_product + r, r below 2^mask_bits.
+    largest = 2 * fmt.largest_product + 2 ** mask_bits(fmt) - 1
+    too_small, enough = nearest_modulus(2 * largest, -1), nearest_modulus(2 * largest, 1)
+    assert 2 * largest - 10_000 < too_small < 2 * largest < enough < 2 * largest + 10_000
+    PaillierKeyPeer.insecure_for_tests(enough.to_bytes(16, "big"), fmt)
+    with pytest.raises(RangeExceeded, match="more than the 128 of the Paillier key"):
+        PaillierKeyPeer.insecure_for_tests(too_small.to_bytes(16, "big"), fmt)
+
+
+def nearest_modulus(start: int, direction: int) -> int:
+    """The nearest odd number that passes for n: composite, without small factors."""
+    primes = gmpy2.primorial(1 << 16)
+    n = start + direction
+    while gmpy2.gcd(n, primes) != 1 or gmpy2.is_prime(n) or gmpy2.is_power(n):
+        n += 2 * direction
+    return n
+
+
+def test_a_pool_fills_to_its_capacity_and_gives_every_item_once() -> None:
+    numbers = count()
+    pool = BlinderPool(lambda: next(numbers), 2)
+    assert [pool.make_one() for _ in range(3)] == [True, True, False]
+    assert len(pool) == 2
+    # The oldest first; what is not in stock is made.
+    assert [pool.take() for _ in range(4)] == [0, 1, 2, 3]
+    assert len(pool) == 0
+    assert pool.make_one()
+    assert pool.take() == 4
