@@ -62,8 +62,8 @@ def outcomes(**died: int) -> bytes:
     return (header + "".join(rows)).encode()
 
 
-def parse(text: str, deaths: bytes | None = None) -> Events:
-    return parse_archives({"a": tar({"7": text})}, {"a": deaths or outcomes(r7=0)})
+def parse(text: str) -> Events:
+    return parse_archives({"a": tar({"7": text})}, {"a": outcomes(r7=0)})
 
 
 @pytest.mark.parametrize("pack", [tar, zipped])
@@ -116,26 +116,34 @@ def test_a_malformed_line_is_named_with_file_line_and_reason(line: str, reason: 
         parse_archives({"a": archive}, {"a": outcomes(r6=0, r7=0)})
 
 
-def test_a_record_without_header_or_id_is_refused() -> None:
-    with pytest.raises(DataError, match=r"set-a/7\.txt, line 1: expected the header"):
-        parse(record(7).partition("\n")[2])
-    with pytest.raises(DataError, match=r"set-a/7\.txt: 0 RecordID lines"):
-        parse(record(7).replace("00:00,RecordID,7\n", ""))
-    with pytest.raises(DataError, match=r"set-a/7\.txt: 2 RecordID lines"):
-        parse(record(7, "00:00,RecordID,8\n"))
+HEADLESS = record(7).partition("\n")[2]
+NAMELESS = record(7).replace("00:00,RecordID,7\n", "")
 
 
-def test_the_same_stay_twice_is_refused() -> None:
-    archive = tar({"7": record(7), "8": record(7)})
-    with pytest.raises(DataError, match="same RecordID"):
-        parse_archives({"a": archive}, {"a": outcomes(r7=0)})
-
-
-def test_stays_and_outcomes_must_match() -> None:
-    with pytest.raises(DataError, match=r"Outcomes-a\.txt: no outcome for 1 stays, the first is 7"):
-        parse(record(7), outcomes(r8=1))
-    with pytest.raises(DataError, match=r"Outcomes-a\.txt, line 1: expected columns RecordID"):
-        parse(record(7), b"id,dead\n7,1\n")
+@pytest.mark.parametrize(
+    ("records", "deaths", "message"),
+    [
+        ({"7": HEADLESS}, outcomes(r7=0), r"set-a/7\.txt, line 1: expected the header"),
+        ({"7": NAMELESS}, outcomes(r7=0), r"set-a/7\.txt: 0 RecordID lines"),
+        ({"7": record(7, "00:00,RecordID,8\n")}, outcomes(r7=0), r"7\.txt: 2 RecordID lines"),
+        ({"7": record(7), "8": record(7)}, outcomes(r7=0), "same RecordID"),
+        (
+            {"7": record(7)},
+            outcomes(r8=1),
+            r"a\.txt: no outcome for 1 stays, the first is 7",
+        ),
+        (
+            {"7": record(7)},
+            b"id,dead\n7,1\n",
+            r"Outcomes-a\.txt, line 1: expected columns",
+        ),
+    ],
+)
+def test_records_and_outcomes_that_do_not_fit_are_refused(
+    records: dict[str, str], deaths: bytes, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        parse_archives({"a": tar(records)}, {"a": deaths})
 
 
 @pytest.mark.parametrize(
@@ -225,17 +233,13 @@ def test_windows_have_the_statistics_of_scipy() -> None:
         assert np.allclose([row[name] for name in names], expected, rtol=1e-6)
 
 
-def test_a_constant_series_has_no_deviation_and_no_skew() -> None:
+def test_a_constant_series_has_no_deviation_and_no_skew_and_an_empty_window_no_values() -> None:
     table = window_table(parse(record(7, "00:05,Temp,36.6\n00:06,Temp,36.6\n00:07,Temp,36.6\n")))
     row = dict(zip(WINDOW_COLUMNS, table[0].tolist(), strict=True))
     assert (row["Temp_0-2881_std"], row["Temp_0-2881_skew"], row["Temp_0-2881_count"]) == (0, 0, 3)
-
-
-def test_an_empty_window_counts_zero_and_knows_nothing_else() -> None:
-    table = window_table(parse(record(7, "00:05,HR,70\n")))
-    row = dict(zip(WINDOW_COLUMNS, table[0].tolist(), strict=True))
-    assert row["HR_2592-2881_count"] == 0
-    assert np.isnan([row[f"HR_2592-2881_{s}"] for s in ("mean", "min", "max", "std", "skew")]).all()
+    assert row["Temp_2592-2881_count"] == 0
+    statistics = ("mean", "min", "max", "std", "skew")
+    assert np.isnan([row[f"Temp_2592-2881_{each}"] for each in statistics]).all()
 
 
 def test_a_built_table_is_kept_and_follows_its_sources(no_places: Path) -> None:

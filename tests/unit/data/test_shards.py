@@ -111,44 +111,33 @@ def test_labels_are_of_one_kind(tmp_path: Path) -> None:
         both(writer)
 
 
-REFUSED: dict[str, tuple[Callable[[ShardWriter], None], str]] = {
-    "no rows": (lambda _: None, "no rows"),
-    "an id twice": (
-        lambda w: w.append(RowIds.of(["a", "b", "a"]), np.array([1, 0, 0]), np.array([0])),
-        "1 duplicate ids",
-    ),
-    "not ascending": (
-        lambda w: w.append(RowIds.of(["a", "b"]), np.array([0, 2]), np.array([3, 3])),
-        "row 1: its column numbers do not ascend",
-    ),
-    "beyond the columns": (
-        lambda w: w.append(RowIds.of(["a"]), np.array([1]), np.array([5])),
-        "column number 5, expected 0 to 4",
-    ),
-    "below 0": (
-        lambda w: w.append(RowIds.of(["a"]), np.array([1]), np.array([-1])),
-        "column number -1, expected 0 to 4",
-    ),
-    "not finite": (
-        lambda w: w.append(RowIds.of(["a"]), np.array([1]), np.array([0]), np.array([np.nan])),
-        "1 NaN or infinite values",
-    ),
-    "labels not finite": (
-        lambda w: w.append(
-            RowIds.of(["a"]), np.array([1]), np.array([0]), None, np.array([np.inf])
-        ),
-        "1 NaN or infinite labels",
-    ),
-    "an id of two lines": (lambda w: w.append(RowIds.of(["a\nb"]), *[np.array([0])] * 2), "break"),
-    "an empty id": (lambda w: w.append(RowIds.of([""]), *[np.array([0])] * 2), "an id is empty"),
+REFUSED: dict[str, tuple[list[str], list[int], list[int], list[float] | None, str]] = {
+    "an id twice": (["a", "b", "a"], [1, 0, 0], [0], None, "1 duplicate ids"),
+    "not ascending": (["a", "b"], [0, 2], [3, 3], None, "row 1: its column numbers do not ascend"),
+    "beyond the columns": (["a"], [1], [5], None, "column number 5, expected 0 to 4"),
+    "below 0": (["a"], [1], [-1], None, "column number -1, expected 0 to 4"),
+    "not finite": (["a"], [1], [0], [np.nan], "1 NaN or infinite values"),
+    "an id of two lines": (["a\nb"], [0], [0], None, "break"),
+    "an empty id": ([""], [0], [0], None, "an id is empty"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_written(tmp_path: Path, name: str) -> None:
-    wrong, message = REFUSED[name]
+    ids, lengths, indices, values, message = REFUSED[name]
+    cells = None if values is None else np.array(values)
     with pytest.raises(DataError, match=message), ShardWriter(tmp_path / "s", columns=5) as writer:
-        wrong(writer)
+        writer.append(RowIds.of(ids), np.array(lengths), np.array(indices), cells)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_rows_and_labels_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no rows"), ShardWriter(tmp_path / "s"):
+        pass
+    row = RowIds.of(["a"]), np.array([1]), np.array([0]), None, np.array([np.inf])
+    message = "1 NaN or infinite labels"
+    with pytest.raises(DataError, match=message), ShardWriter(tmp_path / "s") as writer:
+        writer.append(*row)
     assert list(tmp_path.iterdir()) == []
 
 
