@@ -7,7 +7,7 @@ for a model of its own. No real party can do that: it shows what joining is wort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import hypot
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,28 +27,13 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.early_stopping import Kept
 from securevfl.protocols.session.scoring import Score
 from securevfl.sparse import Matrix, SparseRows
+from securevfl.warned import Warned
 
 MOST_ROWS = 20_000
 MOST_VALUES = 20_000_000
 """What a party's own model is fitted on: rows, and rows times columns."""
 ERRORS, WORTH = 2.0, 0.002
 """A party alone is better by more than so many standard errors, and by so much AUC or accuracy."""
-
-Kind = Literal["learned nothing", "went wrong", "better alone"]
-STATUSES: Mapping[Kind, int] = {"learned nothing": 3, "went wrong": 5, "better alone": 4}
-"""Exit statuses; of several warnings the first in this order counts."""
-
-
-class Warned(NamedTuple):
-    """Something that whoever trained has to know.
-
-    Attributes:
-        kind: see `STATUSES`.
-        text: in plain language, with the remedy.
-    """
-
-    kind: Kind
-    text: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,12 +211,6 @@ def _beyond_noise(own: Score, noisy: Score, labels: Labels) -> tuple[float, floa
     if is_real(labels):
         return better, r2_error(len(labels))
     return better, hypot(*(auc_error(labels, each.auc) for each in (own, noisy)))
-
-
-def status_of(warnings: tuple[Warned, ...]) -> int:
-    """The exit status: 0 where there is nothing to warn of."""
-    kinds = {each.kind for each in warnings}
-    return next((status for kind, status in STATUSES.items() if kind in kinds), 0)
 
 
 def _what_went_wrong(plan: Plan, kept: Mapping[str, Kept]) -> Iterator[str]:

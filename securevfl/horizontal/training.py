@@ -48,7 +48,7 @@ from securevfl.horizontal.simulation import (
 )
 from securevfl.runtime.line import PRESETS, Line
 from securevfl.shown import Shown
-from securevfl.verdict import Warned
+from securevfl.warned import Warned
 
 WORSE = 1.01
 """Times the loss at the start: a model that was good before may get so much worse by chance."""

@@ -22,7 +22,8 @@ from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.runtime.views import View
 from securevfl.shown import Shown
 from securevfl.sparse import Matrix
-from securevfl.verdict import Alone, Warned, alone, status_of, warned
+from securevfl.verdict import Alone, alone, warned
+from securevfl.warned import Warned, status_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -214,7 +215,7 @@ class TrainingResult(Shown):
 
     @property
     def status(self) -> int:
-        """The exit status: 0 where all is well, see `verdict.STATUSES`."""
+        """The exit status: 0 where all is well, see `warned.STATUSES`."""
         return status_of(self.warnings)
 
     @cached_property

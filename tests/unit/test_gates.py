@@ -50,7 +50,7 @@ def test_the_gate_is_open_to_the_package_as_it_is(copy: Path) -> None:
         ("protocols", "torch", "Networks are an extra"),
         ("horizontal", "flwr", "Flower is an extra"),
         ("auditing", "securevfl.horizontal.client", "Clients that hold rows have a room"),
-        ("horizontal", "securevfl.protocols.session", "Clients that hold rows know no"),
+        ("horizontal", "securevfl.protocols.session", "Layers: each module"),
         ("benchmarks", "tenseal", "Homomorphic libraries"),
         ("benchmarks", "securevfl.crypto.inspection", "What an audit may open"),
         ("attacks", "securevfl.runtime.views", "Attacks: from what is known"),
