@@ -65,14 +65,14 @@ class Cheated:
     def answer_steps(self, reply: RingArray) -> None:
         """Shape (P, R); points are drawn then, and this party gets what they are encrypted to."""
         message = MaskedSteps(0, (reply.tobytes(),))
-        self.holding.take_steps(FEATURE, message, self.rounds)
+        self.holding.take(FEATURE, message, self.rounds)
         self.holding.draw_points(self.rounds)
         self.points = words(self.holding.points(self.rounds))
 
     def answer_shares(self, of_pulls: RingArray) -> Corrections:
         """Shape (P, R); what comes back."""
         both = np.vstack([of_pulls, ring.uniform(ROWS, ROUNDS)])
-        self.holding.take_shares(FEATURE, MaskedShares(0, (both.tobytes(),)), self.rounds)
+        self.holding.take(FEATURE, MaskedShares(0, (both.tobytes(),)), self.rounds)
         return self.holding.ends(FEATURE, self.rounds, lambda share: None)[1]
 
 
@@ -113,12 +113,14 @@ def test_points_are_drawn_once_all_steps_are_answered(monkeypatch: pytest.Monkey
 
         monkeypatch.setattr(Holding, name, watched)
 
-    for name in ("pads", "take_steps", "draw_points", "points"):
+    for name in ("pads", "take", "draw_points", "points"):
         watch(name)
     run(job(rounds=3, batch_size=ROWS // 3), made(5, rows=ROWS, columns=COLUMNS))
     groups = 3
-    expected = [*("pads",) * groups, *("take_steps",) * groups, "draw_points"]
-    assert list(called.values()) == [[*expected, *("points",) * groups]] * 2
+    steps, shares = ("pads", "take"), ("points", "take")
+    expected = [name for name in steps for _ in range(groups)]
+    expected += ["draw_points", *(name for name in shares for _ in range(groups))]
+    assert list(called.values()) == [expected] * 2
 
 
 def test_replies_made_of_the_ciphertexts_sent_are_an_oracle() -> None:

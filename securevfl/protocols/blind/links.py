@@ -22,12 +22,12 @@ Source: docs/decisions/0032-blind.md.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import IntArray, RingArray
+from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import PeerViolation, UnexpectedMessage
@@ -52,8 +52,6 @@ from securevfl.wire.codec import Blobs, StepMessage, message_kind
 if TYPE_CHECKING:
     from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 
-A = TypeVar("A", bound=StepMessage)
-B = TypeVar("B", bound=StepMessage)
 D = TypeVar("D", np.int64, np.uint64)
 T_co = TypeVar("T_co", covariant=True)
 Group = Sequence[PlannedRound]
@@ -100,6 +98,10 @@ class Corrections(StepMessage):
 
     points: RingArray
     pulls: RingArray
+
+
+Asked: TypeAlias = EncryptedPads | EncryptedPoints
+Answer: TypeAlias = MaskedSteps | MaskedShares
 
 
 @dataclass(eq=False)
@@ -255,17 +257,20 @@ class Holding:
         self._keys, self._widths, self._scales = keys, widths, scales
         # The owner knows θ at the start.
         self.weights = self.point = np.zeros(columns, np.uint64)
-        self.words: dict[str, ByRound] = {}
-        self._path: ByRound = {}
         self._begin_block()
 
     def _begin_block(self) -> None:
         kinds = (PADS, PULL_PADS, POINTS, STEPS, PULLS, PREDICTIONS)
-        self.words, self._path = {kind: {} for kind in kinds}, {}
+        self.words: dict[str, ByRound] = {kind: {} for kind in kinds}
+        self._path: ByRound = {}
 
     def go_on(self, shares: RingArray) -> None:
         """Start the next block with the shares of θ and ζ of an earlier run, shape (2, P)."""
         self.weights, self.point = shares
+
+    def asked(self, kind: type[Asked], group: Group) -> Asked:
+        """What a group's rounds are made with, encrypted: their pads or their points."""
+        return self.pads(group) if kind is EncryptedPads else self.points(group)
 
     def pads(self, group: Group) -> EncryptedPads:
         """Draw pads of a group's rounds, and encrypt what they are truncated to."""
@@ -275,17 +280,6 @@ class Holding:
             pull = self.words[PULL_PADS][each.index] = ring.uniform(len(self.point))
             columns.append(self._widths.truncated(pull, pad, first=True))
         return EncryptedPads(group[0].index, _encrypted(self._keys.steps, columns))
-
-    def take_steps(self, owner: str, message: MaskedSteps, group: Group) -> None:
-        """Decrypt their y.
-
-        Raises:
-            UnexpectedMessage: another number of products than are due.
-            MalformedMessage: bytes that are no reply under this party's key.
-        """
-        found = checked(owner, self._keys.steps.decrypt, _only(owner, message.groups))
-        for column, each in enumerate(group):
-            self.words[STEPS][each.index] = found[:, column]
 
     def draw_points(self, rounds: Sequence[PlannedRound]) -> None:
         """Draw shares of the points of a block, once all its steps have been answered."""
@@ -298,18 +292,21 @@ class Holding:
         columns = [self.words[POINTS][each.index] for each in group]
         return EncryptedPoints(group[0].index, _encrypted(self._keys.predictions, columns))
 
-    def take_shares(self, owner: str, message: MaskedShares, group: Group) -> None:
-        """Decrypt their h.
+    def take(self, owner: str, message: Answer, group: Group) -> None:
+        """Decrypt what a group's pads or points were multiplied to: their y, or their h.
 
         Raises:
             UnexpectedMessage: another number of products than are due.
             MalformedMessage: bytes that are no reply under this party's key.
         """
-        columns = len(self.point)
-        found = checked(owner, self._keys.predictions.decrypt, _only(owner, message.groups))
+        of_steps, columns = isinstance(message, MaskedSteps), len(self.point)
+        key = self._keys.steps if of_steps else self._keys.predictions
+        found = checked(owner, key.decrypt, _only(owner, message.groups))
         for column, each in enumerate(group):
-            self.words[PULLS][each.index] = found[:columns, column]
-            self.words[PREDICTIONS][each.index] = found[columns : columns + each.rows, column]
+            self.words[STEPS if of_steps else PULLS][each.index] = found[:columns, column]
+            if not of_steps:
+                seen = found[columns : columns + each.rows, column]
+                self.words[PREDICTIONS][each.index] = seen
 
     def ends(
         self, owner: str, rounds: Sequence[PlannedRound], saw: Callable[[Share], None]
@@ -413,87 +410,56 @@ class Links:
             PeerError: a peer broke the protocol or is gone.
         """
         groups = by_group(rounds)
-        async for _ in self._there_and_back(
-            groups,
-            (EncryptedPads, MaskedSteps),
-            ask=Holding.pads,
-            answer=lambda asked, group: self._steps(asked, group, own),
-            take=Holding.take_steps,
-        ):
+        async for _ in self._there_and_back(groups, (EncryptedPads, MaskedSteps), own):
             yield
         for holding in self._holdings.values():
             holding.draw_points(rounds)
-        async for _ in self._there_and_back(
-            groups,
-            (EncryptedPoints, MaskedShares),
-            ask=Holding.points,
-            answer=lambda asked, group: self._shares(asked, group, own),
-            take=Holding.take_shares,
-        ):
+        async for _ in self._there_and_back(groups, (EncryptedPoints, MaskedShares), own):
             yield
 
     async def _there_and_back(
-        self,
-        groups: Sequence[Group],
-        kinds: tuple[type[A], type[B]],
-        *,
-        ask: Callable[[Holding, Group], A],
-        answer: Callable[[A, Group], B],
-        take: Callable[[Holding, str, B, Group], None],
+        self, groups: Sequence[Group], kinds: tuple[type[Asked], type[Answer]], own: OwnerPads
     ) -> AsyncIterator[None]:
         """Of every link, the holder's ciphertexts there and the owner's products back."""
         party, holder, owners = self.party, self._holder, list(self._holdings)
         for group in groups:
             for name, holding in self._holdings.items():
                 async with party.costs.compute(AHEAD):
-                    message = ask(holding, group)
+                    message = holding.asked(kinds[0], group)
                 await party.channel.send(name, message)
             yield
         for group in groups:
             _, asked = await party.channel.receive([holder], kinds[0], group[0].index)
             async with party.costs.compute(AHEAD):
-                reply = answer(asked, group)
-            await party.channel.send(holder, reply)
+                answer = self._answer(asked, group, own)
+            await party.channel.send(holder, answer)
             yield
         for group in groups:
             answers = await collect(party.channel, owners, kinds[1], group[0].index)
             for name, found in answers.items():
                 async with party.costs.compute(AHEAD):
-                    take(self._holdings[name], name, found, group)
+                    self._holdings[name].take(name, found, group)
             yield
 
-    def _steps(self, message: EncryptedPads, group: Group, pads: OwnerPads) -> MaskedSteps:
-        """Multiply pads by −N."""
-        matrix = self._matrices[group[0].group].steps
-        reply, masks = self._product(self._keys.steps, message.groups, matrix)
-        for column, each in enumerate(group):
-            pads.steps[each.index] = ring.reduced(-masks[:, column])
-        return MaskedSteps(message.step, reply)
-
-    def _shares(self, message: EncryptedPoints, group: Group, pads: OwnerPads) -> MaskedShares:
-        """Multiply points by X."""
-        matrix = self._matrices[group[0].group].features
-        reply, masks = self._product(self._keys.predictions, message.groups, matrix)
-        columns = matrix.shape[1]
-        for column, each in enumerate(group):
-            mask = ring.reduced(-masks[:, column])
-            pads.pulls[each.index] = mask[:columns]
-            pads.predictions[each.index] = mask[columns : columns + each.rows]
-        return MaskedShares(message.step, reply)
-
-    def _product(
-        self, key: "RingProductEvaluator", blobs: Blobs, matrix: IntArray
-    ) -> tuple[Blobs, RingArray]:
-        """The reply, and its masks, shape (outputs, R).
+    def _answer(self, asked: Asked, group: Group, own: OwnerPads) -> Answer:
+        """Multiply pads by −N, or points by X, and keep what this party adds to its own share.
 
         Raises:
             UnexpectedMessage: another number of inputs than are due.
             MalformedMessage: bytes that are no encryption of so many numbers.
         """
-        fmt, encrypted = key.product_format, _only(self._holder, blobs)
+        matrices, of_steps = self._matrices[group[0].group], isinstance(asked, EncryptedPads)
+        key = self._keys.steps if of_steps else self._keys.predictions
+        matrix, columns = matrices.steps if of_steps else matrices.features, len(matrices.steps)
+        fmt, encrypted = key.product_format, _only(self._holder, asked.groups)
         filled = _filled(matrix, (fmt.outputs, fmt.inner))
         reply, masks = checked(self._holder, key.product, encrypted, filled)
-        return (reply,), masks
+        for column, each in enumerate(group):
+            mask = ring.reduced(-masks[:, column])
+            (own.steps if of_steps else own.pulls)[each.index] = mask[:columns]
+            if not of_steps:
+                own.predictions[each.index] = mask[columns : columns + each.rows]
+        return (MaskedSteps if of_steps else MaskedShares)(asked.step, (reply,))
 
     async def end(self, own: OwnerPads, rounds: Sequence[PlannedRound]) -> LinkPads:
         """Say, and hear, what ends a block.
