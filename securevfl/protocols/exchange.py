@@ -260,7 +260,7 @@ class TellsResiduals(Protocol):
         """Set up this party's side; every feature party's signal is a `ResidualSignal`."""
 
 
-class Release(Protocol):
+class Outgoing(Protocol):
     """What a party's numbers become before they are given."""
 
     def units(self, units: FloatArray) -> FloatArray:
@@ -274,7 +274,7 @@ class Release(Protocol):
 class GivesSingly(Protocol):
     """Numbers of a party as they are, or with its noise; how they travel is the algorithm's."""
 
-    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Release | None:
+    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Outgoing | None:
         """What numbers become before they are given; None where they stay as they are."""
 
 

@@ -76,11 +76,7 @@ class OwnKey:
     async def send_encrypted(
         self, step: Step, values: FloatArray, receivers: Sequence[str], what: str
     ) -> None:
-        """Encrypt values of shape (S, C) once and send the ciphertexts to every receiver.
-
-        Raises:
-            RangeExceeded: a value beyond the agreed bound.
-        """
+        """Encrypt values of shape (S, C) once, as `encrypted`, for every receiver."""
         vectors = await self.encrypted(values, what)
         for name in receivers:
             await self._party.channel.send(name, EncryptedValues(step.index, vectors))
@@ -114,13 +110,9 @@ class OwnKey:
             batch: the rows, for the leakage count.
             receivers: who multiplies.
             share: adds this party's zero share for a receiver before it leaves.
-
-        Raises:
-            MalformedMessage: a reply that is no ciphertext of this key.
         """
-        pending = list(receivers)
+        pending, channel = list(receivers), self._party.channel
         while pending:
-            channel = self._party.channel
             sender, message = await channel.receive(pending, EncryptedProducts, step.index)
             pending.remove(sender)
             values = await self.decrypted(sender, message.products, self.columns[sender])
@@ -187,23 +179,21 @@ class PeerKey:
     async def multiply(
         self, step: Step, batch: Batch, outputs: int, *, again: bool = False
     ) -> RingArray:
-        """Receive Enc(v), send Enc(Xᵀv + r), keep r.
+        """Receive Enc(v), send Enc(Xᵀv + r), keep r; as `answer`.
 
         Args:
             step: the exchange.
             batch: X, or a Jacobian.
             outputs: C.
             again: take the Enc(v) of the last time, which is not sent again; r is fresh.
-
-        Returns:
-            r modulo 2^64, shape (P, C).
-
-        Raises:
-            MalformedMessage: bytes that are no encryption of S values.
         """
         # X is known before Enc(v) is here.
         async with self._party.costs.compute("evaluate"):
-            prepared = self._prepare(batch)
+            prepared = self._prepared.get(batch.key)
+            if prepared is None:
+                prepared = self.prepared(batch.tangent)
+                if batch.repeats:
+                    self._prepared[batch.key] = prepared
         if not again:
             self._vectors = await self.take_encrypted(step, outputs)
         return await self.answer(step, self._vectors, [prepared] * outputs)
@@ -227,7 +217,11 @@ class PeerKey:
         return np.stack([reply.mask for reply in replies], axis=1)
 
     async def take_encrypted(self, step: Step, outputs: int) -> tuple[bytes, ...]:
-        """Receive Enc(v), one for each output."""
+        """Receive Enc(v), one for each output.
+
+        Raises:
+            UnexpectedMessage: another number.
+        """
         channel = self._party.channel
         _, message = await channel.receive([self.owner_name], EncryptedValues, step.index)
         if len(message.vectors) != outputs:
@@ -239,11 +233,7 @@ class PeerKey:
     async def product(
         self, vector: bytes, prepared: object, multiply: Callable[[bytes, object], MaskedReply]
     ) -> MaskedReply:
-        """One product; blinders that are not in stock are made first.
-
-        Raises:
-            MalformedMessage: bytes that are no encryption of S values.
-        """
+        """One product, checked; blinders that are not in stock are made first."""
         costs = self._party.costs
         while self.evaluator.lacks_blinders(prepared):
             async with costs.compute("offline"):
@@ -265,14 +255,6 @@ class PeerKey:
         """Xᵀv from Xᵀv + r and r."""
         product = unmask(masked, mask, self.evaluator.modulus_bits)
         return decode(product, self.product_format.product_fraction_bits)
-
-    def _prepare(self, batch: Batch) -> object:
-        if batch.key in self._prepared:
-            return self._prepared[batch.key]
-        prepared = self.prepared(batch.tangent)
-        if batch.repeats:
-            self._prepared[batch.key] = prepared
-        return prepared
 
     def prepared(self, matrix: FloatArray) -> object:
         """X in the scheme's form, shape (S, P).

@@ -78,7 +78,7 @@ class NoisyGathering(ClearGathering):
 
 
 class NoisyRelease:
-    """What a party's numbers become; see `Release`.
+    """What a party's numbers become; see `exchange.Outgoing`.
 
     Args:
         noise: the party's.
@@ -102,7 +102,7 @@ class NoisyRelease:
         return mechanism.perturb(phi, self._noise.key.stream("mean units"))
 
 
-class Noisy(InClear):
+class NoisyExchange(InClear):
     """Clipped predictions with noise, in clear otherwise."""
 
     name = "dp"
@@ -171,4 +171,4 @@ class Noisy(InClear):
         return NoisyRelease(noise, purpose)
 
 
-DESCRIPTIONS = (Noisy(),)
+DESCRIPTIONS = (NoisyExchange(),)

@@ -34,7 +34,7 @@ from securevfl.protocols.exchange import (
     FeatureSide,
     LabelSide,
     Learns,
-    Release,
+    Outgoing,
     Session,
     Side,
 )
@@ -293,7 +293,7 @@ MASKED_LEARNS = Learns(
 )
 
 
-class Plain(InClear):
+class PlainExchange(InClear):
     """Predictions and residuals in clear: the baseline."""
 
     name = "plain"
@@ -325,13 +325,13 @@ class Plain(InClear):
             gradients=False,
         )
 
-    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Release | None:
+    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Outgoing | None:
         """Numbers as they are."""
         del noise, purpose
         return None
 
 
-class Masked(InClear):
+class MaskedExchange(InClear):
     """Predictions under masks that cancel in their sum."""
 
     name = "masked"
@@ -347,4 +347,4 @@ class Masked(InClear):
         return MASKED_LEARNS
 
 
-DESCRIPTIONS = (Plain(), Masked())
+DESCRIPTIONS = (PlainExchange(), MaskedExchange())

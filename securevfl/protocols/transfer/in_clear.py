@@ -23,7 +23,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import TrainingDiverged
 from securevfl.models.scores import accuracy, auc
-from securevfl.protocols.exchange import Batch, Release
+from securevfl.protocols.exchange import Batch, Outgoing
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.scoring import Score
@@ -71,7 +71,7 @@ class ClearSide:
         release: made of units and of Φ before they are given; as they are by default.
     """
 
-    def __init__(self, party: Party, *, linearized: bool, release: Release | None = None) -> None:
+    def __init__(self, party: Party, *, linearized: bool, release: Outgoing | None = None) -> None:
         self._party, self._linearized, self._release = party, linearized, release
         self._phi: FloatArray | None = None
         self.scores: FloatArray | None = None
@@ -136,7 +136,7 @@ class ClearFeatureScores:
         release: made of units before they are scored; as they are by default.
     """
 
-    def __init__(self, party: Party, release: Release | None = None) -> None:
+    def __init__(self, party: Party, release: Outgoing | None = None) -> None:
         self._party, self._release = party, release
 
     async def give(self, step: int, predictions: FloatArray) -> None:

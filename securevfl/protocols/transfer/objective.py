@@ -37,7 +37,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.errors import TrainingDiverged
 from securevfl.job import FtlSettings
 from securevfl.models.layers import LARGEST_SLOPE, DenseLayer
-from securevfl.protocols.exchange import Release
+from securevfl.protocols.exchange import Outgoing
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Step
 
@@ -110,7 +110,7 @@ Bend = Callable[[FloatArray], FloatArray]
 class OwnObjective(Protocol):
     """One party's side of the objective on a batch."""
 
-    def components(self, release: Release | None = None) -> Components:
+    def components(self, release: Outgoing | None = None) -> Components:
         """What the other's gradient needs, at the weights now.
 
         Args:
@@ -148,7 +148,7 @@ class FeatureObjective:
     inputs: FloatArray
     alignment: float
 
-    def components(self, release: Release | None = None) -> Components:
+    def components(self, release: Outgoing | None = None) -> Components:
         """Its units and their second moments."""
         units = self.model.predict(self.inputs)
         return feature_components(units if release is None else release.units(units))
@@ -207,7 +207,7 @@ class LabelObjective:
     def _labels(self) -> FloatArray:
         return self.signs[self.batch]
 
-    def components(self, release: Release | None = None) -> Components:
+    def components(self, release: Outgoing | None = None) -> Components:
         """½ y Φ + 2g u of the batch, and ΦΦᵀ."""
         phi, _ = self._phi_tangent()
         units = self.model.predict(self._inputs)

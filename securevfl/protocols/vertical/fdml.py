@@ -34,7 +34,7 @@ from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.job import FdmlSettings, Job
 from securevfl.models.local_model import LocalModel, PullBack
-from securevfl.protocols.exchange import Exchange, GivesSingly, Release, Shown
+from securevfl.protocols.exchange import Exchange, GivesSingly, Outgoing, Shown
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import Kept
@@ -241,7 +241,7 @@ def _check_messages(settings: FdmlSettings) -> None:
 
 
 async def _released(
-    costs: Costs, predictions: FloatArray, release: Release | None, phase: str
+    costs: Costs, predictions: FloatArray, release: Outgoing | None, phase: str
 ) -> FloatArray:
     if release is None:
         return predictions

@@ -1,7 +1,8 @@
 """Which exchanges are let through, who owns keys, and what encrypted products are sized for."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from securevfl.errors import ConfigError, RangeExceeded
 from securevfl.job import Job
 from securevfl.models.curvature import MOST_GRAM_COLUMNS
 from securevfl.models.losses import Logistic
-from securevfl.protocols.catalogue import EXCHANGES
+from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchanges.under_encryption import one_trip_pays, product_format
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.party import Party
@@ -85,16 +86,18 @@ def test_an_exchange_that_cannot_be_is_refused(
         plan(exchange, loss, parties, classes)
 
 
-def test_every_scheme_is_an_exchange() -> None:
-    assert tuple(EXCHANGES) == ("plain", "masked", "dp", *SCHEMES, "blind")
+@pytest.mark.parametrize("catalogue", [EXCHANGES, ALGORITHMS])
+def test_a_name_is_described_where_the_catalogue_says(catalogue: Mapping[str, Any]) -> None:
+    assert all(each.name == name for name, each in catalogue.items())
+    assert catalogue is ALGORITHMS or {*SCHEMES} < {*catalogue}
 
 
-def test_only_encrypted_exchanges_reveal_gradients_in_place_of_residuals() -> None:
-    jobs = {name: Job.of(exchange={"scheme": name}) for name in EXCHANGES}
-    learns = {name: EXCHANGES[name].learns(job) for name, job in jobs.items()}
-    assert [name for name, each in learns.items() if each.gradients] == [*SCHEMES]
-    hidden = [name for name, each in learns.items() if each.residuals == "hidden"]
-    assert hidden == [*SCHEMES, "blind"]
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_only_encrypted_exchanges_reveal_gradients_in_place_of_residuals(name: str) -> None:
+    exchange = EXCHANGES[name]
+    learns = exchange.learns(Job.of(exchange={"scheme": name}))
+    assert learns.gradients == (exchange.encrypts and not exchange.shares_parameters)
+    assert (learns.residuals == "hidden") == exchange.encrypts
 
 
 @pytest.mark.parametrize(
