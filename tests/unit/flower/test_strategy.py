@@ -103,17 +103,16 @@ def expected(method: str, coding: Coding | None = None) -> RealArray:
     return ended.state.weights
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_comes_to_what_our_own_simulation_comes_to(method: str) -> None:
-    found = over(LocalGrid(own_client(method)), method)
+@pytest.mark.parametrize(
+    ("method", "coding"),
+    [*((method, None) for method in METHODS), ("fedbcgd+", Compressed(TopK(0.4)))],
+)
+def test_every_method_comes_to_what_our_own_simulation_comes_to(
+    method: str, coding: Coding | None
+) -> None:
+    found = over(LocalGrid(own_client(method, coding)), method, coding)
     assert found.state.weights.dtype == np.float32
-    np.testing.assert_allclose(found.state.weights, expected(method), rtol=0, atol=1e-6)
-
-
-def test_codings_travel_too_and_keep_what_they_leave_out() -> None:
-    coding = Compressed(TopK(0.4))
-    found = over(LocalGrid(own_client("fedbcgd+", coding)), "fedbcgd+", coding)
-    np.testing.assert_allclose(found.state.weights, expected("fedbcgd+", coding), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found.state.weights, expected(method, coding), rtol=0, atol=1e-6)
 
 
 def test_a_client_uploads_its_block_and_the_shared_one_alone() -> None:
@@ -211,7 +210,9 @@ def test_a_client_of_flowers_own_kind_takes_part_through_the_mod(method: str) ->
     assert grid.got[0].content.metric_records["metrics"]["num-examples"] == 10
 
 
-def test_the_mod_says_what_it_cannot_do() -> None:
+def test_the_mod_says_what_it_cannot_do_and_a_client_without_it_is_refused() -> None:
+    with pytest.raises(PeerViolation, match="uploaded no block"):
+        over(LocalGrid(anybodys("fedbcgd", mods=())), "fedbcgd")
     with pytest.raises(ConfigError, match="control variates need securevfl's own client_app"):
         over(LocalGrid(anybodys("scaffold")), "scaffold")
 
@@ -232,10 +233,11 @@ def test_other_strategies_messages_pass_the_mod_untouched() -> None:
 # Refusals
 
 
-def swapped(**arrays: RealArray) -> Changes:
+def swapped(**arrays: RealArray | Array) -> Changes:
     def change(_: int, __: int, reply: Message) -> Message:
         for name, values in arrays.items():
-            reply.content.array_records["upload"][name] = Array(values)
+            sent = values if isinstance(values, Array) else Array(values)
+            reply.content.array_records["upload"][name] = sent
         return reply
 
     return change
@@ -254,6 +256,11 @@ def float32(*values: float) -> RealArray:
         (swapped(own=np.zeros((5, 1), np.float32)), MalformedMessage, "where a vector is due"),
         (swapped(own=np.zeros(5, np.int64)), MalformedMessage, "int64 where floats are due"),
         (swapped(more=float32(1)), MalformedMessage, "own, shared"),
+        (
+            swapped(own=Array("float32", (5,), "numpy.ndarray", b"x")),
+            MalformedMessage,
+            "NumPy cannot read",
+        ),
         (swapped(own_control=np.zeros(5, np.float32)), UnexpectedMessage, "sent an array of"),
     ],
 )
@@ -296,20 +303,6 @@ def test_orders_and_arrays_that_do_not_fit_are_refused() -> None:
         content = RecordDict({**message.content, name: record})
         with pytest.raises(PeerViolation, match=refused):
             grid.app(Message(content, 7, "train"), context)
-
-
-def test_an_array_that_is_no_array_is_refused() -> None:
-    def change(_: int, __: int, reply: Message) -> Message:
-        reply.content.array_records["upload"]["own"] = Array("float32", (5,), "numpy.ndarray", b"x")
-        return reply
-
-    with pytest.raises(MalformedMessage, match="NumPy cannot read"):
-        over(LocalGrid(own_client("fedbcgd"), change), "fedbcgd")
-
-
-def test_a_client_without_the_mod_is_refused() -> None:
-    with pytest.raises(PeerViolation, match="uploaded no block"):
-        over(LocalGrid(anybodys("fedbcgd", mods=())), "fedbcgd")
 
 
 def test_both_ends_have_to_mean_the_same_federation() -> None:
