@@ -13,10 +13,9 @@ from typing import Any
 
 from securevfl.benchmarks.in_one_place import train_in_one_place
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.fdml import FdmlSettings, Model
+from securevfl.benchmarks.settings.fdml import FdmlBenchSettings, Model
 from securevfl.data.tables import VerticalDataset
-from securevfl.job import FdmlSettings as FdmlJobSettings
-from securevfl.job import Job
+from securevfl.job import FdmlSettings, Job
 from securevfl.protocols.vertical.fdml_server import SERVER
 from securevfl.reports.benchmarks import FdmlRow
 from securevfl.runtime.costs import SCORING, SETUP, Stopwatch
@@ -26,7 +25,7 @@ ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
 
 
 def fdml(
-    settings: FdmlSettings, dataset: VerticalDataset, report: Report = silent
+    settings: FdmlBenchSettings, dataset: VerticalDataset, report: Report = silent
 ) -> Iterator[FdmlRow]:
     """For each model a row a party's own columns, one for all in one place, one for fdml.
 
@@ -41,7 +40,7 @@ def fdml(
 
 
 def _rows(
-    settings: FdmlSettings,
+    settings: FdmlBenchSettings,
     dataset: VerticalDataset,
     *,
     model: Model,
@@ -135,7 +134,7 @@ def timed_rounds(
     run = train(job, dataset, Environment(progress=note, stopwatch=Stopwatch(clock)))
     # Those of one message end together, and the first message's beginning is not seen.
     first, last = min(ends), max(ends)
-    several = job.section(FdmlJobSettings, "fdml").batches_a_message
+    several = job.section(FdmlSettings, "fdml").batches_a_message
     if last <= several:
         return run, run.wall_s
     seconds = (ends[last] - ends[first]) * last / (last - min(several, last))
@@ -154,7 +153,13 @@ def _machinery(run: TrainingResult, seconds: float, parties: int) -> float:
 
 
 def _job(
-    settings: FdmlSettings, *, model: Model, learning_rate: float, l2: float, rows: int, seed: int
+    settings: FdmlBenchSettings,
+    *,
+    model: Model,
+    learning_rate: float,
+    l2: float,
+    rows: int,
+    seed: int,
 ) -> Job:
     described: dict[str, Any] = {
         "name": "fdml",

@@ -10,7 +10,7 @@ from securevfl.benchmarks.settings.blind import AheadSettings, BlindSettings
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
-from securevfl.benchmarks.settings.fdml import FdmlSettings
+from securevfl.benchmarks.settings.fdml import FdmlBenchSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.l1 import L1Settings
@@ -433,7 +433,7 @@ class FdmlData(options.A9a):
 
 
 @command(bench)
-def fdml(settings: FdmlSettings, data: FdmlData, output: options.Output) -> None:
+def fdml(settings: FdmlBenchSettings, data: FdmlData, output: options.Output) -> None:
     """FDML beside training in one place and by each party alone."""
     dataset = data.load()
     from securevfl.benchmarks.fdml import fdml as run

@@ -9,6 +9,8 @@ import typer
 from securevfl.cli import options
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
     from securevfl.data.catalog import Listing
 
 data = typer.Typer(help="Data sets: list, find, download, convert, make.", no_args_is_help=True)
@@ -82,16 +84,13 @@ def get(
     quiet: options.Quiet = False,
 ) -> None:
     """Download a data set from its publisher and check its content."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
     from securevfl.data.catalog import get as download
     from securevfl.reports.results import keep
 
-    console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    hidden = quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with _bar(quiet, *columns) as bar:
         task = bar.add_task(name, total=None)
         paths = download(
             name,
@@ -147,8 +146,7 @@ def convert(
     or CSV of numbers, in the memory of a part of it. A shard is a folder of arrays that training
     maps and does not read as a whole.
     """
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn
+    from rich.progress import TextColumn
 
     from securevfl.data.convert import Conversion
     from securevfl.data.convert import convert as converted
@@ -165,11 +163,7 @@ def convert(
         force,
         index_column,
     )
-    console = Console(stderr=True)
-    hidden = quiet or not console.is_terminal
-    with Progress(
-        TextColumn("{task.completed} rows"), console=console, transient=True, disable=hidden
-    ) as bar:
+    with _bar(quiet, TextColumn("{task.completed} rows")) as bar:
         task = bar.add_task("", total=None)
         header = converted(files, to, how, lambda rows: bar.update(task, completed=rows))
     if not quiet:
@@ -192,14 +186,9 @@ def make(
     planted-sparse has 8,700 columns of ones (7,000, 1,000 and 700), 50 to 100 a row, and labels of
     a planted model; 5,000,000 rows are the size of FDML's paper.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from securevfl.data.planted_sparse import make_planted_sparse
 
-    console = Console(stderr=True)
-    hidden = quiet or not console.is_terminal
-    with Progress(console=console, transient=True, disable=hidden) as bar:
+    with _bar(quiet) as bar:
         task = bar.add_task(name, total=rows)
         make_planted_sparse(
             to,
@@ -211,6 +200,16 @@ def make(
         )
     if not quiet:
         sys.stdout.write(f"{to / 'job.toml'}\n")
+
+
+def _bar(quiet: bool, *columns: "ProgressColumn") -> "Progress":
+    """A bar on standard error, shown where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    hidden = quiet or not console.is_terminal
+    return Progress(*columns, console=console, transient=True, disable=hidden)
 
 
 def _row(found: "Listing") -> dict[str, Any]:

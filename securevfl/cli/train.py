@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -218,7 +218,7 @@ def _tell(dataset: "VerticalDataset[Matrix]", *, quiet: bool) -> None:
         if note.warning:
             sys.stderr.write(f"securevfl: warning: {note.line}\n")
         elif not quiet:
-            sys.stderr.write("".join(f"{line}\n" for line in wrapped(note.line)))
+            _write(sys.stderr, *wrapped(note.line))
 
 
 def _tell_first(
@@ -237,7 +237,7 @@ def _tell_first(
         lines.append(f"goes on after {_rounds_of(session)} rounds, with new keys and masks")
     if on_pads is not None:
         lines.append(on_pads)
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    _write(sys.stderr, *lines)
 
 
 def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
@@ -245,7 +245,7 @@ def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
     from securevfl.protocols.blind.dry_run import beyond_range
 
     if (beyond := beyond_range(plan, dataset)) is not None:
-        sys.stderr.write(f"securevfl: warning: {beyond.told}\n")
+        _write(sys.stderr, f"securevfl: warning: {beyond.told}")
 
 
 def _rounds_of(session: Mapping[str, "SessionState"]) -> int:
@@ -284,7 +284,7 @@ def _run(
             if not actors.wanted:  # what set-up takes there is not seen here
                 told = forecast.after(done - before, time.perf_counter())
             if told and not quiet:
-                sys.stderr.write("".join(f"{line}\n" for line in wrapped(told)))
+                _write(sys.stderr, *wrapped(told))
             report(spending(done), done, plan.rounds)
 
         if actors.wanted:
@@ -342,9 +342,9 @@ def _tell_rows_left_out(
     ]
     told = f"rows left out, as not every party has them: {', '.join(left)}"
     if left and quiet:
-        sys.stderr.write(f"securevfl: {told}\n")
+        _write(sys.stderr, f"securevfl: {told}")
     elif left:
-        sys.stdout.write("".join(f"{line}\n" for line in wrapped(told)))
+        _write(sys.stdout, *wrapped(told))
 
 
 def _named(row: TrainRow) -> str:
@@ -366,18 +366,23 @@ def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> N
     columns_of_models, models = compared(row)
     if len(models) > 1:
         Console().print(tables.table(columns_of_models, models))
-    sys.stdout.write(f"{ENDINGS[row['ended']]}\n")
+    notes = [ENDINGS[row["ended"]]]
     if row["rounds_before"]:
-        sys.stdout.write(f"times and bytes are of the rounds after {row['rounds_before']}\n")
-    for note in (*comparison_notes(row), *tables.tradeoff_notes([row])):
-        sys.stdout.write(f"{note}\n")
+        notes.append(f"times and bytes are of the rounds after {row['rounds_before']}")
+    notes += [*comparison_notes(row), *tables.tradeoff_notes([row])]
     if failure:
-        sys.stdout.write(f"a truncation goes wrong, and the job, with probability {failure:.1g}\n")
+        notes.append(f"a truncation goes wrong, and the job, with probability {failure:.1g}")
+    _write(sys.stdout, *notes)
     for note in privacy_notes(row):
         Console().print(note, highlight=False)
     if columns > BY_HEART:
-        sys.stdout.write(
-            f"peers' columns are {columns:.2f} of what labels vary, above {BY_HEART:g}:\n"
-            "their parts of any model know labels of training rows partly by heart\n"
+        _write(
+            sys.stdout,
+            f"peers' columns are {columns:.2f} of what labels vary, above {BY_HEART:g}:",
+            "their parts of any model know labels of training rows partly by heart",
         )
-    sys.stdout.write("models: " + ", ".join(str(path) for path in paths) + "\n")
+    _write(sys.stdout, "models: " + ", ".join(map(str, paths)))
+
+
+def _write(stream: TextIO, *lines: str) -> None:
+    stream.write("".join(f"{line}\n" for line in lines))

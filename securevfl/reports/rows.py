@@ -104,24 +104,25 @@ class JobRow(CostFigures):
     wall_s: float
 
 
-class ScoredPoint(TypedDict):
+class Figures(TypedDict):
+    """Held-out scores: of classes the first two, of real targets the others."""
+
+    auc: float | None
+    accuracy: float | None
+    r2: float | None
+    rmse: float | None
+
+
+class ScoredPoint(Figures):
     """The held-out scores after some rounds."""
 
     rounds: int
     total_s: float
-    auc: float | None
-    accuracy: float | None
-    r2: float | None
-    rmse: float | None
 
 
-class AloneFigures(TypedDict):
+class AloneFigures(Figures):
     """One party's own model; where labels were lent to it, no party can compute this."""
 
-    auc: float | None
-    accuracy: float | None
-    r2: float | None
-    rmse: float | None
     rows: int
     labels_lent: bool
     binormal: bool

@@ -9,6 +9,7 @@ from securevfl.reports.page import lines, render
 from securevfl.reports.rows import (
     DERIVED,
     AheadFigure,
+    Figures,
     TrainRow,
     ahead_s,
     any_ahead,
@@ -29,6 +30,7 @@ from securevfl.reports.tables import (
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
+    from securevfl.protocols.session.scoring import Score
     from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
@@ -113,10 +115,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
             {
                 "rounds": each.rounds,
                 "total_s": result.costs(each.rounds).total_s,
-                "auc": each.class_auc,
-                "accuracy": each.class_accuracy,
-                "r2": each.r2,
-                "rmse": each.rmse,
+                **_figures(each),
             }
             for _, each in sorted({each.rounds: each for each in result.scores}.items())
         ],
@@ -128,10 +127,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],
         "alone": {
             name: {
-                "auc": each.score.class_auc,
-                "accuracy": each.score.class_accuracy,
-                "r2": each.score.r2,
-                "rmse": each.score.rmse,
+                **_figures(each.score),
                 "binormal": each.score.binormal,
                 "rows": each.rows,
                 "labels_lent": each.labels_lent,
@@ -139,6 +135,15 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
             for name, each in result.alone.items()
         },
         "wall_s": result.wall_s,
+    }
+
+
+def _figures(score: "Score") -> Figures:
+    return {
+        "auc": score.class_auc,
+        "accuracy": score.class_accuracy,
+        "r2": score.r2,
+        "rmse": score.rmse,
     }
 
 

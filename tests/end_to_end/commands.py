@@ -27,6 +27,13 @@ def run(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command line says on standard error that ends with status 2."""
+    capsys.readouterr()
+    assert run(*arguments) == 2
+    return capsys.readouterr().err
+
+
 @contextlib.contextmanager
 def started(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
     """A command line as a process with a group of its own; nothing of it outlives the test."""

@@ -16,7 +16,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.models.storage import load_model
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.scoring import load_models
-from tests.end_to_end.commands import example, rows_of, run
+from tests.end_to_end.commands import example, refused, rows_of, run
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -154,8 +154,7 @@ def test_labels_that_are_there_are_told_of_and_parquet_and_standard_output_work(
 
 def test_an_existing_file_is_kept_and_replaced_only_by_force(job: str, capsys: Capture) -> None:
     Path("scores.csv").write_text("mine", encoding="utf-8")
-    assert run("predict", job, "--out", "scores.csv") == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "is there already" in refused(capsys, "predict", job, "--out", "scores.csv")
     assert Path("scores.csv").read_text(encoding="utf-8") == "mine"
     assert run("predict", job, "--out", "scores.csv", "--force", "--quiet") == 0
     assert pl.read_csv("scores.csv").height == 37
@@ -181,8 +180,9 @@ def test_a_job_that_has_changed_since_is_told(job: str, capsys: Capture) -> None
     assert run("predict", job, "--out", "scores.csv") == 0
     assert "trained in another job" in capsys.readouterr().out
     Path(job).write_text(JOB.replace('"shop"', '"store"'), encoding="utf-8")
-    assert run("predict", job, "--out", "others.csv") == 2
-    assert "no model file models/store.safetensors" in capsys.readouterr().err
+    assert "no model file models/store.safetensors" in refused(
+        capsys, "predict", job, "--out", "others.csv"
+    )
 
 
 def test_a_data_set_by_name_has_its_test_rows_scored() -> None:
@@ -256,9 +256,7 @@ def test_what_does_not_belong_together_is_refused(
 ) -> None:
     assert callable(spoil)
     spoil()
-    capsys.readouterr()
-    assert run("predict", job, "--out", "scores.csv", "--quiet") == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "predict", job, "--out", "scores.csv", "--quiet")
     assert told in error
     assert error.count("\n") == 1
     assert not Path("scores.csv").exists()
@@ -277,8 +275,7 @@ def test_what_does_not_belong_together_is_refused(
 def test_a_mistake_gets_one_line(
     job: str, capsys: Capture, arguments: list[str], told: str
 ) -> None:
-    assert run("predict", job, *arguments) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "predict", job, *arguments)
     assert told in error
     assert error.count("\n") == 1
 
@@ -308,8 +305,9 @@ def test_places_that_cannot_be_written_are_found_before_scoring(
 def test_labels_of_no_class_are_told(job: str, capsys: Capture) -> None:
     rows = pl.read_csv("labelled.csv").with_columns(status=pl.lit("lost"))
     rows.write_csv("labelled.csv")
-    assert run("predict", job, "--rows", "bank=labelled.csv", "--out", "scores.csv") == 2
-    assert "37 are no class of the model, the first is 'lost'" in capsys.readouterr().err
+    assert "37 are no class of the model, the first is 'lost'" in refused(
+        capsys, "predict", job, "--rows", "bank=labelled.csv", "--out", "scores.csv"
+    )
 
 
 def test_a_model_is_shown_with_its_coefficients_by_name(job: str, capsys: Capture) -> None:

@@ -15,7 +15,7 @@ from securevfl.models.storage import load_model
 from securevfl.protocols.blind.dry_run import Beyond
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.reports.training import Forecast
-from tests.end_to_end.commands import rows_of, run, started, two_organizations, wait_until
+from tests.end_to_end.commands import refused, rows_of, run, started, two_organizations, wait_until
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -134,9 +134,7 @@ def test_an_unfinished_session_is_told_and_not_overwritten(capsys: Capture) -> N
         (("--seed", "5", "--resume"), "is of another job"),
         (("--resume", "--force"), "give one of them"),
     ):
-        capsys.readouterr()
-        assert run("train", path, *arguments) == 2
-        assert told in capsys.readouterr().err
+        assert told in refused(capsys, "train", path, *arguments)
     assert {each: each.read_bytes() for each in Path("models").iterdir()} == before
 
 
@@ -145,23 +143,22 @@ def test_a_session_goes_on_with_the_data_it_had(capsys: Capture) -> None:
     killed(path)
     shop = Path("shop.csv").read_text(encoding="utf-8")
     Path("shop.csv").write_text(re.sub(r"(?m)^3,(-?)", r"3,\g<1>9", shop), encoding="utf-8")
-    assert run("train", path, "--resume") == 2
-    assert "party 'shop': its data are not those of the session" in capsys.readouterr().err
+    assert "party 'shop': its data are not those of the session" in refused(
+        capsys, "train", path, "--resume"
+    )
 
 
 def test_a_damaged_session_is_told(capsys: Capture) -> None:
     path = job()
     killed(path)
     Path("models/bank.state").write_bytes(b"half of it")
-    assert run("train", path, "--resume") == 2
-    assert "is damaged; --force starts again" in capsys.readouterr().err
+    assert "is damaged; --force starts again" in refused(capsys, "train", path, "--resume")
     assert run("train", path, "--force", "--quiet") == 0
 
 
 def test_a_finished_job_says_so_and_keeps_its_models(capsys: Capture) -> None:
     path = job()
-    assert run("train", path, "--resume") == 2
-    assert "no session of this job" in capsys.readouterr().err
+    assert "no session of this job" in refused(capsys, "train", path, "--resume")
     assert run("train", path, "--quiet") == 0
     whole = weights()
     for arguments, told in (
@@ -169,9 +166,7 @@ def test_a_finished_job_says_so_and_keeps_its_models(capsys: Capture) -> None:
         (("--seed", "5"), "or --force to replace"),
         (("--resume",), "this job is finished, after 12 rounds"),
     ):
-        capsys.readouterr()
-        assert run("train", path, *arguments) == 2
-        error = capsys.readouterr().err
+        error = refused(capsys, "train", path, *arguments)
         assert said(error) == 1  # before a word about the job
         assert told in error
     np.testing.assert_array_equal(weights(), whole)
@@ -197,14 +192,12 @@ def test_what_cannot_go_on_says_so_first_and_when_it_is_asked(
     assert "cannot go on once it is interrupted" in told
     assert why in told
     assert not list(Path("models").glob("*.state*"))
-    assert run("train", str(path), "--resume") == 2
-    assert why in capsys.readouterr().err
+    assert why in refused(capsys, "train", str(path), "--resume")
 
 
 def test_a_run_that_diverges_leaves_no_session_that_would_again(capsys: Capture) -> None:
     path = job(loss="squared", learning_rate=1e200)
-    assert run("train", path, "--quiet") == 2
-    assert "diverged" in capsys.readouterr().err
+    assert "diverged" in refused(capsys, "train", path, "--quiet")
     assert not list(Path("models").glob("*"))
 
 
@@ -220,8 +213,7 @@ def test_a_place_that_cannot_be_written_is_found_before_training(
         text = path.read_text(encoding="utf-8")
         path.write_text(f'{text}directory = "{place}"\n', encoding="utf-8")
         arguments = []
-    assert run("train", str(path), *arguments) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "train", str(path), *arguments)
     assert "cannot be written to" in error
     assert said(error) == 1
     assert not Path("models").exists()
@@ -231,8 +223,7 @@ def test_a_disk_without_room_is_found_before_training(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=20_000))
-    assert run("train", job()) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "train", job())
     assert re.search(r"models: 0\.\d+ MB will be written and 0\.02 MB are free", error)
     assert said(error) == 1
     assert not Path("models").exists()

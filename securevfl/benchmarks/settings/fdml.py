@@ -12,7 +12,7 @@ Model = Literal["lr", "nn"]
 
 
 @dataclass(frozen=True)
-class FdmlSettings:
+class FdmlBenchSettings:
     """Every model by fdml, in one place, and by each party alone.
 
     Raises:
