@@ -7,7 +7,8 @@ A page is written by hand but for its blocks,
 
 between whose markers stand the rows of the files, relative to the page, that have those values,
 as a table of that kind (`TABLES`), and below it what was run, when, on which code and machine;
-and blocks `exchanges: learns` and `exchanges: choose`, which are written from descriptions.
+and blocks `exchanges: learns`, `exchanges: choose` and `attacks`, which are written from
+descriptions.
 """
 
 import json
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from securevfl.auditing.measuring import known_attacks
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
@@ -296,6 +298,14 @@ def _together(exchanges: Iterable[tuple[str, Variant]]) -> str:
     return "; ".join(", ".join(names) + said for said, names in by_settings.items())
 
 
+def attacks() -> Cells:
+    """A heading, then a line for each attack."""
+    lines = [
+        [f"`{each.name}`", each.adversary, each.side_knowledge] for each in known_attacks().values()
+    ]
+    return [["attack", "adversary", "given beside its view"], *lines]
+
+
 EXCHANGE_TABLES = {"learns": who_learns_what, "choose": what_to_choose}
 
 
@@ -328,6 +338,7 @@ def page(text: str, folder: Path) -> str:
         DataError: a file or a row that is not there, a block that is not closed.
     """
     text = with_blocks(text, "exchanges", lambda words: markdown(EXCHANGE_TABLES[words]()))
+    text = with_blocks(text, "attacks", lambda _: markdown(attacks()))
     return with_blocks(text, "table", lambda words: _table(words, folder))
 
 
