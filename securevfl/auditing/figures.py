@@ -58,7 +58,7 @@ class OwnModel:
     """A model of one party's columns.
 
     Attributes:
-        estimate: what it says of the rows that it is scored on.
+        estimate: what it says of all rows.
         score: how well.
         probabilities: of every row, shape (N,) for class 1 or (N, C).
     """
@@ -68,7 +68,7 @@ class OwnModel:
     probabilities: FloatArray
 
     def score_on(self, rows: IntArray, labels: Labels) -> LabelScore:
-        """How well on some of the rows that its estimate is of, where it is of all of them."""
+        """How well on some of the rows."""
         return score(LabelEstimate(rows, self.estimate.scores[rows]), labels)
 
 
@@ -105,23 +105,14 @@ def own_models(inputs: FloatArray, labels: Labels) -> tuple[OwnModel, ...]:
     return _known[key]
 
 
-def own_model(inputs: FloatArray, labels: Labels, known: IntArray | None = None) -> OwnModel:
-    """Fit scikit-learn's logistic regression to the attacker's own columns.
-
-    Args:
-        inputs: its X, shape (N, P), scaled as in training.
-        labels: shape (N,), of which it uses those known.
-        known: rows whose labels are known; then the others are scored. All by default, scored on
-            the same rows.
-    """
+def own_model(inputs: FloatArray, labels: Labels) -> OwnModel:
+    """Fit scikit-learn's logistic regression to the attacker's own columns; see `own_models`."""
     labels = as_classes(labels)
-    told = np.arange(len(labels)) if known is None else known
-    rows = told if known is None else np.setdiff1d(np.arange(len(labels)), known)
-    model = LogisticRegression(max_iter=MAX_ITERATIONS).fit(inputs[told], labels[told])
+    model = LogisticRegression(max_iter=MAX_ITERATIONS).fit(inputs, labels)
     decision = model.decision_function(inputs)
     if decision.ndim == 1:
         decision = decision[:, None]
-    return _model(rows, decision, model.predict_proba(inputs), labels)
+    return _model(decision, model.predict_proba(inputs), labels)
 
 
 def boosted_model(inputs: FloatArray, labels: Labels) -> OwnModel | None:
@@ -145,7 +136,7 @@ def boosted_model(inputs: FloatArray, labels: Labels) -> OwnModel | None:
         probabilities[asked] = model.predict_proba(inputs[asked])
     logs = np.log(np.clip(probabilities, LEAST, 1 - LEAST))
     decision = logs[:, 1:] - logs[:, :1] if len(classes) == 2 else logs  # noqa: PLR2004
-    return _model(np.arange(len(labels)), decision, probabilities, labels)
+    return _model(decision, probabilities, labels)
 
 
 def features_alone(own: FloatArray, features: FloatArray, known: IntArray) -> FloatArray:
@@ -175,10 +166,8 @@ def _spread(rows: IntArray, labels: Labels) -> IntArray:
     return np.asarray(by_label[np.linspace(0, len(rows) - 1, MOST_FITTED).astype(np.int64)])
 
 
-def _model(
-    rows: IntArray, decision: FloatArray, probabilities: FloatArray, labels: Labels
-) -> OwnModel:
-    estimate = LabelEstimate(rows, decision[rows])
+def _model(decision: FloatArray, probabilities: FloatArray, labels: Labels) -> OwnModel:
+    estimate = LabelEstimate(np.arange(len(labels)), decision)
     binary = decision.shape[1] == 1
     return OwnModel(
         estimate, score(estimate, labels), probabilities[:, 1:] if binary else probabilities

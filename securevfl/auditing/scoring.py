@@ -173,11 +173,6 @@ def binary_ones(features: FloatArray) -> BoolArray:
     return np.asarray(features[:, [_is_binary(column) for column in features.T]] > 0)
 
 
-def has_binary_columns(features: FloatArray) -> bool:
-    """Whether there is anything to find."""
-    return any(_is_binary(column) for column in features.T)
-
-
 def _is_binary(column: FloatArray) -> bool:
     return len(np.unique(column)) == 2 and set(np.unique(column)) <= {0.0, 1.0}  # noqa: PLR2004
 

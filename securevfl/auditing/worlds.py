@@ -106,7 +106,7 @@ def told_apart(neighbours: Neighbours, runs: int) -> tuple[Scores, Scores]:
     return (by_all[0], by_all[1]), (by_others[0], by_others[1])
 
 
-def extreme_record(job: Job, dataset: VerticalDataset, scale: float = SCALED) -> Neighbours:
+def extreme_record(job: Job, dataset: VerticalDataset) -> Neighbours:
     """A data set whose first record at the first feature party is extreme, in either of two ways.
 
     These are the two rows, or negatives of rows, that are predicted the farthest apart at θ⁰, made
@@ -118,12 +118,11 @@ def extreme_record(job: Job, dataset: VerticalDataset, scale: float = SCALED) ->
     Args:
         job: under `dp`, full batches.
         dataset: features scaled already.
-        scale: how much longer than the rows.
     """
     party = next(t.name for t in dataset.parties if t.name != dataset.label_party)
     part = local_part(plan_for(job, dataset), dataset, party)
     table = table_of(dataset, party)
-    candidates = scale * np.vstack([table.train, -table.train])
+    candidates = SCALED * np.vstack([table.train, -table.train])
     predicted = part.model.predict(part.model.inputs(candidates))
 
     def with_record(row: FloatArray) -> VerticalDataset:

@@ -40,7 +40,6 @@ from securevfl.auditing.scoring import (
     binary_ones,
     feature_error,
     gram_error,
-    has_binary_columns,
     matched_correlation,
     recall_and_precision,
     rotated_correlation,
@@ -202,7 +201,7 @@ def _components(subject: Subject, found: Recovered) -> Finding:
 
 
 def _binary(subject: Subject, found: Recovered) -> Finding:
-    if not has_binary_columns(found.features):
+    if not binary_ones(found.features).size:
         raise ConfigError("X has no 0/1 columns")
     columns = binary_columns(found.factor, subject.seed)
     recall, precision = recall_and_precision(columns, found.features)

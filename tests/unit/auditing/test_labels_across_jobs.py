@@ -14,7 +14,7 @@ from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
 from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
 from securevfl.auditing.figures import OwnModel, best, label_finding, own_models
-from securevfl.auditing.judging import Finding, Immune, NotShown
+from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measures import labels_of_jobs as measure
 from securevfl.auditing.measures.labels import gradients_seen
 from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
@@ -24,7 +24,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
-from tests.unit.auditing.cells import cells_of
+from tests.unit.auditing.cells import cells_of, finding
 
 ROWS, COLUMNS = 640, 6
 
@@ -116,8 +116,7 @@ def test_jobs_that_do_not_fit_are_refused() -> None:
 def test_the_guard_decides_and_one_directory_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked, asked = permitted(monkeypatch, refuse_from=2)
     variation = measure._fewer_rows
-    found = measure._permitted(attacked, variation, ("party1",))
-    assert isinstance(found, Finding)
+    found = finding(measure._permitted(attacked, variation, ("party1",)))
     assert found.detail["jobs"] == 2
     assert found.detail["refused"] == "label guard: enough"
     assert len(asked) == 3
@@ -148,17 +147,13 @@ def test_the_recordings_are_of_guarded_jobs(tmp_path: Path) -> None:
 def test_what_ifs_leak_and_say_how_many_jobs_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked, _ = permitted(monkeypatch, refuse_from=3 * 8)
     found = cells_of(labels_of_jobs(attacked))
-    what_ifs = [each for each in found.values() if each.what_if]
+    what_ifs = [finding(each) for each in found.values() if each.what_if]
     assert len(what_ifs) == 3
-    for each in what_ifs:
-        assert isinstance(each.outcome, Finding)
-        assert each.outcome.detail["jobs"] == 8
-        assert not each.outcome.keeps
-    for each in found.values():
-        assert isinstance(each.outcome, Finding)
-        assert each.outcome.detail["jobs"] == 8
-        assert each.outcome.model_alone is not None
-        assert each.outcome.detail["auc_of_first_job"] < each.outcome.detail["auc"]["value"]
+    assert not any(each.keeps for each in what_ifs)
+    for each in map(finding, found.values()):
+        assert each.detail["jobs"] == 8
+        assert each.model_alone is not None
+        assert each.detail["auc_of_first_job"] < each.detail["auc"]["value"]
 
 
 def test_two_peers_pool_columns_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,13 +212,6 @@ def test_slow_exchanges_are_stood_in_for_by_quick_ones_that_show_the_same() -> N
     assert slow.learns == subject(scheme="paillier").learns
     quick = subject(scheme="bfv")
     assert measure._quick(quick) is quick
-
-
-def test_nothing_is_there_where_gradients_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden = replace(subject().learns, gradients=False, residuals="hidden")
-    monkeypatch.setattr(Subject, "learns", hidden)
-    (only,) = labels_of_jobs(subject())
-    assert isinstance(only.outcome, Immune)
 
 
 def test_labels_that_change_after_the_recordings_change_no_estimate(
