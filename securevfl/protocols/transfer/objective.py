@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import frexp
-from typing import Protocol
 
 import numpy as np
 
@@ -105,33 +104,6 @@ class Affine:
 
 
 Bend = Callable[[FloatArray], FloatArray]
-
-
-class OwnObjective(Protocol):
-    """One party's side of the objective on a batch."""
-
-    def components(self, release: Outgoing | None = None) -> Components:
-        """What the other's gradient needs, at the weights now.
-
-        Args:
-            release: made of units and of Φ before anything else is; as they are by default.
-        """
-
-    def gradient(self, given: Components) -> FloatArray:
-        """∂L/∂θ at the weights now without the penalty, shape (P, w)."""
-
-    def affine(self) -> Affine:
-        """The same as a function of what is given."""
-
-    def bend(self, largest: int) -> Bend:
-        """Δ ↦ the change of the gradient along the linearization at the weights now.
-
-        Args:
-            largest: no eigenvalue of the other's Ψ exceeds 2 to this, which stands for Ψ.
-        """
-
-    def steepest(self, largest: int) -> float:
-        """A bound on the largest eigenvalue of `bend`."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +263,16 @@ def _largest(model: DenseLayer, inputs: FloatArray) -> float:
     """A bound on the largest eigenvalue of JᵀJ/S, wherever the weights are."""
     eigenvalue = float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs))[-1])
     return LARGEST_SLOPE[model.activation] ** 2 * eigenvalue
+
+
+OwnObjective = FeatureObjective | LabelObjective
+"""One party's side of the objective on a batch, at the weights now.
+
+`components` are what the other's gradient needs; `gradient` is ∂L/∂θ without the penalty, shape
+(P, w), and `affine` the same as a function of what is given. `bend` maps Δ to the change of the
+gradient along the linearization, with 2^largest, which no eigenvalue of the other's Ψ exceeds, in
+place of Ψ; `steepest` bounds its largest eigenvalue.
+"""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ Learns:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -30,12 +30,12 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import BendingLoss
-from securevfl.protocols.exchange import Batch, Session, Side, TellsResiduals
+from securevfl.protocols.exchange import Batch, Session, TellsResiduals
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import Kept
 from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.party import Step
 from securevfl.protocols.session.privacy_account import Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
 from securevfl.protocols.session.workplace import PathPoint
@@ -49,7 +49,14 @@ from securevfl.protocols.vertical.dbcd_block import (
     LineSearch,
     PenaltySums,
 )
-from securevfl.protocols.vertical.runner import Part, Seen, Training, VerticalAlgorithm, scoring_of
+from securevfl.protocols.vertical.runner import (
+    Part,
+    Seen,
+    Training,
+    VerticalAlgorithm,
+    baseline_of,
+    scoring_of,
+)
 from securevfl.runtime.channel import expect_shape
 from securevfl.sparse import require_dense
 from securevfl.wire.codec import StepMessage, message_kind
@@ -69,107 +76,87 @@ class StepTaken(StepMessage):
     settled: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Common:
-    """What both roles have in hand in a round.
+class DbcdPart(Part):
+    """One party's rounds; `path` fills as one λ₁ after another ends.
 
-    Attributes:
-        party: who it is.
-        side: of the exchange.
-        sums: how penalties travel.
-        lasts: the ψ of the line search, shape (B,).
-        bounds_gap: whether parties say how far from optimal they are: not under noise.
+    The label party keeps H, what it was before the last step and the others' part of it, the
+    objective after a round and a bound on how far it was above the least before the last step, as
+    a part of it.
     """
 
-    party: Party
-    side: Side
-    sums: PenaltySums
-    lasts: FloatArray
-    bounds_gap: bool
+    _objective: float | None = None
+    _gap: float | None = None
 
-    def said(self, block: L1Block) -> tuple[FloatArray, FloatArray]:
-        """What a party says in the line search."""
-        optimality = block.optimality() if self.bounds_gap else np.zeros(2)
-        return block.penalties(STEPS, self.lasts), optimality
+    @override
+    async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
+        """Set up the exchange, and the block at θ = 0."""
+        training = self.training
+        party, plan, place = training.party, training.plan, training.workplace
+        assert isinstance(plan.exchange, TellsResiduals)  # noqa: S101
+        ready = await plan.exchange.establish_residuals(
+            Session(party, plan, agreement, leakage, place.keys, noise=training.noise)
+        )
+        self._side, noisy = ready.side, plan.exchange.adds_noise
+        masks = agreement.masks if plan.learns.predictions == "summed" else None
+        self._sums = PenaltySums(party, masks)
+        own = plan.job.section(DbcdSettings, plan.algorithm.name)
+        self._lasts = LASTS if own.momentum and not noisy else NO_LAST
+        # Under noise nobody says how far from optimal it is.
+        self._bounds_gap = not noisy
+        self._batch = PartyBatches(plan, place.data, self.inputs).at(0)
+        self._total = self._before = self._others = np.zeros((len(self._batch.rows), 1))
+        self._block = _block(training, self._batch)
+        self._values = own.path or (plan.job.job.l1,)
+        self._block.l1, self._block.is_last = self._values[0], len(self._values) == 1
+        by_row = ByRow(party, ready.gathering)
+        return scoring_of(training, by_row, by_row)
 
+    @override
+    async def round(self, index: int) -> Seen:
+        """Aim, search and move; at the last λ₁ a gap that is small enough ends training."""
+        party, loss = self.training.party, None
+        step = Step(index, receivers=party.names, fresh=party.names)
+        if party.holds_labels:
+            taken, loss = await self._lead(step), self._loss
+        else:
+            taken = await self._follow(step)
+        self._settled = taken.settled
+        over = taken.settled and self._block.is_last
+        return Seen(loss, ended="settled" if over else None)
 
-class Follower:
-    """A feature party's part of a round."""
-
-    objective: float | None = None
-    gap: float | None = None
-    loss: float | None = None
-
-    def __init__(self, common: Common) -> None:
-        self._common = common
-
-    async def take(self, step: Step, batch: Batch, block: L1Block) -> StepTaken:
+    async def _follow(self, step: Step) -> StepTaken:
         """Aim at residuals, and go as far as the label party says.
 
         Raises:
             UnexpectedMessage: a step that is none of the search's.
         """
-        common, party = self._common, self._common.party
+        party, batch, block = self.training.party, self._batch, self._block
         nothing = np.zeros((len(batch.rows), 1))
-        signal = await common.side.signal(step, batch, nothing, None)
+        signal = await self._side.signal(step, batch, nothing, None)
         assert isinstance(signal, ResidualSignal)  # noqa: S101
         async with party.costs.compute("local"):
-            aim = block.aim(signal.residuals)
-            said = common.said(block)
-        await common.side.gather(step, aim)
-        await common.sums.give(step.index, *said)
+            aim, said = block.aim(signal.residuals), self._said()
+        await self._side.gather(step, aim)
+        await self._sums.give(step.index, *said)
         sender, taken = await party.channel.receive([party.label_party], StepTaken, step.index)
         expect_shape(sender, taken.length, (2,))
-        if taken.length[0] not in STEPS or taken.length[1] not in common.lasts:
+        if taken.length[0] not in STEPS or taken.length[1] not in self._lasts:
             raise UnexpectedMessage(f"{sender} takes a step that is not on the grid")
         async with party.costs.compute("local"):
             block.move(*taken.length.tolist(), settled=taken.settled)
         return taken
 
-
-class Leader:
-    """The label party's part of a round.
-
-    Args:
-        common: see there.
-        labels: of the batch, shape (N,).
-        tolerance: the gap that is small enough, as a part of the objective.
-
-    Attributes:
-        objective: after the last round.
-        gap: bound on how far it was above the least before the last step, as a part of it.
-    """
-
-    def __init__(self, common: Common, labels: Labels, tolerance: float) -> None:
-        self._common, self._labels, self._tolerance = common, labels, tolerance
-        self._total = self._before = self._others = np.zeros((len(labels), 1))
-        self.objective: float | None = None
-        self.gap: float | None = None
-
-    @property
-    def learned(self) -> bool:
-        """Whether the loss, without penalty, is below that of the best constant."""
-        loss, labels = self._common.party.loss, self._labels
-        constant = np.broadcast_to(loss.constant(labels), self._total.shape)
-        return self.loss < loss.value(constant, labels)
-
-    @property
-    def loss(self) -> float:
-        """The mean loss of training rows, without penalty."""
-        return self._common.party.loss.value(self._total, self._labels)
-
-    async def take(self, step: Step, batch: Batch, block: L1Block) -> StepTaken:
+    async def _lead(self, step: Step) -> StepTaken:
         """Give residuals, aim at them like all others, search and say how far all go."""
-        common, party = self._common, self._common.party
-        loss, total, labels = party.loss, self._total, self._labels
-        await common.side.signal(step, batch, total - self._others, self._others)
+        party, batch, block, total = self.training.party, self._batch, self._block, self._total
+        loss, labels = party.loss, self._labels
+        await self._side.signal(step, batch, total - self._others, self._others)
         async with party.costs.compute("local"):
             residuals = loss.residuals(total, labels)
-            own = block.aim(residuals)
-            said = common.said(block)
-        others = await common.side.gather(step, own)
+            own, said = block.aim(residuals), self._said()
+        others = await self._side.gather(step, own)
         assert others is not None  # noqa: S101
-        table, optimality = await common.sums.take(step.index, *said)
+        table, optimality = await self._sums.take(step.index, *said)
         async with party.costs.compute("local"):
             ahead = own + others - total
             search = LineSearch(
@@ -178,7 +165,7 @@ class Leader:
                 ahead,
                 total - self._before,
                 table=table,
-                lasts=common.lasts,
+                lasts=self._lasts,
                 slope=float(np.mean(residuals * ahead)),
             )
             place = search.best()
@@ -192,86 +179,57 @@ class Leader:
             await party.channel.send(name, taken)
         return taken
 
+    def _said(self) -> tuple[FloatArray, FloatArray]:
+        """What a party says in the line search."""
+        optimality = self._block.optimality() if self._bounds_gap else np.zeros(2)
+        return self._block.penalties(STEPS, self._lasts), optimality
+
     def _judged(
         self, step: Step, search: LineSearch, place: tuple[int, int], optimality: FloatArray
     ) -> StepTaken:
         """The step, and whether the objective is low enough or falls no further."""
-        start, self.objective = search.objective((0, 0)), search.objective(place)
+        start, self._objective = search.objective((0, 0)), search.objective(place)
         settled = False
-        if self._common.bounds_gap:
+        if self._bounds_gap:
             slack, beyond = optimality.tolist()
             # A party says 1 for all that is more, for which F alone is a bound.
             bound = start if beyond >= 1 else min(start, slack + beyond * start)
-            self.gap = max(bound, 0.0) / start if start > 0 else 0.0
-            settled = self.gap <= self._tolerance or place == (0, 0)
-        length = np.array([STEPS[place[0]], self._common.lasts[place[1]]])
+            self._gap = max(bound, 0.0) / start if start > 0 else 0.0
+            settled = self._gap <= self.training.plan.job.job.tolerance or place == (0, 0)
+        length = np.array([STEPS[place[0]], self._lasts[place[1]]])
         return StepTaken(step.index, length, settled)
-
-
-class DbcdPart(Part):
-    """One party's rounds; `points` fills as one λ₁ after another ends."""
-
-    @override
-    async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        """Set up the exchange, the role in it and the block at θ = 0."""
-        training = self.training
-        party, plan, place = training.party, training.plan, training.workplace
-        assert isinstance(plan.exchange, TellsResiduals)  # noqa: S101
-        ready = await plan.exchange.establish_residuals(
-            Session(party, plan, agreement, leakage, place.keys, noise=training.noise)
-        )
-        batch = PartyBatches(plan, place.data, training.part.inputs).at(0)
-        own = plan.job.section(DbcdSettings, plan.algorithm.name)
-        noisy = plan.exchange.adds_noise
-        masks = agreement.masks if plan.learns.predictions == "summed" else None
-        common = Common(
-            party,
-            ready.side,
-            PenaltySums(party, masks),
-            lasts=LASTS if own.momentum and not noisy else NO_LAST,
-            bounds_gap=not noisy,
-        )
-        self._role: Follower | Leader = Follower(common)
-        if party.holds_labels:
-            assert batch.labels is not None  # noqa: S101
-            self._role = Leader(common, batch.labels, plan.job.job.tolerance)
-        self._batch, self._block = batch, _block(training, batch)
-        self._values = own.path or (plan.job.job.l1,)
-        self._points: list[PathPoint] = []
-        self._block.l1, self._block.is_last = self._values[0], len(self._values) == 1
-        by_row = ByRow(party, ready.gathering)
-        return scoring_of(training, by_row, by_row)
-
-    @override
-    async def round(self, index: int) -> Seen:
-        """Aim, search and move; at the last λ₁ a gap that is small enough ends training."""
-        names = self.training.party.names
-        step = Step(index, receivers=names, fresh=names)
-        self._taken = await self._role.take(step, self._batch, self._block)
-        over = self._taken.settled and self._block.is_last
-        return Seen(self._role.loss, ended="settled" if over else None)
 
     @override
     def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
         """Note the point where training at a λ₁ ends, and go to the next one."""
-        role, block, settled = self._role, self._block, self._taken.settled
+        block, settled = self._block, self._settled
         if not (settled or reached or done == self.training.plan.rounds):
             return
         model = self.training.part.saved(done)
         if settled:
             model = replace(model, weights=block.with_zeros())
-        point = PathPoint(block.l1, done, settled, model, role.objective, role.gap)
-        self._points.append(point)
-        self.path = tuple(self._points)
+        point = PathPoint(block.l1, done, settled, model, self._objective, self._gap)
+        self.path = (*self.path, point)
         if settled and not block.is_last:
-            block.l1 = self._values[len(self._points)]
-            block.is_last = len(self._points) + 1 == len(self._values)
+            block.l1 = self._values[len(self.path)]
+            block.is_last = len(self.path) + 1 == len(self._values)
 
     @override
     def learned(self, kept: Kept) -> bool:
-        """At the label party, as it sees every loss; under noise nobody does."""
-        role = self._role
-        return self.training.plan.exchange.adds_noise or isinstance(role, Follower) or role.learned
+        """At the label party, whose loss is without penalty; under noise nobody can tell."""
+        training = self.training
+        if training.plan.exchange.adds_noise or not training.party.holds_labels:
+            return True
+        return self._loss < baseline_of(training.plan, self._labels)
+
+    @property
+    def _labels(self) -> Labels:
+        assert self._batch.labels is not None  # noqa: S101
+        return self._batch.labels
+
+    @property
+    def _loss(self) -> float:
+        return self.training.party.loss.value(self._total, self._labels)
 
 
 def _block(training: Training, batch: Batch) -> L1Block:
