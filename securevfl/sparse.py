@@ -132,6 +132,8 @@ class SparseRows(Shown):
         """Some rows: of a slice in steps of 1 views, of numbers or a mask copies."""
         if isinstance(rows, slice):
             first, end, step = rows.indices(len(self))
+            if (first, end, step) == (0, len(self), 1):
+                return self
             if step == 1:
                 return self._between(first, max(first, end))
             rows = np.arange(first, end, step)

@@ -32,8 +32,10 @@ else:
     pl = Lazy("polars")
 
 Digests = NDArray[np.uint64]
-_Places = tuple[IntArray | None, IntArray | None]
-"""Numbers of a party's training and of its held-out rows; None for all of them as they stand."""
+_Rows = IntArray | slice
+"""Numbers of rows, or all of them as they stand, which are not copied."""
+_Places = tuple[_Rows, _Rows]
+"""A party's training rows and its held-out rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +291,7 @@ class _Joined:
     def digests(self) -> tuple[Digests, Digests]:
         """Of the label party's training and held-out rows."""
         held, (train, test) = self.of_holder
-        return _taken(held.train.digests, train), _taken(held.test.digests, test)
+        return held.train.digests[train], held.test.digests[test]
 
     @property
     def standardize(self) -> bool:
@@ -313,13 +315,12 @@ def _join(parties: Sequence[FileSource], *, of_files: bool) -> _Joined:
     holder, dropped = holders[0], dict.fromkeys(held, 0)
     sides = {name: each.train for name, each in held.items()}
     train = _joined_places(sides, holder, dropped, of_files=of_files)
-    notes = _few_in_common(held, train[holder], of_files=of_files)
+    common = len(sides[holder]) - dropped[holder]
+    notes = _few_in_common(held, common, of_files=of_files)
     if held[holder].source.test_path is None:
-        split: dict[str, _Places] = {}
-        out = _taken(sides[holder].held_out, train[holder])
-        for name, places in train.items():
-            rows = np.arange(len(out)) if places is None else places
-            split[name] = rows[~out], rows[out]
+        out = sides[holder].held_out[train[holder]]
+        numbers = {name: np.arange(len(sides[name]))[rows] for name, rows in train.items()}
+        split: dict[str, _Places] = {name: (n[~out], n[out]) for name, n in numbers.items()}
         return _Joined(held, holder, of_files, split, dropped, notes)
     others = {name: each.test for name, each in held.items()}
     test = _joined_places(others, holder, dropped, of_files=of_files)
@@ -344,16 +345,14 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
 
 def _joined_places(
     sides: Mapping[str, PartyRows | Shard], holder: str, dropped: dict[str, int], *, of_files: bool
-) -> dict[str, IntArray | None]:
-    """See `rows_in_common`; None for a shard's rows all as they stand."""
-    digests = () if of_files else [side.digests for side in sides.values()]
-    if digests and all(np.array_equal(digests[0], other) for other in digests):
-        return dict.fromkeys(sides)
-    places: dict[str, IntArray | None] = {}
-    for name, rows in rows_in_common(sides, holder, dropped, of_files=of_files).items():
-        as_they_stand = np.array_equal(rows, np.arange(len(sides[name])))
-        places[name] = None if as_they_stand and not of_files else rows
-    return places
+) -> dict[str, _Rows]:
+    """See `rows_in_common`."""
+    first = sides[holder]
+    if not of_files and all(np.array_equal(first.digests, s.digests) for s in sides.values()):
+        return dict.fromkeys(sides, slice(None))
+    joined = rows_in_common(sides, holder, dropped, of_files=of_files)
+    whole = {name for name in joined if np.array_equal(joined[name], np.arange(len(sides[name])))}
+    return {name: slice(None) if name in whole else rows for name, rows in joined.items()}
 
 
 def rows_in_common(
@@ -411,22 +410,21 @@ def _places_in(
     held: _Held, train: Sequence[str] | Digests, test: Sequence[str] | Digests
 ) -> _Places:
     """Where rows are that were agreed on, by their ids or digests, in this order."""
-    places: list[IntArray | None] = []
+    places: list[_Rows] = []
     for side, wanted in ((held.train, train), (held.test, test)):
-        keys = side.ids if held.of_files else side.digests
         if not held.of_files and np.array_equal(side.digests, wanted):
-            places.append(None)
+            places.append(slice(None))
             continue
-        places.append(_looked_up(_numbered(keys), _numbered(wanted).select("key")))
-        missing = np.flatnonzero(places[-1] == -1)
+        keys = _numbered(side.ids if held.of_files else side.digests)
+        rows = _looked_up(keys, _numbered(wanted).select("key"))
+        missing = np.flatnonzero(rows == -1)
         if len(missing):
-            told = f"{len(missing)} of {len(wanted)}"
+            told = "rows in common are missing"
             if held.of_files:
-                told += f" aligned ids missing in {held.source.id_column!r}, the first is "
-                told += repr(wanted[missing[0]])
-            else:
-                told += " rows in common are missing"
-            raise DataError(f"party {held.source.name!r}: {told}")
+                first = f"the first is {wanted[missing[0]]!r}"
+                told = f"aligned ids missing in {held.source.id_column!r}, {first}"
+            raise DataError(f"party {held.source.name!r}: {len(missing)} of {len(wanted)} {told}")
+        places.append(rows)
     return places[0], places[1]
 
 
@@ -434,34 +432,24 @@ def _ids(sides: Mapping[str, PartyRows | Shard]) -> "dict[str, pl.Series]":
     return {name: pl.Series(side.ids, dtype=pl.String) for name, side in sides.items()}
 
 
-def _few_in_common(
-    held: Mapping[str, _Held], places: IntArray | None, *, of_files: bool
-) -> tuple[Note, ...]:
+def _few_in_common(held: Mapping[str, _Held], common: int, *, of_files: bool) -> tuple[Note, ...]:
     """A warning where less than half of the smallest party's ids are at all parties."""
     smallest = min(held, key=lambda name: len(held[name].train))
     rows = len(held[smallest].train)
-    if places is None or 2 * len(places) >= rows:
+    if 2 * common >= rows:
         return ()
-    why = why_few(_ids({name: each.train for name, each in held.items()}), len(places))
+    why = why_few(_ids({name: each.train for name, each in held.items()}), common)
     where = "in every file" if of_files else "at every party"
     column = held[smallest].source.id_column if of_files else None
-    text = f"only {len(places)} of {rows} ids are {where}: {why}"
+    text = f"only {common} of {rows} ids are {where}: {why}"
     return (Note("ids", smallest, column, text, warning=True),)
-
-
-def _taken(values: Any, places: IntArray | None) -> Any:  # noqa: ANN401  # of arrays and series
-    if places is None:
-        return values
-    return (np.asarray(values) if isinstance(values, np.ndarray) else values)[places]
 
 
 def _aligned(joined: _Joined, names: tuple[str, ...], labels: Sequence[Labels]) -> AlignedIds:
     """The ids of the rows in common, whose labels are fit to train on."""
     check_labels(f"party {joined.holder!r}", "training", labels[0], len(names))
     held, (train, test) = joined.of_holder
-    return AlignedIds(
-        tuple(_taken(held.train.ids, train)), tuple(_taken(held.test.ids, test)), len(names)
-    )
+    return AlignedIds(tuple(held.train.ids[train]), tuple(held.test.ids[test]), len(names))
 
 
 def _labels(
@@ -475,7 +463,8 @@ def _labels(
             raise DataError(
                 f"party {source.name!r}: labels are text in one of data and test_data only"
             )
-        values = [np.array(_taken(side.labels, rows), np.str_) for side, rows in sides]
+        texts = [side.labels[rows] for side, rows in sides if side.labels is not None]
+        values = [np.array(each, np.str_) for each in texts]
     return encode_labels(
         np.concatenate(values),
         len(values[0]),
@@ -485,11 +474,11 @@ def _labels(
     )
 
 
-def _label_values(side: PartyRows | Shard, places: IntArray | None) -> NDArray[Any]:
-    labels = _taken(side.labels, places)
+def _label_values(side: PartyRows | Shard, rows: _Rows) -> NDArray[Any]:
+    assert side.labels is not None  # noqa: S101
     if isinstance(side, PartyRows):
-        return label_values(labels.to_list())
-    values: NDArray[Any] = np.asarray(labels)
+        return label_values(side.labels[rows].to_list())
+    values: NDArray[Any] = np.asarray(side.labels)[rows]
     names = side.header.classes
     return np.array(names)[values] if names else values
 
@@ -503,20 +492,14 @@ def _own_part(
     """A party's part; the frames of `held` are taken apart for it."""
     train, test = held.train, held.test
     if isinstance(train, Shard) and isinstance(test, Shard):
-        rows = [
-            side.rows if place is None else side.rows[place]
-            for side, place in zip((train, test), places, strict=True)
-        ]
-        table = PartyTable[Matrix](held.source.name, train.header.column_names, rows[0], rows[1])
+        rows = train.rows[places[0]], test.rows[places[1]]
+        table = PartyTable[Matrix](held.source.name, train.header.column_names, *rows)
         return OwnData(table, labels[0], labels[1], names)
     assert isinstance(train, PartyRows)  # noqa: S101
     assert isinstance(test, PartyRows)  # noqa: S101
-    numbers = [
-        np.arange(len(side)) if place is None else place
-        for side, place in zip((train, test), places, strict=True)
-    ]
+    numbers = np.arange(len(train))[places[0]], np.arange(len(test))[places[1]]
     own, own_labels = _own_rows(train, test, numbers, names if held.of_files else ())
-    chosen = numbers[0], numbers[1], np.array(own, np.int64)
+    chosen = (*numbers, np.array(own, np.int64))
     table, features, notes = make_table(held.source, train, test, chosen)
     own_rows = OwnRows(features, np.array(own_labels, np.int64)) if own else None
     notes = (*notes, *suspicious(table, labels[0]))
