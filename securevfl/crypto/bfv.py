@@ -156,16 +156,23 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
             if open_at.size:
                 offset = max(0, index * side - closed)
                 self._open(blinder, open_at, addend[offset : offset + open_at.size])
-            total: seal.Ciphertext | None = None
             with seal_errors("an encrypted vector"):
-                for vector, plain in zip(vectors, row, strict=True):
-                    if plain is not None:
-                        total = self._added(total, vector, plain)
+                total = self._sum(vectors, row)
                 replies.append(self._finished(total, blinder.ciphertext, positions))
             masks.append(blinder.mask[of_columns])
         mask = np.concatenate(masks)[:closed]
         shift = np.uint64(MODULUS_BITS - self._parameters.plain_bits)
         return MaskedReply(b"".join(replies), np.left_shift(mask, shift))
+
+    def _sum(
+        self, vectors: list[seal.Ciphertext], row: tuple[seal.Plaintext | None, ...]
+    ) -> seal.Ciphertext | None:
+        """What one reply is made of, in NTT form."""
+        total: seal.Ciphertext | None = None
+        for vector, plain in zip(vectors, row, strict=True):
+            if plain is not None:
+                total = self._added(total, vector, plain)
+        return total
 
     def _open(self, blinder: Blinder, positions: NDArray[np.int64], shown: IntArray) -> None:
         """Put numbers in the place of the mask at some coefficients."""

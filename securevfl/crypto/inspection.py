@@ -23,6 +23,7 @@ from securevfl.crypto import ckks
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_core import (
     BfvKeyHolder,
+    BfvMultiplier,
     pack_reply,
     reply_bytes,
     unpack_input,
@@ -154,28 +155,19 @@ class BfvOpening(Phases):
         self, encrypted: bytes, matrix: IntArray, evaluator: BfvEvaluator
     ) -> list[RingArray]:
         """The c₁ of replies that were neither re-randomized nor masked, were X this matrix."""
-        vectors = self.inputs(encrypted)
-        expected = []
-        primes = self.parameters.reply_primes
-        for row in evaluator.prepare(matrix).plaintexts:
-            total: seal.Ciphertext | None = None
-            for vector, plain in zip(vectors, row, strict=True):
-                if plain is None:
-                    continue
-                transformed, product = seal.Ciphertext(), seal.Ciphertext()
-                self._operations.transform_to_ntt(vector, transformed)
-                self._operations.multiply_plain(transformed, plain, product)
-                if total is None:
-                    total = product
-                else:
-                    self._operations.add_inplace(total, product)
-            if total is None:
-                expected.append(np.zeros((primes, DEGREE), np.uint64))
-                continue
-            self._operations.transform_from_ntt_inplace(total)
-            self._operations.mod_switch_to_inplace(total, self.parameters.reply_level())
-            expected.append(polynomials_of(total)[1])
-        return expected
+        vectors = list(evaluator._take_in(encrypted))
+        rows = evaluator.prepare(matrix).plaintexts
+        return [_bare_c1(evaluator, evaluator._sum(vectors, row)) for row in rows]
+
+
+def _bare_c1(evaluator: BfvMultiplier, total: seal.Ciphertext | None) -> RingArray:
+    """The c₁ that a sum of products in NTT form, None for 0, has on the wire."""
+    if total is None:
+        return np.zeros((evaluator._sizes.reply_primes, DEGREE), np.uint64)
+    evaluator._evaluator.transform_from_ntt_inplace(total)
+    evaluator._evaluator.mod_switch_to_inplace(total, evaluator._reply_level)
+    found: RingArray = polynomials_of(total)[1]
+    return found
 
 
 def owner_secret(owner: BfvKeyHolder) -> IntArray:
@@ -268,13 +260,7 @@ def c1_without_protection(
     evaluator: RingProductEvaluator, encrypted: bytes, matrix: IntArray
 ) -> RingArray:
     """C₁ of the first reply, were it neither re-randomized nor masked; shape (primes, DEGREE)."""
-    total = next(evaluator._sums(encrypted, matrix))
-    level = evaluator._reply_level
-    assert total is not None  # noqa: S101
-    evaluator._evaluator.transform_from_ntt_inplace(total)
-    evaluator._evaluator.mod_switch_to_inplace(total, level)
-    found: RingArray = polynomials_of(total)[1]
-    return found
+    return _bare_c1(evaluator, next(evaluator._sums(encrypted, matrix)))
 
 
 def ckks_ratio(numerator: bytes, denominator: bytes) -> list[int]:

@@ -4,14 +4,10 @@ The owner encrypts with residues modulo p² and q² from a fixed-base table, the
 all of X at once (multi_exponentiation) and packs many results into one ciphertext. On the wire
 ciphertexts are as in `paillier`.
 
-Guarantees, for semi-honest parties:
-    - The owner sees Xᵀv + largest_product + r per column, r uniform on 2^64·(2^bit length of
-      largest_product) integers: within 2^−64 of independent of X and v. Every slot is masked, also
-      unused ones. No slot overflows; the format is refused otherwise.
-    - Every reply is multiplied with ρⁿ, ρ uniform among the units below n, so it is distributed
-      like a fresh encryption. The short exponents of the owner's own encryptions would not do
-      here: all powers of one number share what it is modulo the primes of n, and the Jacobi symbol
-      of a reply would be a parity of X.
+Guarantees, for semi-honest parties, are those of `paillier`; every slot is masked, also unused
+ones, and none overflows: the format is refused otherwise. The short exponents of the owner's own
+encryptions would not do for replies: all powers of one number share what it is modulo the primes of
+n, and the Jacobi symbol of a reply would be a parity of X.
 """
 
 import secrets

@@ -16,6 +16,12 @@ from securevfl.crypto.scheme import (
 )
 from securevfl.errors import ConfigError
 
+Ends = tuple[Callable[..., KeyOwner], Callable[..., Evaluator]]
+"""What makes an owner of a format, and an evaluator of public bytes and a format.
+
+Where a scheme has key sizes, both take one more argument: the size.
+"""
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -35,7 +41,7 @@ class Scheme:
     """
 
     description: str
-    engines: Mapping[str, Callable[[], "Engine"]]
+    engines: Mapping[str, Callable[[], Ends]]
     key_sizes: tuple[int, ...] = ()
     fraction_bits: tuple[tuple[int, int], ...] = ((24, 16),)
     handy_bits: int = MODULUS_BITS
@@ -44,48 +50,34 @@ class Scheme:
     is_slow: bool = False
 
 
-@dataclass(frozen=True)
-class Engine:
-    """One implementation of a scheme; key_bits is 0 where there is nothing to choose."""
-
-    owner: Callable[[ProductFormat, int], KeyOwner]
-    evaluator: Callable[[bytes, ProductFormat, int], Evaluator]
-
-
-def _bfv() -> Engine:
+def _bfv() -> Ends:
     from securevfl.crypto.bfv import BfvEvaluator, BfvOwner  # noqa: PLC0415
 
-    return Engine(
-        lambda product_format, _: BfvOwner(product_format),
-        lambda public_bytes, product_format, _: BfvEvaluator(public_bytes, product_format),
-    )
+    return BfvOwner, BfvEvaluator
 
 
-def _ckks() -> Engine:
+def _ckks() -> Ends:
     from securevfl.crypto.ckks import CkksEvaluator, CkksOwner  # noqa: PLC0415
 
-    return Engine(
-        lambda product_format, _: CkksOwner(product_format),
-        lambda public_bytes, product_format, _: CkksEvaluator(public_bytes, product_format),
-    )
+    return CkksOwner, CkksEvaluator
 
 
-def _paillier_phe() -> Engine:
+def _paillier_phe() -> Ends:
     from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner  # noqa: PLC0415
 
-    return Engine(PaillierOwner.generate, PaillierEvaluator)
+    return PaillierOwner.generate, PaillierEvaluator
 
 
-def _paillier_fast() -> Engine:
+def _paillier_fast() -> Ends:
     from securevfl.crypto import paillier_fast  # noqa: PLC0415
 
-    return Engine(paillier_fast.FastPaillierOwner.generate, paillier_fast.FastPaillierEvaluator)
+    return paillier_fast.FastPaillierOwner.generate, paillier_fast.FastPaillierEvaluator
 
 
-def _paillier_full() -> Engine:
+def _paillier_full() -> Ends:
     from securevfl.crypto import paillier_fast  # noqa: PLC0415
 
-    return Engine(paillier_fast.FullPaillierOwner.generate, paillier_fast.FastPaillierEvaluator)
+    return paillier_fast.FullPaillierOwner.generate, paillier_fast.FastPaillierEvaluator
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -162,8 +154,8 @@ def make_owner(
         ConfigError: a scheme, engine or key size that is unknown; the message names the known.
         RangeExceeded: a format whose products do not fit the scheme.
     """
-    bits, chosen = _choose(scheme, key_bits, engine)
-    return chosen.owner(product_format, bits)
+    bits, (owner, _) = _choose(scheme, key_bits, engine)
+    return owner(product_format, *bits)
 
 
 def make_evaluator(
@@ -190,8 +182,8 @@ def make_evaluator(
         KeyMismatch: public bytes that are no such key.
         RangeExceeded: a format whose products do not fit the scheme.
     """
-    bits, chosen = _choose(scheme, key_bits, engine)
-    evaluator = chosen.evaluator(public_bytes, product_format, bits)
+    bits, (_, evaluator_of) = _choose(scheme, key_bits, engine)
+    evaluator = evaluator_of(public_bytes, product_format, *bits)
     if workers > 1:
         from securevfl.crypto.paillier_fast import FastPaillierEvaluator  # noqa: PLC0415
 
@@ -217,7 +209,7 @@ def require_choice(scheme: str, key_bits: int | None, engine: str | None) -> Non
     _choose(scheme, key_bits, engine)
 
 
-def _choose(scheme: str, key_bits: int | None, engine: str | None) -> tuple[int, Engine]:
+def _choose(scheme: str, key_bits: int | None, engine: str | None) -> tuple[tuple[int, ...], Ends]:
     if scheme not in SCHEMES:
         raise ConfigError(f"scheme is {scheme!r}, one of {', '.join(SCHEMES)} expected")
     known = SCHEMES[scheme]
@@ -228,8 +220,8 @@ def _choose(scheme: str, key_bits: int | None, engine: str | None) -> tuple[int,
             f"engine is {engine!r}, one of {', '.join(known.engines)} expected for {scheme}"
         )
     if key_bits is None:
-        key_bits = known.key_sizes[0] if known.key_sizes else 0
-    elif key_bits not in known.key_sizes:
+        return known.key_sizes[:1], known.engines[engine]()
+    if key_bits not in known.key_sizes:
         sizes = " or ".join(map(str, known.key_sizes)) or "no choice"
         raise ConfigError(f"key_bits is {key_bits}, {sizes} expected for {scheme}")
-    return key_bits, known.engines[engine]()
+    return (key_bits,), known.engines[engine]()
