@@ -226,16 +226,6 @@ def test_pads_that_a_peer_has_not_are_refused_and_kept(
     places.of(first).usable(plan.hash.hex(), plan.facts.names)
 
 
-def test_one_that_goes_on_drops_pads_made_ahead(
-    dataset: VerticalDataset, whole: tuple[TrainingResult, States], places: PadPlaces
-) -> None:
-    job = job_of()
-    make_ahead(job, dataset, Environment(pads=places))
-    train(job, dataset, Environment(pads=places, resume=whole[1][BROKEN_AT]))
-    assert not places.folder.exists()
-    assert not list(places.keys.rglob("*.key"))
-
-
 def test_there_must_be_something_to_make_and_a_place_for_it(
     dataset: VerticalDataset, places: PadPlaces
 ) -> None:

@@ -251,7 +251,8 @@ def test_a_job_that_goes_on_makes_new_pads(
     (row,) = rows_of("out.json", "train")
     assert (row["rounds"], row["rounds_before"]) == (ROUNDS, 4)
     assert row["ahead_messages"] >= 2 * 3
-    assert not list(keys().rglob("*-key"))
+    assert not PADS.exists()
+    assert not list(keys().rglob("*key"))
     for each in Path("models").iterdir():
         each.unlink()
     for each in (tmp_path / "session").glob("*.state"):

@@ -339,7 +339,7 @@ class Holding:
         return ring.reduced(target - upcoming)
 
 
-class Links:
+class PartyLinks:
     """A party's ends of all its links; `establish` makes them.
 
     Args:
@@ -359,7 +359,7 @@ class Links:
         self._keys, self._holdings = keys, holdings
 
     @classmethod
-    async def establish(cls, job: BlindJob, blocks: Sequence[Group]) -> "Links":
+    async def establish(cls, job: BlindJob, blocks: Sequence[Group]) -> "PartyLinks":
         """Tell holders what they have to know, make keys and exchange them.
 
         Args:

@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.arrays import RingArray
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.losses import QuadraticLoss
-from securevfl.protocols.blind.links import Arrays, HolderPads, LinkPads, Links, OwnerPads
+from securevfl.protocols.blind.links import Arrays, HolderPads, LinkPads, OwnerPads, PartyLinks
 from securevfl.protocols.blind.residuals import AffineResiduals, LogisticResiduals, PhasePads
 from securevfl.protocols.blind.schedule import (
     BlindJob,
@@ -60,7 +60,7 @@ class Offline:
         scales: Scales,
         whitening: Whitening,
         *,
-        links: Links | None = None,
+        links: PartyLinks | None = None,
         blocks: Sequence[Sequence[PlannedRound]] = (),
     ) -> None:
         self.pads, self.residuals = pads, residuals
@@ -106,7 +106,7 @@ class Offline:
     async def made(cls, job: BlindJob, first: int, held: Mapping[str, RingArray]) -> "Offline":
         """With the first block made, and the next begun."""
         blocks = job.schedule.blocks(first, job.training.plan.job.exchange.ahead_rounds)
-        links = await Links.establish(job, blocks)
+        links = await PartyLinks.establish(job, blocks)
         if first:
             _require_held(job, held)
             links.go_on(held)
@@ -116,11 +116,6 @@ class Offline:
         made = cls(pads, residuals, *basis, links=links, blocks=blocks)
         await made._make_block(links)
         return made
-
-    def prepare(self) -> None:
-        """What rounds should not have to do."""
-        for each in self.matrices.values():
-            each.prepare()
 
     async def meanwhile(self) -> None:
         """While this party waits in a round, do that round's part of the next block.
@@ -145,7 +140,7 @@ class Offline:
             del self._blocks[0]
             await self._make_block(self._links)
 
-    async def _make_block(self, links: Links) -> None:
+    async def _make_block(self, links: PartyLinks) -> None:
         """Make what is left of the first block, and begin with the next."""
         block = self._blocks[0]
         async for _ in self._making or links.making(block, self._own):

@@ -222,7 +222,8 @@ class BlindPart(Part):
         held = {n.removeprefix(HELD): a for n, a in self._kept.items() if n.startswith(HELD)}
         self.offline = await Offline.of(self.job, 0 if state is None else state.rounds, held)
         async with training.party.costs.compute(SETUP):
-            self.offline.prepare()
+            for each in self.offline.matrices.values():
+                each.prepare()
         self._start = training.part.model.weights[:, 0]
         self._shared_start = self.offline.whitening[1] @ self._start
         self.own = SharedWeights(self._shared_start, self.job.widths, self.offline.scales)
