@@ -164,8 +164,10 @@ def _one_round(subject: Subject) -> Finding:
     recording = subject.record(rounds=1, batch_size=size, start="zero")
     rows, loss = recording.batches[0], recording.plan.rule.loss
     predicted = label_part(loss, np.zeros((len(rows), loss.outputs)))
-    gradient = gradients_seen(recording, party)[0]
-    found = labels_from_one_round(gradient, recording.seat(party).inputs[rows], predicted)
+    gradients = gradients_seen(recording, party)
+    if not gradients:
+        raise ConfigError("gradients: 0 rounds, expected 1")
+    found = labels_from_one_round(gradients[0], recording.seat(party).inputs[rows], predicted)
     return _finding(LabelEstimate(rows, found.scores), recording, party)
 
 

@@ -69,6 +69,12 @@ def test_attacks_that_undo_gradient_steps_are_not_shown_under_l1(algorithm: str)
             assert "L1 is more" in reason(found)
 
 
+def test_a_job_whose_sums_come_from_a_server_shows_no_gradient() -> None:
+    attacked = subject(algorithm="fdml", rounds=3, learning_rate=0.1)
+    for found in ATTACKS["labels_from_gradients"](attacked):
+        assert "gradients: 0 rounds" in reason(found)
+
+
 def test_twins_of_noisy_jobs_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.auditing.measures.rotation.ROUNDS", 100)
     found = next(ATTACKS["rotation_twin"](subject("dp", **L1, algorithm="dbcd")))
