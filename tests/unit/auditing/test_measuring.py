@@ -5,8 +5,9 @@ from functools import partial
 
 import pytest
 
+from securevfl.auditing import measuring
 from securevfl.auditing.judging import ACCURACY, Finding, Immune, NotShown
-from securevfl.auditing.measuring import Attack, AttackCase
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack, known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.errors import (
@@ -76,3 +77,14 @@ def test_a_bug_is_no_verdict(subject: Subject) -> None:
 
     with pytest.raises(ZeroDivisionError):
         list(broken(subject))
+
+
+def test_a_name_is_taken_once_and_an_attack_from_elsewhere_is_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measuring, "_ATTACKS", dict(known_attacks()))
+    with pytest.raises(ConfigError, match="attack 'gram': the name is taken"):
+        add_attack(known_attacks()["gram"])
+    added = add_attack(Attack("some", "anybody", "nothing", lambda _: FOUND))
+    assert [*known_attacks().values()][-1] is added
+    assert [*known_attacks()][:2] == ["rotation_twin", "gram"]
