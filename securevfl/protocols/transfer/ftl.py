@@ -184,12 +184,10 @@ class FtlPart(Part):
 
     @override
     def arrays(self) -> dict[str, FloatArray]:
-        """Losses, and what the keeper has."""
         return {"own losses": np.array(self._losses), **self._keeper.arrays()}
 
     @override
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Put both back."""
         self._losses = arrays["own losses"].tolist()
         self._keeper.restore(arrays)
 
@@ -230,7 +228,6 @@ class Ftl(VerticalAlgorithm):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Refuse what it does not have."""
         job = plan.job
         if len(plan.facts.names) != 2:  # noqa: PLR2004
             raise ConfigError(f"algorithm = 'ftl' takes 2 parties, not {len(plan.facts.names)}")

@@ -278,14 +278,12 @@ class Dbcd(VerticalAlgorithm):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Refuse what it does not have."""
         for wrong, told in _refusals(plan, plan.job.section(DbcdSettings, self.name)):
             if wrong:
                 raise ConfigError(told)
 
     @override
     def visits(self, plan: Plan) -> Visits:
-        """One release a visit."""
         return Visits(1, 1, 1)
 
 

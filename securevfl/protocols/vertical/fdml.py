@@ -88,7 +88,6 @@ class FdmlPart(Part):
     async def train(
         self, scoring: Scoring, first_round: int, keep: Callable[[int], None]
     ) -> tuple[Kept, Ending]:
-        """Train at its own speed, in place."""
         training, keeper, steps = self.training, self.keeper, self._steps
         party, model, plan = training.party, training.model, training.plan
         costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
@@ -190,7 +189,6 @@ class Fdml(VerticalAlgorithm):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Refuse what it does not have."""
         settings = plan.job.job
         _check_messages(plan.job.section(FdmlSettings, self.name))
         if plan.exchange.encrypts or plan.learns.predictions != "singly":
@@ -220,7 +218,6 @@ class Fdml(VerticalAlgorithm):
 
     @override
     def visits(self, plan: Plan) -> Visits:
-        """One release and one step a visit."""
         return Visits(1, 1, 1)
 
     @override

@@ -155,7 +155,6 @@ class FedBcdPart(Part):
 
     @override
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Put all of it back."""
 
         def of(part: str) -> dict[str, FloatArray]:
             start = f"{part} "
