@@ -3,6 +3,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -132,11 +133,6 @@ def test_a_test_file_at_every_party_is_the_test_set(bank: FileSource, shop: File
         load_files(sources)
 
 
-def test_a_test_file_at_one_party_only_is_refused(bank: FileSource, shop: FileSource) -> None:
-    with pytest.raises(ConfigError, match=r"test_path: missing at \['shop'\]"):
-        load_files([replace(bank, test_path=bank.path), shop])
-
-
 def test_labels_are_numbered_in_the_order_of_numbers(bank: FileSource, shop: FileSource) -> None:
     edit(edit(bank, "yes", "10"), "no", "9.0")
     data = load_files([bank, shop])
@@ -233,17 +229,6 @@ def test_a_damaged_parquet_file_is_refused(bank: FileSource, shop: FileSource) -
         load_files([bank, shop])
 
 
-def test_a_missing_file_is_named(bank: FileSource, shop: FileSource) -> None:
-    with pytest.raises(DataError, match=r"none\.csv: cannot be read"):
-        load_files([replace(bank, path=Path("none.csv")), shop])
-
-
-def test_another_suffix_is_refused(bank: FileSource, shop: FileSource) -> None:
-    path = Path(bank.path).rename(Path(bank.path).with_suffix(".xls"))
-    with pytest.raises(ConfigError, match=r"expected \.csv, \.csv\.gz or \.parquet"):
-        load_files([replace(bank, path=path), shop])
-
-
 @pytest.mark.parametrize("values", [["2020-01-01"], [[1, 2]]])
 def test_columns_that_are_not_numeric_are_refused(
     bank: FileSource, shop: FileSource, values: list[object]
@@ -256,36 +241,39 @@ def test_columns_that_are_not_numeric_are_refused(
         load_files([bank, shop])
 
 
-def test_fractions_are_no_ids(bank: FileSource, shop: FileSource) -> None:
-    with pytest.raises(DataError, match="ids in 'spend' are Float64, expected text or integers"):
-        load_files([bank, replace(shop, id_column="spend")])
-
-
-@pytest.mark.parametrize("features", [["age", "id"], ["age", "default"], ["age", "age"]])
-def test_a_column_used_twice_is_refused(
-    bank: FileSource, shop: FileSource, features: list[str]
+@pytest.mark.parametrize(
+    ("of_bank", "of_shop", "message"),
+    [
+        ({"test_path": Path("t.csv")}, {}, "test_path: missing at ['shop']"),
+        ({"path": Path("none.csv")}, {}, "none.csv: cannot be read"),
+        ({}, {"id_column": "spend"}, "ids in 'spend' are Float64, expected text or integers"),
+        ({"features": []}, {}, "party 'bank': no feature columns"),
+        ({}, {"label_column": "member"}, "label_column: given at ['bank', 'shop']"),
+        ({"label_column": None}, {}, "label_column: given at no party"),
+        ({}, {"name": "bank"}, "not all different"),
+        *(
+            ({"features": ["age", twice]}, {}, f"column '{twice}' of party 'bank' is used twice")
+            for twice in ("id", "default", "age")
+        ),
+    ],
+)
+def test_sources_that_cannot_be_are_refused(
+    bank: FileSource,
+    shop: FileSource,
+    of_bank: dict[str, Any],
+    of_shop: dict[str, Any],
+    message: str,
 ) -> None:
-    with pytest.raises(ConfigError, match=f"column '{features[1]}' of party 'bank' is used twice"):
-        load_files([replace(bank, features=features), shop])
+    with pytest.raises((ConfigError, DataError), match=re.escape(message)):
+        load_files([replace(bank, **of_bank), replace(shop, **of_shop)])
 
 
-def test_no_feature_columns_are_refused(bank: FileSource, shop: FileSource) -> None:
-    with pytest.raises(DataError, match="party 'bank': no feature columns"):
-        load_files([replace(bank, features=[]), shop])
-
-
-def test_two_label_parties_or_none_are_refused(bank: FileSource, shop: FileSource) -> None:
-    with pytest.raises(ConfigError, match=r"label_column: given at \['bank', 'shop'\]"):
-        load_files([bank, replace(shop, label_column="member")])
-    with pytest.raises(ConfigError, match="label_column: given at no party"):
-        load_files([replace(bank, label_column=None), shop])
-
-
-def test_one_party_or_two_of_one_name_are_refused(bank: FileSource, shop: FileSource) -> None:
+def test_one_party_and_another_suffix_are_refused(bank: FileSource, shop: FileSource) -> None:
     with pytest.raises(ConfigError, match="parties: 1, expected at least 2"):
         load_files([bank])
-    with pytest.raises(ConfigError, match="not all different"):
-        load_files([bank, replace(shop, name="bank")])
+    path = bank.path.rename(bank.path.with_suffix(".xls"))
+    with pytest.raises(ConfigError, match=r"expected \.csv, \.csv\.gz or \.parquet"):
+        load_files([replace(bank, path=path), shop])
 
 
 def test_real_files_of_two_parties_join(real_file: Callable[[str], Path]) -> None:
