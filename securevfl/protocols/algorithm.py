@@ -28,7 +28,7 @@ class Algorithm(ABC):
 
     Attributes:
         name: in `[job] algorithm`.
-        needs: what it calls of an exchange; one of these is enough.
+        needs: what it calls of an exchange, of `exchange.NEEDS`; one of these is enough.
         settings: the section of a job file under the algorithm's own name, if it has one.
         in_turns: whether parties take turns within a round.
         one_step: Q = 1 whatever the job says.
@@ -47,7 +47,7 @@ class Algorithm(ABC):
     """
 
     name: str
-    needs: tuple[type, ...]
+    needs: tuple[type, ...] = ()
     settings: ClassVar[type[Section] | None] = None
     in_turns: bool = False
     one_step: bool = False

@@ -89,6 +89,8 @@ def _check_offers(plan: Plan) -> None:
         ConfigError: it has nothing of it; the message names the exchanges that have.
     """
     algorithm, exchange = plan.algorithm, plan.exchange
+    if not algorithm.needs:
+        raise ConfigError(f"algorithm {algorithm.name!r} does not say what it needs of an exchange")
     if isinstance(exchange, algorithm.needs):
         return
     asked = ", or ".join(NEEDS.get(need, need.__name__) for need in algorithm.needs)

@@ -95,6 +95,14 @@ def test_an_algorithm_that_needs_more_than_fedbcds_rounds_refuses_it_in_one_line
     )
 
 
+def test_an_algorithm_that_does_not_say_what_it_needs_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extension.HEAVY_BALL, "needs", ())
+    with pytest.raises(ConfigError, match="'heavy-ball' does not say what it needs"):
+        train(parse_job(JOB), few_rows(2))
+
+
 def test_settings_that_it_says_nothing_of_are_refused() -> None:
     for exchange in ({"hide": "both"}, {"predictions": "masked"}, {"key_bits": 3072}):
         job = Job.of(exchange={"scheme": "rounded8", **exchange})
