@@ -278,8 +278,8 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         orders = Orders.of(message.content)
         if orders.agreed != agreed_on(federation, coding):  # an error alone would void the round
-            told = ConfigRecord({"reason": _said(federation, coding)})
-            return Message(RecordDict({REFUSED: told}), reply_to=message)
+            reason = ConfigRecord({"reason": _said(federation, coding)})
+            return Message(RecordDict({REFUSED: reason}), reply_to=message)
         broadcast = _broadcast(federation, orders, message.content)
         kept = _kept(context, orders.counted)
         result = local_training(problem_of(context), federation, broadcast, kept)
@@ -396,7 +396,7 @@ class FederationStrategy(FedAvg):
         self._federation = federation
         self._coding = coding or Plain()
         self._state: ServerState | None = None
-        self._model: ArrayRecord | None = None
+        self._model = ArrayRecord()
         self._nodes: list[int] = []
         self._counted: dict[int, int] = {}
 
@@ -461,7 +461,7 @@ class FederationStrategy(FedAvg):
         totals = self._coding.open(self._federation, self.state, uploads)
         self._counted |= dict.fromkeys(uploads, self.state.round_index)
         self._state = aggregate(self.state, self._federation, totals)
-        return arrays_of(self._state.weights, self._like()), _metrics(fine)
+        return arrays_of(self._state.weights, self._model), _metrics(fine)
 
     def _begin(self, arrays: ArrayRecord, grid: Grid) -> None:
         start, clients = vector_of(arrays), self._federation.settings.clients
@@ -475,10 +475,6 @@ class FederationStrategy(FedAvg):
         self._model = arrays
         self._state = ServerState.start(start, self._federation.method)
 
-    def _like(self) -> ArrayRecord:
-        assert self._model is not None  # noqa: S101  # set with the state
-        return self._model
-
     def _message(self, client: int, block: int, config: ConfigRecord) -> Message:
         state, blocks = self.state, self._federation.blocks
         orders = Orders(
@@ -490,7 +486,7 @@ class FederationStrategy(FedAvg):
             runs_of(blocks.own[block]),
             runs_of(blocks.shared),
         )
-        model = arrays_of(state.weights, self._like())
+        model = arrays_of(state.weights, self._model)
         content = RecordDict({MODEL: model, CONFIG: config, ORDERS: orders.record()})
         if state.control.size:
             content[CONTROL] = ArrayRecord({CONTROL: Array(state.control)})

@@ -281,14 +281,14 @@ class Losses(NamedTuple):
 
 def losses(problems: Sequence[ClientProblem], start: RealArray, end: RealArray) -> Losses | None:
     """What training came to between two θ; None where a client's problem tells no loss."""
-    told = [each for each in problems if isinstance(each, JudgedProblem)]
-    if len(told) < len(problems):
+    judged = [each for each in problems if isinstance(each, JudgedProblem)]
+    if len(judged) < len(problems):
         return None
 
     def at(weights: RealArray) -> float:
-        return float(np.mean([each.loss(weights, _rows(each)) for each in told]))
+        return float(np.mean([each.loss(weights, _rows(each)) for each in judged]))
 
-    return Losses(at(start), at(end), _constant([each.labels(_rows(each)) for each in told]))
+    return Losses(at(start), at(end), _constant([each.labels(_rows(each)) for each in judged]))
 
 
 def loss_change(problems: Sequence[ClientProblem], start: RealArray, end: RealArray) -> float:
