@@ -24,50 +24,46 @@ DECAY = 0.9
 SECOND_DECAY = 0.999
 
 
-@dataclass
-class Momentum:
-    """Heavy ball, or Nesterov's form of it."""
-
-    nesterov: bool = False
+def momentum(*, nesterov: bool = False) -> Rule:
+    """Heavy ball: the velocity v ← 0.9v + s, and a step of v; of 0.9v + s in Nesterov's form."""
     velocity: FloatArray | float = 0.0
 
-    def __call__(self, weights: FloatArray, step: FloatArray) -> FloatArray:
-        """The velocity v ← 0.9v + s; the step is v, or 0.9v + s."""
-        self.velocity = DECAY * self.velocity + step
-        return DECAY * self.velocity + step if self.nesterov else self.velocity
+    def rule(_: FloatArray, step: FloatArray) -> FloatArray:
+        nonlocal velocity
+        velocity = DECAY * velocity + step
+        return DECAY * velocity + step if nesterov else velocity
+
+    return rule
 
 
-@dataclass
-class AdamRule:
+def adam(rate: float = 0.02) -> Rule:
     """Adam (Kingma and Ba 2015), its rate such that a step is about as long as the one given."""
-
-    rate: float = 0.02
     first: FloatArray | float = 0.0
     second: FloatArray | float = 0.0
-    steps: int = 0
+    steps = 0
 
-    def __call__(self, weights: FloatArray, step: FloatArray) -> FloatArray:
-        """m̂/√v̂ by coordinate."""
-        self.steps += 1
-        self.first = DECAY * self.first + (1 - DECAY) * step
-        self.second = SECOND_DECAY * self.second + (1 - SECOND_DECAY) * step**2
-        mean = self.first / (1 - DECAY**self.steps)
-        spread = np.sqrt(self.second / (1 - SECOND_DECAY**self.steps))
-        return self.rate * mean / (spread + TINY)
+    def rule(_: FloatArray, step: FloatArray) -> FloatArray:
+        nonlocal first, second, steps
+        steps += 1
+        first = DECAY * first + (1 - DECAY) * step
+        second = SECOND_DECAY * second + (1 - SECOND_DECAY) * step**2
+        mean = first / (1 - DECAY**steps)
+        spread = np.sqrt(second / (1 - SECOND_DECAY**steps))
+        return rate * mean / (spread + TINY)
+
+    return rule
 
 
-@dataclass
-class Adagrad:
-    """Adagrad by coordinate, or AdaGrad-norm, one scalar for all."""
-
-    rate: float = 0.1
-    scalar: bool = False
+def adagrad(rate: float = 0.1, *, scalar: bool = False) -> Rule:
+    """Adagrad by coordinate, s/√Σs², or AdaGrad-norm, one scalar for all."""
     total: FloatArray | float = 0.0
 
-    def __call__(self, weights: FloatArray, step: FloatArray) -> FloatArray:
-        """s/√Σs²."""
-        self.total = self.total + (np.sum(step**2) if self.scalar else step**2)
-        return self.rate * step / np.sqrt(self.total + TINY)
+    def rule(_: FloatArray, step: FloatArray) -> FloatArray:
+        nonlocal total
+        total = total + (np.sum(step**2) if scalar else step**2)
+        return rate * step / np.sqrt(total + TINY)
+
+    return rule
 
 
 def sign_step(weights: FloatArray, step: FloatArray) -> FloatArray:
@@ -91,19 +87,9 @@ def project_on_ball(weights: FloatArray, step: FloatArray) -> FloatArray:
     return weights - moved * min(1.0, 1.0 / max(float(np.linalg.norm(moved)), TINY))
 
 
-@dataclass
-class Lasso:
-    """A subgradient of λ‖θ‖₁ beside the loss.
-
-    Attributes:
-        strength: ηλ.
-    """
-
-    strength: float
-
-    def __call__(self, weights: FloatArray, step: FloatArray) -> FloatArray:
-        """The step s + ηλ·sign(θ)."""
-        return step + self.strength * np.sign(weights)
+def lasso(strength: float) -> Rule:
+    """A subgradient of λ‖θ‖₁ beside the loss: the step s + ηλ·sign(θ), ηλ its strength."""
+    return lambda weights, step: step + strength * np.sign(weights)
 
 
 @dataclass

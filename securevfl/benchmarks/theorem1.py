@@ -16,12 +16,12 @@ from torch import nn
 
 from securevfl.arrays import FloatArray
 from securevfl.auditing.local_rules import (
-    Adagrad,
-    AdamRule,
-    Lasso,
-    Momentum,
+    adagrad,
+    adam,
     clip_coordinates,
     clip_length,
+    lasso,
+    momentum,
     project_on_ball,
     sign_step,
 )
@@ -90,7 +90,6 @@ def standardize_again(features: FloatArray) -> FloatArray:
 
 def cases() -> list[Case]:
     """What Theorem 1 covers, then its negative controls."""
-    lasso = LEARNING_RATE
     return [
         Case("FedBCD-p, Q = 5", True),
         Case("FedSGD", True, {"algorithm": "fedsgd"}),
@@ -102,19 +101,19 @@ def cases() -> list[Case]:
         Case("reshuffled batches", True, {"sampling": "shuffle"}),
         Case("theta0 = 0", True, {"start": "zero"}),
         Case("the label party's data", True, label_party=True),
-        Case("momentum", True, twin={"rule": Momentum}),
-        Case("Nesterov", True, twin={"rule": lambda: Momentum(nesterov=True)}),
+        Case("momentum", True, twin={"rule": momentum}),
+        Case("Nesterov", True, twin={"rule": lambda: momentum(nesterov=True)}),
         Case("length clipping", True, twin={"rule": lambda: clip_length}),
-        Case("AdaGrad-norm", True, twin={"rule": lambda: Adagrad(scalar=True)}),
+        Case("AdaGrad-norm", True, twin={"rule": lambda: adagrad(scalar=True)}),
         Case("ball projection", True, twin={"rule": lambda: project_on_ball}),
         Case("network, identity", True, {"model": "custom"}, {"modules": identity_network}),
         Case(f"network, {HIDDEN} hidden", True, {"model": "custom"}, {"modules": small_network}),
-        Case("Adam", False, twin={"rule": AdamRule}),
-        Case("Adagrad", False, twin={"rule": Adagrad}),
+        Case("Adam", False, twin={"rule": adam}),
+        Case("Adagrad", False, twin={"rule": adagrad}),
         Case("signSGD", False, twin={"rule": lambda: sign_step}),
         Case("coordinate clipping", False, twin={"rule": lambda: clip_coordinates}),
-        Case("L1, 1e-2", False, twin={"rule": lambda: Lasso(1e-2 * lasso)}),
-        Case("L1, 1e-3", False, twin={"rule": lambda: Lasso(1e-3 * lasso)}),
+        Case("L1, 1e-2", False, twin={"rule": lambda: lasso(1e-2 * LEARNING_RATE)}),
+        Case("L1, 1e-3", False, twin={"rule": lambda: lasso(1e-3 * LEARNING_RATE)}),
         Case("standardized again", False, twin={"change": standardize_again}),
         Case("U moves theta0", False, twin={"rotation": any_orthogonal}),
         Case("U off by 1e-3", False, twin={"rotation": nearly_orthogonal}),

@@ -9,7 +9,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.auditing.curves import curve
 from securevfl.auditing.judging import DEVIATION, Finding
-from securevfl.auditing.local_rules import AdamRule, Lasso
+from securevfl.auditing.local_rules import adam, lasso
 from securevfl.auditing.measuring import IN_SHARES, Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject, with_section
 from securevfl.auditing.twins import Twin, TwinSetting, compare_twins, stabilizer_rotation
@@ -44,10 +44,10 @@ def rotation_twins(subject: Subject) -> Iterable[AttackCase]:
         return
     party = subject.feature_party
     rate = subject.job.job.learning_rate
-    lasso = 1e-2 * (DERIVED_RATE if rate == "auto" else rate)
+    strength = 1e-2 * (DERIVED_RATE if rate == "auto" else rate)
     controls = {
-        "Adam": TwinSetting(party, rule=AdamRule),
-        "L1, 1e-2": TwinSetting(party, rule=lambda: Lasso(lasso)),
+        "Adam": TwinSetting(party, rule=adam),
+        "L1, 1e-2": TwinSetting(party, rule=lambda: lasso(strength)),
         "U off by 1e-3": TwinSetting(party, rotation=_nearly_orthogonal),
     }
     for name, setting in controls.items():
