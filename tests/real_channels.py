@@ -13,8 +13,7 @@ from securevfl.runtime.costs import (
     Stopwatch,
 )
 from securevfl.runtime.real import ProgramThread, RealChannel
-from securevfl.wire.codec import encode
-from securevfl.wire.envelope import Envelope, seal
+from securevfl.wire.codec import Envelope, encode, seal
 from tests.made_ahead import Pad
 
 JOB = bytes(range(32))

@@ -19,8 +19,7 @@ from typing import Any, Self, TypeVar
 from securevfl.errors import PeerError, PeerUnreachable, UnexpectedMessage
 from securevfl.runtime.channel import Arrived, Inbox, M, awaited, expect, timed_out, unsealed
 from securevfl.runtime.costs import Costs, Stopwatch, WorkAhead, component_of, overrun_phase
-from securevfl.wire.codec import MAX_MESSAGE_BYTES, Message, Stage, encode, stage_of
-from securevfl.wire.envelope import Envelope, seal
+from securevfl.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, Stage, encode, seal, stage_of
 
 T = TypeVar("T")
 Carry = Callable[[str, bytes], None]

@@ -21,6 +21,7 @@ from securevfl.runtime.channel import (
     Arrived,
     Channel,
     Inbox,
+    Line,
     M,
     awaited,
     expect,
@@ -36,10 +37,16 @@ from securevfl.runtime.costs import (
     overrun_phase,
     steady,
 )
-from securevfl.runtime.line import Line
 from securevfl.runtime.views import RecordingChannel, View
-from securevfl.wire.codec import MAX_MESSAGE_BYTES, Message, Stage, encode
-from securevfl.wire.envelope import JOB_HASH_BYTES, Envelope, seal
+from securevfl.wire.codec import (
+    JOB_HASH_BYTES,
+    MAX_MESSAGE_BYTES,
+    Envelope,
+    Message,
+    Stage,
+    encode,
+    seal,
+)
 
 T = TypeVar("T")
 Tamper = Callable[[str, str, bytes], bytes | None]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.errors import MalformedMessage
-from securevfl.wire.envelope import Envelope, open_envelope, seal
+from securevfl.wire.codec import Envelope, open_envelope, seal
 
 u64 = st.integers(0, 2**64 - 1)
 names = st.text(max_size=20)

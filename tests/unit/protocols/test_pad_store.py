@@ -24,9 +24,8 @@ from securevfl.protocols.session.pad_store import (
     agree_on_pads,
 )
 from securevfl.protocols.session.party import Party
-from securevfl.runtime.channel import Channel
+from securevfl.runtime.channel import PRESETS, Channel
 from securevfl.runtime.costs import Costs
-from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Tamper, simulate
 from tests.tampering import changed
 
