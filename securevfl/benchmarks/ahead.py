@@ -29,7 +29,7 @@ OTHERS = "others"
 
 
 @dataclass
-class Spent:
+class SpentAhead:
     """Seconds somewhere in the code, without those elsewhere that it called for."""
 
     calls: int = 0
@@ -45,7 +45,7 @@ class ProfilingStopwatch(Stopwatch):
 
     def __init__(self, phases: Collection[str]) -> None:
         super().__init__()
-        self.spent: defaultdict[str, Spent] = defaultdict(Spent)
+        self.spent: defaultdict[str, SpentAhead] = defaultdict(SpentAhead)
         self._phases = phases
         self._profile = cProfile.Profile()
 
@@ -117,7 +117,7 @@ def ahead(
     plan, total = result.plan, sum(each.seconds for each in stopwatch.spent.values())
     by_time = sorted(stopwatch.spent.items(), key=lambda each: -each[1].seconds)
     shown, rest = by_time[: settings.places], [spent for _, spent in by_time[settings.places :]]
-    others = Spent(sum(each.calls for each in rest), sum(each.seconds for each in rest))
+    others = SpentAhead(sum(each.calls for each in rest), sum(each.seconds for each in rest))
     for place, spent in (*shown, (OTHERS, others)):
         yield {
             "place": place,

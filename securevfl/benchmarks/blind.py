@@ -91,7 +91,7 @@ def blind(
     for steps, loss in cases:
         job = job_of(settings, steps, loss, CLEAR)
         tuned = chosen(job, dataset, settings.learning_rate, report)
-        work = _Work(settings, dataset, tuned, report)
+        work = _BlindRuns(settings, dataset, tuned, report)
         for row in work.rows([job_of(settings, steps, loss, name) for name in exchanges]):
             aucs = [run["auc"] for run in row["runs"]]
             if loss == "logistic" and row["target_auc"] is None:
@@ -134,7 +134,7 @@ def _shows_nothing(job: Job) -> bool:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _BlindRuns:
     """Trains the jobs of a comparison with the step size that all take."""
 
     settings: BlindSettings

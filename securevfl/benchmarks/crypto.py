@@ -33,13 +33,13 @@ SLOW_VARIANTS = ("fast-full",)
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Products:
     values: NDArray[np.int64]
     matrix: NDArray[np.int64]
     format: ProductFormat
 
-    def part(self, rows: int, columns: int) -> "_Work":
-        return _Work(self.values[:rows], self.matrix[:rows, :columns], self.format)
+    def part(self, rows: int, columns: int) -> "_Products":
+        return _Products(self.values[:rows], self.matrix[:rows, :columns], self.format)
 
 
 def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[CryptoRow]:
@@ -74,7 +74,7 @@ def _ratio(baseline: float | None, row: CryptoRow) -> float | None:
     return None if baseline is None else baseline / row["seconds_median"]
 
 
-def _work(settings: CryptoSettings, samples: int, features: int) -> _Work:
+def _work(settings: CryptoSettings, samples: int, features: int) -> _Products:
     generator = np.random.default_rng(settings.seed)
     network = settings.network.resolve()
     product_format = with_fraction_bits(
@@ -96,11 +96,11 @@ def _work(settings: CryptoSettings, samples: int, features: int) -> _Work:
     matrix = np.rint(scaled * 2**product_format.matrix_fraction_bits).astype(np.int64)
     drawn = generator.uniform(-1, 1, samples)
     values = np.rint(drawn * 2**product_format.value_fraction_bits).astype(np.int64)
-    return _Work(values, matrix, product_format)
+    return _Products(values, matrix, product_format)
 
 
 def _measure(
-    scheme: str, engine: str, bits: int | None, work: _Work, *, repeats: int, workers: int
+    scheme: str, engine: str, bits: int | None, work: _Products, *, repeats: int, workers: int
 ) -> CryptoRow:
     started = time.perf_counter()
     owner = make_owner(scheme, work.format, key_bits=bits, engine=engine)
@@ -152,7 +152,7 @@ def _measure(
     }
 
 
-def _affordable(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> tuple[int, int]:
+def _affordable(owner: KeyOwner, evaluator: Evaluator, work: _Products) -> tuple[int, int]:
     """All of the work, or a part that fits the patience, judged from a probe."""
     samples, features = work.matrix.shape
     rows, columns = min(samples, 16), min(features, 2)
@@ -180,7 +180,7 @@ def _scaled(
     }
 
 
-def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
+def _run(owner: KeyOwner, evaluator: Evaluator, work: _Products) -> dict[str, Any]:
     unprepared = time.perf_counter()
     prepared = evaluator.prepare(work.matrix)
     features = work.matrix.shape[1]
@@ -213,7 +213,7 @@ def _run(owner: KeyOwner, evaluator: Evaluator, work: _Work) -> dict[str, Any]:
     }
 
 
-def _numpy(work: _Work, repeats: int) -> CryptoRow:
+def _numpy(work: _Products, repeats: int) -> CryptoRow:
     matrix, values = work.matrix.astype(float), work.values.astype(float)
     seconds = []
     for _ in range(max(repeats, 20)):

@@ -71,7 +71,7 @@ def horizontal(
     """
     _check(settings)
     done: dict[str, HorizontalRun] = {} if journal is None else journal.done()
-    cells, work = _cells(settings), _Work(settings, data_dir, journal, report)
+    cells, work = _cells(settings), _Federations(settings, data_dir, journal, report)
     rates: dict[Cell, float] = {}
     tasks: list[Task] = []
     try:
@@ -145,7 +145,7 @@ def _chosen(settings: HorizontalSettings, cell: Cell, done: Mapping[str, Horizon
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Federations:
     """What does tasks, and notes what they gave."""
 
     settings: HorizontalSettings

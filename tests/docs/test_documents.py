@@ -73,7 +73,7 @@ def test_every_exchange_is_in_the_table_of_who_learns_what(exchange: str) -> Non
 
 
 def test_every_layer_is_in_the_diagram() -> None:
-    diagram = DESIGN.split("## Layers")[1].split("```")[1]
+    diagram = DESIGN.split("## The rooms")[1].split("```")[1]
     for module in sorted((ROOT / "securevfl").iterdir()):
         name = module.stem
         if not name.startswith("_") and name != "py":
