@@ -19,7 +19,7 @@ from securevfl.files import replace_file
 from securevfl.models.storage import load_model, save_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.early_stopping import Kept
-from securevfl.protocols.session.leakage import LeakageCount
+from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint
 from securevfl.runtime.costs import Clock, Costs, Snapshot, Stopwatch

@@ -26,7 +26,7 @@ from securevfl.models.storage import ModelHeader, SavedModel
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Shown
 from securevfl.protocols.guards.held_out_guard import require_scoring_guard
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.gathering import Party, Step
 from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import SETUP, Costs
 from securevfl.wire.codec import Message, message_kind

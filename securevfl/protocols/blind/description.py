@@ -14,7 +14,7 @@ from securevfl.protocols.blind.offline import make_ahead
 from securevfl.protocols.blind.rounds import BlindPart
 from securevfl.protocols.exchange import Exchange, KeepsShares, Learns, Shown, Variant
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 
 NOT_TAKEN = (
     "key_bits",

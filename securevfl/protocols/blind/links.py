@@ -42,8 +42,8 @@ from securevfl.protocols.blind.schedule import (
     owners_held_by,
 )
 from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey, take_key
-from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.runtime.costs import AHEAD, SETUP
 from securevfl.runtime.views import Share, record

@@ -36,7 +36,7 @@ from securevfl.crypto.masks import PairwiseMasks
 from securevfl.protocols.blind.fixed_point import PhaseFormat
 from securevfl.protocols.blind.residuals import MaskedPhases, masked_phases
 from securevfl.protocols.blind.schedule import computing_parties, owners_held_by
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 

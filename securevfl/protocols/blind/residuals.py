@@ -39,8 +39,8 @@ from securevfl.errors import CryptoError, UnexpectedMessage
 from securevfl.models.losses import QuadraticLoss, TaylorLogistic
 from securevfl.protocols.blind.fixed_point import PhaseArray, PhaseFormat
 from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey, take_key
-from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import AHEAD, SETUP
 from securevfl.runtime.views import Decrypted, record

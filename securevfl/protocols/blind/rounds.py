@@ -38,9 +38,9 @@ from securevfl.protocols.blind.schedule import (
 )
 from securevfl.protocols.blind.scoring import establish_scoring
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.leakage import LeakageCount
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.pad_store import StateSeal
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.protocols.session.scoring import Scoring
 from securevfl.protocols.vertical.runner import Part, Seen, Training
 from securevfl.runtime.channel import collect, expect_shape

@@ -35,11 +35,10 @@ from securevfl.protocols.blind.fixed_point import (
     require_rare,
     sigmoid_series,
 )
-from securevfl.protocols.exchange import Batch
+from securevfl.protocols.exchange import Batch, PartyBatches
 from securevfl.protocols.local_steps import LocalSteps, Planned
 from securevfl.protocols.session.agreement import Agreement, agree
-from securevfl.protocols.session.party import Party
-from securevfl.protocols.vertical.batches import PartyBatches
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.vertical.runner import Training
 from securevfl.runtime.costs import SETUP
 from securevfl.wire.codec import Message, message_kind

@@ -53,9 +53,8 @@ from securevfl.protocols.exchanges.class_sums import (
 from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.gathering import ClearGathering, gathering_of
+from securevfl.protocols.session.gathering import ClearGathering, Party, gathering_of
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring
 from securevfl.protocols.vertical.runner import Training
 from securevfl.runtime.channel import Line

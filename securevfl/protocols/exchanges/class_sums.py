@@ -49,8 +49,8 @@ from securevfl.models.scores import binormal_accuracy, binormal_auc
 from securevfl.protocols.exchange import Session
 from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import exchange_keys
-from securevfl.protocols.session.party import Party
 from securevfl.protocols.session.scoring import Score
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.costs import SCORING

@@ -84,8 +84,7 @@ from securevfl.models.losses import QuadraticLoss
 from securevfl.protocols.exchange import Batch, FeatureSide, LabelSide, Lookahead
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, Share
 from securevfl.protocols.local_steps import LocalSteps
-from securevfl.protocols.session.gathering import Gathering
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.gathering import Gathering, Party, Step
 from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
 from securevfl.runtime.views import Learned, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind

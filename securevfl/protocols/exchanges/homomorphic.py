@@ -15,8 +15,8 @@ from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.protocols.exchange import Batch
-from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.gathering import Party, Step
+from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.runtime.channel import expect_shape
 from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind

@@ -25,9 +25,10 @@ from securevfl.protocols.session.gathering import (
     ClearGathering,
     Gathering,
     HeldOutPredictions,
+    Party,
     Predictions,
+    Step,
 )
-from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Noise, one_release
 from securevfl.runtime.costs import SCORING
 

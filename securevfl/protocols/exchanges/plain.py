@@ -42,11 +42,12 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import (
     ClearGathering,
     Gathering,
+    Party,
     Predictions,
+    Step,
     gathering_of,
     require_summands,
 )
-from securevfl.protocols.session.party import Party, Step
 from securevfl.protocols.session.privacy_account import Noise
 from securevfl.protocols.signals import (
     BesideOthersSignal,

@@ -35,9 +35,8 @@ from securevfl.protocols.exchanges.encrypted import (
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.gathering import gathering_of, require_summands
+from securevfl.protocols.session.gathering import Party, gathering_of, require_summands
 from securevfl.protocols.session.keys import exchange_keys
-from securevfl.protocols.session.party import Party
 
 # One round trip multiplies by a new S' x S matrix every round: 0.4 GB in NTT form at this S.
 MOST_ROWS_AHEAD = 4096

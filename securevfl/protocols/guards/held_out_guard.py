@@ -31,7 +31,7 @@ from securevfl.files import only_one, replace_file
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.guards.label_guard import least
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.workplace import Workplace
 from securevfl.sparse import Matrix, SparseRows, dense
 

@@ -27,7 +27,7 @@ from securevfl.protocols.guards.person_record import (
 )
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import COMMITMENT_BYTES, Agreement
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.sparse import Matrix, dense
 
 KEY_BYTES = 32

@@ -16,7 +16,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.errors import PeerViolation
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
 from securevfl.sparse import Matrix, values_of

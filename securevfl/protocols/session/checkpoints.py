@@ -18,7 +18,7 @@ from safetensors.numpy import save
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
 from securevfl.files import remove_unfinished, replace_file
-from securevfl.protocols.session.leakage import Revealed
+from securevfl.protocols.session.privacy_account import Revealed
 
 HEADER, WEIGHTS, IN_FLIGHT = "state", "weights", "in flight."
 

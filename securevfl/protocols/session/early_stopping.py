@@ -32,7 +32,7 @@ import numpy as np
 from securevfl.arrays import FloatArray
 from securevfl.errors import TrainingDiverged, UnexpectedMessage
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.scoring import Score
 from securevfl.wire.codec import Message, StepMessage, message_kind
 

@@ -1,9 +1,12 @@
-"""How the label party comes to Σ_{k<K} H_k: each prediction in clear, or only their sum.
+"""A party and a step of its job, and how the label party comes to Σ_{k<K} H_k.
+
+It takes each prediction in clear (`ClearGathering`), or only their sum (`MaskedGathering`).
 
 `MaskedGathering` adds pairwise one-time masks that cancel in the sum (X25519 agreement,
 ChaCha20 streams, fixed point modulo 2^64), after Bonawitz et al., CCS 2017, without drop-outs.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -14,12 +17,70 @@ from securevfl.crypto.fixed_point import decode, encode, from_ring, to_ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import ConfigError
 from securevfl.models.head import Head, HeadedModel
-from securevfl.protocols.session.party import Party, Step
-from securevfl.runtime.channel import collect, expect_shape
+from securevfl.models.losses import Loss
+from securevfl.runtime.channel import Channel, collect, expect_shape
+from securevfl.runtime.costs import Costs
 from securevfl.wire.codec import StepMessage, message_kind
 
 FRACTION_BITS = 32
 PREDICTION_BOUND = 2.0**24
+
+
+@dataclass(frozen=True)
+class Party:
+    """Who takes part, as seen from one party.
+
+    Attributes:
+        channel: the way to the others; `channel.name` is this party.
+        costs: this party's ledger.
+        names: all parties, in the job's order.
+        label_party: the one that holds the labels.
+        loss: f, known to all.
+    """
+
+    channel: Channel
+    costs: Costs
+    names: tuple[str, ...]
+    label_party: str
+    loss: Loss
+
+    @property
+    def name(self) -> str:
+        """This party."""
+        return self.channel.name
+
+    @property
+    def holds_labels(self) -> bool:
+        """Whether this is the label party."""
+        return self.name == self.label_party
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """All other parties."""
+        return tuple(name for name in self.names if name != self.name)
+
+    @property
+    def feature_parties(self) -> tuple[str, ...]:
+        """All parties without labels."""
+        return tuple(name for name in self.names if name != self.label_party)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One exchange: in FedBCD-p there is one a round, in FedBCD-s one a party and round.
+
+    Where every local step repeats homomorphic work (`he_per_step`), each is an exchange.
+
+    Attributes:
+        index: counts the exchanges of a job.
+        receivers: who gets a signal.
+        fresh: whose predictions of this batch the label party has not seen yet; nobody's where the
+            step repeats the product of the one before, on the same ciphertexts.
+    """
+
+    index: int
+    receivers: tuple[str, ...]
+    fresh: tuple[str, ...]
 
 
 @message_kind(2, stage="round", carries="values", shows="predictions")

@@ -8,7 +8,7 @@ from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import make_evaluator, make_owner
 from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.job import ExchangeSettings
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
 from securevfl.wire.codec import Message, message_kind

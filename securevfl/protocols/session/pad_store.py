@@ -33,7 +33,7 @@ from safetensors.numpy import load, save
 from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
 from securevfl.errors import ConfigError, CryptoError, DataError, PeerViolation
 from securevfl.files import replace_file, require_room, sync_folder, wipe_file
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import collect
 from securevfl.wire.codec import Message, message_kind
 

@@ -27,8 +27,7 @@ from securevfl.models.scores import (
     mean_squared_error,
     r2_of,
 )
-from securevfl.protocols.session.gathering import Gathering
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Gathering, Party
 from securevfl.runtime.costs import SCORING
 from securevfl.sparse import Matrix
 from securevfl.wire.codec import StepMessage, message_kind

@@ -17,9 +17,8 @@ from securevfl.models.storage import SavedModel
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.early_stopping import Kept
 from securevfl.protocols.session.keys import KeyMaker
-from securevfl.protocols.session.leakage import LeakageCount
 from securevfl.protocols.session.pad_store import PadStore
-from securevfl.protocols.session.privacy_account import Promise
+from securevfl.protocols.session.privacy_account import LeakageCount, Promise
 from securevfl.protocols.session.scoring import Score
 from securevfl.shown import Shown
 from securevfl.sparse import Matrix, SparseRows, require_dense

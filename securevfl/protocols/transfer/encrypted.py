@@ -32,7 +32,7 @@ from securevfl.errors import UnexpectedMessage
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, within_bound
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.gathering import Party, Step
 from securevfl.protocols.transfer.objective import (
     LEAST_EXPONENT,
     Linearized,

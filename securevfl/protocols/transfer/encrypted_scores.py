@@ -24,7 +24,7 @@ from securevfl.crypto.schemes import with_fraction_bits
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.transfer.encrypted import ROUNDING
 from securevfl.runtime.channel import expect_shape

@@ -20,13 +20,20 @@ from securevfl.job import FtlSettings, Job
 from securevfl.models.layers import BOUNDED, DenseLayer
 from securevfl.models.local_model import Network
 from securevfl.protocols.algorithm import Role
-from securevfl.protocols.exchange import Batch, Exchange, GivesSingly, HoldsKeys, Session, Shown
+from securevfl.protocols.exchange import (
+    Batch,
+    Exchange,
+    GivesSingly,
+    HoldsKeys,
+    PartyBatches,
+    Session,
+    Shown,
+)
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import LONGEST_WINDOW, Kept
 from securevfl.protocols.session.keys import exchange_keys
-from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.privacy_account import Visits
+from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut, Scoring
 from securevfl.protocols.transfer.encrypted import EncryptedSide, product_format
 from securevfl.protocols.transfer.encrypted_scores import (
@@ -49,7 +56,6 @@ from securevfl.protocols.transfer.objective import (
     steps_of,
     take_steps,
 )
-from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.runner import (
     Part,
     Seen,

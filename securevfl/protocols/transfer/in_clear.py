@@ -24,8 +24,7 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import TrainingDiverged
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.exchange import Batch, Outgoing
-from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Step
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.transfer.objective import (
     Components,

@@ -38,7 +38,7 @@ from securevfl.job import FtlSettings
 from securevfl.models.layers import LARGEST_SLOPE, DenseLayer
 from securevfl.protocols.exchange import Outgoing
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.party import Step
+from securevfl.protocols.session.gathering import Step
 
 
 def settings_of(plan: Plan) -> FtlSettings:

@@ -30,17 +30,15 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import BendingLoss
-from securevfl.protocols.exchange import Batch, Session, TellsResiduals
+from securevfl.protocols.exchange import Batch, PartyBatches, Session, TellsResiduals
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import Kept
-from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.party import Step
-from securevfl.protocols.session.privacy_account import Visits
+from securevfl.protocols.session.gathering import Step
+from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
 from securevfl.protocols.session.workplace import PathPoint
 from securevfl.protocols.signals import ResidualSignal
-from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.dbcd_block import (
     LASTS,
     NO_LAST,

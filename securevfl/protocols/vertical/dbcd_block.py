@@ -29,8 +29,7 @@ from securevfl.errors import TrainingDiverged
 from securevfl.models.coordinate_descent import minimized, violations
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import BendingLoss
-from securevfl.protocols.session.gathering import FRACTION_BITS, PREDICTION_BOUND
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import FRACTION_BITS, PREDICTION_BOUND, Party
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 

@@ -34,16 +34,14 @@ from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.job import FdmlSettings, Job
 from securevfl.models.local_model import LocalModel, PullBack
-from securevfl.protocols.exchange import Exchange, GivesSingly, Outgoing, Shown
+from securevfl.protocols.exchange import Exchange, GivesSingly, Outgoing, PartyBatches, Shown
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import Kept
 from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.privacy_account import Visits
+from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import Score, Scoring
 from securevfl.protocols.session.workplace import Ending, Workplace
-from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.fdml_server import (
     SERVER,
     PulledSums,

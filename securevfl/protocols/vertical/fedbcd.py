@@ -18,7 +18,14 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
-from securevfl.protocols.exchange import Batch, GivesSignals, KeepsShares, Lookahead, Session
+from securevfl.protocols.exchange import (
+    Batch,
+    GivesSignals,
+    KeepsShares,
+    Lookahead,
+    PartyBatches,
+    Session,
+)
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
@@ -28,11 +35,9 @@ from securevfl.protocols.session.early_stopping import (
     Kept,
     Watch,
 )
-from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.party import Step
-from securevfl.protocols.session.privacy_account import Visits
+from securevfl.protocols.session.gathering import Step
+from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
-from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.runner import (
     Part,
     Seen,

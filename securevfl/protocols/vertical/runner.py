@@ -39,9 +39,8 @@ from securevfl.protocols.session.early_stopping import (
     Kept,
     snapshot_rounds,
 )
-from securevfl.protocols.session.leakage import LeakageCount
-from securevfl.protocols.session.party import Party
-from securevfl.protocols.session.privacy_account import Noise
+from securevfl.protocols.session.gathering import Party
+from securevfl.protocols.session.privacy_account import LeakageCount, Noise
 from securevfl.protocols.session.scoring import (
     FeatureScoring,
     GivesHeldOut,

@@ -12,7 +12,7 @@ from securevfl.protocols.session.agreement import (
     feature_bound_bits,
     feature_fraction_bits,
 )
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import PRESETS, Channel
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.simulation import Program, simulate

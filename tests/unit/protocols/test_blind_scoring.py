@@ -25,7 +25,7 @@ from securevfl.protocols.exchanges.class_sums import (
     combined,
 )
 from securevfl.protocols.plan import Facts, Plan
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.scoring import Score
 from securevfl.runtime.channel import Channel, Line
 from securevfl.runtime.costs import Costs

@@ -16,7 +16,7 @@ from securevfl.models.losses import Logistic
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchanges.under_encryption import one_trip_pays, product_format
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import Channel, Line
 from securevfl.runtime.costs import Costs
 from tests.plans import NAMES, agreement_of, plan_of

@@ -32,8 +32,8 @@ from securevfl.protocols.blind.residuals import (
     PhasePads,
 )
 from securevfl.protocols.blind.rounds import StaysInRange, require_range
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import PRESETS, Channel
 from securevfl.runtime.costs import AHEAD, Costs
 from securevfl.runtime.simulation import Simulated, simulate

@@ -12,7 +12,7 @@ from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.guards.person_record import PersonRecord
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import COMMITMENT_BYTES
-from securevfl.protocols.session.leakage import LeakageCount, batch_digest
+from securevfl.protocols.session.privacy_account import LeakageCount, batch_digest
 from tests.plans import agreement_of, plan_of
 
 

@@ -10,8 +10,7 @@ from securevfl.models.neural import mlp, neural_start
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
 from securevfl.privacy.streams import NoiseKey, NoiseStream
 from securevfl.protocols.exchanges.noisy import NoisyGathering
-from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
-from securevfl.protocols.session.party import Party, Step
+from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Predictions, Step
 from securevfl.protocols.signals import LocalRule, ResidualSignal
 from securevfl.protocols.vertical import private_gradients
 from securevfl.protocols.vertical.private_gradients import PrivateGradients, clipped_sum

@@ -15,6 +15,7 @@ from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.files import replace_file
 from securevfl.models.losses import loss_for
 from securevfl.protocols.session import pad_store
+from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.pad_store import (
     MAGIC,
     NamePads,
@@ -23,7 +24,6 @@ from securevfl.protocols.session.pad_store import (
     PadStore,
     agree_on_pads,
 )
-from securevfl.protocols.session.party import Party
 from securevfl.runtime.channel import PRESETS, Channel
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.simulation import Tamper, simulate

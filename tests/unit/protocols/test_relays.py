@@ -29,7 +29,7 @@ from securevfl.protocols.blind.relays import (
     hand_back,
 )
 from securevfl.protocols.blind.residuals import MaskedPhases
-from securevfl.protocols.session.party import Party
+from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import Channel, Line, collect
 from securevfl.runtime.costs import COMMUNICATION, Costs, FixedCosts
 from securevfl.runtime.simulation import Simulated, simulate

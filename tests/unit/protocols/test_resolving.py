@@ -9,7 +9,7 @@ import pytest
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.models.linear import LinearModel
 from securevfl.protocols.plan import Plan, StepSize
-from securevfl.protocols.session.party import Step
+from securevfl.protocols.session.gathering import Step
 from securevfl.protocols.vertical.fedbcd import steps_of
 from tests.plans import NAMES, plan_of
 

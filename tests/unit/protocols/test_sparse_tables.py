@@ -7,10 +7,10 @@ import pytest
 
 from securevfl.data.tables import PartyTable, overlapping
 from securevfl.errors import ConfigError
+from securevfl.protocols.exchange import PartyBatches
 from securevfl.protocols.guards.held_out_guard import rank_of
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.protocols.vertical import batches, local_part
-from securevfl.protocols.vertical.batches import PartyBatches
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.sparse import Matrix, SparseRows
 from tests.plans import plan_of
