@@ -7,10 +7,11 @@ import pytest
 
 from securevfl.data.tables import PartyTable, overlapping
 from securevfl.errors import ConfigError
+from securevfl.protocols import exchange
 from securevfl.protocols.exchange import PartyBatches
 from securevfl.protocols.guards.held_out_guard import rank_of
 from securevfl.protocols.session.workplace import PartyData
-from securevfl.protocols.vertical import batches, local_part
+from securevfl.protocols.vertical import local_part
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.sparse import Matrix, SparseRows
 from tests.plans import plan_of
@@ -91,7 +92,7 @@ def test_batches_are_kept_while_they_are_little(
     assert isinstance(table.train, SparseRows)
     kept = 8 * 64 * 12 if scheme == "bfv" else 6 * table.train.nnz
     for room, keeps in ((kept, True), (kept - 1, False)):
-        monkeypatch.setattr(batches, "KEPT_BYTES", room)
+        monkeypatch.setattr(exchange, "KEPT_BYTES", room)
         cut = PartyBatches(plan, data, table.train)
         key = plan.schedule.batch_key(0)
         later = next(i for i in range(1, 20) if plan.schedule.batch_key(i) == key)
