@@ -21,7 +21,7 @@ from securevfl.cli.reporting import leave_if_cut
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings, read_job
 from securevfl.protocols import catalogue
-from securevfl.runtime.channel import PRESETS
+from securevfl.runtime.line import PRESETS
 
 F = TypeVar("F", bound=Callable[..., None])
 UNIONS = (Union, UnionType)

@@ -27,8 +27,9 @@ from securevfl.horizontal.codings import Coding, Plain, require_array
 from securevfl.horizontal.federation import SERVER, Federation, client_name, number, whole
 from securevfl.horizontal.secure_aggregation import Masked
 from securevfl.horizontal.server import ServerState, aggregate
-from securevfl.runtime.channel import PRESETS, Channel, ChannelAround, Line, collect
+from securevfl.runtime.channel import Channel, ChannelAround, collect
 from securevfl.runtime.costs import SCORING, Costs, Stopwatch
+from securevfl.runtime.line import PRESETS, Line
 from securevfl.runtime.simulation import Program, Tamper, simulate
 from securevfl.wire.codec import Message, StepMessage, message_kind
 

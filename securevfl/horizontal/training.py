@@ -46,7 +46,7 @@ from securevfl.horizontal.simulation import (
     simulate_federation,
     spent,
 )
-from securevfl.runtime.channel import PRESETS, Line
+from securevfl.runtime.line import PRESETS, Line
 from securevfl.shown import Shown
 from securevfl.warned import Warned
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from securevfl.errors import ConfigError
 from securevfl.recipe import Preprocessing
-from securevfl.runtime.channel import PRESETS, Line
+from securevfl.runtime.line import PRESETS, Line
 
 Hide = Literal["residuals", "both"]
 PositiveInt = Annotated[int, Field(ge=1)]

@@ -22,7 +22,7 @@ from securevfl.protocols.local_steps import LocalSteps, Pace
 from securevfl.protocols.session.privacy_account import PrivacyAccount
 from securevfl.protocols.session.scoring import Timetable
 from securevfl.protocols.signals import LocalRule
-from securevfl.runtime.channel import Line
+from securevfl.runtime.line import Line
 from securevfl.shown import Shown
 from securevfl.sparse import Matrix
 

@@ -1,7 +1,5 @@
 """The channel: a party's only way to reach the others, simulated or over a real network.
 
-A simulated network is modelled by each party's `Line` to it.
-
 What has reached a party and was not asked for yet waits in an `Inbox`.
 """
 
@@ -9,13 +7,11 @@ import asyncio
 from bisect import insort
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
 from securevfl.errors import (
-    ConfigError,
     MalformedMessage,
     PeerError,
     PeerTimeout,
@@ -25,42 +21,6 @@ from securevfl.errors import (
 from securevfl.wire.codec import Envelope, Message, StepMessage, decode, open_envelope
 
 M = TypeVar("M", bound=Message)
-
-
-@dataclass(frozen=True)
-class Line:
-    """Every party has one line to the network, with the same figures in both directions.
-
-    Attributes:
-        latency_ms: one-way delay of the first bit.
-        bandwidth_mbit: 10⁶ bits a second, for everything a party sends, and for everything it
-            receives.
-    """
-
-    latency_ms: float
-    bandwidth_mbit: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.latency_ms < inf:
-            raise ConfigError(f"latency_ms = {self.latency_ms}: expected 0 or more, and finite")
-        if not self.bandwidth_mbit > 0:
-            raise ConfigError(f"bandwidth_mbit = {self.bandwidth_mbit}: expected more than 0")
-
-    @property
-    def latency_seconds(self) -> float:
-        """One-way delay in seconds."""
-        return self.latency_ms / 1e3
-
-    def transfer_seconds(self, size: int) -> float:
-        """Seconds that `size` bytes occupy a line."""
-        return size * 8 / (self.bandwidth_mbit * 1e6)
-
-
-PRESETS = {
-    "lan": Line(latency_ms=0.5, bandwidth_mbit=1000),
-    "wan": Line(latency_ms=20, bandwidth_mbit=100),
-    "intercontinental": Line(latency_ms=150, bandwidth_mbit=20),
-}
 
 
 class Channel(Protocol):

@@ -21,7 +21,6 @@ from securevfl.runtime.channel import (
     Arrived,
     Channel,
     Inbox,
-    Line,
     M,
     awaited,
     expect,
@@ -37,6 +36,7 @@ from securevfl.runtime.costs import (
     overrun_phase,
     steady,
 )
+from securevfl.runtime.line import Line
 from securevfl.runtime.views import RecordingChannel, View
 from securevfl.wire.codec import (
     JOB_HASH_BYTES,

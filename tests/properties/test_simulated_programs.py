@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
-from securevfl.runtime.channel import Channel, Line, collect
+from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import SCORING, Costs, FixedCosts, job_costs
+from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Program, Simulated, simulate
 from securevfl.wire.codec import Message, Stage
 from tests.made_ahead import Pad

@@ -57,8 +57,8 @@ from securevfl.protocols.session.gathering import ClearGathering, Party, gatheri
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring
 from securevfl.protocols.vertical.runner import Training
-from securevfl.runtime.channel import Line
 from securevfl.runtime.costs import SCORING, SETUP
+from securevfl.runtime.line import Line
 from securevfl.wire.codec import Blobs
 
 if TYPE_CHECKING:

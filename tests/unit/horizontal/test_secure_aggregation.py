@@ -26,8 +26,9 @@ from securevfl.horizontal.secure_aggregation import (
     give_masked,
     take_masked,
 )
-from securevfl.runtime.channel import Channel, Line
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs, FixedCosts
+from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Program, Simulated, Tamper, simulate
 from securevfl.wire.codec import decode as message_of
 

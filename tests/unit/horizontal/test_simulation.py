@@ -29,8 +29,9 @@ from securevfl.horizontal.simulation import (
     simulate_federation,
     take_part,
 )
-from securevfl.runtime.channel import PRESETS, Channel, ChannelAround, M
+from securevfl.runtime.channel import Channel, ChannelAround, M
 from securevfl.runtime.costs import Costs, FixedCosts
+from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Program, Tamper, simulate
 from securevfl.wire.codec import Message, decode, encode
 from tests.quadratics import PARAMETERS, Quadratic, federation, first, quadratics, run

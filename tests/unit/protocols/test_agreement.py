@@ -13,8 +13,9 @@ from securevfl.protocols.session.agreement import (
     feature_fraction_bits,
 )
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import PRESETS, Channel
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
+from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Program, simulate
 
 NAMES = ("bank", "shop", "lab")

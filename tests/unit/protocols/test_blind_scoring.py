@@ -27,8 +27,9 @@ from securevfl.protocols.exchanges.class_sums import (
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.scoring import Score
-from securevfl.runtime.channel import Channel, Line
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
+from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Simulated, Tamper, simulate
 from securevfl.wire.codec import Message
 from tests.plans import agreed_masks, plan_of

@@ -17,8 +17,9 @@ from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchanges.under_encryption import one_trip_pays, product_format
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import Channel, Line
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
+from securevfl.runtime.line import Line
 from tests.plans import NAMES, agreement_of, plan_of
 
 

@@ -34,8 +34,9 @@ from securevfl.protocols.blind.residuals import (
 from securevfl.protocols.blind.rounds import StaysInRange, require_range
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.runtime.channel import PRESETS, Channel
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import AHEAD, Costs
+from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Simulated, simulate
 from securevfl.runtime.views import Decrypted
 from tests.tampering import changed

@@ -14,8 +14,9 @@ from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Pre
 from securevfl.protocols.signals import LocalRule, ResidualSignal
 from securevfl.protocols.vertical import private_gradients
 from securevfl.protocols.vertical.private_gradients import PrivateGradients, clipped_sum
-from securevfl.runtime.channel import PRESETS, Channel
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
+from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import simulate
 from securevfl.wire.codec import Message, encode
 

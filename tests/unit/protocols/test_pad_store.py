@@ -24,8 +24,9 @@ from securevfl.protocols.session.pad_store import (
     PadStore,
     agree_on_pads,
 )
-from securevfl.runtime.channel import PRESETS, Channel
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
+from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Tamper, simulate
 from tests.tampering import changed
 

@@ -30,8 +30,9 @@ from securevfl.protocols.blind.relays import (
 )
 from securevfl.protocols.blind.residuals import MaskedPhases
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import Channel, Line, collect
+from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import COMMUNICATION, Costs, FixedCosts
+from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Simulated, simulate
 from securevfl.wire.codec import Message, encode
 from tests.plans import agreed_masks

@@ -15,8 +15,9 @@ from securevfl.errors import (
 )
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
-from securevfl.runtime.channel import PRESETS, Channel, Line, collect, expect_shape
+from securevfl.runtime.channel import Channel, collect, expect_shape
 from securevfl.runtime.costs import COMMUNICATION, Costs
+from securevfl.runtime.line import PRESETS, Line
 from securevfl.runtime.simulation import Program, simulate
 from securevfl.runtime.views import Decrypted, Learned, Received, RecordingChannel, record
 from securevfl.wire.codec import encode

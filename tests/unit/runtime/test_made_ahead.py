@@ -9,7 +9,7 @@ import pytest
 from securevfl.protocols.exchanges.homomorphic import EncryptedValues
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.runtime.channel import Channel, Line
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import (
     AHEAD,
     AHEAD_COMMUNICATION,
@@ -19,6 +19,7 @@ from securevfl.runtime.costs import (
     FixedCosts,
     job_costs,
 )
+from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import simulate
 from securevfl.wire.codec import Message
 from tests.made_ahead import Pad, PadRequest

@@ -12,8 +12,9 @@ from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
-from securevfl.runtime.channel import PRESETS, Channel, Line
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import COMMUNICATION, SCORING, SETUP, Costs, FixedCosts
+from securevfl.runtime.line import PRESETS, Line
 from securevfl.runtime.simulation import Program, Simulated, simulate
 from securevfl.wire.codec import Message
 from tests.programs import Step, party, predictions, receives, sends, size, works

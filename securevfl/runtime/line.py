@@ -1,0 +1,45 @@
+"""A line to the network as a model: one-way latency and bandwidth.
+
+Jobs name one, and reading a job loads no more than this.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from securevfl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Line:
+    """Every party has one line to the network, with the same figures in both directions.
+
+    Attributes:
+        latency_ms: one-way delay of the first bit.
+        bandwidth_mbit: 10⁶ bits a second, for everything a party sends, and for everything it
+            receives.
+    """
+
+    latency_ms: float
+    bandwidth_mbit: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency_ms < inf:
+            raise ConfigError(f"latency_ms = {self.latency_ms}: expected 0 or more, and finite")
+        if not self.bandwidth_mbit > 0:
+            raise ConfigError(f"bandwidth_mbit = {self.bandwidth_mbit}: expected more than 0")
+
+    @property
+    def latency_seconds(self) -> float:
+        """One-way delay in seconds."""
+        return self.latency_ms / 1e3
+
+    def transfer_seconds(self, size: int) -> float:
+        """Seconds that `size` bytes occupy a line."""
+        return size * 8 / (self.bandwidth_mbit * 1e6)
+
+
+PRESETS = {
+    "lan": Line(latency_ms=0.5, bandwidth_mbit=1000),
+    "wan": Line(latency_ms=20, bandwidth_mbit=100),
+    "intercontinental": Line(latency_ms=150, bandwidth_mbit=20),
+}
