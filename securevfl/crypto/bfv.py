@@ -29,14 +29,7 @@ from securevfl.errors import CryptoError, RangeExceeded
 
 
 class BfvOwner(BfvKeyHolder, KeyOwner):
-    """The party that holds the secret key.
-
-    Args:
-        product_format: fixed point, bounds and size of the job.
-
-    Raises:
-        RangeExceeded: products or flooding for which no 128-bit set has room.
-    """
+    """The party that holds the secret key."""
 
     def __init__(self, product_format: ProductFormat) -> None:
         self._format = product_format
@@ -58,7 +51,6 @@ class BfvOwner(BfvKeyHolder, KeyOwner):
 
     @override
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo t, times 2^64/t."""
         if columns < 1:
             raise CryptoError(f"{columns} columns, at least 1 expected")
         parameters = self._parameters
@@ -78,16 +70,7 @@ class PreparedPolynomials:
 
 
 class BfvEvaluator(BfvMultiplier, OpenEvaluator):
-    """A party that multiplies under another party's key.
-
-    Args:
-        public_bytes: the owner's public key.
-        product_format: fixed point, bounds and size of the job.
-
-    Raises:
-        KeyMismatch: bytes that are no public key of these parameters.
-        RangeExceeded: products or flooding for which no 128-bit set has room.
-    """
+    """A party that multiplies under another party's key."""
 
     def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
         self._format = product_format
@@ -108,7 +91,6 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
         return PreparedPolynomials(self._format, columns, tuple(plaintexts))
 
     def _of_reply(self, matrix: IntArray) -> tuple[seal.Plaintext | None, ...]:
-        """The plaintexts of one reply's columns, one for each input."""
         parameters, (rows, columns) = self._parameters, matrix.shape
         padded = np.zeros((columns, parameters.inputs * parameters.chunk), np.int64)
         padded[:, :rows] = matrix.T
@@ -167,7 +149,6 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
     def _sum(
         self, vectors: list[seal.Ciphertext], row: tuple[seal.Plaintext | None, ...]
     ) -> seal.Ciphertext | None:
-        """What one reply is made of, in NTT form."""
         total: seal.Ciphertext | None = None
         for vector, plain in zip(vectors, row, strict=True):
             if plain is not None:
@@ -175,14 +156,13 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
         return total
 
     def _open(self, blinder: Blinder, positions: NDArray[np.int64], shown: IntArray) -> None:
-        """Put numbers in the place of the mask at some coefficients."""
         change = np.zeros(DEGREE, np.uint64)
         change[positions] = to_ring(shown) - blinder.mask[positions]
         message = plaintext(self._context, change & self._plain_mask)
         self._evaluator.add_plain_inplace(blinder.ciphertext, message)
 
     def _own(self, prepared: object) -> PreparedPolynomials:
-        """What was prepared for this format: flooding follows from its bounds."""
+        """What was prepared for this very format, from whose bounds flooding follows."""
         if not isinstance(prepared, PreparedPolynomials):
             raise CryptoError(f"prepared is a {type(prepared).__name__}, not BFV polynomials")
         if prepared.product_format != self._format:

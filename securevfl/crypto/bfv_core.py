@@ -107,12 +107,9 @@ def unpack_reply(sizes: BfvSizes, data: bytes, positions: NDArray[np.int64]) -> 
 
 @dataclass(frozen=True)
 class _EncryptedZero:
-    """A fresh encryption of zero under the secret key; used once.
+    """A fresh encryption of zero under the secret key, used once: c₀ by prime and the seed of c₁.
 
-    Attributes:
-        heads: the first coefficients of c₀, those that a message adds to, by prime.
-        tails: the others, packed.
-        seed: of c₁.
+    `heads` are the first coefficients of c₀, to which a message adds; `tails` the others, packed.
     """
 
     heads: RingArray
@@ -123,10 +120,8 @@ class _EncryptedZero:
 class BfvKeyHolder:
     """The secret key: polynomials into inputs, replies into coefficients.
 
-    Args:
-        sizes: of the job.
-        extent: how many of an input's coefficients, from the first on, hold values.
-        capacity: inputs made ahead at most.
+    The first `extent` coefficients of an input hold values; `capacity` inputs at most are made
+    ahead.
     """
 
     def __init__(self, sizes: BfvSizes, extent: int, capacity: int) -> None:
@@ -182,11 +177,7 @@ class BfvKeyHolder:
         return b"".join([*pieces, zero.seed])
 
     def _opened(self, data: bytes, replies: int, positions: NDArray[np.int64]) -> RingArray:
-        """The revealed coefficients modulo t, shape (replies, positions).
-
-        Raises:
-            CryptoError: bytes that are not so many replies of this key.
-        """
+        """The revealed coefficients modulo t, shape (replies, positions)."""
         size = reply_bytes(self._sizes, len(positions))
         if len(data) != replies * size:
             raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")
@@ -204,11 +195,7 @@ class BfvKeyHolder:
         return values
 
     def _reply(self, data: bytes, positions: NDArray[np.int64]) -> RingArray:
-        """One reply's polynomials, see `unpack_reply`.
-
-        Raises:
-            KeyMismatch: what anybody can make without the key.
-        """
+        """One reply's polynomials; KeyMismatch where anybody can have made it without the key."""
         polynomials = unpack_reply(self._sizes, data, positions)
         if not polynomials[1].any():
             raise KeyMismatch("a reply has no c1: it is no ciphertext of any key")
@@ -222,9 +209,6 @@ class BfvKeyHolder:
         The sum is moved by 5/16 of what lies between two plaintexts, up and down in turns. What
         is rightly there stays, since four replies' noise is under 1/16 and rounding; what is
         uniform moves 5 times in 16 at every position.
-
-        Raises:
-            KeyMismatch: replies of another key, or damaged ones.
         """
         primes = self._primes[: self._sizes.reply_primes]
         shift = prod(primes) * 5 // 16 >> self._sizes.plain_bits
@@ -263,11 +247,8 @@ class BfvMultiplier:
         public_bytes: the owner's public key.
         sizes: of the job.
         inputs: ciphertexts of what is encrypted together.
-        capacity: blinders made ahead at most.
+        capacity: of the pool of blinders.
         matrix_bits: t = 2^matrix_bits of what this end computes with, the key's unless told.
-
-    Raises:
-        KeyMismatch: bytes that are no public key of these sizes.
     """
 
     def __init__(
@@ -319,7 +300,6 @@ class BfvMultiplier:
             yield vector
 
     def _transformed(self, plain: seal.Plaintext) -> seal.Plaintext:
-        """A plaintext in NTT form."""
         transformed = seal.Plaintext()
         self._evaluator.transform_to_ntt(plain, self._context.first_parms_id(), transformed)
         return transformed
@@ -357,7 +337,6 @@ class BfvMultiplier:
         return Blinder(self._flooded(plaintext(self._context, mask)), mask)
 
     def _flooded(self, plain: seal.Plaintext) -> seal.Ciphertext:
-        """A fresh encryption under the public key, with flooding noise."""
         encrypted = seal.Ciphertext()
         self._encryptor.encrypt(plain, encrypted)
         flood = coefficient_ciphertext(self._context, self._flooding())

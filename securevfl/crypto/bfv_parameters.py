@@ -56,11 +56,9 @@ class BfvSizes:
     """Ring and primes.
 
     Attributes:
-        plain_bits: t = 2^plain_bits.
+        plain_bits: t = 2^plain_bits, or with `batching`, for slots, a prime of so many bits.
         prime_bits: of the data primes; a reply keeps the first `reply_primes` of them.
-        reply_primes: see prime_bits.
         flood_bits: flooding noise is uniform on 2^flood_bits integers around 0.
-        batching: whether t is a prime of so many bits in place of 2^plain_bits, for slots.
         dropped_bits: of each c₀ in a reply that are not sent.
     """
 
@@ -94,7 +92,7 @@ class BfvSizes:
 
     @property
     def reply_bits(self) -> tuple[int, ...]:
-        """Bits of the primes that a reply has."""
+        """Of the primes that a reply has."""
         return self.prime_bits[: self.reply_primes]
 
     def context(self, plain_bits: int | None = None) -> "seal.SEALContext":
@@ -117,12 +115,7 @@ class BfvSizes:
 
 @dataclass(frozen=True)
 class BfvParameters(BfvSizes):
-    """One choice.
-
-    Attributes:
-        chunk: entries of v in one input.
-        inputs: ciphertexts of one vector.
-    """
+    """One choice: `chunk` entries of v in one input, `inputs` ciphertexts of one vector."""
 
     chunk: int
     inputs: int
@@ -205,11 +198,9 @@ def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
 
 
 def flooding_bits(norm: int, revealed: int) -> int:
-    """Bits of flooding that hide noise.
+    """Bits of flooding that hide noise in so many revealed coefficients.
 
-    Args:
-        norm: most that the absolute entries of one reply's plaintexts add up to.
-        revealed: coefficients that the owner decrypts over the job.
+    `norm` is the most that the absolute entries of one reply's plaintexts add up to.
     """
     # A fresh encryption's own noise, DEGREE at most, tells of its randomness and is hidden as well.
     largest = ceil(LARGEST_NOISE * norm) + DEGREE

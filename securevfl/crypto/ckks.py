@@ -40,13 +40,7 @@ from typing_extensions import override
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
 from securevfl.crypto.residues import uniform_words
-from securevfl.crypto.scheme import (
-    MODULUS_BITS,
-    Evaluator,
-    KeyOwner,
-    MaskedReply,
-    ProductFormat,
-)
+from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.crypto.seal_codec import (
     coefficient_ciphertext,
     from_bytes,
@@ -148,15 +142,7 @@ class CkksLayout:
 
 
 class CkksOwner(KeyOwner):
-    """The party that holds the secret key.
-
-    Args:
-        product_format: fixed point and bounds of the job.
-
-    Raises:
-        RangeExceeded: products that do not fit 64 bits.
-        ConfigError: fewer bits than CKKS carries.
-    """
+    """The party that holds the secret key."""
 
     def __init__(self, product_format: ProductFormat) -> None:
         self._format = product_format
@@ -223,17 +209,7 @@ class PreparedSlots:
 
 
 class CkksEvaluator(Evaluator):
-    """A party that multiplies under another party's key.
-
-    Args:
-        public_bytes: the owner's public key.
-        product_format: fixed point and bounds of the job.
-
-    Raises:
-        KeyMismatch: bytes that are no public key of these parameters.
-        RangeExceeded: products that do not fit 64 bits.
-        ConfigError: fewer bits than CKKS carries.
-    """
+    """A party that multiplies under another party's key."""
 
     def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
         self._format = product_format
@@ -248,7 +224,6 @@ class CkksEvaluator(Evaluator):
 
     @override
     def prepare(self, matrix: IntArray) -> PreparedSlots:
-        """Bring X of shape (S, P) into plaintext slots."""
         require_matrix(matrix, self._format)
         layout = self._layout
         rows, columns = matrix.shape

@@ -13,13 +13,7 @@ from securevfl.errors import RangeExceeded
 
 
 def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> IntArray:
-    """The integers nearest values·2^fraction_bits, in any shape.
-
-    Args:
-        values: float64 numbers.
-        fraction_bits: how many bits stand behind the point.
-        bound: the agreed bound on |values|.
-        what: names the values in the error.
+    """The integers nearest values·2^fraction_bits, in any shape; `what` names them in errors.
 
     Raises:
         RangeExceeded: NaN, an infinity, a value beyond ±bound, or a bound that int64 cannot hold.
@@ -65,11 +59,7 @@ def unmask(masked: RingArray, mask: RingArray, modulus_bits: int = MODULUS_BITS)
 
 
 def require_values(values: IntArray, product_format: ProductFormat) -> None:
-    """Check a vector against the format before it is encrypted.
-
-    Raises:
-        RangeExceeded: not 1 to `rows` int64 values, or one beyond ±largest_value.
-    """
+    """Refuse what is not 1 to `rows` int64 values within ±largest_value, before it is encrypted."""
     if values.ndim != 1:
         raise RangeExceeded(f"values have shape {values.shape}, (S,) expected")
     _require_rows(len(values), product_format)
@@ -77,12 +67,7 @@ def require_values(values: IntArray, product_format: ProductFormat) -> None:
 
 
 def require_matrix(matrix: IntArray, product_format: ProductFormat) -> None:
-    """Check a matrix against the format before anything is multiplied.
-
-    Raises:
-        RangeExceeded: not 1 to `rows` rows of int64, no column, or an entry beyond
-            ±largest_entry.
-    """
+    """Refuse what is not 1 to `rows` rows of int64 within ±largest_entry, or has no column."""
     if matrix.ndim != 2 or matrix.shape[1] < 1:  # noqa: PLR2004
         raise RangeExceeded(f"matrix has shape {matrix.shape}, (S, P) with P >= 1 expected")
     _require_rows(len(matrix), product_format)

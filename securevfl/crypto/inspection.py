@@ -47,12 +47,7 @@ PRODUCT_SCALE_BITS = ckks.VALUE_SCALE_BITS + ckks.MATRIX_SCALE_BITS
 
 
 class Phases:
-    """What follows from the secret key s and ciphertexts.
-
-    Args:
-        sizes: of the key.
-        secret: coefficients of s, −1, 0 or 1, shape (DEGREE,).
-    """
+    """What follows from ciphertexts and the secret key s: −1, 0 or 1, shape (DEGREE,)."""
 
     def __init__(self, sizes: BfvSizes, secret: IntArray) -> None:
         self.sizes = sizes
@@ -109,12 +104,7 @@ class Phases:
 
 
 class BfvOpening(Phases):
-    """What follows from the secret key s and public bytes.
-
-    Args:
-        product_format: of the job.
-        secret: coefficients of s, −1, 0 or 1, shape (DEGREE,).
-    """
+    """What follows from public bytes and the secret key s, shape (DEGREE,)."""
 
     def __init__(self, product_format: ProductFormat, secret: IntArray) -> None:
         self.parameters = BfvParameters.of(product_format)
@@ -190,10 +180,7 @@ def crafted_replies(
 
     c₀ = 0 and c₁ = Σᵢ round(q·3^i/t)·x^shiftᵢ decrypt to Σᵢ 3^i·s·x^shiftᵢ, which stays below t/2
     for 3^W < t, with less noise than any honest reply: W/2 units of rounding a coefficient of s.
-
-    Args:
-        product_format: of the job.
-        columns: P of every evaluator that takes part, in turns.
+    `columns` are the P of all evaluators that take part, in turns.
 
     Yields:
         A reply, and which coefficients of s its values hold, digit by digit, shape (P, W), up to
@@ -227,11 +214,7 @@ def crafted_replies(
 
 
 class RingOpening(Phases):
-    """What follows from an owner's secret key and public bytes; products of one input.
-
-    Args:
-        owner: of the key.
-    """
+    """What follows from an owner's secret key and public bytes; products of one input."""
 
     def __init__(self, owner: RingProductOwner) -> None:
         self.layout = RingLayout.of(owner.product_format)

@@ -25,11 +25,7 @@ _LABEL = b"securevfl pairwise masks 1"
 
 
 class WordStream:
-    """The words of one ChaCha20 stream, in order.
-
-    Args:
-        key: 32 bytes that serve this stream alone; 256 GiB is all it gives.
-    """
+    """The words of one ChaCha20 stream, in order; its 32 bytes of key give 256 GiB."""
 
     def __init__(self, key: bytes) -> None:
         # The key serves this one stream, so the nonce may be constant.
@@ -88,12 +84,7 @@ class MaskKey:
 
 
 class PairwiseMasks:
-    """One party's end of the pair secrets of one job.
-
-    Args:
-        own_name: this party.
-        secrets: 32 bytes shared with every other party.
-    """
+    """One party's end of the pair secrets of one job, 32 bytes shared with every other party."""
 
     def __init__(self, own_name: str, secrets: Mapping[str, bytes]) -> None:
         self._own_name = own_name

@@ -94,11 +94,8 @@ def products(
 ) -> list[tuple[mpz, mpz]]:
     """Every result as (unit, term): it is unit·(1 + n·term) modulo n².
 
-    Args:
-        ciphertexts: the S bases, units modulo n².
-        exponents: X.
-        n: of the key.
-        accumulate: `accumulated`, or another way to the same numbers.
+    `ciphertexts` are the S bases, units modulo n²; `accumulate` is `accumulated`, or another way to
+    the same numbers.
     """
     units, sums = (accumulate or accumulated)(ciphertexts, exponents, n)
     found: list[list[tuple[int, mpz, mpz]]] = [[] for _ in range(exponents.results)]
@@ -140,14 +137,11 @@ Accumulate = Callable[[Sequence[int], Exponents, mpz], tuple[list[mpz], list[mpz
 
 
 class Workers:
-    """So many processes, this one included; the others start at the first use.
+    """So many processes, at least 2, this one included; the others start at the first use.
 
     They get public data and their own party's X only: ciphertexts, exponents, n. Threads would not
     do: big integers hold the interpreter's lock (two threads took 1.15 times as long as one, two
     processes 0.63 to 0.73).
-
-    Args:
-        count: 2 or more.
     """
 
     def __init__(self, count: int) -> None:
@@ -160,11 +154,7 @@ class Workers:
     def accumulated(
         self, ciphertexts: Sequence[int], exponents: Exponents, n: mpz
     ) -> tuple[list[mpz], list[mpz]]:
-        """As `accumulated` of this module, rows shared out evenly.
-
-        Raises:
-            CryptoError: a worker has died.
-        """
+        """As `accumulated` here, rows shared out evenly; CryptoError where a worker has died."""
         edges = [exponents.rows * share // self._count for share in range(self._count + 1)]
         shares = [
             (ciphertexts[first:end], exponents.share(first, end), n)

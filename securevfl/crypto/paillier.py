@@ -50,12 +50,8 @@ _SMALL_PRIMES = gmpy2.primorial(1 << 16)
 class PaillierKeyOwner(KeyOwner):
     """The party that holds p and q.
 
-    Args:
-        product_format: fixed point and bounds of the job.
-        private_key: phe's key of 3072 or 2048 bits.
-
     Raises:
-        ConfigError: another key size, or a phe that works without gmpy2.
+        ConfigError: a key of other than 3072 or 2048 bits, or a phe that works without gmpy2.
         RangeExceeded: a format whose masked products do not fit.
     """
 
@@ -102,12 +98,7 @@ class PaillierKeyOwner(KeyOwner):
 
 
 class PaillierKeyPeer(Evaluator):
-    """A party that multiplies under another party's key.
-
-    Args:
-        public_bytes: n, big-endian, as the owner sent it.
-        product_format: fixed point and bounds of the job.
-        key_bits: the size the job agreed; None takes any allowed one.
+    """A party that multiplies under another party's key, of the size agreed or of any allowed one.
 
     Raises:
         ConfigError: a phe that works without gmpy2.
@@ -223,7 +214,6 @@ class PaillierOwner(PaillierKeyOwner):
 
     @override
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo 2^64."""
         numbers = _from_bytes(self._public_key, ciphertext, columns)
         plain = [self._private_key.raw_decrypt(n.ciphertext(be_secure=False)) for n in numbers]
         # A ciphertext of another key decrypts to something uniform below n.
@@ -245,7 +235,6 @@ class PaillierEvaluator(PaillierKeyPeer):
 
     @override
     def prepare(self, matrix: IntArray) -> PreparedColumns:
-        """Bring X of shape (S, P) into sparse columns."""
         require_matrix(matrix, self._format)
         columns = tuple(
             tuple((row, entry) for row, entry in enumerate(column) if entry)

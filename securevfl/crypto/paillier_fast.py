@@ -49,14 +49,10 @@ _FREE_BITS = 40
 
 @dataclass(frozen=True)
 class Slots:
-    """How many masked products lie in one plaintext, each in a slot of its own.
+    """How many masked products lie in one plaintext, each in a slot of `width` bits.
 
     A slot holds Xᵀv + largest_product + r, r a mask 64 bits longer than a product: one bit more
     than a mask, so no slot reaches into the next.
-
-    Attributes:
-        width: bits of a slot.
-        count: slots of a plaintext.
     """
 
     width: int
@@ -187,7 +183,6 @@ class FastPaillierOwner(PaillierKeyOwner):
 
     @override
     def lacks_blinders(self) -> bool:
-        """Whether the next vector might have to make some."""
         return len(self._pool) < self._format.rows
 
     @override
@@ -203,7 +198,6 @@ class FastPaillierOwner(PaillierKeyOwner):
 
     @override
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo 2^64."""
         replies = self._slots.replies(columns)
         numbers = split_ciphertexts(self._public_key, ciphertext, replies)
         plains = [self._private_key.raw_decrypt(number) for number in numbers]
@@ -257,7 +251,6 @@ class FastPaillierEvaluator(PaillierKeyPeer):
 
     @override
     def prepare(self, matrix: IntArray) -> PreparedExponents:
-        """Recode X of shape (S, P) for many exponentiations at once."""
         require_matrix(matrix, self._format)
         columns = matrix.shape[1]
         if columns > self._format.columns:

@@ -57,13 +57,9 @@ def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) 
 
 
 def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) -> RingArray:
-    """(Σ limbs·factors + offset) mod prime, of words below 2^32.
+    """(Σ limbs·factors + offset) mod prime, of words below 2^32, shape (up to 5, degree).
 
-    Args:
-        limbs: shape (up to 5, degree).
-        factors: one a limb, of any size.
-        offset: added.
-        prime: between 2^31 and 2^61.
+    There is one factor a limb, of any size; the prime is between 2^31 and 2^61.
     """
     total = np.full(limbs.shape[1], offset % prime + prime, np.uint64)
     for limb, factor in zip(limbs, factors, strict=True):
@@ -76,11 +72,7 @@ def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) 
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Bytes of `count` packed residues; two residues of an odd number of nibbles share a byte.
-
-    Raises:
-        CryptoError: a width or a count that does not pack.
-    """
+    """Bytes of `count` packed residues; two residues of an odd number of nibbles share a byte."""
     if not (32 <= bits <= 60 and bits % 4 == 0):  # noqa: PLR2004
         raise CryptoError(f"residues of {bits} bits: a multiple of 4 from 32 to 60 expected")
     if count < 2 or count % 2:  # noqa: PLR2004
@@ -89,11 +81,7 @@ def packed_size(count: int, bits: int) -> int:
 
 
 def pack(residues: RingArray, bits: int) -> bytes:
-    """An even number of residues below 2^bits, little-endian.
-
-    Raises:
-        CryptoError: a residue of more bits, which would be cut off.
-    """
+    """An even number of residues, little-endian; CryptoError for one that has more bits."""
     data = np.empty(packed_size(residues.size, bits), np.uint8)
     if int(residues.max(initial=0)) >> bits:
         raise CryptoError(f"a residue of more than {bits} bits")
@@ -105,11 +93,7 @@ def pack(residues: RingArray, bits: int) -> bytes:
 
 
 def unpack(data: bytes, count: int, bits: int) -> RingArray:
-    """The residues that `pack` made into bytes, shape (count,).
-
-    Raises:
-        CryptoError: another number of bytes.
-    """
+    """The residues that `pack` made into bytes, shape (count,)."""
     if len(data) != packed_size(count, bits):
         raise CryptoError(f"{len(data)} bytes, {packed_size(count, bits)} expected")
     octets = np.frombuffer(data, np.uint8)

@@ -38,13 +38,7 @@ def uniform(*shape: int) -> RingArray:
 
 
 def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> RingArray:
-    """Residues of the integers nearest values·2^fraction_bits.
-
-    Args:
-        values: float64 numbers, of any shape.
-        fraction_bits: how many bits stand behind the point.
-        bound: the agreed bound on |values|.
-        what: names the values in the error.
+    """Residues of the integers nearest values·2^fraction_bits; `what` names the values in errors.
 
     Raises:
         RangeExceeded: NaN, an infinity, a value beyond ±bound, or a bound that the ring cannot
@@ -71,12 +65,9 @@ def centred(residues: RingArray) -> IntArray:
 
 
 def truncated(share: RingArray, bits: int, *, first: bool) -> RingArray:
-    """A share of value/2^bits, from a share of value.
+    """A share of value/2^bits, from a share (residues, or words equal to them) of value.
 
-    Args:
-        share: residues, or words equal to them modulo 2^59.
-        bits: g, to be dropped.
-        first: which of the two parties; exactly one says yes.
+    Exactly one of the two parties is the first.
     """
     places = np.uint64(bits)
     if first:
@@ -85,25 +76,17 @@ def truncated(share: RingArray, bits: int, *, first: bool) -> RingArray:
 
 
 def failure_probability(values: float, largest: float) -> float:
-    """Bound on the probability that any of so many truncations goes wrong.
-
-    Args:
-        values: truncated ones.
-        largest: bound on |value| as an integer.
-    """
+    """Bound on the probability that any of so many truncations of |value| ≤ largest goes wrong."""
     return values * largest * 2.0 ** (1 - RING_BITS)
 
 
 class Factor:
-    """A matrix to multiply shares by, exactly modulo 2^59.
+    """A matrix, shape (outputs, inner), to multiply shares by, exactly modulo 2^59.
 
     By way of float64 products of shares' limbs, whose sums stay below 2^53.
 
-    Args:
-        matrix: integers below 2^48 in absolute value, shape (outputs, inner).
-
     Raises:
-        RangeExceeded: larger ones, or so many that limbs would have no bits left.
+        RangeExceeded: entries of 2^48 or more, or so many that limbs would have no bits left.
     """
 
     def __init__(self, matrix: IntArray) -> None:

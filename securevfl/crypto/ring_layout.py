@@ -65,15 +65,7 @@ class RingProductFormat:
 
 @dataclass(frozen=True)
 class RingLayout:
-    """One choice.
-
-    Attributes:
-        product_format: what it is for.
-        sizes: ring and primes.
-        chunk: rows of V in one input.
-        side: rows of M in one reply.
-        together: columns of V in one input.
-    """
+    """One choice: `chunk` rows and `together` columns of V an input, `side` rows of M a reply."""
 
     product_format: RingProductFormat
     sizes: BfvSizes

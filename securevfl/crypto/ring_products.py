@@ -37,14 +37,7 @@ from securevfl.errors import RangeExceeded
 
 
 class RingProductOwner(BfvKeyHolder):
-    """The party that holds the secret key.
-
-    Args:
-        product_format: sizes and bounds of the job.
-
-    Raises:
-        RangeExceeded: flooding for which no 128-bit set has room.
-    """
+    """The party that holds the secret key."""
 
     def __init__(self, product_format: RingProductFormat) -> None:
         self.product_format = product_format
@@ -52,11 +45,7 @@ class RingProductOwner(BfvKeyHolder):
         super().__init__(layout.sizes, layout.extent, layout.inputs)
 
     def encrypt(self, values: RingArray) -> bytes:
-        """Encrypt V, residues below 2^59 of shape (inner, columns).
-
-        Raises:
-            RangeExceeded: another shape, or words that are no residues.
-        """
+        """Encrypt V, residues below 2^59 of shape (inner, columns)."""
         fmt, layout = self.product_format, self._layout
         expected = (fmt.inner, fmt.columns)
         if values.shape != expected or values.dtype != np.uint64 or values.max() >> RING_BITS:
@@ -79,26 +68,13 @@ class RingProductOwner(BfvKeyHolder):
         return self._input(spread.reshape(-1)[: layout.extent].view(np.int64))
 
     def decrypt(self, ciphertext: bytes) -> RingArray:
-        """Decrypt M·V + mask: residues below 2^59, shape (outputs, columns).
-
-        Raises:
-            CryptoError: bytes that are no reply of this key.
-        """
+        """Decrypt M·V + mask: residues below 2^59, shape (outputs, columns)."""
         values = self._opened(ciphertext, self._layout.replies, self._layout.positions())
         return _of_replies(self._layout, values)
 
 
 class RingProductEvaluator(BfvMultiplier):
-    """A party that multiplies under another party's key.
-
-    Args:
-        public_bytes: the owner's public key.
-        product_format: sizes and bounds of the job.
-
-    Raises:
-        KeyMismatch: bytes that are no public key of these parameters.
-        RangeExceeded: flooding for which no 128-bit set has room.
-    """
+    """A party that multiplies under another party's key."""
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
         self.product_format = product_format
@@ -113,15 +89,11 @@ class RingProductEvaluator(BfvMultiplier):
         return len(self._pool) < self._layout.replies
 
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
-        """Enc(M·V + mask), re-randomized and flooded, and the fresh mask.
-
-        Args:
-            encrypted: V, from its owner.
-            matrix: M, shape (outputs, inner).
+        """Enc(M·V + mask), re-randomized and flooded, for M of shape (outputs, inner).
 
         Returns:
-            The reply, and the mask, residues below 2^59 of shape (outputs, columns), which never
-            leaves the evaluator.
+            The reply, and the fresh mask, residues below 2^59 of shape (outputs, columns), which
+            never leaves the evaluator.
 
         Raises:
             RangeExceeded: another shape, an entry beyond the format's bound, or more products than

@@ -78,11 +78,7 @@ class ProductFormat:
         return self.value_fraction_bits + self.matrix_fraction_bits
 
     def require_room(self, modulus_bits: int) -> None:
-        """Check that no product of this format can wrap around 2^modulus_bits.
-
-        Raises:
-            RangeExceeded: the largest product does not stay under half the plaintext space.
-        """
+        """Refuse a format whose largest product does not stay under half of 2^modulus_bits."""
         if self.largest_product >= 1 << (modulus_bits - 1):
             raise RangeExceeded(
                 f"{self.summands} x {self.rows} rows x |v| <= {self.value_bound:g} "
@@ -95,12 +91,7 @@ class ProductFormat:
 
 @dataclass(frozen=True)
 class MaskedReply:
-    """What an evaluator makes of an encrypted vector.
-
-    Attributes:
-        ciphertext: Enc(Xᵀv + r), for the key owner.
-        mask: r modulo 2^MODULUS_BITS, shape (P,); never leaves the evaluator.
-    """
+    """Enc(Xᵀv + r) for the key owner, and r, shape (P,), which never leaves the evaluator."""
 
     ciphertext: bytes
     mask: RingArray
@@ -110,10 +101,7 @@ class BlinderPool(Generic[T]):
     """A stock of one-time items, made ahead while a party waits for the network.
 
     What has been taken never comes back. A pool lives as long as its key and is never stored.
-
-    Args:
-        make: makes one item from the operating system's generator.
-        capacity: what `make_one` fills it to: a round's worth.
+    `make_one` fills it to its capacity: a round's worth.
     """
 
     def __init__(self, make: Callable[[], T], capacity: int) -> None:
@@ -172,10 +160,7 @@ class KeyOwner(Protocol):
     def encrypt(self, values: IntArray) -> bytes:
         """Encrypt integers of shape (S,), S ≤ format.rows, |v| ≤ format.largest_value.
 
-        Makes the blinders that are not in stock.
-
-        Raises:
-            RangeExceeded: a value beyond the format's bound, or too many rows.
+        Makes the blinders that are not in stock; RangeExceeded for more rows or larger values.
         """
 
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
@@ -233,15 +218,8 @@ class OpenEvaluator(Evaluator, Protocol):
     ) -> MaskedReply:
         """As `masked_product`, but the last columns become Xᵀv + addend, without a mask.
 
-        They too are re-randomized and flooded: the owner learns these numbers and no more.
-
-        Args:
-            encrypted: as there.
-            prepared: as there.
-            addend: of the open columns, shape (open columns,).
-
-        Returns:
-            The reply, and the masks of the other columns.
+        They too are re-randomized and flooded: the owner learns these numbers and no more. The
+        masks returned are those of the other columns.
 
         Raises:
             RangeExceeded: an addend beyond the format's largest product.

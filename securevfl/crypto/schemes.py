@@ -114,12 +114,8 @@ def with_fraction_bits(
 ) -> ProductFormat:
     """The format with the fixed point that suits a scheme.
 
-    Args:
-        scheme: one of SCHEMES.
-        product_format: everything else.
-        value_bits: of v, where a job says so.
-        matrix_bits: of X, where a job says so.
-        exact_bits: X is exact with so many; exact schemes take no more.
+    A job may set the bits of v and of X. X may be exact with `exact_bits`: exact schemes take no
+    more.
     """
     known = SCHEMES[scheme]
     limit = exact_bits if known.exact and exact_bits is not None else MODULUS_BITS
@@ -142,13 +138,7 @@ def make_owner(
     key_bits: int | None = None,
     engine: str | None = None,
 ) -> KeyOwner:
-    """A fresh key pair.
-
-    Args:
-        scheme: one of SCHEMES.
-        product_format: fixed point and bounds of the job.
-        key_bits: Paillier's modulus, 3072 unless told.
-        engine: the implementation, the scheme's first unless told.
+    """A fresh key pair; Paillier's key has 3072 bits unless told, the engine is the scheme's first.
 
     Raises:
         ConfigError: a scheme, engine or key size that is unknown; the message names the known.
@@ -167,15 +157,9 @@ def make_evaluator(
     key_bits: int | None = None,
     workers: int = 1,
 ) -> Evaluator:
-    """A peer's end of another party's key.
+    """A peer's end of another party's key, whose size must be `key_bits`, 3072 unless told.
 
-    Args:
-        scheme: one of SCHEMES.
-        public_bytes: the owner's public bytes.
-        product_format: fixed point and bounds of the job.
-        engine: the implementation, the scheme's first unless told.
-        key_bits: the size that the owner's key must have, 3072 unless told.
-        workers: processes for its products.
+    `workers` processes do its products.
 
     Raises:
         ConfigError: a scheme, engine or key size that is unknown; the message names the known.
@@ -201,11 +185,7 @@ def default_engine(scheme: str) -> str:
 
 
 def require_choice(scheme: str, key_bits: int | None, engine: str | None) -> None:
-    """Check that a scheme has such keys and such an engine.
-
-    Raises:
-        ConfigError: it has not.
-    """
+    """Refuse key sizes and engines that a scheme does not have."""
     _choose(scheme, key_bits, engine)
 
 

@@ -50,8 +50,7 @@ def from_bytes(
 ) -> SealObject:
     """Load a peer's key or ciphertext, whole or in parts, into an empty object of its kind.
 
-    Raises:
-        KeyMismatch: bytes that are none, or belong to other parameters.
+    KeyMismatch for bytes that are none, or belong to other parameters.
     """
     with _scratch() as (descriptor, path), seal_errors(f"a SEAL {type(empty).__name__}"):
         os.lseek(descriptor, 0, os.SEEK_SET)
@@ -72,8 +71,7 @@ def of_other_context(context: seal.SEALContext, key: seal.PublicKey) -> seal.Pub
 def split(data: bytes, count: int, largest: int) -> list[bytes]:
     """Cut concatenated serializations apart by the sizes in their headers.
 
-    Raises:
-        CryptoError: not exactly `count` pieces of at most `largest` bytes.
+    CryptoError where they are not exactly `count` pieces of at most `largest` bytes.
     """
     pieces: list[bytes] = []
     at = 0
@@ -90,11 +88,7 @@ def split(data: bytes, count: int, largest: int) -> list[bytes]:
 
 
 def plaintext(context: seal.SEALContext, coefficients: RingArray) -> seal.Plaintext:
-    """A plaintext polynomial from coefficients modulo t, shape (up to DEGREE,).
-
-    Raises:
-        KeyMismatch: a coefficient of t or more.
-    """
+    """A plaintext polynomial from coefficients modulo t, shape (up to DEGREE,)."""
     members = _PLAINTEXT_MEMBERS.pack(0, 0, 0, 0, coefficients.size, 1.0)
     return from_bytes(context, seal.Plaintext(), *_framed([members, *_array(coefficients)]))
 
@@ -112,13 +106,9 @@ def coefficients_of(plain: seal.Plaintext, positions: NDArray[np.int64]) -> Ring
 
 
 def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> seal.Ciphertext:
-    """The transparent ciphertext (m, 0) of a polynomial in coefficient form.
+    """The transparent ciphertext (m, 0) of a polynomial, residues of shape (primes, DEGREE).
 
     It is the one way these bindings add a polynomial with coefficients beyond 64 bits.
-
-    Args:
-        context: its parameters.
-        residues: coefficients modulo each data prime, shape (primes, DEGREE).
     """
     both = np.stack([residues, np.zeros_like(residues)])
     return ciphertext_of(context, context.first_parms_id(), both)
@@ -129,8 +119,7 @@ def ciphertext_of(
 ) -> seal.Ciphertext:
     """The ciphertext of two polynomials in coefficient form, shape (2, primes, DEGREE).
 
-    Raises:
-        KeyMismatch: a coefficient that is no residue, or another shape than the level has.
+    KeyMismatch for a coefficient that is no residue, or another shape than the level has.
     """
     members = _members(parms_id, polynomials.shape[1], polynomials.shape[2])
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(polynomials)]))
@@ -152,11 +141,7 @@ def seeded_parts(serializable: Any, primes: int, degree: int) -> tuple[RingArray
 
 
 def from_seeded(context: seal.SEALContext, c0: RingArray, seed: bytes) -> seal.Ciphertext:
-    """The ciphertext whose c₁ SEAL expands from its seed.
-
-    Raises:
-        KeyMismatch: a coefficient that is no residue, or bytes that are no seed.
-    """
+    """The ciphertext whose c₁ SEAL expands from its seed."""
     members = _members(context.first_parms_id(), *c0.shape)
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(c0), seed]))
 
@@ -234,11 +219,7 @@ def _words(body: bytes, start: int) -> RingArray:
 
 
 def _check_layout() -> None:
-    """Compare the layout written here with SEAL's own objects.
-
-    Raises:
-        CryptoError: this TenSEAL writes another one.
-    """
+    """Compare the layout written here with SEAL's own objects."""
     degree, plain_modulus = 1024, 1 << 10
     parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
     parameters.set_poly_modulus_degree(degree)

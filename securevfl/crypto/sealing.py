@@ -27,10 +27,7 @@ def new_key() -> bytes:
 def seal(key: bytes, data: bytes, header: bytes) -> bytes:
     """The data encrypted: 32 bytes longer, and 16 for every MiB begun.
 
-    Args:
-        key: 32 bytes.
-        data: what nobody without the key may read or change.
-        header: what stands beside it in clear, and is authenticated with it.
+    `header` stands beside it in clear, and is authenticated with it.
     """
     salt, view = secrets.token_bytes(SALT_BYTES), memoryview(data)
     cipher = _cipher(key, salt)
@@ -45,8 +42,7 @@ def seal(key: bytes, data: bytes, header: bytes) -> bytes:
 def unseal(key: bytes, sealed: bytes, header: bytes) -> bytes:
     """What `seal` was given.
 
-    Raises:
-        CryptoError: another key or header, or bytes that are not all of what was sealed.
+    CryptoError for another key or header, or bytes that are not all of what was sealed.
     """
     cipher, view = _cipher(key, sealed[:SALT_BYTES]), memoryview(sealed)[SALT_BYTES:]
     size = CHUNK_BYTES + TAG_BYTES

@@ -46,8 +46,7 @@ class SlotParameters(BfvSizes):
     def of(cls, products: int) -> "SlotParameters":
         """The choice for so many complex products over the job.
 
-        Raises:
-            RangeExceeded: so many that 128-bit security has no room for their flooding.
+        RangeExceeded where 128-bit security has no room for the flooding of so many.
         """
         revealed = 2 * DEGREE * pairs_of(products)
         flood_bits = STATISTICAL_BITS + (_largest_noise(revealed) * revealed - 1).bit_length()
@@ -83,17 +82,14 @@ def _largest_noise(revealed: int) -> int:
 
 
 def _shared_out(bits: int, primes: int) -> tuple[int, ...]:
-    """Bits of so many primes, in whole nibbles, which pack."""
     nibbles = -(-bits // 4)
     return tuple(4 * -(-(nibbles - place) // primes) for place in range(primes))
 
 
 def failure_probability(products: float, largest: float) -> float:
-    """Bound on the probability that any share of so many products is converted wrongly.
+    """Bound on the probability that any share of so many complex products is converted wrongly.
 
-    Args:
-        products: complex ones.
-        largest: bound on a product's absolute value; its parts' sizes add up to √2 of that, and
-            the 1.5 leaves room for p, which is a little below 2^PLAIN_BITS.
+    `largest` bounds a product's absolute value; its parts' sizes add up to √2 of that, and the 1.5
+    leaves room for p, which is a little below 2^PLAIN_BITS.
     """
     return products * 1.5 * largest * 2.0**-PLAIN_BITS

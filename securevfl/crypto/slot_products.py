@@ -36,11 +36,7 @@ _ALL = np.arange(DEGREE)
 
 
 class SlotOwner(BfvKeyHolder):
-    """The party that holds the secret key.
-
-    Args:
-        parameters: of the job.
-    """
+    """The party that holds the secret key."""
 
     def __init__(self, parameters: SlotParameters) -> None:
         super().__init__(parameters, extent=DEGREE, capacity=0)
@@ -48,11 +44,7 @@ class SlotOwner(BfvKeyHolder):
         self._encoder = seal.BatchEncoder(self._context)
 
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
-        """Encrypt complex integers, shape (2, up to DEGREE).
-
-        Raises:
-            RangeExceeded: a part whose products p could not hold, or another shape.
-        """
+        """Encrypt complex integers, shape (2, up to DEGREE)."""
         first, second = _slots(parts, self._parameters.plain_modulus)
         return self._of_slots(first), self._of_slots(second)
 
@@ -62,11 +54,7 @@ class SlotOwner(BfvKeyHolder):
         return b"".join([*map(pack, c0, self._parameters.prime_bits), seed])
 
     def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
-        """This party's shares of the products' parts modulo 2^64, shape (2, count).
-
-        Raises:
-            CryptoError: bytes that are no reply of this key.
-        """
+        """This party's shares of the products' parts modulo 2^64, shape (2, count)."""
         if len(replies) != 2 or any(len(reply) != REPLY_BYTES for reply in replies):  # noqa: PLR2004
             raise CryptoError(f"two replies of {REPLY_BYTES} bytes expected")
         found = np.array([self._read(reply)[:count] for reply in replies], np.uint64)
@@ -85,15 +73,7 @@ class SlotOwner(BfvKeyHolder):
 
 
 class SlotEvaluator(BfvMultiplier):
-    """A party that multiplies under another party's key.
-
-    Args:
-        public_bytes: the owner's public key.
-        parameters: of the job.
-
-    Raises:
-        KeyMismatch: bytes that are no public key of these parameters.
-    """
+    """A party that multiplies under another party's key."""
 
     def __init__(self, public_bytes: bytes, parameters: SlotParameters) -> None:
         super().__init__(public_bytes, parameters, inputs=1, capacity=0)
@@ -105,13 +85,8 @@ class SlotEvaluator(BfvMultiplier):
     ) -> tuple[tuple[bytes, bytes], RingArray]:
         """Multiply the owner's complex integers by this party's, shape (2, count).
 
-        Returns:
-            What goes back, re-randomized and flooded, and this party's shares of the products'
-            parts modulo 2^64, shape (2, count).
-
-        Raises:
-            RangeExceeded: a part whose products p could not hold, or another shape.
-            CryptoError: bytes that are no encryption of these parameters.
+        Returns what goes back, re-randomized and flooded, and this party's shares of the products'
+        parts modulo 2^64, shape (2, count).
         """
         if len(encrypted) != 2:  # noqa: PLR2004
             raise CryptoError(f"{len(encrypted)} ciphertexts, 2 of a complex number expected")
@@ -145,11 +120,7 @@ def _encoded(encoder: seal.BatchEncoder, residues: RingArray) -> seal.Plaintext:
 
 
 def _slots(parts: IntArray, modulus: int) -> RingArray:
-    """Residues that fill all slots, shape (2, DEGREE).
-
-    Raises:
-        RangeExceeded: a part whose products p could not hold, or another shape.
-    """
+    """Residues that fill all slots, shape (2, DEGREE); RangeExceeded for what p could not hold."""
     fits = parts.dtype == np.int64 and parts.ndim == 2 and len(parts) == 2  # noqa: PLR2004
     if not (fits and 1 <= parts.shape[1] <= DEGREE):
         raise RangeExceeded(

@@ -9,13 +9,7 @@ FORCING = 1e-2
 
 
 def violations(gradient: FloatArray, weights: FloatArray, penalties: FloatArray) -> FloatArray:
-    """How far each coordinate is from 0 ∈ ∂(f + Σ_j λ_j|θ_j|), all of shape (P,).
-
-    Args:
-        gradient: ∇f.
-        weights: θ.
-        penalties: λ_j, 0 of an intercept.
-    """
+    """How far each coordinate is from 0 ∈ ∂(f + Σ_j λ_j|θ_j|), all of shape (P,)."""
     at_zero = np.maximum(np.abs(gradient) - penalties, 0.0)
     return np.where(weights != 0, np.abs(gradient + penalties * np.sign(weights)), at_zero)
 
@@ -27,7 +21,7 @@ def minimized(
     penalties: FloatArray,
     passes: int | None = None,
 ) -> FloatArray:
-    """The θ + δ that minimizes gᵀδ + ½δᵀAδ + Σ_j λ_j|θ_j + δ_j|, nearly.
+    """The θ + δ that minimizes gᵀδ + ½δᵀAδ + Σ_j λ_j|θ_j + δ_j|, nearly, with exact zeros.
 
     One coordinate after another to its own minimum, with the gradient kept up to date (Friedman,
     Hastie, Tibshirani, J. Stat. Softw. 33, 2010, their covariance updates). Coordinates that do not
@@ -37,13 +31,10 @@ def minimized(
         bends: A, shape (P, P), positive semidefinite.
         gradient: g, shape (P,).
         weights: θ, shape (P,).
-        penalties: λ_j, shape (P,).
+        penalties: λ_j, shape (P,), 0 of an intercept.
         passes: over all coordinates; None goes on, mostly over those that are not 0, until a pass
             changes the gradient by `FORCING` times the largest violation at the start or less,
             `MOST_PASSES` at most.
-
-    Returns:
-        Shape (P,), with exact zeros.
     """
     enough = FORCING * np.max(violations(gradient, weights, penalties), initial=0.0)
     point, slopes = weights.tolist(), gradient.copy()

@@ -18,18 +18,13 @@ ABOUT = 1e-3
 
 
 class Curvature:
-    """M = c·XᵀX/N + λI over all rows of a linear model.
+    """M = c·XᵀX/N + λI over all rows, X of shape (N, P), of a linear model.
 
     c bounds f″, so that no loss bends more along the block (Böhning and Lindsay 1988). It is taken
     apart with its columns at the same length, whatever their units; directions that then bend less
     than `NULL_SPACE` times the most are none of the data's: collinear columns without L2, along
-    which steps do not move.
-
-    Args:
-        model: says which column is an intercept, which L2 leaves alone.
-        inputs: X of all rows, shape (N, P); of sparse rows of many columns M is never made.
-        curvature: c.
-        l2: λ.
+    which steps do not move. L2 leaves an intercept alone. Of sparse rows of many columns M is never
+    made.
 
     Raises:
         DataError: columns whose squares are not finite.
@@ -115,14 +110,9 @@ class Curvature:
 
 
 def largest_curvature(model: LocalModel, inputs: Matrix, curvature: float) -> float:
-    """The largest eigenvalue of c·JᵀJ/S at the weights now.
+    """The largest eigenvalue of c·JᵀJ/S at the weights now, for a batch X of shape (S, P).
 
     By power iteration, over as many rows as memory is for: an estimate.
-
-    Args:
-        model: linear or not.
-        inputs: X of a batch, shape (S, P).
-        curvature: c.
     """
     outputs = model.predict(inputs[:1]).size
     rows = max(1, JACOBIAN_VALUES // (model.weights.size * outputs))

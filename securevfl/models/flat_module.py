@@ -129,11 +129,7 @@ class FlatModule:
         return found
 
     def predict(self, weights: RealArray, inputs: Rows) -> RealArray:
-        """Predictions of rows, shape (N, C).
-
-        Raises:
-            ConfigError: weights or inputs that the module does not have or take.
-        """
+        """Predictions of rows, shape (N, C)."""
         self.load(weights)
         with torch.no_grad():
             pieces = torch.split(self.rows(inputs), SCORED_ROWS)
@@ -144,8 +140,7 @@ class FlatModule:
         """How often the largest score is the label's.
 
         Raises:
-            ConfigError: as `predict`, predictions that are no scores of classes, or labels of
-                another shape.
+            ConfigError: predictions that are no scores of classes, or labels of another shape.
         """
         scores, due = self.predict(weights, inputs), _array(labels)
         if scores.ndim < 2 or scores.shape[1] < 2:  # noqa: PLR2004
@@ -271,11 +266,7 @@ class ModuleProblem:
 def module_problems(
     module: FlatModule, clients: Sequence[tuple[Rows, Rows]]
 ) -> list[ModuleProblem]:
-    """The problems of clients that hold (inputs, targets) each.
-
-    Raises:
-        ConfigError: as `ModuleProblem`; the error names the client.
-    """
+    """The problems of clients that hold (inputs, targets) each; an error names its client."""
     problems = []
     for client, each in enumerate(clients):
         try:

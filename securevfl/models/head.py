@@ -18,11 +18,9 @@ from securevfl.sparse import Matrix, require_dense
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """θ and b, without the model below them.
+    """θ and, as its last row, b, shape (K·w + 1, C), without the model below them.
 
-    Attributes:
-        names: the parties in the order of θ, the label party first.
-        values: θ and, as its last row, b: shape (K·w + 1, C).
+    `names` are the parties in the order of θ, the label party first.
     """
 
     names: tuple[str, ...]
@@ -52,18 +50,10 @@ class HeadedModel:
     Of inputs without the others' u it predicts its own part of H, u_K·θ_K + b.
 
     Args:
-        model: gives u_K, shape (S, w).
+        model: gives u_K, shape (S, w), of the first `columns` inputs; it keeps its own weights.
         columns: of the inputs that it takes.
         names: the parties in the order of θ, the label party first.
         head: θ and, as its last row, b: shape (K·w + 1, C).
-
-    Attributes:
-        model: as given; it keeps its own weights.
-        head: θ and b.
-        width: w.
-        names: as given.
-        is_linear: no.
-        intercept: no: b is the head's.
     """
 
     is_linear = False

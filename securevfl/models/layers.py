@@ -66,12 +66,7 @@ ACTIVATIONS: Mapping[str, Callable[[FloatArray], Slopes]] = {
 
 @dataclass
 class DenseLayer(LinearModel):
-    """A hidden layer whose units are the local predictions.
-
-    Attributes:
-        weights: W, shape (P, w), the bias' row last.
-        activation: a.
-    """
+    """A hidden layer, shape (P, w) with biases last, whose units are the local predictions."""
 
     intercept: bool = True
     is_linear: bool = False
@@ -295,17 +290,8 @@ def layers_start(
 ) -> StateDict:
     """Random weights and biases of all layers of an mlp, whatever computes it.
 
-    They have the names and shapes that torch gives them, and are uniform within ±1/√(a layer's
-    inputs), as torch's linear layers begin.
-
-    Args:
-        columns: inputs of the first layer.
-        hidden: units of each hidden layer.
-        outputs: C.
-        generator: of a party's own draws.
-
-    Returns:
-        By name the weights, shape (outputs, inputs) of a layer, and the biases, shape (outputs,).
+    They have the names and shapes that torch gives them, (outputs, inputs) of a layer's weights,
+    and are uniform within ±1/√(a layer's inputs), as torch's linear layers begin.
     """
     state = {}
     for place, (before, after) in enumerate(pairwise((columns, *hidden, outputs))):

@@ -19,13 +19,8 @@ def lenet5(channels: int, side: int, classes: int, generator: np.random.Generato
     6 and 16 feature maps, no padding, 2 × 2 pooling by the maximum, 120 and 84 units, ReLU: 62,006
     weights for 3 × 32 × 32 and ten classes, of which the first dense layer (`fc1`) has 78 %, the
     second 16 % and the last (`fc3`) 1.4 %; 44,426 for 1 × 28 × 28. LeCun's own has averages with a
-    weight each, sigmoids, and convolutions of some of the maps.
-
-    Args:
-        channels: of an image.
-        side: its height and width.
-        classes: C.
-        generator: draws the start, which is torch's own; no secret.
+    weight each, sigmoids, and convolutions of some of the maps. The generator draws the start,
+    which is torch's own; no secret.
 
     Raises:
         ConfigError: images that do not fit.

@@ -14,13 +14,9 @@ LEAST_SPREAD = 1e-9
 
 @dataclass
 class LinearModel:
-    """One party's part of a (generalized) linear model.
+    """One party's part of a (generalized) linear model, with θ_k of shape (P, C).
 
-    Attributes:
-        weights: θ_k, shape (P, C).
-        intercept: whether the last row of θ_k belongs to a constant column of ones, which L2
-            leaves alone.
-        is_linear: yes.
+    The last row of θ_k may belong to a constant column of ones, which L2 leaves alone.
     """
 
     weights: FloatArray
@@ -63,12 +59,9 @@ class LinearModel:
 
 
 def soft_threshold(model: LocalModel, weights: FloatArray, amount: float) -> FloatArray:
-    """The proximal step of amount·‖θ‖₁, which leaves the intercept alone.
+    """The proximal step of amount·‖θ‖₁ from θ of shape (P, C), which leaves the intercept alone.
 
-    Args:
-        model: says whether there is one.
-        weights: θ before, shape (P, C).
-        amount: λ₁ times the length of the gradient step before.
+    `amount` is λ₁ times the length of the gradient step before.
     """
     shrunk: FloatArray = np.sign(weights) * np.maximum(np.abs(weights) - amount, 0.0)
     if model.intercept:

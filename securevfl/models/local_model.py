@@ -35,7 +35,6 @@ class Network:
         activation: between the layers, or of the layer's units.
         channels: of each 3 x 3 convolution of a cnn, without padding.
         image_line: pixels in a line of a cnn's image; its columns are line after line.
-        precision: that it computes in.
         represents: whether what it gives goes to a head, so that an activation ends it too.
     """
 
@@ -51,11 +50,7 @@ class Network:
 
 
 def require_torch(what: str = "networks") -> None:
-    """Check, without importing it, that torch is there: linear models need none.
-
-    Raises:
-        ConfigError: it is not; the message says how to get it.
-    """
+    """Refuse, without importing torch, where it is not there: linear models need none."""
     if find_spec("torch") is None:
         raise ConfigError(f"{what} need torch: pip install 'securevfl[networks]'")
 

@@ -93,11 +93,7 @@ class Logistic(BendingLoss):
 
 
 class QuadraticLoss(BendingLoss):
-    """A loss whose residuals are affine in H: d = curvature·H + label_part(y).
-
-    Attributes:
-        label_bound: bound on |label_part|.
-    """
+    """A loss whose residuals are affine in H: d = curvature·H + label_part(y)."""
 
     label_bound: float
 
@@ -258,10 +254,7 @@ class Multinomial(Loss):
 def loss_for(name: str, classes: int, rows: int = 0) -> Loss:
     """The loss of a job; "logistic" means multinomial logistic beyond two classes.
 
-    Args:
-        name: in a job.
-        classes: of the labels; 0 where they are real targets.
-        rows: N, which bounds these.
+    No classes mean real targets, of `rows` rows, which bounds these.
 
     Raises:
         ConfigError: a loss for two classes on data with more, or one for classes on real targets.
@@ -284,11 +277,7 @@ def loss_for(name: str, classes: int, rows: int = 0) -> Loss:
 
 
 def quadratic_loss(name: str) -> QuadraticLoss:
-    """The loss with affine residuals of that name, as hiding both sides needs.
-
-    Raises:
-        ConfigError: any other loss.
-    """
+    """The loss with affine residuals of that name, as hiding both sides needs."""
     for loss in (Squared(), TaylorLogistic()):
         if loss.name == name:
             return loss
@@ -296,17 +285,9 @@ def quadratic_loss(name: str) -> QuadraticLoss:
 
 
 def labels_told(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> Labels:
-    """The labels that have these residuals at these H, whatever the loss.
+    """The labels, shape (S,), that have residuals d at H, both of shape (S, C), whatever the loss.
 
     Residuals of two classes at one H are at least 1 apart.
-
-    Args:
-        loss: f.
-        residuals: d, shape (S, C).
-        predictions: H, shape (S, C).
-
-    Returns:
-        Class numbers or real targets, shape (S,).
     """
     if isinstance(loss, SquaredOfTargets):
         targets: FloatArray = (predictions - residuals)[:, 0]
@@ -348,12 +329,7 @@ def has_probabilities(loss: str) -> bool:
 
 
 def probabilities(loss: str, predictions: FloatArray) -> FloatArray:
-    """The probability of every class, shape (rows, classes).
-
-    Args:
-        loss: by name, one that has them.
-        predictions: H, shape (rows, C).
-    """
+    """The probability of every class, shape (rows, classes), by a loss that has them."""
     if predictions.shape[1] > 1:
         return softmax(predictions)
     second = np.clip(_OF_SECOND_CLASS[loss](predictions), 0.0, 1.0)
@@ -361,12 +337,7 @@ def probabilities(loss: str, predictions: FloatArray) -> FloatArray:
 
 
 def class_numbers(loss: str, predictions: FloatArray) -> IntArray:
-    """The most likely class of every row, shape (rows,).
-
-    Args:
-        loss: by name.
-        predictions: H, shape (rows, C).
-    """
+    """The most likely class of every row, shape (rows,)."""
     if predictions.shape[1] > 1:
         return np.asarray(predictions.argmax(axis=1), np.int64)
     return np.asarray(predictions[:, 0] > loss_for(loss, 2).middle, np.int64)

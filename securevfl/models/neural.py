@@ -94,11 +94,7 @@ def _dense(sizes: Sequence[int], activation: str, ends_active: bool) -> list[nn.
 
 
 def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
-    """What makes a network's module.
-
-    Raises:
-        ConfigError: a custom one that was not given.
-    """
+    """What makes a network's module; a custom one has to be given."""
     shape = network.hidden, network.activation
     if network.kind == "mlp":
         return mlp(*shape, represents=network.represents)
@@ -110,17 +106,10 @@ def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
 
 
 class NeuralModel:
-    """One party's network.
+    """One party's network, with θ of shape (p, 1).
 
-    Args:
-        module: maps (S, F) to (S, C), row by row; it is taken over and used in evaluation mode.
-            Parameters that require no gradient stay as they are.
-        precision: that it computes in.
-
-    Attributes:
-        weights: θ, shape (p, 1).
-        intercept: no: biases are the network's own.
-        is_linear: no.
+    The module maps (S, F) to (S, C), row by row; it is taken over and used in evaluation mode.
+    Parameters that require no gradient stay as they are.
     """
 
     intercept = False
@@ -286,11 +275,7 @@ def loaded_network(
     state: StateDict,
     precision: Precision = "double",
 ) -> NeuralModel:
-    """A network as it was saved.
-
-    Raises:
-        DataError: a state dict of another module.
-    """
+    """A network as it was saved; DataError for a state dict of another module."""
     return NeuralModel(_loaded_module(make, features, outputs, state), precision)
 
 
@@ -310,11 +295,7 @@ def _spread(model: NeuralModel, inputs: Matrix) -> float:
 
 
 def _require_function_of_rows(module: nn.Module, rows: FloatArray, outputs: int) -> None:
-    """Check that a module treats each row by itself, always in the same way.
-
-    Raises:
-        ConfigError: it does not, or does not take such rows.
-    """
+    """Check that a module treats each row by itself, always in the same way."""
     inputs = torch.tensor(rows, dtype=torch.float64)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():

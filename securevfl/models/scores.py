@@ -27,13 +27,9 @@ LEAST = float(np.finfo(np.float64).eps)
 
 
 def auc(predictions: FloatArray, labels: Labels) -> float:
-    """Area under the ROC curve.
+    """Area under the ROC curve of predictions, shape (S, C).
 
     Beyond two classes the mean over the classes that occur, each against the rest.
-
-    Args:
-        predictions: H, shape (S, C).
-        labels: class numbers, shape (S,).
     """
     if predictions.shape[1] == 1:
         return _area(predictions[:, 0], labels == 1)
@@ -60,10 +56,6 @@ def auc_error(labels: Labels, area: float = 0.5) -> float:
 
     Beyond two classes that of the class where it is least. Source: Hanley and McNeil, Radiology 143
     (1982), equation 1 with their approximation for exponential scores.
-
-    Args:
-        labels: class numbers, shape (n,); at least two classes.
-        area: the AUC.
     """
     _, counts = np.unique(labels, return_counts=True)
     rows = len(labels)
@@ -83,12 +75,7 @@ def accuracy(predictions: FloatArray, labels: Labels, middle: float = 0.0) -> fl
 
 
 def r2(predictions: FloatArray, targets: Labels) -> float:
-    """R² = 1 − Σ(H − y)²/Σ(y − ȳ)², ȳ the mean of these targets.
-
-    Args:
-        predictions: H, shape (n, 1).
-        targets: y, shape (n,), not all the same.
-    """
+    """R² = 1 − Σ(H − y)²/Σ(y − ȳ)², ȳ the mean of these targets, which are not all the same."""
     return r2_of(mean_squared_error(predictions, targets), targets)
 
 
@@ -118,11 +105,8 @@ def r2_error(rows: int) -> float:
 def binormal_auc(means: FloatArray, variances: FloatArray) -> float:
     """Area under the ROC curve of two normal distributions, Φ((μ₁ − μ₀)/√(σ₀² + σ₁²)).
 
-    Source: Hanley and McNeil, Radiology 143 (1982). Half where nothing tells them apart.
-
-    Args:
-        means: of the predictions of class 0 and of class 1, shape (2,).
-        variances: the same.
+    Those are of class 0's and class 1's predictions. Half where nothing tells them apart.
+    Source: Hanley and McNeil, Radiology 143 (1982).
     """
     return float(_share_above(means[1] - means[0], variances.sum()))
 
@@ -130,10 +114,7 @@ def binormal_auc(means: FloatArray, variances: FloatArray) -> float:
 def binormal_accuracy(means: FloatArray, variances: FloatArray, counts: FloatArray) -> float:
     """Share of rows whose predictions have the sign of their class, were both classes normal.
 
-    Args:
-        means: as in `binormal_auc`.
-        variances: the same.
-        counts: rows of both classes, shape (2,).
+    All of shape (2,), as in `binormal_auc`; `counts` are rows.
     """
     signed = np.array([-1.0, 1.0]) * means
     shares = [_share_above(*each) for each in zip(signed, variances, strict=True)]
@@ -150,12 +131,8 @@ def _share_above(mean: float, variance: float) -> float:
 def auc_difference(first: FloatArray, second: FloatArray, labels: Labels) -> tuple[float, float]:
     """How much larger the AUC of the first is, and the standard error of that, on the same rows.
 
+    Predictions have shape (S,); there are at least two rows of either class.
     Source: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988).
-
-    Args:
-        first: predictions, shape (S,).
-        second: those of another model, shape (S,).
-        labels: 0 or 1, shape (S,), at least two of each.
     """
     ones, zeros = labels == 1, labels == 0
     above = _shares(first, ones, zeros) - _shares(second, ones, zeros)
@@ -166,26 +143,14 @@ def auc_difference(first: FloatArray, second: FloatArray, labels: Labels) -> tup
 def accuracy_difference(
     first: FloatArray, second: FloatArray, labels: Labels
 ) -> tuple[float, float]:
-    """How much larger the accuracy of the first is, and the standard error of that.
-
-    Args:
-        first: predictions, shape (S, C), C > 1.
-        second: those of another model, shape (S, C).
-        labels: class numbers, shape (S,), at least two.
-    """
+    """How much larger the accuracy of the first is, and the standard error of that; C > 1."""
     right = [(each.argmax(axis=1) == labels).astype(np.float64) for each in (first, second)]
     apart = right[0] - right[1]
     return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(labels)))
 
 
 def r2_difference(first: FloatArray, second: FloatArray, targets: Labels) -> tuple[float, float]:
-    """How much larger R² of the first is, and the standard error of that.
-
-    Args:
-        first: predictions, shape (S, 1).
-        second: those of another model, shape (S, 1).
-        targets: real, shape (S,), not all the same.
-    """
+    """How much larger R² of the first is, and the standard error of that; predictions (S, 1)."""
     squares = [(each[:, 0] - targets) ** 2 for each in (first, second)]
     gained = (squares[1] - squares[0]) / float(np.var(targets.astype(np.float64)))
     return float(gained.mean()), float(gained.std(ddof=1) / np.sqrt(len(targets)))
@@ -215,13 +180,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The figures of one set of rows.
-
-    Attributes:
-        brier: the Brier score.
-        log_loss: in nats.
-        curve: the reliability curve, predictions rising.
-    """
+    """The figures of one set of rows: the curve's predictions rise, the log loss is in nats."""
 
     brier: float
     log_loss: float

@@ -31,11 +31,7 @@ _REACH_AFTER_20, _ROUNDS_THAT_MATTER = 30.0, 100
 
 @dataclass(frozen=True)
 class SigmoidSeries:
-    """The first terms of the series.
-
-    Attributes:
-        multiplier: phases are those of multiplier·H modulo 2^PERIOD_BITS, in integers.
-    """
+    """The first terms of the series; phases are multiplier·H modulo 2^PERIOD_BITS, in integers."""
 
     multiplier: int
 
@@ -56,12 +52,8 @@ class SigmoidSeries:
 
         What |H| can reach has no bound that is of use, so this is measured, with exact steps on
         made sets: predictions of rows with large features grow from round to round. Steps towards
-        the exact one, or on batches, do not get further.
-
-        Args:
-            rounds: of the job.
-            accelerated: with Nesterov's extrapolation, which gets as far in R rounds as R²/4
-                rounds do without.
+        the exact one, or on batches, do not get further. With Nesterov's extrapolation R rounds get
+        as far as R²/4 rounds do without.
         """
         pace = rounds if accelerated else 2 * sqrt(rounds)
         reach = _REACH_AFTER_20 * sqrt(min(pace, _ROUNDS_THAT_MATTER) / 20)

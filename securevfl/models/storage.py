@@ -58,15 +58,12 @@ class ModelHeader:
         columns: its feature columns, in the order of the weights' rows.
         intercept: whether one more row of weights belongs to a constant column of ones.
         classes: number of classes; 0 where targets are real.
-        loss: the loss it was trained with.
         job_hash: SHA-256 of the job, in hex.
-        rounds: rounds trained.
         format: version of this header.
         network: what was trained in place of a linear model; the header of one leaves it out.
         representation: w, where local models give representations to a head.
         head: the parties in the head's order, where this party, the first of them, holds it.
         target_mean: at the label party of real targets: these are it + `target_scale`·H.
-        target_scale: their deviation.
         class_names: what each class is called, at the label party only.
         rows: N, of the training rows.
         recipe: how the columns are made of the party's raw ones, where that is more than reading.
@@ -119,14 +116,11 @@ _MODEL_HEADER = TypeAdapter(ModelHeader)
 
 @dataclass(frozen=True, repr=False)
 class SavedModel(Shown):
-    """A party's model with the scaling of its features.
+    """A party's model with the scaling of its features: less `mean`, divided by `scale`.
 
     Attributes:
-        header: what it is.
         weights: θ_k, shape (P, C), the intercept's row last; of a network all numbers of its
             state dict, one after another, shape (n, 1).
-        mean: subtracted from each feature column.
-        scale: divides each feature column after that.
         state: a network's state dict.
         make_module: makes a custom network.
         head: θ and b of the head that this party holds, shape (K·w + 1, C).
@@ -188,11 +182,8 @@ class SavedModel(Shown):
     def together(self, parts: Mapping[str, FloatArray]) -> FloatArray:
         """At the label party: H, shape (S, C), of what all parties' models predict, by party.
 
-        Real targets come out in their own units, and of transfer learning φ = Φ·u_B.
-
-        Raises:
-            DataError: parts of other parties or shapes, or another party's part of a headed model
-                or of one for real targets.
+        Real targets come out in their own units, and of transfer learning φ = Φ·u_B. DataError for
+        parts of other parties or shapes, and at whoever is not the label party.
         """
         if self.header.representation is not None and self.head is None:
             raise DataError(f"{self.header.party!r} holds no head: ask the label party's model")
@@ -207,11 +198,7 @@ class SavedModel(Shown):
         return self.in_target_units(total)
 
     def in_target_units(self, predictions: FloatArray) -> FloatArray:
-        """At the label party: H as it is for classes, and for real targets in their own units.
-
-        Raises:
-            DataError: another party's part of a model for real targets.
-        """
+        """At the label party: H as it is for classes, and for real targets in their own units."""
         if self.header.classes:
             return predictions
         mean, scale = self.header.target_mean, self.header.target_scale
@@ -266,11 +253,7 @@ def saved_model(
 
 
 def save_model(path: Path, model: SavedModel) -> None:
-    """Write a model in one step: a reader sees the old file or the new one, never half of it.
-
-    Raises:
-        DataError: the file cannot be written (no room, no permission).
-    """
+    """Write a model in one step: a reader sees the old file or the new one, never half of it."""
     contiguous = {name: np.asarray(values, order="C") for name, values in _tensors(model).items()}
     header = {key: value for key, value in asdict(model.header).items() if value is not None}
     data = save(contiguous, metadata={_HEADER: json.dumps(header)})
@@ -295,10 +278,8 @@ def load_model(
 ) -> SavedModel:
     """Read a model back.
 
-    Args:
-        path: where it is.
-        make_module: makes the module of a custom network.
-        describe_only: take a custom network without its maker, which can then predict nothing.
+    A custom network takes what makes its module; with `describe_only` it goes without, and can
+    then predict nothing.
 
     Raises:
         DataError: no such file, not one of ours, shapes that do not fit the header, or a custom
@@ -337,11 +318,7 @@ def load_model(
 def _require_numbers(
     path: Path, tensors: StateDict, shapes: dict[str, tuple[int, ...]], *, custom: bool
 ) -> None:
-    """Check names, shapes and values.
-
-    Raises:
-        DataError: they are not what a model of ours has.
-    """
+    """Refuse names, shapes and values that a model of ours does not have."""
     odd = sorted(tensors.keys() ^ shapes.keys())
     if odd:
         raise DataError(f"model file {path}: not a securevfl model (tensor {odd[0]!r})")
@@ -360,11 +337,7 @@ def _require_numbers(
 
 
 def _check_header(path: Path, header: ModelHeader) -> None:
-    """Check what a header says beside tensors.
-
-    Raises:
-        DataError: another version, or what no header of ours says.
-    """
+    """Refuse another version, or what no header of ours says."""
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
     _check_job(path, header)

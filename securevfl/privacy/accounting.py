@@ -58,17 +58,7 @@ class PrivacySpent:
 def spent(
     mechanism: Mechanism, releases: int, delta: float, local: LocalNoise | None = None
 ) -> PrivacySpent:
-    """Both guarantees after ν releases of a sample.
-
-    Args:
-        mechanism: on predictions.
-        releases: ν ≥ 0.
-        delta: δ in (0, 1).
-        local: noise on the party's own gradients, if there is any.
-
-    Raises:
-        ConfigError: a δ or ν that cannot be.
-    """
+    """Both guarantees after ν releases of a sample, given noise on the party's own gradients."""
     _require_delta(delta)
     if releases < 0:
         raise ConfigError(f"releases = {releases}: expected 0 or more")
@@ -86,15 +76,7 @@ def spent(
 
 
 def require_budget(found: PrivacySpent, budget: float) -> None:
-    """Check a job's promise against what it may spend, before it starts.
-
-    Args:
-        found: after its last round.
-        budget: the largest end-to-end ε.
-
-    Raises:
-        BudgetExhausted: it would spend more.
-    """
+    """Refuse a job whose promise after its last round is over the largest end-to-end ε."""
     if not found.end_to_end <= budget:
         raise BudgetExhausted(
             f"epsilon after {found.releases} releases of a sample would be "
@@ -104,16 +86,7 @@ def require_budget(found: PrivacySpent, budget: float) -> None:
 
 
 def require_release_budget(found: PrivacySpent, budget: float, whose: str = "a sample") -> None:
-    """Check the releases alone, the model taken as given.
-
-    Args:
-        found: after the job's last round.
-        budget: the largest ε of the releases.
-        whose: what is released, in words.
-
-    Raises:
-        BudgetExhausted: they would spend more.
-    """
+    """Refuse releases of `whose` predictions over the largest ε, the model taken as given."""
     if not found.release <= budget:
         raise BudgetExhausted(
             f"epsilon of {found.releases} releases of {whose} would be {found.release:.4g} at "
@@ -124,11 +97,7 @@ def require_release_budget(found: PrivacySpent, budget: float, whose: str = "a s
 def calibrated_multiplier(
     name: MechanismName, epsilon: float, releases: int, delta: float
 ) -> float:
-    """The least noise multiplier whose ν releases stay within ε.
-
-    Raises:
-        ConfigError: an ε, ν or δ that cannot be.
-    """
+    """The least noise multiplier whose ν releases stay within ε."""
     if not (isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon = {epsilon}: expected a positive number")
     if releases < 1:

@@ -40,9 +40,6 @@ class ClientNoise:
         noise_multiplier: z: the deviation of the noise on a sum over its sensitivity 2β. 0 adds
             nothing and promises nothing.
         clip: β, the greatest Euclidean length of all that a client uploads in a round.
-
-    Raises:
-        ConfigError: a multiplier or length that cannot be.
     """
 
     noise_multiplier: float
@@ -102,7 +99,7 @@ def client_promise(
     delta: float,
     remembers: bool = False,
 ) -> ClientPromise:
-    """Both promises after a number of rounds.
+    """Both promises at δ after a number of rounds with noisy sums.
 
     Args:
         noise_multiplier: z.
@@ -110,11 +107,8 @@ def client_promise(
         taking_part: m of a round.
         rounds: with noisy sums so far.
         participations: rounds of the client that took part in most of them.
-        delta: δ in (0, 1).
+        delta: in (0, 1).
         remembers: whether clients keep something from round to round that uploads depend on.
-
-    Raises:
-        ConfigError: a δ or number that cannot be.
     """
     if not 0 < delta < 1:
         raise ConfigError(f"delta = {delta}: expected a number between 0 and 1")

@@ -25,17 +25,12 @@ GRID = 2.0**20
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Clip, then add noise in proportion to the sensitivity.
+    """Clip to β, then add noise in proportion to the sensitivity.
 
     Attributes:
-        name: gaussian or laplace.
         noise_multiplier: z: a Gaussian's deviation and a Laplace's scale are z·2β. 0 adds
             nothing and promises nothing.
-        clip: β.
         outputs: predictions of one sample, each clipped by itself; all may change at once.
-
-    Raises:
-        ConfigError: an unknown name, or a multiplier or bound that cannot be.
     """
 
     name: MechanismName
@@ -80,12 +75,7 @@ class Mechanism:
 class GradientNoise:
     """Gaussian noise on sums of clipped gradients, one a sample (Abadi et al., CCS 2016).
 
-    Attributes:
-        noise_multiplier: z_g: the deviation on the sum over 2β_g.
-        clip: β_g, the largest Euclidean length of one sample's gradient.
-
-    Raises:
-        ConfigError: a multiplier or bound that cannot be.
+    z_g is the deviation on the sum over 2β_g, β_g the largest Euclidean length of one gradient.
     """
 
     noise_multiplier: float

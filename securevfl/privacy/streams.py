@@ -52,11 +52,7 @@ class NoiseStream(WordStream):
 
 
 class NoiseKey:
-    """What one party's noise in one job follows from.
-
-    Args:
-        key: 32 secret bytes.
-    """
+    """The 32 secret bytes that one party's noise in one job follows from."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
