@@ -7,13 +7,9 @@ from securevfl.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class LabelEstimate:
-    """What an attack says about labels.
+    """What an attack says about labels."""
 
-    Attributes:
-        rows: which rows it speaks of, shape (n,), each once.
-        scores: shape (n, C): two classes, one column, positive for class 1; more classes, the
-            largest column names the class.
-    """
-
-    rows: IntArray
+    rows: IntArray  # which rows it speaks of, shape (n,), each once
+    # Shape (n, C): two classes, one column, positive for class 1; more classes, the largest column
+    # names the class
     scores: FloatArray

@@ -28,10 +28,7 @@ def parities_from_symbols(equations: IntArray, rows: int) -> IntArray | None:
     """A column's parities from Jacobi symbols of inputs and replies, or None: contradicted.
 
     The symbol of Π cᵢ^xᵢ is Π (symbol of cᵢ)^xᵢ: one linear equation in x modulo 2 a reply.
-
-    Args:
-        equations: [inputs' symbols | the reply's], shape (replies, rows + 1).
-        rows: of the column, which all inputs met.
+    Equations are [symbols of the column's inputs | the reply's], shape (replies, rows + 1).
     """
     reduced = equations.copy()
     for at in range(rows):
@@ -51,18 +48,14 @@ def secret_from_crafted_queries(
     modulus_bits: int,
     degree: int,
 ) -> IntArray:
-    """A BFV secret key from an owner that decrypts what it is sent, many digits a value.
+    """A BFV secret key, entries −1, 0 or 1, from an owner that decrypts what it is sent.
 
     Args:
         queries: crafted replies, and which coefficients are the balanced ternary digits of each
             value, the lowest first, shape (P, W).
-        decrypt: the key owner, as it answers masked products of P columns; it returns them to the
-            evaluator.
+        decrypt: the key owner, as it answers masked products of P columns.
         modulus_bits: plain_bits of t = 2^plain_bits.
         degree: of the ring.
-
-    Returns:
-        Shape (degree,), −1, 0 or 1.
     """
     secret = np.zeros(degree, np.int64)
     unused = np.int64(64 - modulus_bits)

@@ -44,16 +44,7 @@ LEAST, RANK_TOLERANCE = 1e-12, 1e-9
 
 
 def features_from_anchors(factor: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
-    """F times the matrix with orthonormal rows that maps the anchors nearest to what is known.
-
-    Args:
-        factor: F with FFᵀ = XXᵀ, shape (N, rank), rank ≤ P.
-        rows: the known ones, shape (anchors,); none leave F as it is.
-        features: their X, shape (anchors, P).
-
-    Returns:
-        Shape (N, P).
-    """
+    """X, shape (N, P): F, FFᵀ = XXᵀ, turned nearest to the known rows' X; as it is without any."""
     missing = features.shape[1] - factor.shape[1]
     padded = np.pad(factor, ((0, 0), (0, max(missing, 0))))
     if not len(rows):
@@ -80,15 +71,7 @@ def spread_anchors(factor: FloatArray, count: int, generator: np.random.Generato
 
 
 def independent_components(factor: FloatArray, seed: int) -> FloatArray:
-    """Directions of F that are as independent as can be, of deviation 1.
-
-    Args:
-        factor: X up to a rotation, shape (N, rank).
-        seed: of the search.
-
-    Returns:
-        Shape (N, rank of the centred F).
-    """
+    """Directions of F as independent as can be, of deviation 1, shape (N, rank at most)."""
     centred = factor - factor.mean(axis=0)
     basis, scales, _ = np.linalg.svd(centred, full_matrices=False)
     rank = int(np.sum(scales > 1e-6 * scales[0]))
@@ -105,9 +88,7 @@ def independent_components(factor: FloatArray, seed: int) -> FloatArray:
 
 
 def binary_columns(factor: FloatArray, seed: int = 0, starts: int = STARTS) -> BoolArray:
-    """The 0/1 columns found, shape (N, found).
-
-    A column or its complement: the one with fewer ones.
+    """The 0/1 columns found, shape (N, found): a column or its complement, which has fewer ones.
 
     Args:
         factor: X up to a rotation, shape (N, rank).
@@ -156,10 +137,8 @@ def _sparsest(span: FloatArray, held: FloatArray) -> FloatArray:
 def _two_valued(span: FloatArray, rows: NDArray[np.int64], ones: BoolArray) -> list[FloatArray]:
     """Vectors of the span that are nearly 0/1: projections onto both in turn.
 
-    Args:
-        span: shape (N, rank + 1), with the constant.
-        rows: what to search in.
-        ones: where to start, shape (rows, n).
+    The span has shape (N, rank + 1), with the constant; `rows` are searched in, from `ones` of
+    shape (rows, n) on.
     """
     basis, scales, _ = np.linalg.svd(span[rows], full_matrices=False)
     directions = basis[:, scales > 1e-6 * scales[0]]
@@ -200,14 +179,9 @@ def _is_union(column: BoolArray, parts: BoolArray) -> bool:
 
 
 def factor_of_units(units: FloatArray, activation: str) -> FloatArray:
-    """An orthogonal basis of what units of rows were made from, by one set of weights.
+    """An orthogonal basis, shape (S, rank), of what units, shape (S, w), were made from.
 
-    Args:
-        units: shape (S, w).
-        activation: by name; relu's are taken as they are.
-
-    Returns:
-        Shape (S, rank).
+    By one set of weights; relu's units are taken as they are.
     """
     undone = np.hstack([_undone(units, activation), np.ones((len(units), 1))])
     left, scales, _ = np.linalg.svd(undone, full_matrices=False)
@@ -217,13 +191,7 @@ def factor_of_units(units: FloatArray, activation: str) -> FloatArray:
 
 
 def features_from_units(factor: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
-    """X of all rows, shape (S, P), by the map that takes known rows' factors to their features.
-
-    Args:
-        factor: shape (S, rank).
-        rows: the known ones.
-        features: X of these.
-    """
+    """X of all rows, shape (S, P), by the map that takes known rows' factors to their features."""
     estimate: FloatArray = factor @ ridge_solution(factor[rows], features)
     return estimate
 

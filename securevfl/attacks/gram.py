@@ -47,35 +47,23 @@ MOST_ROWS = 600
 
 @dataclass(frozen=True)
 class GramKnowledge:
-    """Side knowledge: how the party under attack steps.
+    """Side knowledge: how the party under attack steps."""
 
-    Attributes:
-        dimension: the rank of its X.
-        step_sizes: η of every round.
-        local_steps: Q.
-        curvature: c; 0 under the frozen rule.
-        l2: λ, known with Q = 1 only.
-        proximal: μ.
-    """
-
-    dimension: int
-    step_sizes: Sequence[float]
-    local_steps: int = 1
-    curvature: float = 0.25
-    l2: float = 0.0
-    proximal: float = 0.0
+    dimension: int  # the rank of its X
+    step_sizes: Sequence[float]  # η of every round
+    local_steps: int = 1  # Q
+    curvature: float = 0.25  # c; 0 under the frozen rule
+    l2: float = 0.0  # λ, known with Q = 1 only
+    proximal: float = 0.0  # μ
 
 
 def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation.
+    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation, from rounds of all rows.
 
-    Args:
-        rounds: R ≥ 2 of all rows, in the same order.
-        knowledge: see there; one step size for all rounds unless Q = 1.
+    It takes one step size for all rounds unless Q = 1.
 
     Raises:
-        ConfigError: fewer than two rounds, L2 with several local steps, or steps that are too
-            long for g to be monotone.
+        ConfigError: fewer than two rounds, L2 with several local steps, or step sizes that change.
     """
     if len(rounds) < 2:  # noqa: PLR2004
         raise ConfigError(f"rounds: {len(rounds)}, expected at least 2")
@@ -106,15 +94,11 @@ def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowled
 
 
 def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
-    """The symmetric matrix that takes `given` to `result`, by least squares.
+    """The symmetric matrix that takes `given` to `result`, shapes (rank, moves), by least squares.
 
     In the singular basis of `given` both of two mirrored entries are measured, with errors like the
     inverses of their columns' singular values; what no column tells stays 0, and what noise drowns
     is shrunk.
-
-    Args:
-        given: shape (rank, moves).
-        result: shape (rank, moves).
     """
     # Directions that no move has come with scale 0.
     missing = max(given.shape[0] - given.shape[1], 0)
@@ -136,15 +120,11 @@ def factor_from_fixed_batches(rounds: Sequence[SeenRound], knowledge: GramKnowle
     """F with FFᵀ = XXᵀ, shape (N, rank), from visits of a fixed partition's batches.
 
     A batch's predictions span the range of X_b, with an orthonormal basis_b: X_b = basis_b·square_b
-    for an unknown matrix square_b. Between two visits of b its coordinates basis_bᵀH_b move by
-    −Σ square_b·square_b'ᵀ·steps_b'·basis_b'ᵀd_b' over the batches in between, with steps_b' what
-    local steps make of one: linear in rank X numbers for each batch, for each coordinate. So about
-    rank X visits of every batch for each batch there is solve for all of it; the batch's own block
-    is g, which gives square_b·square_bᵀ and with it steps_b.
-
-    Args:
-        rounds: in order; every batch at least twice.
-        knowledge: see there; one step size, λ = 0.
+    for an unknown matrix square_b. Between two visits of b its coordinates basis_bᵀH_b move by −Σ
+    square_b·square_b'ᵀ·steps_b'·basis_b'ᵀd_b' over the batches in between, with steps_b' what local
+    steps make of one: linear in rank X numbers for each batch, for each coordinate. So about rank X
+    visits of every batch for each batch there is solve for all of it; the batch's own block is g,
+    which gives square_b·square_bᵀ and with it steps_b.
 
     Raises:
         ConfigError: L2, step sizes that change, or a batch visited once.
@@ -176,19 +156,12 @@ def factor_from_fixed_batches(rounds: Sequence[SeenRound], knowledge: GramKnowle
 
 @dataclass(frozen=True, eq=False)
 class FixedBatch:
-    """A batch of a fixed partition.
-
-    Attributes:
-        rows: its rows, shape (S,).
-        visits: the rounds that took it.
-        basis: of its predictions' span, shape (S, rank at most).
-        span: where its coordinates stand among those of all batches.
-    """
+    """A batch of a fixed partition."""
 
     rows: IntArray
-    visits: list[int]
-    basis: FloatArray
-    span: slice
+    visits: list[int]  # the rounds that took it
+    basis: FloatArray  # of its predictions' span, shape (S, rank at most)
+    span: slice  # where its coordinates stand among those of all batches
 
 
 def _fixed_batches(rounds: Sequence[SeenRound], size: int) -> list[FixedBatch]:
@@ -227,12 +200,7 @@ def _factor_of(gram: FloatArray, dimension: int) -> FloatArray:
 
 
 def span_of(predictions: FloatArray, size: int) -> FloatArray:
-    """An orthonormal basis of what the predictions span, with at most so many columns.
-
-    Args:
-        predictions: shape (rows, any number).
-        size: the most columns.
-    """
+    """An orthonormal basis of what the predictions span, with at most so many columns."""
     basis, scales, _ = np.linalg.svd(predictions, full_matrices=False)
     kept = scales[:size] > np.finfo(np.float64).eps * scales[0]
     return basis[:, :size][:, kept]
@@ -268,16 +236,9 @@ def _inverse(value: float, eta: float, rows: int, knowledge: GramKnowledge) -> f
 def factor_from_minibatches(
     rounds: Sequence[SeenRound], rows: int, eta: float, dimension: int
 ) -> FloatArray:
-    """F with FFᵀ nearest to XXᵀ, shape (N, rank).
+    """F with FFᵀ nearest to XXᵀ, shape (N, rank), from rounds of one step, without penalties.
 
-    Args:
-        rounds: in order, of one local step each, without penalties.
-        rows: N.
-        eta: η, the same in all rounds.
-        dimension: the rank of X.
-
-    Raises:
-        ConfigError: more than `MOST_ROWS` rows.
+    η is the same in all rounds, `dimension` the rank of X.
     """
     if rows > MOST_ROWS:
         raise ConfigError(f"rows: {rows}, this attack takes up to {MOST_ROWS}")
@@ -302,25 +263,15 @@ def factor_from_minibatches(
 
 @dataclass(frozen=True, eq=False)
 class ExactKnowledge:
-    """Side knowledge: how the party under attack steps.
+    """Side knowledge: how the party under attack steps."""
 
-    Attributes:
-        dimension: the rank of its X.
-        pace: γ of the first round, and the most that it grows to.
-        courses: what was said at every round.
-        curvature: c.
-        l2: λ.
-        proximal: μ.
-        accelerated: whether it exchanges ahead of its iterates.
-    """
-
-    dimension: int
-    pace: Pace
-    courses: Sequence[Course]
-    curvature: float = 0.25
-    l2: float = 0.0
-    proximal: float = 0.0
-    accelerated: bool = True
+    dimension: int  # the rank of its X
+    pace: Pace  # γ of the first round, and the most that it grows to
+    courses: Sequence[Course]  # what was said at every round
+    curvature: float = 0.25  # c
+    l2: float = 0.0  # λ
+    proximal: float = 0.0  # μ
+    accelerated: bool = True  # whether it exchanges ahead of its iterates
 
 
 Move = tuple[float, FloatArray, FloatArray, FloatArray]
@@ -328,17 +279,10 @@ Move = tuple[float, FloatArray, FloatArray, FloatArray]
 
 
 def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation.
+    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation, from the first rounds, of all rows.
 
     With fewer moves than X has rank F has a column a move and output, and FFᵀ is a part of XXᵀ.
     Without penalties F spans the range of X as orthogonal columns of mean square 1 would.
-
-    Args:
-        rounds: all of all rows, from the first on, in the same order.
-        knowledge: see there.
-
-    Raises:
-        ConfigError: no step that shows.
     """
     moves = list(_moves(rounds, knowledge))
     if not moves:

@@ -27,17 +27,12 @@ LEAST = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class IntegerKnowledge:
-    """Side knowledge: the attacker's columns, and what predictions make of residuals.
+    """Side knowledge: the attacker's columns, and what predictions make of residuals."""
 
-    Attributes:
-        matrix: X of the batch as it was multiplied, rounded to the job's fixed point, shape (S, P).
-        residuals: of a row of class 0 and of one of class 1.
-        tolerance: the most that an entry of Xᵀd may be off.
-    """
-
+    # X of the batch as it was multiplied, rounded to the job's fixed point, shape (S, P)
     matrix: FloatArray
-    residuals: tuple[float, float]
-    tolerance: float
+    residuals: tuple[float, float]  # of a row of class 0 and of one of class 1
+    tolerance: float  # the most that an entry of Xᵀd may be off
 
     def sums(self, gradient: FloatArray) -> tuple[FloatArray, float]:
         """Xᵀy from Xᵀd/S, shape (P,), and how far it may be off."""
@@ -52,11 +47,8 @@ def labels_by_meeting(
 ) -> FloatArray:
     """Every row's label, on average over the labelings that fit, shape (S,).
 
-    Args:
-        gradient: Xᵀd/S, shape (P,).
-        knowledge: see there.
-        own_model: probabilities of class 1 by the best model of the attacker's columns, shape
-            (S,): what labelings are weighted by, where several fit.
+    Labelings are weighted, where several fit, by the probabilities of class 1, shape (S,), of the
+    best model of the attacker's columns.
 
     Raises:
         ConfigError: a batch of more than `LARGEST_BATCH` rows, no labeling that fits, or columns

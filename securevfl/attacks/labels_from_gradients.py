@@ -73,34 +73,22 @@ Signs = list[tuple[IntArray, FloatArray]]
 
 @dataclass(frozen=True, eq=False)
 class SeenJob:
-    """One job at one party, and who its rows are.
+    """One job at one party, and who its rows are."""
 
-    Attributes:
-        gradients: Xᵀd/S as the attacker learned it, one a round, shapes (P, C).
-        seat: what else the party holds of that job.
-        people: of each of its rows the number among all N people, shape (rows of the job,).
-    """
-
-    gradients: Sequence[FloatArray]
-    seat: Seat
-    people: IntArray
+    gradients: Sequence[FloatArray]  # Xᵀd/S as the attacker learned it, one a round, shapes (P, C)
+    seat: Seat  # what else the party holds of that job
+    people: IntArray  # of each of its rows the number among all N people, shape (rows of the job,)
 
 
 @dataclass(frozen=True, eq=False)
 class JobEnd:
-    """What a party holds when a job is over.
+    """What a party holds when a job is over."""
 
-    Attributes:
-        inputs: its X with the intercept's column, if any, scaled as in training, shape (N, P).
-        parameters: its θ_k, shape (P, C).
-        penalty: λ of every parameter, shape (P,).
-        people: of each row the number among all people, shape (N,).
-    """
-
+    # Its X with the intercept's column, if any, scaled as in training, shape (N, P)
     inputs: FloatArray
-    parameters: FloatArray
-    penalty: FloatArray
-    people: IntArray
+    parameters: FloatArray  # its θ_k, shape (P, C)
+    penalty: FloatArray  # λ of every parameter, shape (P,)
+    people: IntArray  # of each row the number among all people, shape (N,)
 
 
 def labels_from_one_round(
@@ -108,13 +96,8 @@ def labels_from_one_round(
 ) -> LabelEstimate:
     """Read a batch's labels off one gradient, with no model to start from.
 
-    Args:
-        gradient: shape (P, C).
-        matrix: the attacker's X of the batch, shape (S, P).
-        predicted: s, shape (S, C): ½ where training starts at zero.
-
-    Returns:
-        An estimate for rows 0 … S − 1 of the batch.
+    `predicted` is s, shape (S, C): ½ where training starts at zero. Rows are 0 … S − 1 of the
+    batch.
     """
     space = RowSpace.of(matrix)
     rows = np.arange(len(matrix))
@@ -125,16 +108,13 @@ def labels_from_one_round(
 
 
 def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> LabelEstimate:
-    """Read labels off all gradients of all jobs.
+    """Read labels of all N people off all gradients of all jobs.
 
     Args:
         jobs: one entry for each job, and for each of the parties that pool theirs.
         own_model: what the best model of all columns that the attacker used says of every person,
             probabilities of shape (N, 1) for class 1 or (N, C): granted, as labels that it tells
             are no leak.
-
-    Returns:
-        An estimate for all N people.
 
     Raises:
         ConfigError: no jobs, gradients that do not fit the batches or the features, or a loss whose
@@ -164,11 +144,7 @@ def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> Lab
 
 
 def labels_from_ends(jobs: Sequence[JobEnd], own_model: FloatArray) -> LabelEstimate:
-    """Read labels off the parameters that some jobs end with; see `labels_from_gradients`.
-
-    Raises:
-        ConfigError: no jobs, or shapes that do not fit.
-    """
+    """Read labels off the parameters that some jobs end with; see `labels_from_gradients`."""
     if not jobs:
         raise ConfigError("parameters of no job, expected at least 1")
     visits, guesses = [], []
@@ -310,16 +286,9 @@ def targets_from_residuals(
     seat: Seat,
     own_model: FloatArray,
 ) -> FloatArray:
-    """Read targets off residuals, shape (N,).
+    """Read targets off residuals, one a round, shapes (S, 1), and Xᵀd/S of these; shape (N,).
 
-    Args:
-        residuals: as they were received, one a round, shapes (S, 1).
-        gradients: Xᵀd/S of these.
-        seat: what else the attacker has.
-        own_model: what the best model of its columns says of every row, shape (N, 1).
-
-    Raises:
-        ConfigError: gradients that do not fit the batches or the features.
+    `own_model` is what the best model of the attacker's columns says of every row, shape (N, 1).
     """
     visits, _ = replay(gradients, seat)
     targets = own_model[:, 0].copy()
@@ -332,11 +301,7 @@ def targets_from_residuals(
 def targets_from_gradients(
     gradients: Sequence[FloatArray], seat: Seat, own_model: FloatArray
 ) -> FloatArray:
-    """Read targets off all gradients of a job, shape (N,); see `targets_from_residuals`.
-
-    Raises:
-        ConfigError: gradients that do not fit the batches or the features.
-    """
+    """Read targets off all gradients of a job, shape (N,); see `targets_from_residuals`."""
     visits, last = replay(gradients, seat)
     sums: dict[int, tuple[Visit, FloatArray, float]] = {}
     for visit in visits:

@@ -34,35 +34,21 @@ DAMPING, LEAST_DAMPING = 1e-2, 1e-9
 
 @dataclass(frozen=True, eq=False)
 class UnitVisit:
-    """One look at a batch.
+    """One look at a batch."""
 
-    Attributes:
-        rows: their numbers, shape (S,).
-        inputs: the attacker's X, shape (S, P).
-        units: its u then, shape (S, w).
-        slopes: a′, shape (S, w).
-        gradient: of its weights, without penalties, shape (P, w).
-    """
-
-    rows: IntArray
-    inputs: FloatArray
-    units: FloatArray
-    slopes: FloatArray
-    gradient: FloatArray
+    rows: IntArray  # their numbers, shape (S,)
+    inputs: FloatArray  # the attacker's X, shape (S, P)
+    units: FloatArray  # its u then, shape (S, w)
+    slopes: FloatArray  # a′, shape (S, w)
+    gradient: FloatArray  # of its weights, without penalties, shape (P, w)
 
 
 def labels_from_unit_gradients(
     visits: Sequence[UnitVisit], alignment: float, own_model: FloatArray
 ) -> LabelEstimate:
-    """Read labels off all gradients of a job, batch by batch.
+    """Read labels off all gradients of a job, batch by batch, for the rows that were visited.
 
-    Args:
-        visits: what was seen.
-        alignment: g.
-        own_model: the best own model's probability of class 1 of every row, shape (N, 1).
-
-    Returns:
-        An estimate for the rows that were visited.
+    `alignment` is g; `own_model` the best own model's probability of class 1, shape (N, 1).
     """
     by_batch: dict[bytes, list[UnitVisit]] = {}
     for visit in visits:
@@ -78,19 +64,12 @@ def labels_from_unit_gradients(
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """One visit's equations, rotated so that noise on rows is the same in all.
+    """One visit's equations, rotated so that noise on rows is the same in all."""
 
-    Attributes:
-        matrices: M_aᵀ by unit, orthonormal rows, shape (w, P, S).
-        targets: what they give of Φ_a(¼ UΦ − ½ y), shape (w, P).
-        units: U, shape (S, w).
-        noise: deviation of what 2gu^A adds to each.
-    """
-
-    matrices: FloatArray
-    targets: FloatArray
-    units: FloatArray
-    noise: float
+    matrices: FloatArray  # M_aᵀ by unit, orthonormal rows, shape (w, P, S)
+    targets: FloatArray  # what they give of Φ_a(¼ UΦ − ½ y), shape (w, P)
+    units: FloatArray  # U, shape (S, w)
+    noise: float  # deviation of what 2gu^A adds to each
 
     @classmethod
     def of(cls, visit: UnitVisit, alignment: float) -> "_Equations":
@@ -118,7 +97,6 @@ class _Equations:
         return phi
 
     def missed(self, phi: FloatArray, labels: FloatArray) -> FloatArray:
-        """How far the equations are from holding, shape (w·P,)."""
         return (self.targets - phi[:, None] * self.seen(phi, labels)).ravel()
 
     def slopes(self, phi: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -166,7 +144,6 @@ class _Fit:
         return self._parts(now)[1]
 
     def _parts(self, now: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Every visit's Φ, and y."""
         units = len(self._phis[0])
         cut = units * len(self._phis)
         return now[:cut].reshape(-1, units), now[cut:]

@@ -30,16 +30,9 @@ def labels_from_residuals(
     *,
     zeros_tell: bool = True,
 ) -> LabelEstimate:
-    """Read labels off the signs of residuals.
+    """Read labels off the signs of residuals, one a round, shapes (S, C).
 
-    Args:
-        residuals: as they were received, one a round, shapes (S, C).
-        batches: the row numbers of every round, in order.
-        rows: N.
-        zeros_tell: whether a residual of 0 is class 1's, as it is of logistic losses.
-
-    Raises:
-        ConfigError: residuals that do not fit the batches.
+    A residual of 0 is class 1's where `zeros_tell`, as it is of logistic losses.
     """
     if not residuals or len(residuals) > len(batches):
         raise ConfigError(f"residuals: {len(residuals)} rounds, expected 1 to {len(batches)}")
@@ -104,9 +97,6 @@ def labels_from_selections(
             (N, 1) for class 1 or (N, C): for rows fitted so well that no sign shows.
         entry: what stood in place of 1.
         resolution: the largest residual whose sign means nothing: 0, or an approximate scheme's.
-
-    Raises:
-        ConfigError: no gradients, or more than batches.
     """
     read = rows_read(batches, len(gradients[0]) if gradients else 0)
     expected = (0.5 - own_model) * np.finfo(np.float64).tiny
@@ -147,16 +137,7 @@ def mean_scores(seen: dict[int, list[float]]) -> LabelEstimate:
 
 
 def units_from_components(values: FloatArray, phi: FloatArray, alignment: float) -> FloatArray:
-    """u^A of a batch, once its labels are read, shape (S, w).
-
-    Args:
-        values: V, shape (S, w).
-        phi: Φ, shape (w,).
-        alignment: g.
-
-    Raises:
-        ConfigError: g = 0, so that u^A does not travel.
-    """
+    """u^A of a batch, shape (S, w), from V, shape (S, w), Φ, shape (w,), and g; needs g ≠ 0."""
     if not alignment:
         raise ConfigError("alignment = 0: the label party's units do not travel")
     signs = np.where(values @ phi > 0, 1.0, -1.0)

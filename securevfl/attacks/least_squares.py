@@ -12,16 +12,15 @@ STEP_TOLERANCE = 1e-4
 
 
 def shrinkage(scales: FloatArray, projected: FloatArray, outside: float, rows: int) -> float:
-    """λ that minimizes the generalized cross-validation score (Golub, Heath and Wahba 1979).
+    """λ ≥ 0 of the least generalized cross-validation score (Golub, Heath and Wahba 1979).
+
+    Coefficients are scale/(scale² + λ); λ = 0 where the matrix is not taller than wide.
 
     Args:
         scales: singular values of the matrix.
         projected: the right sides in the singular basis, shape (scales, right sides).
         outside: squared length of what of the right sides is outside the matrix's range.
         rows: of the matrix.
-
-    Returns:
-        λ ≥ 0: coefficients are scale/(scale² + λ). 0 where the matrix is not taller than wide.
     """
     if rows <= len(scales):
         return 0.0
@@ -38,15 +37,7 @@ def shrinkage(scales: FloatArray, projected: FloatArray, outside: float, rows: i
 
 
 def ridge_solution(matrix: FloatArray, target: FloatArray) -> FloatArray:
-    """What the matrix takes to the target, nearly; shrunk where the data are noisy.
-
-    Args:
-        matrix: shape (equations, unknowns).
-        target: shape (equations, right sides).
-
-    Returns:
-        Shape (unknowns, right sides).
-    """
+    """What takes a matrix (equations, unknowns) nearly to the target, shrunk where noisy."""
     left, scales, right = np.linalg.svd(matrix, full_matrices=False)
     kept = scales > RANK_TOLERANCE * scales[0]
     left, scales, right = left[:, kept], scales[kept], right[kept]

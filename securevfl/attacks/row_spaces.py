@@ -25,17 +25,11 @@ EXACT_ROWS, PROBES, PROBE_ITERATIONS = 1500, 4, 200
 
 @dataclass(frozen=True, eq=False)
 class RowSpace:
-    """The thin singular value decomposition of J, null directions left out.
+    """The thin singular value decomposition of J, null directions left out."""
 
-    Attributes:
-        basis: shape (S, rank).
-        scales: shape (rank,).
-        directions: shape (rank, P).
-    """
-
-    basis: FloatArray
-    scales: FloatArray
-    directions: FloatArray
+    basis: FloatArray  # shape (S, rank)
+    scales: FloatArray  # shape (rank,)
+    directions: FloatArray  # shape (rank, P)
 
     @classmethod
     def of(cls, matrix: FloatArray) -> "RowSpace":
@@ -62,14 +56,9 @@ class RowSpace:
 
 
 def stacked(rows: int, visits: Iterable[tuple[IntArray, FloatArray]]) -> csr_array:
-    """All bases, transposed, below one another as one sparse matrix over all rows.
+    """All bases, transposed, below one another over all N rows: shape (sum of ranks, N).
 
-    Args:
-        rows: N.
-        visits: the row numbers of each, shape (S,), and its basis, shape (S, rank).
-
-    Returns:
-        Shape (sum of ranks, N).
+    A visit is its row numbers, shape (S,), and its basis, shape (S, rank).
     """
     pairs = list(visits)
     lengths = [np.full(basis.shape[1], len(of)) for of, basis in pairs]
@@ -86,21 +75,13 @@ def distinct(batches: Sequence[IntArray]) -> list[IntArray]:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What the gradients of some epochs show of one party's batches.
+    """What the gradients of some epochs show of one party's batches."""
 
-    Attributes:
-        epochs: how many, of floor(N / S) rounds each.
-        leakage_ratio: distinct batches × P / N, the label guard's ratio for this party.
-        rank_share: rank of the stacked row spaces over N.
-        max_leverage: largest leverage of a row in a batch.
-        exposed_rows: rows with leverage 1 in some batch: no ratio covers them.
-    """
-
-    epochs: int
-    leakage_ratio: float
-    rank_share: float
-    max_leverage: float
-    exposed_rows: int
+    epochs: int  # how many, of floor(N / S) rounds each
+    leakage_ratio: float  # distinct batches × P / N, the label guard's ratio for this party
+    rank_share: float  # rank of the stacked row spaces over N
+    max_leverage: float  # largest leverage of a row in a batch
+    exposed_rows: int  # rows with leverage 1 in some batch: no ratio covers them
 
 
 def exposure(inputs: FloatArray, schedule: BatchSchedule, epochs: int) -> Exposure:

@@ -45,15 +45,8 @@ def held_out_features(
 def column_space(scorings: Sequence[FloatArray], rounding: float = 0.0) -> FloatArray:
     """What scorings span: orthogonal columns of mean square 1, the largest part first.
 
-    Args:
-        scorings: predictions of all held-out rows as they were seen, each of shape (rows, C).
-        rounding: absolute error of every number; what is no larger is left out.
-
-    Returns:
-        Shape (rows, their rank).
-
-    Raises:
-        ConfigError: no scoring.
+    Scorings are predictions of all held-out rows as seen, shapes (rows, C); what is no larger than
+    the absolute error `rounding` of every number is left out.
     """
     if not scorings:
         raise ConfigError("scorings: none in the view")
@@ -65,18 +58,10 @@ def column_space(scorings: Sequence[FloatArray], rounding: float = 0.0) -> Float
 
 
 def features_beside(columns: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
-    """What goes with columns that are known of all rows, learned from the known rows' X.
+    """What goes with columns that are known of all rows, learned from the known rows' X; (rows, P).
 
-    Ridge regression, its penalty by leaving one out. From the label party's own columns alone it
-    is what anyone reaches who has seen no scoring.
-
-    Args:
-        columns: shape (rows, columns).
-        rows: those that are known.
-        features: their X.
-
-    Returns:
-        Shape (rows, P).
+    Ridge regression, its penalty by leaving one out. From the label party's own columns alone it is
+    what anyone reaches who has seen no scoring.
     """
     deviation = columns.std(axis=0)
     scaled = (columns - columns.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)

@@ -24,29 +24,18 @@ from securevfl.protocols.signals import GradientSignal, PredictionsSignal
 
 @dataclass(frozen=True, eq=False)
 class Seat:
-    """All that a party holds anyway, beside what it received.
-
-    Attributes:
-        name: the party.
-        inputs: its X as it trains on it, shape (N, P).
-        model: its local model at θ⁰.
-        labels: shape (N,), at the label party only.
-        row_offsets: what it adds to H, shape (N, C), at the label party only, if anything.
-        plan: of the job as it ran: public.
-        batches: the row numbers of every round: public.
-        columns: P of all parties together, told before the first round.
-        courses: what the label party told all others at every round.
-    """
+    """All that a party holds anyway, beside what it received."""
 
     name: str
-    inputs: FloatArray
-    model: LocalModel
-    labels: Labels | None
+    inputs: FloatArray  # its X as it trains on it, shape (N, P)
+    model: LocalModel  # its local model at θ⁰
+    labels: Labels | None  # shape (N,), at the label party only
+    # What it adds to H, shape (N, C), at the label party only, if anything
     row_offsets: FloatArray | None
-    plan: Plan
-    batches: Sequence[IntArray]
-    columns: int
-    courses: Sequence[Course]
+    plan: Plan  # of the job as it ran: public
+    batches: Sequence[IntArray]  # the row numbers of every round: public
+    columns: int  # P of all parties together, told before the first round
+    courses: Sequence[Course]  # what the label party told all others at every round
 
     @property
     def answered(self) -> list[IntArray]:
@@ -57,30 +46,19 @@ class Seat:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """One look at a batch: basisᵀd.
+    """One look at a batch: basisᵀd."""
 
-    Attributes:
-        rows: shape (S,).
-        space: of J, for which Jᵀd was seen: X of the batch, or a Jacobian.
-        seen: basisᵀd, shape (rank, C).
-        predictions: the party's own H_k then, shape (S, C).
-    """
-
-    rows: IntArray
-    space: RowSpace
-    seen: FloatArray
-    predictions: FloatArray
+    rows: IntArray  # shape (S,)
+    space: RowSpace  # of J, for which Jᵀd was seen: X of the batch, or a Jacobian
+    seen: FloatArray  # basisᵀd, shape (rank, C)
+    predictions: FloatArray  # the party's own H_k then, shape (S, C)
 
 
 def replay(gradients: Sequence[FloatArray], seat: Seat) -> tuple[list[Visit], FloatArray]:
-    """Repeat a feature party's training from its gradients, with a linear model.
+    """Repeat a feature party's training from its gradients Xᵀd/S, with a linear model.
 
-    Args:
-        gradients: Xᵀd/S as the party learned it, one a round, shapes (P, C).
-        seat: the party's.
-
-    Returns:
-        Its visits, and its H_k of all rows after the last round, shape (N, C).
+    Gradients have shape (P, C), one a round. Returns its visits, and its H_k of all rows after the
+    last round, shape (N, C).
 
     Raises:
         ConfigError: gradients that do not fit the batches or the features, or steps that follow
@@ -120,28 +98,19 @@ def replay(gradients: Sequence[FloatArray], seat: Seat) -> tuple[list[Visit], Fl
 
 @dataclass(frozen=True, eq=False)
 class SeenRound:
-    """One exchange as the label party has it.
+    """One exchange as the label party has it."""
 
-    Attributes:
-        rows: of the batch, shape (S,).
-        predictions: H_k of the party under attack, shape (S, C).
-        residuals: d of the batch, shape (S, C).
-    """
-
-    rows: IntArray
-    predictions: FloatArray
-    residuals: FloatArray
+    rows: IntArray  # of the batch, shape (S,)
+    predictions: FloatArray  # H_k of the party under attack, shape (S, C)
+    residuals: FloatArray  # d of the batch, shape (S, C)
 
 
 def rounds_of(
     predictions: Mapping[str, Sequence[FloatArray]], seat: Seat, party: str
 ) -> list[SeenRound]:
-    """Repeat the label party's own training, to have d of every round.
+    """Repeat the label party's own training, to have d of every round, for attacks on one party.
 
-    Args:
-        predictions: by feature party, what the view holds of it, one a round, shapes (S, C).
-        seat: the label party's.
-        party: the feature party under attack.
+    Predictions are by feature party what the view holds of it, one a round, shapes (S, C).
 
     Raises:
         ConfigError: a job whose parties take turns, or predictions that are not in the view.

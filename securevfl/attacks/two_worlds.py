@@ -31,49 +31,29 @@ MOST_WEIGHTS = 300
 
 @dataclass(frozen=True, eq=False)
 class WorldRound:
-    """What the label party has of one round on all rows.
+    """What the label party has of one round on all rows."""
 
-    Attributes:
-        predictions: as the party released them, shape (N, C).
-        residuals: what it answered, in the same shape; None where it answered nothing.
-        course: what it told of its loss.
-    """
-
-    predictions: FloatArray
+    predictions: FloatArray  # as the party released them, shape (N, C)
+    # What it answered, in the same shape; None where it answered nothing
     residuals: FloatArray | None
-    course: Course
+    course: Course  # what it told of its loss
 
 
 @dataclass(frozen=True, eq=False)
 class GuessedWorld:
-    """Side knowledge: everything of a party in one of two worlds but its noise.
+    """Side knowledge: everything of a party in one of two worlds but its noise."""
 
-    Attributes:
-        model: its model at θ⁰.
-        inputs: X, shape (N, P).
-        steps: makes its steps, of a model at θ⁰.
-        mechanism: noise on predictions.
-        gradients: noise on gradient steps; None where they are exact.
-    """
-
-    model: LocalModel
-    inputs: FloatArray
-    steps: Callable[[LocalModel], LocalSteps]
-    mechanism: Mechanism
-    gradients: GradientNoise | None
+    model: LocalModel  # its model at θ⁰
+    inputs: FloatArray  # X, shape (N, P)
+    steps: Callable[[LocalModel], LocalSteps]  # makes its steps, of a model at θ⁰
+    mechanism: Mechanism  # noise on predictions
+    gradients: GradientNoise | None  # noise on gradient steps; None where they are exact
 
 
 def world_score(
     seen: Sequence[WorldRound], first: GuessedWorld, second: GuessedWorld, *, skipped: int = 0
 ) -> float:
-    """The logarithm of the likelihood ratio of the second world.
-
-    Args:
-        seen: every round.
-        first: a world.
-        second: the other.
-        skipped: how many rows, from the first one, to leave unread.
-    """
+    """The logarithm of the likelihood ratio of the second world, the first rows skipped."""
     return log_likelihood(seen, second, skipped) - log_likelihood(seen, first, skipped)
 
 
@@ -129,11 +109,7 @@ def _tangent(model: LocalModel, inputs: FloatArray, shape: tuple[int, ...]) -> F
 def _reading(
     off: FloatArray, tangent: FloatArray, covariance: FloatArray, variance: float
 ) -> tuple[float, FloatArray, FloatArray]:
-    """What releases that are off by so much say of the weights.
-
-    Returns:
-        What they add to the likelihood, how far they move the weights, and their covariance.
-    """
+    """What releases off by so much add to the likelihood, and the weights' move and covariance."""
     information = tangent.T @ tangent / variance
     pull = tangent.T @ off / variance
     spread = np.eye(len(covariance)) + covariance @ information
@@ -144,11 +120,7 @@ def _reading(
 
 
 def gaussian_scores(releases: FloatArray) -> FloatArray:
-    """The likelihood ratio of ±β under Gaussian noise, up to a factor.
-
-    Args:
-        releases: shape (ν, canaries), ν of each canary.
-    """
+    """The likelihood ratio of ±β under Gaussian noise, up to a factor; releases (ν, canaries)."""
     total: FloatArray = releases.sum(axis=0)
     return total
 

@@ -40,13 +40,7 @@ def of_words(words: RingArray, bits: int) -> list[float]:
 
 
 def of_pairs(words: Sequence[RingArray], truths: Sequence[RingArray], bits: int) -> list[float]:
-    """p-values of the differences of any two arrays of words that have one shape.
-
-    Args:
-        words: one array a round.
-        truths: what each hides.
-        bits: of the ring.
-    """
+    """p-values of the differences of any two arrays of words, one a round, that have one shape."""
     ring = np.uint64((1 << bits) - 1)
     found = []
     for (one, hidden), (other, another) in combinations(zip(words, truths, strict=True), 2):
@@ -58,13 +52,7 @@ def of_pairs(words: Sequence[RingArray], truths: Sequence[RingArray], bits: int)
 
 
 def beside(words: RingArray, truth: RingArray, bits: int) -> list[float]:
-    """p-values of how words go with the numbers that they hide, of the same shape.
-
-    Args:
-        words: residues, with what the attacker knows of them taken off.
-        truth: residues of what is hidden.
-        bits: of the ring.
-    """
+    """p-values of how residues, less what the attacker knows of them, go with what they hide."""
     one, other = words.ravel(), truth.ravel()
     agree = (_bits(one, bits) == _bits(other, bits)).sum(axis=0)
     values = _centred(one, bits), _centred(other, bits)

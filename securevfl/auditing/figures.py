@@ -55,17 +55,11 @@ KEPT = 32
 
 @dataclass(frozen=True, eq=False)
 class OwnModel:
-    """A model of one party's columns.
-
-    Attributes:
-        estimate: what it says of all rows.
-        score: how well.
-        probabilities: of every row, shape (N,) for class 1 or (N, C).
-    """
+    """A model of one party's columns."""
 
     estimate: LabelEstimate
     score: LabelScore
-    probabilities: FloatArray
+    probabilities: FloatArray  # of every row, shape (N,) for class 1 or (N, C)
 
     def score_on(self, rows: IntArray, labels: Labels) -> LabelScore:
         """How well on some of the rows."""
@@ -84,12 +78,7 @@ _known: dict[bytes, tuple[OwnModel, ...]] = {}
 def own_models(inputs: FloatArray, labels: Labels) -> tuple[OwnModel, ...]:
     """The logistic regression and the boosted trees; the first alone where a class is too rare.
 
-    Args:
-        inputs: its X, shape (N, P), scaled as in training.
-        labels: shape (N,).
-
-    Raises:
-        ConfigError: real targets.
+    Inputs are X, shape (N, P), scaled as in training.
     """
     labels = as_classes(labels)
     digest = hashlib.sha256(repr(inputs.shape).encode())
@@ -118,12 +107,7 @@ def own_model(inputs: FloatArray, labels: Labels) -> OwnModel:
 def boosted_model(inputs: FloatArray, labels: Labels) -> OwnModel | None:
     """Fit scikit-learn's boosted trees to all rows but a third, and ask them about that third.
 
-    Args:
-        inputs: X, shape (N, P).
-        labels: shape (N,).
-
-    Returns:
-        What they say of all rows; None where a class has too few for that.
+    None where a class has too few rows for that.
     """
     classes, counts = np.unique(labels, return_counts=True)
     if counts.min() < FOLDS:
@@ -140,17 +124,10 @@ def boosted_model(inputs: FloatArray, labels: Labels) -> OwnModel | None:
 
 
 def features_alone(own: FloatArray, features: FloatArray, known: IntArray) -> FloatArray:
-    """A peer's columns from one's own ones by what goes with what in the known rows.
+    """A peer's columns, shape (N, P), from one's own, (N, Q), by what goes with what in known rows.
 
     Ridge regression, its penalty by leave-one-out; trees need more rows than an attacker knows.
-
-    Args:
-        own: shape (N, Q).
-        features: the peer's, shape (N, P), of which it uses the known rows.
-        known: their numbers, shape (m,); zeros are guessed from fewer than two.
-
-    Returns:
-        Shape (N, P).
+    Zeros are guessed from fewer than two.
     """
     if len(known) < 2:  # noqa: PLR2004
         return np.zeros_like(features)
@@ -177,14 +154,7 @@ def _model(decision: FloatArray, probabilities: FloatArray, labels: Labels) -> O
 def label_finding(
     estimate: LabelEstimate, labels: Labels, alone: Sequence[OwnModel], detail: Mapping[str, object]
 ) -> Finding:
-    """The figures of an estimate; AUC first.
-
-    Args:
-        estimate: what the attack says.
-        labels: all true ones, shape (N,).
-        alone: the attacker's own models, of the same N rows.
-        detail: what more the row is to say.
-    """
+    """The figures of an estimate, AUC first, beside those of the attacker's own models."""
     found = score(estimate, labels)
     own = [model.score_on(estimate.rows, labels) for model in alone]
     recalled = max(each.true_positives for each in own)

@@ -42,22 +42,16 @@ STANDARD_ERRORS = 2
 
 @dataclass(frozen=True)
 class Metric:
-    """What a figure means.
-
-    Attributes:
-        name: as reports show it.
-        margin: the advantage that still resists.
-        advantage: how a figure is compared with its bar: by its difference; by how much it is
-            larger in proportion, value / bar − 1; for an error, which is smaller the more leaks, by
-            the share that is gone, 1 − value / bar; or by orders of magnitude, log10(value / bar).
-        at_most_one: whether 1 is the most that a figure can be.
-        is_bound: whether each seed's figure holds by itself: the range over seeds counts.
-    """
+    """What a figure means."""
 
     name: str
-    margin: float
+    margin: float  # the advantage that still resists
+    # How a figure is compared with its bar: by its difference; by how much it is larger in
+    # proportion, value / bar − 1; for an error, which is smaller the more leaks, by the share that
+    # is gone, 1 − value / bar; or by orders of magnitude, log10(value / bar)
     advantage: Literal["difference", "proportion", "share", "orders"] = "difference"
-    at_most_one: bool = True
+    at_most_one: bool = True  # whether 1 is the most that a figure can be
+    # Whether each seed's figure holds by itself: the range over seeds counts
     is_bound: bool = False
 
 
@@ -75,26 +69,19 @@ EPSILON = Metric("epsilon_lower_bound", 0.0, at_most_one=False, is_bound=True)
 
 @dataclass(frozen=True)
 class Finding:
-    """One figure of one seed.
-
-    Attributes:
-        metric: what it is.
-        value: the figure.
-        chance: what an adversary without the view reaches; None where that has no meaning.
-        model_alone: what its part of the trained model gives it anyway, in the same metric.
-        allowed: a bar that is neither: rounding, or a claimed ε.
-        error: standard error of the advantage as far as the choice of rows goes; two of them are
-            the least margin.
-        beside: other figures of the same attack, each with a bar and a margin of its own.
-        detail: more figures and curves, as JSON takes them.
-    """
+    """One figure of one seed."""
 
     metric: Metric
     value: float
+    # What an adversary without the view reaches; None where that has no meaning
     chance: float | None = None
+    # What its part of the trained model gives it anyway, in the same metric
     model_alone: float | None = None
-    allowed: float | None = None
+    allowed: float | None = None  # a bar that is neither: rounding, or a claimed ε
+    # Standard error of the advantage as far as the choice of rows goes; two of them are the least
+    # margin
     error: float = 0.0
+    # Other figures of the same attack, each with a bar and a margin of its own
     beside: "tuple[Finding, ...]" = ()
     detail: dict[str, Any] = field(default_factory=dict)
 
@@ -139,22 +126,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Immune:
-    """No figure: by its structure the exchange leaves the attack nothing to work on.
-
-    Attributes:
-        reason: what is not there.
-    """
+    """No figure: by its structure the exchange leaves the attack nothing to work on."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class NotShown:
-    """No figure: the attack could not be run, or does not take these settings.
-
-    Attributes:
-        reason: why.
-    """
+    """No figure: the attack could not be run, or does not take these settings."""
 
     reason: str
 
@@ -164,30 +143,19 @@ Outcome = Finding | Immune | NotShown
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the findings of several seeds say.
-
-    Attributes:
-        verdict: by the rule above.
-        certain: whether the interval leaves no doubt.
-        advantage: mean over the seeds.
-        interval: 95 % interval of that mean, or the range.
-        margin: what it was held against.
-    """
+    """What the findings of several seeds say."""
 
     verdict: Verdict
-    certain: bool
-    advantage: float
-    interval: tuple[float, float]
-    margin: float
+    certain: bool  # whether the interval leaves no doubt
+    advantage: float  # mean over the seeds
+    interval: tuple[float, float]  # 95 % interval of that mean, or the range
+    margin: float  # what it was held against
 
 
 def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
     """What an attack's outcomes say, one a seed: a leak under some seeds is one.
 
     Resistance has to be shown under all seeds, and immunity is no matter of seeds.
-
-    Raises:
-        ConfigError: findings that cannot be judged.
     """
     findings = [each for each in outcomes if isinstance(each, Finding)]
     verdict = judge(decisive(findings)).verdict if findings else "immune"
@@ -206,11 +174,7 @@ def decisive(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def judge(findings: Sequence[Finding]) -> Judgement:
-    """Apply the rule to the findings of an attack, one a seed, without those beside them.
-
-    Raises:
-        ConfigError: no findings, or findings that cannot be judged.
-    """
+    """Apply the rule to the findings of an attack, one a seed, without those beside them."""
     if not findings:
         raise ConfigError("findings: none, expected one a seed")
     advantages = np.array([finding.advantage for finding in findings])

@@ -37,23 +37,14 @@ KEPT = ("resists", "immune")
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """What to audit.
+    """What to audit."""
 
-    Attributes:
-        jobs: by exchange, the job to run.
-        attacks: which rows; all by default.
-        repeats: seeds, from the job's on.
-        workers: processes, each with exchanges and seeds of its own.
-        curves: whether the first seed measures what only curves show.
-        ray: address of a Ray cluster whose cores are taken in place of processes here.
-    """
-
-    jobs: Mapping[str, Job]
+    jobs: Mapping[str, Job]  # by exchange, the job to run
     attacks: tuple[str, ...] = field(default_factory=lambda: tuple(known_attacks()))
-    repeats: int = 5
-    workers: int = 1
-    curves: bool = True
-    ray: str | None = None
+    repeats: int = 5  # seeds, from the job's on
+    workers: int = 1  # processes, each with exchanges and seeds of its own
+    curves: bool = True  # whether the first seed measures what only curves show
+    ray: str | None = None  # address of a cluster whose cores are taken in place of processes
 
 
 def audit(
@@ -202,19 +193,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class Violation:
-    """An attack that must resist, under one exchange and in one case, and was not shown to.
-
-    Attributes:
-        attack: its name.
-        exchange: under which.
-        case: which of its settings; empty where it has one only, or nothing was measured.
-        says: in one line that it leaks, or why nothing is shown.
-    """
+    """An attack that must resist, under one exchange and in one case, and was not shown to."""
 
     attack: str
     exchange: str
-    case: str
-    says: str
+    case: str  # which of its settings; empty where it has one only, or nothing was measured
+    says: str  # in one line that it leaks, or why nothing is shown
 
 
 def violations(
@@ -225,11 +209,9 @@ def violations(
 ) -> list[Violation]:
     """What breaks a policy, exchange by exchange.
 
-    Args:
-        rows: of the audit.
-        must_resist: attacks by name, each of which needs a row that shows it.
-        exchanges: what the policy is about, audited or not.
-        unfit: why these rows are no basis for a policy, which is broken then; empty where they are.
+    Each attack that must resist needs a row that shows it, for each exchange, audited or not.
+    `unfit` says why these rows are no basis for a policy, which is broken then; empty where they
+    are.
     """
     broken = []
     for exchange, attack in product(dict.fromkeys(exchanges), dict.fromkeys(must_resist)):

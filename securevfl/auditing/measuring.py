@@ -27,42 +27,24 @@ Reason = Callable[[Subject], str]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One cell of the matrix, for one seed.
+    """One cell of the matrix, for one seed."""
 
-    Attributes:
-        attack: its name in reports.
-        outcome: the figure, or why there is none.
-        case: which of the attack's settings, in a few words.
-        adversary: which party, and how it behaves.
-        side_knowledge: what it is given beside its view.
-        control: whether this is a negative control, which says nothing of the exchange.
-        what_if: whether this shows other settings than the job's; no policy is about it.
-    """
-
-    attack: str
-    outcome: Outcome
-    case: str
-    adversary: str
-    side_knowledge: str
-    control: bool = False
-    what_if: bool = False
+    attack: str  # its name in reports
+    outcome: Outcome  # the figure, or why there is none
+    case: str  # which of the attack's settings, in a few words
+    adversary: str  # which party, and how it behaves
+    side_knowledge: str  # what it is given beside its view
+    control: bool = False  # a negative control, which says nothing of the exchange
+    what_if: bool = False  # other settings than the job's; no policy is about it
 
 
 @dataclass(frozen=True)
 class AttackCase:
-    """One of an attack's settings.
+    """One of an attack's settings."""
 
-    Attributes:
-        measure: runs it; an error of `CANNOT_RUN` shows nothing.
-        name: empty where there is one only.
-        side_knowledge: where it is not the attack's.
-        control: see `Measurement`.
-        what_if: see `Measurement`.
-    """
-
-    measure: Callable[[], Finding | NotShown]
+    measure: Callable[[], Finding | NotShown]  # runs it; an error of `CANNOT_RUN` shows nothing
     name: str = ""
-    side_knowledge: str = ""
+    side_knowledge: str = ""  # where it is not the attack's
     control: bool = False
     what_if: bool = False
 
@@ -73,32 +55,21 @@ def _never(_: Subject) -> str:
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack as the audit runs it.
+    """An attack as the audit runs it."""
 
-    Attributes:
-        name: in reports.
-        adversary: which party, and how it behaves.
-        side_knowledge: what it is given beside its view.
-        measure: the figure for a subject, or its settings where there are several.
-        immune: by structure.
-        takes_head: whether it has something to read where the label party has a head.
-        of_components: whether it is about algorithms whose parties exchange components in place
-            of predictions and residuals; no attack is about both.
-        place: where its row stands among the others.
-        cost: how long it takes beside the others, roughly: progress is weighed by it.
-        quick: whether a first look takes it.
-    """
-
-    name: str
-    adversary: str
-    side_knowledge: str
+    name: str  # in reports
+    adversary: str  # which party, and how it behaves
+    side_knowledge: str  # what it is given beside its view
+    # The figure for a subject, or its settings where there are several
     measure: Callable[[Subject], Finding | NotShown | Iterable[AttackCase]]
-    immune: Reason = _never
-    takes_head: bool = False
+    immune: Reason = _never  # by structure
+    takes_head: bool = False  # whether it has something to read where the label party has a head
+    # Whether it is about algorithms whose parties exchange components in place of predictions and
+    # residuals; no attack is about both
     of_components: bool = False
-    place: int = LAST
-    cost: float = 0.3
-    quick: bool = True
+    place: int = LAST  # where its row stands among the others
+    cost: float = 0.3  # how long it takes beside the others, roughly: progress is weighed by it
+    quick: bool = True  # whether a first look takes it
 
     def __call__(self, subject: Subject) -> Iterator[Measurement]:
         """A measurement for every case; one alone where the exchange is immune."""
@@ -129,7 +100,6 @@ class Attack:
             yield self.without_figure(NotShown(str(error)))
 
     def _other_algorithm(self, subject: Subject) -> Immune | NotShown:
-        """What there is to say of an algorithm that the attack is not about."""
         if self.of_components:
             return Immune("parties exchange predictions and residuals, no components")
         name = subject.algorithm.name
@@ -151,11 +121,7 @@ _ATTACKS: dict[str, Attack] = {}
 
 
 def add_attack(attack: Attack) -> Attack:
-    """Make an attack known under its name; as a decorator, above what makes it an `Attack`.
-
-    Raises:
-        ConfigError: the name is taken.
-    """
+    """Make an attack known under its name; as a decorator, above what makes it an `Attack`."""
     if attack.name in _ATTACKS:
         raise ConfigError(f"attack {attack.name!r}: the name is taken")
     _ATTACKS[attack.name] = attack

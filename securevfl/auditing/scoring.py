@@ -23,38 +23,26 @@ FALSE_POSITIVES = 0.01
 
 @dataclass(frozen=True)
 class LabelScore:
-    """An estimate against the truth; only the auditor has it.
+    """An estimate against the truth; only the auditor has it."""
 
-    Attributes:
-        rows: how many rows were estimated.
-        accuracy: share of them read rightly.
-        auc: area under the ROC curve, which a majority class does not flatter.
-        top_precision: share of the rarest class among the 1 % of the rows, 30 at least but no more
-            than it has, that the estimate ranks highest for it; where ranks are shared, the mean
-            over their orders.
-        true_positives: share of the rarest class that the estimate ranks above all but 1 % of the
-            other rows: what is found where few may be accused wrongly.
-        majority: share of the most frequent class, the accuracy of guessing it.
-        minority: share of the rarest class, the top precision of guessing.
-    """
-
-    rows: int
-    accuracy: float
-    auc: float
+    rows: int  # how many rows were estimated
+    accuracy: float  # share of them read rightly
+    auc: float  # area under the ROC curve, which a majority class does not flatter
+    # Share of the rarest class among the 1 % of the rows, 30 at least but no more than it has, that
+    # the estimate ranks highest for it; where ranks are shared, the mean over their orders
     top_precision: float
+    # Share of the rarest class that the estimate ranks above all but 1 % of the other rows: what is
+    # found where few may be accused wrongly
     true_positives: float
-    majority: float
-    minority: float
+    majority: float  # share of the most frequent class, the accuracy of guessing it
+    minority: float  # share of the rarest class, the top precision of guessing
 
     def true_positives_error(self, share: float) -> float:
-        """Standard error of the ratio of two such shares, where both are really this one.
+        """Standard error of the ratio of two such shares, where both are really this one, > 0.
 
         Either is a count of h = share·n₁ rows of the rarest class beside f = 1 % of the others. The
         first is binomial, the second Poisson, and the share grows no faster than f does, so that
         the relative variance of one is at most (1 − share)/h + 1/f.
-
-        Args:
-            share: 0 < share ≤ 1.
         """
         rare = self.minority * self.rows
         found, wrong = share * rare, FALSE_POSITIVES * (self.rows - rare)
@@ -113,12 +101,7 @@ def _true_positives(ranked_by: FloatArray, is_class: BoolArray) -> float:
 
 
 def gram_error(factor: FloatArray, features: FloatArray) -> float:
-    """‖FFᵀ − XXᵀ‖/‖XXᵀ‖ in Frobenius norms, without N × N matrices; 1 for F = 0.
-
-    Args:
-        factor: F, shape (N, rank).
-        features: the truth, shape (N, P).
-    """
+    """‖FFᵀ − XXᵀ‖/‖XXᵀ‖ in Frobenius norms, without N × N matrices; 1 for F = 0."""
     both = np.hstack([factor, features])
     triangle: FloatArray = np.linalg.qr(both)[1]
     ours, true = triangle[:, : factor.shape[1]], triangle[:, factor.shape[1] :]

@@ -50,17 +50,12 @@ class _Trail(DenseLayer):
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A finished run with all views, and with the truth, which only scores look at.
+    """A finished run with all views, and with the truth, which only scores look at."""
 
-    Attributes:
-        dataset: as it was trained on, scaled.
-        result: the run's.
-        trails: by party, the weights of its layer of units, the first and one a local step's: its
-            own, and no secret from it.
-    """
-
-    dataset: VerticalDataset
+    dataset: VerticalDataset  # as it was trained on, scaled
     result: TrainingResult
+    # By party, the weights of its layer of units, the first and one a local step's: its own, and no
+    # secret from it
     trails: Mapping[str, list[FloatArray]] = field(default_factory=dict)
 
     def seat(self, party: str) -> Seat:
@@ -144,11 +139,7 @@ def local_part(
 
 
 def table_of(dataset: VerticalDataset, party: str) -> PartyTable:
-    """A party's columns.
-
-    Raises:
-        ConfigError: no such party.
-    """
+    """A party's columns."""
     for table in dataset.parties:
         if table.name == party:
             return table
@@ -199,26 +190,17 @@ def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
 
 @dataclass(eq=False)
 class Subject:
-    """One exchange on one data set under one seed.
-
-    Attributes:
-        job: the settings to audit; its exchange is the one attacked.
-        dataset: the data.
-        seed: of batches, starts and rotations.
-        keys: makes homomorphic keys.
-        with_curves: measure what only the first seed shows.
-        keeps_ciphertexts: keep them in views; many rounds of them are gigabytes.
-        progress: told of rounds done, and of how many, as a run goes on.
-        scoring: when the job scores; runs are scored at their end alone where nobody asks.
-    """
+    """One exchange on one data set under one seed."""
 
     job: Job
     dataset: VerticalDataset
-    seed: int
+    seed: int  # of batches, starts and rotations
     keys: KeyMaker = field(default_factory=SchemeKeys)
-    with_curves: bool = True
-    keeps_ciphertexts: bool = False
+    with_curves: bool = True  # measure what only the first seed shows
+    keeps_ciphertexts: bool = False  # keep them in views; many rounds of them are gigabytes
+    # Told of rounds done, and of how many, as a run goes on
     progress: Callable[[int, int], None] = lambda done, rounds: None
+    # When the job scores; runs are scored at their end alone where nobody asks
     scoring: dict[str, object] = field(default_factory=dict, init=False)
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
@@ -290,7 +272,6 @@ class Subject:
         return self._smaller[rows]
 
     def _pass_on(self, done: int, rounds: int) -> None:
-        """What a smaller subject is told, to whoever listens by then."""
         self.progress(done, rounds)
 
     def record(self, **changes: object) -> Recording:
@@ -302,15 +283,9 @@ class Subject:
         return self._recordings[key]
 
     def record_guarded(self, guard: Path, dataset: VerticalDataset, **changes: object) -> Recording:
-        """A run that the label guard may refuse, beside the earlier ones that it remembers.
+        """A run on a variation of the data that the label guard may refuse: `LabelLeakRefused`.
 
-        Args:
-            guard: the directory where it remembers them.
-            dataset: the data of this run, as a variation of the subject's.
-            changes: other settings in `[job]`.
-
-        Raises:
-            LabelLeakRefused: the guard did.
+        The guard remembers the earlier runs in its directory.
         """
         job = self.job.with_settings(**{**changes, "allow_label_leak": False})
         return self._run(job, dataset, guard)

@@ -36,34 +36,21 @@ MakeRotation = Callable[[FloatArray, np.random.Generator], FloatArray]
 
 @dataclass(frozen=True, eq=False)
 class Twin:
-    """How a run on XU compares with that on X, as seen by all other parties.
+    """How a run on XU compares with that on X, as seen by all other parties."""
 
-    Attributes:
-        deviation: largest ‖m − m'‖∞/‖m‖∞ of all numbers in clear.
-        absolute_deviation: largest |m − m'|.
-        steps: shape (steps,), the steps of the job.
-        deviations: shape (steps,), the largest relative deviation of each step's.
-        relative_distance: ‖X − XU‖/‖X‖ over the training rows.
-        orthogonality_error: largest entry of |UᵀU − I|.
-        free_dimensions: in which such U may turn.
-        group_dimension: of the group of such U, free·(free − 1)/2.
-        set_up_differs: what of the set-up in clear differs: a bound, a number of fraction bits, or
-            the choice of messages that follows from these.
-        seen: how many arrays were compared.
-        wall_s: of both runs.
-    """
-
-    deviation: float
-    absolute_deviation: float
-    steps: IntArray
-    deviations: FloatArray
-    relative_distance: float
-    orthogonality_error: float
-    free_dimensions: int
-    group_dimension: int
+    deviation: float  # largest ‖m − m'‖∞/‖m‖∞ of all numbers in clear
+    absolute_deviation: float  # largest |m − m'|
+    steps: IntArray  # shape (steps,), the steps of the job
+    deviations: FloatArray  # shape (steps,), the largest relative deviation of each step's
+    relative_distance: float  # ‖X − XU‖/‖X‖ over the training rows
+    orthogonality_error: float  # largest entry of |UᵀU − I|
+    free_dimensions: int  # in which such U may turn
+    group_dimension: int  # of the group of such U, free·(free − 1)/2
+    # What of the set-up in clear differs: a bound, a number of fraction bits, or the choice of
+    # messages that follows from these
     set_up_differs: tuple[str, ...]
-    seen: int
-    wall_s: float
+    seen: int  # how many arrays were compared
+    wall_s: float  # of both runs
 
 
 def free_directions(fixed: FloatArray) -> FloatArray:
@@ -84,9 +71,7 @@ def freedom(fixed: FloatArray) -> tuple[int, int]:
 def stabilizer_rotation(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
     """A Haar draw from the orthogonal matrices U ≠ I with U·f = f for every fixed column f.
 
-    Args:
-        fixed: θ⁰, C columns of it for C outputs, and what else others know; shape (P, fixed).
-        generator: draws it.
+    Fixed are θ⁰, C columns of it for C outputs, and what else others know; shape (P, fixed).
 
     Raises:
         ConfigError: nothing is free to turn.
@@ -105,22 +90,15 @@ def stabilizer_rotation(fixed: FloatArray, generator: np.random.Generator) -> Fl
 
 @dataclass(frozen=True)
 class TwinSetting:
-    """What is turned, and how.
-
-    Attributes:
-        party: whose data.
-        rotation: draws U from θ⁰, shape (P, fixed); Lemma 1's group by default.
-        change: what is done to XU afterwards; for negative controls.
-        rule: makes each party's optimizer; plain gradient steps by default.
-        modules: by party what makes a custom network.
-        keys: makes homomorphic keys.
-    """
+    """What is turned, and how."""
 
     party: str
+    # Draws U from θ⁰, shape (P, fixed); Lemma 1's group by default
     rotation: MakeRotation = stabilizer_rotation
-    change: ChangeTwin | None = None
+    change: ChangeTwin | None = None  # what is done to XU afterwards; for negative controls
+    # Makes each party's optimizer; plain gradient steps by default
     rule: Callable[[], Rule] | None = None
-    modules: dict[str, MakeModule] | None = None
+    modules: dict[str, MakeModule] | None = None  # by party what makes a custom network
     keys: KeyMaker | None = None
 
 
@@ -128,12 +106,6 @@ def compare_twins(
     job: Job, dataset: VerticalDataset, setting: TwinSetting, generator: np.random.Generator
 ) -> Twin:
     """Train on X and on XU from the same θ⁰ and compare what the others see.
-
-    Args:
-        job: the job.
-        dataset: the real data.
-        setting: what is turned.
-        generator: draws U.
 
     Raises:
         ConfigError: a party that is not there, or data without a twin.

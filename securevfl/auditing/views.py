@@ -20,21 +20,13 @@ from securevfl.wire.codec import Message, Shows, Stage, StepMessage
 
 @dataclass(frozen=True)
 class Spot:
-    """Where numbers stand in a run.
-
-    Attributes:
-        party: who sees them.
-        kind: the message's, `learned`, or that of messages whose masks cancel in the sum.
-        step: of the job; scoring counts for itself.
-        sender: who they come from; empty for a sum of several.
-        number: which array of the message.
-    """
+    """Where numbers stand in a run."""
 
     party: str
-    kind: str
-    step: int
-    sender: str
-    number: int = 0
+    kind: str  # the message's, `learned`, or that of messages whose masks cancel in the sum
+    step: int  # of the job; scoring counts for itself
+    sender: str  # who they come from; empty for a sum of several
+    number: int = 0  # which array of the message
 
 
 def clear_arrays(
@@ -62,15 +54,10 @@ def predictions_of(view: View, party: str) -> list[FloatArray]:
 
 
 def held_out_of(view: View, party: str) -> tuple[list[FloatArray], float]:
-    """Held-out predictions in the label party's view: of one party, or sums of several.
+    """Held-out predictions in the label party's view: of one party where they show singly, or sums.
 
-    Args:
-        view: the label party's.
-        party: whose predictions are wanted, where they show singly.
-
-    Returns:
-        One a scoring, each of shape (rows, C), and the rounding error of a sum; 0 of a single
-        party's, which travel as they are.
+    One a scoring, shapes (rows, C), and the rounding error of a sum; 0 of a single party's, which
+    travel as they are.
     """
     shown = clear_arrays(view, "predictions", party, "evaluation")
     singly = [values for _, (values, *_) in shown]
@@ -116,9 +103,6 @@ def clear_values(views: Iterable[View]) -> dict[Spot, FloatArray]:
     A masked product that a key owner decrypts is uniform whatever it masks, and a mask that cancels
     hides its summand: neither is here. What is left has to agree between two runs that the theory
     calls indistinguishable.
-
-    Args:
-        views: of the parties that pool what they see.
     """
     found: dict[Spot, FloatArray] = {}
     for view in views:

@@ -44,31 +44,20 @@ Scores = tuple[FloatArray, FloatArray]
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """A job on two data sets that differ in one record of one party.
+    """A job on two data sets that differ in one record of one party."""
 
-    Attributes:
-        job: its noise is drawn afresh each run.
-        worlds: the data sets; the record is the first.
-        party: whose record it is.
-        starts: θ⁰ of parties that do not draw it.
-    """
-
-    job: Job
+    job: Job  # its noise is drawn afresh each run
     worlds: tuple[VerticalDataset, VerticalDataset]
-    party: str
-    starts: Mapping[str, FloatArray]
+    party: str  # whose record it is
+    starts: Mapping[str, FloatArray]  # θ⁰ of parties that do not draw it
 
 
 def released_canaries(
     privacy: PrivacySettings, releases: int, canaries: int, generator: np.random.Generator
 ) -> Scores:
-    """Scores of canaries that predict −β, and of others that predict β, by their own releases.
+    """Scores of canaries that predict −β, and of others that predict β, by their own ν releases.
 
-    Args:
-        privacy: the noise, with its multiplier.
-        releases: ν, of each canary.
-        canaries: how many, half of them each way by chance.
-        generator: draws which.
+    Half of the canaries are of either kind, by chance.
     """
     signs = generator.choice([-1.0, 1.0], canaries)[:, None]
     job = _made_job(privacy, algorithm="fedsgd", rounds=releases, learning_rate=STILL)
@@ -86,14 +75,9 @@ def released_canaries(
 
 
 def told_apart(neighbours: Neighbours, runs: int) -> tuple[Scores, Scores]:
-    """Score real runs by the likelihood ratio of the worlds.
+    """Score so many real runs of each world, on full batches, by the worlds' likelihood ratio.
 
-    Args:
-        neighbours: full batches.
-        runs: of each world.
-
-    Returns:
-        Scores by all that the label party received, and by the other records' releases alone.
+    By all that the label party received, and by the other records' releases alone.
     """
     job = with_section(neighbours.job, "privacy", noise_seed=None)
     environment = _recorded(neighbours.starts.get)
@@ -113,11 +97,7 @@ def extreme_record(job: Job, dataset: VerticalDataset) -> Neighbours:
     so long that predictions and gradients are clipped: predictions stand at β in one world and at
     −β in the other, gradients of a linear model at β_g and −β_g along one direction. Steps without
     clipping follow one such row and nothing else, whichever it is: then the record is as it was in
-    the first world.
-
-    Args:
-        job: under `dp`, full batches.
-        dataset: features scaled already.
+    the first world. The job is under `dp` with full batches, the features scaled already.
     """
     party = next(t.name for t in dataset.parties if t.name != dataset.label_party)
     part = local_part(plan_for(job, dataset), dataset, party)
@@ -140,14 +120,9 @@ def worst_case(privacy: PrivacySettings, rounds: int, local_steps: int) -> Neigh
 
     A promise covers any rows, any θ⁰ and any step size. Here the record's prediction is clipped to
     −β or β by the first weight, and its gradient, as long as β_g at least and never of another
-    sign, moves the second one way or the other. All other rows only read the second weight, so
-    that it stays within their clip; the label party predicts them exactly right, so that their
-    gradients are 0, and the record exactly wrong.
-
-    Args:
-        privacy: with noise on gradients.
-        rounds: T.
-        local_steps: Q.
+    sign, moves the second one way or the other. All other rows only read the second weight, so that
+    it stays within their clip; the label party predicts them exactly right, so that their gradients
+    are 0, and the record exactly wrong.
     """
     clip, noise = privacy.gradient_clip, privacy.gradient_noise_multiplier
     assert clip is not None and noise is not None  # noqa: S101, PT018

@@ -152,11 +152,7 @@ def audit(
 
 
 def _asked(text: str | None) -> tuple[str, ...]:
-    """The attacks that were given, none if nothing is said: then none is loaded yet.
-
-    Raises:
-        ConfigError: one that is not known.
-    """
+    """The attacks that were given, none if nothing is said: then none is loaded yet."""
     if not options.names(text or ""):
         return ()
     from securevfl.auditing.measuring import known_attacks
@@ -165,11 +161,6 @@ def _asked(text: str | None) -> tuple[str, ...]:
 
 
 def _seeds(repeats: int | None, must_resist: str | None, quick: bool) -> int:
-    """How many.
-
-    Raises:
-        ConfigError: a first look that should be more.
-    """
     if quick and (must_resist is not None or repeats is not None):
         raise ConfigError("--quick is one seed and no policy: drop --must-resist and --repeats")
     return 1 if quick else repeats or SEEDS
@@ -192,11 +183,7 @@ def _by_options(
 
 
 def _read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | None:
-    """The job that was given, if any.
-
-    Raises:
-        ConfigError: an option for what the job says, or a job that cannot be.
-    """
+    """The job that was given, if any, with no option for what it says."""
     if path is None:
         return None
     for option, value in only_without_job.items():
@@ -208,11 +195,7 @@ def _read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | No
 
 
 def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ...]:
-    """The names that were given, none if nothing is said.
-
-    Raises:
-        ConfigError: one that is not known.
-    """
+    """The names that were given, none if nothing is said."""
     given = options.names(text or "")
     for name in given:
         catalogue.require(name, known, option)
@@ -220,11 +203,7 @@ def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ..
 
 
 def _policy(must_resist: str | None, job: Job | None, run: Sequence[str]) -> tuple[str, ...]:
-    """What must resist: as it was typed, or else as the job file has it.
-
-    Raises:
-        ConfigError: an attack that is not run.
-    """
+    """What must resist: as it was typed, or else as the job file has it."""
     policy = options.names(must_resist or "")
     if not policy and job is not None:
         policy = job.audit.must_resist

@@ -23,19 +23,12 @@ WITHOUT_FIGURE = {"immune": "·", "not_shown": "n/s"}
 
 @dataclass(frozen=True)
 class MatrixLine:
-    """One attack in one case over all exchanges.
-
-    Attributes:
-        attack: its name.
-        case: which of its settings.
-        control: whether it is a negative control.
-        cells: by exchange, the row; None where there is none.
-    """
+    """One attack in one case over all exchanges."""
 
     attack: str
     case: str
     control: bool
-    cells: Mapping[str, Row | None]
+    cells: Mapping[str, Row | None]  # by exchange, the row; None where there is none
 
     @property
     def metric(self) -> str:

@@ -67,9 +67,7 @@ CRAFTED_AHEAD = (
 class RememberedKeys:
     """Keys as the job asks for them; an adversary keeps the one that it made.
 
-    Args:
-        keys: the job's.
-        cheat: what stands in place of a peer's end, which follows the protocol by default.
+    `cheat` stands in place of a peer's end, which follows the protocol by default.
     """
 
     def __init__(
@@ -98,21 +96,12 @@ class RememberedKeys:
 
 @dataclass(frozen=True, eq=False)
 class Exchanged:
-    """The label party's key and ciphertexts of a run, with the answers of one feature party.
+    """The label party's key and ciphertexts of a run, with the answers of one feature party."""
 
-    Attributes:
-        owner: the label party's end of its key.
-        product_format: of its products.
-        inputs: encrypted vectors that it sent, one a round.
-        replies: what came back, one a round.
-        party: the feature party.
-        recording: the run.
-    """
-
-    owner: KeyOwner
+    owner: KeyOwner  # the label party's end of its key
     product_format: ProductFormat
-    inputs: list[bytes]
-    replies: list[bytes]
+    inputs: list[bytes]  # encrypted vectors that it sent, one a round
+    replies: list[bytes]  # what came back, one a round
     party: str
     recording: Recording
 

@@ -103,18 +103,12 @@ def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
 
 @dataclass(frozen=True, eq=False)
 class _ClaimedWorlds:
-    """Runs of two neighbouring worlds, held against the job's own claim.
-
-    Attributes:
-        subject: whose rows.
-        job: whose claim.
-        worst: whether other rows are the worst that there are, in place of the subject's.
-        noise: what runs have in place of the job's, as the adversary knows.
-    """
+    """Runs of two neighbouring worlds, held against the job's own claim."""
 
     subject: Subject
     job: Job
-    worst: bool = False
+    worst: bool = False  # rows are the worst that there are, in place of the subject's
+    # What runs have in place of the job's, as the adversary knows
     noise: dict[str, float] = field(default_factory=dict)
 
     def by_all(self) -> Finding:
@@ -202,29 +196,17 @@ def _finding(job: Job, scores: Scores, claim: float, releases: int) -> Finding:
 
 @dataclass(frozen=True)
 class EpsilonBound:
-    """Lower bounds on ε, each with 95 % confidence.
+    """Lower bounds on ε, each with 95 % confidence."""
 
-    Attributes:
-        gaussian: of a mechanism that claims to be Gaussian.
-        any_mechanism: of any.
-        mu: the lower bound on `mu` behind the first.
-    """
-
-    gaussian: float
+    gaussian: float  # of a mechanism that claims to be Gaussian
     any_mechanism: float
-    mu: float
+    mu: float  # the lower bound on `mu` behind the first
 
 
 def epsilon_bound(without: FloatArray, present: FloatArray, delta: float) -> EpsilonBound:
-    """What scores of two worlds show.
+    """What scores of two worlds, two of each at least, show of ε at δ.
 
-    Args:
-        without: scores in the first world; below 0 is a right guess, up to noise.
-        present: scores in the second; above 0 is a right guess.
-        delta: δ of the claim.
-
-    Raises:
-        ConfigError: fewer than two scores of either.
+    Below 0 is a right guess in the first world, above 0 in the second, up to noise.
     """
     if min(len(without), len(present)) < 2:  # noqa: PLR2004
         raise ConfigError(
@@ -252,12 +234,7 @@ def separation(without: FloatArray, present: FloatArray) -> float:
 
 
 def runs_to_pass(claim: float, delta: float) -> int:
-    """How many runs of each world, all told apart, show more than a claimed ε; with some to spare.
-
-    Args:
-        claim: ε.
-        delta: δ.
-    """
+    """How many runs of each world, all told apart, show more than a claim; with some to spare."""
     most_errors = float(norm.sf((mu_of(claim, delta) + 1) / 2))
     return ceil(log((1 - CONFIDENCE) / 2) / log1p(-max(most_errors, TINY)))
 

@@ -66,19 +66,11 @@ CURVE_POINTS = 8
 
 @dataclass(frozen=True, eq=False)
 class Recovered:
-    """X up to a rotation, as an attack found it.
+    """X up to a rotation, as an attack found it."""
 
-    Attributes:
-        factor: F, shape (N, rank).
-        features: the truth, shape (N, P).
-        own: the label party's own columns, which it would guess from without a view, shape (N, Q).
-        case: from what.
-        rounds: how many.
-    """
-
-    factor: FloatArray
-    features: FloatArray
-    own: FloatArray
+    factor: FloatArray  # F, shape (N, rank)
+    features: FloatArray  # the truth, shape (N, P)
+    own: FloatArray  # what the label party would guess from without a view, shape (N, Q)
     case: str
     rounds: int
 
@@ -211,11 +203,7 @@ def _binary(subject: Subject, found: Recovered) -> Finding:
 
 
 def _from_job(subject: Subject) -> Recovered:
-    """From as many rounds of the job as the attack needs.
-
-    Raises:
-        ConfigError: more than an audit makes, or settings that the attack cannot take.
-    """
+    """From as many rounds of the job as the attack needs, if an audit makes so many."""
     _check_linear_steps(subject.plan)
     size, rows = _rank(subject), len(subject.dataset.train_labels)
     batches = subject.plan.schedule.batches
@@ -240,11 +228,7 @@ def _from_job(subject: Subject) -> Recovered:
 
 
 def _from_full_batches(subject: Subject) -> Recovered:
-    """From full batches of the first rows.
-
-    Raises:
-        ConfigError: settings that the attack cannot take.
-    """
+    """From full batches of the first rows."""
     small, recording, size = _full_batches(subject)
     return _recovered(small, recording, size, _what_if(subject))
 
@@ -270,11 +254,7 @@ def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> 
 
 
 def label_party_rounds(recording: Recording, party: str) -> list[SeenRound]:
-    """Every round of a run as the label party has it, for attacks on one feature party.
-
-    Raises:
-        ConfigError: a job whose parties take turns, or predictions that are not in the view.
-    """
+    """Every round of a run as the label party has it, for attacks on one feature party."""
     label_party = recording.dataset.label_party
     others = [table.name for table in recording.dataset.parties if table.name != label_party]
     view = recording.view(label_party)
@@ -305,11 +285,7 @@ def _factor(recording: Recording, rounds: Sequence[SeenRound], size: int) -> Flo
 
 
 def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
-    """How a party of the run steps.
-
-    Raises:
-        ConfigError: steps that follow from X in a way that the attack does not undo.
-    """
+    """How a party of the run steps."""
     plan, seat = recording.plan, recording.seat(recording.dataset.label_party)
     _check_derived(plan)
     return ExactKnowledge(
@@ -327,9 +303,6 @@ def _check_linear_steps(plan: Plan) -> None:
     """A threshold or a search makes steps that no linear equation in XXᵀ gives.
 
     That is no protection: predictions span the columns in use whatever the steps are.
-
-    Raises:
-        ConfigError: such steps.
     """
     if not plan.algorithm.gradient_steps or plan.job.job.l1:
         raise ConfigError(

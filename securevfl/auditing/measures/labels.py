@@ -265,12 +265,7 @@ def _flags(shown: Exposure, zero_start: bool) -> list[str]:
 def exact_steps(subject: Subject, size: int) -> dict[str, Any] | None:
     """What exact steps tell, to their own end, beside as many rounds of a job as are attacked.
 
-    Args:
-        subject: the job in clear.
-        size: S of the job.
-
-    Returns:
-        None where the job takes them itself, or cannot.
+    The job is in clear, of S rows a batch. None where it takes exact steps itself, or cannot.
     """
     if subject.plan.rule.exact and subject.plan.full_batches:
         return None

@@ -55,17 +55,11 @@ PEOPLE, EQUATIONS_A_PERSON, MOST_JOBS, END_ROUNDS = 160, 1.0, 32, 12
 
 @dataclass(frozen=True, eq=False)
 class Variation:
-    """How one job differs from the subject's.
-
-    Attributes:
-        dataset: its data.
-        people: of each of its training rows the number among the subject's.
-        settings: others in `[job]`.
-    """
+    """How one job differs from the subject's."""
 
     dataset: VerticalDataset
-    people: IntArray
-    settings: Mapping[str, object] = field(default_factory=dict)
+    people: IntArray  # of each of its training rows the number among the subject's
+    settings: Mapping[str, object] = field(default_factory=dict)  # others in `[job]`
 
 
 Vary = Callable[[Subject, Sequence[str], int], Variation]

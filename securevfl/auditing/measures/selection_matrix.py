@@ -35,17 +35,10 @@ AT_THE_END = (
 
 @dataclass
 class _Selected:
-    """A batch at the cheater's.
+    """A batch at the cheater's."""
 
-    Attributes:
-        shape: of X.
-        visit: the one under way, counted from the batch's own number.
-        prepared: its selection.
-        products: made so far.
-    """
-
-    shape: tuple[int, int]
-    visit: int
+    shape: tuple[int, int]  # of X
+    visit: int  # the one under way, counted from the batch's own number
     prepared: object
     products: int = 0
 
@@ -55,12 +48,7 @@ def _entry(product_format: ProductFormat) -> int:
 
 
 class SelectingEvaluator:
-    """Multiplies by selection matrices in place of X, at every visit of a batch by another.
-
-    Args:
-        evaluator: the job's.
-        product_format: of its products.
-    """
+    """Multiplies by selection matrices in place of X, at every visit of a batch by another."""
 
     def __init__(self, evaluator: Evaluator, product_format: ProductFormat) -> None:
         self._evaluator = evaluator

@@ -46,21 +46,13 @@ EXACT, APPROXIMATE = 1e-9, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class _FirstRound:
-    """The first gradient of a run from θ⁰ = 0, with what its reader knows.
+    """The first gradient of a run from θ⁰ = 0, with what its reader knows."""
 
-    Attributes:
-        gradient: Xᵀd/S, shape (P,).
-        knowledge: the reader's.
-        rows: of the batch, shape (S,).
-        inputs: the reader's X, shape (N, P).
-        labels: the truth, shape (N,).
-    """
-
-    gradient: FloatArray
+    gradient: FloatArray  # Xᵀd/S, shape (P,)
     knowledge: IntegerKnowledge
-    rows: IntArray
-    inputs: FloatArray
-    labels: IntArray
+    rows: IntArray  # of the batch
+    inputs: FloatArray  # the reader's X, shape (N, P)
+    labels: IntArray  # the truth, shape (N,)
 
 
 @add_attack
