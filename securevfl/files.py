@@ -35,11 +35,7 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def only_one(path: Path, what: str) -> Iterator[None]:
-    """Keep other processes off a file while it is read and replaced.
-
-    Args:
-        path: of the file, which need not be there.
-        what: what the file is, for the error.
+    """Keep other processes off a file, which need not be there, while it is read and replaced.
 
     Raises:
         DataError: somebody else holds it for a minute, or its folder cannot be written.
@@ -61,12 +57,7 @@ def only_one(path: Path, what: str) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes, what: str) -> None:
-    """Write `data` to `path`, making its folder if need be.
-
-    Args:
-        path: where.
-        data: the whole content.
-        what: what the file is, for the error.
+    """Write `data` to `path`, making its folder if need be; `what` it is, for the error.
 
     Raises:
         DataError: it cannot be written (no room, no permission); the old file is as it was.
@@ -99,9 +90,6 @@ def wipe_file(path: Path) -> None:
 
     A file system that writes elsewhere than before (copy on write, flash) keeps what was there
     until it takes the place again.
-
-    Raises:
-        OSError: there is none, or it cannot be written.
     """
     with path.open("r+b", buffering=0) as file:
         file.write(bytes(path.stat().st_size))
@@ -109,11 +97,7 @@ def wipe_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have what was made, renamed and deleted in a folder on disk before this returns.
-
-    Raises:
-        OSError: it cannot be.
-    """
+    """Have what was made, renamed and deleted in a folder on disk before this returns."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -122,13 +106,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def require_room(sizes: Mapping[Path, int], what: str) -> None:
-    """Find out before work whether files could be written after it, and leave nothing behind.
+    """Find out before work whether files of these sizes, in bytes, could be written after it.
 
-    Permissions say little (root may write to /proc), so it is tried.
-
-    Args:
-        sizes: bytes of every file.
-        what: what the files are, for the error.
+    Nothing is left behind. Permissions say little (root may write to /proc), so it is tried.
 
     Raises:
         DataError: a folder cannot be made or written to, has too little free space, or a path is a

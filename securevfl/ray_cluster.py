@@ -36,21 +36,13 @@ class Gone(Exception):
 
 
 def require_ray() -> None:
-    """Check, without importing it, that Ray is there.
-
-    Raises:
-        ConfigError: it is not; the message says how to get it.
-    """
+    """Check that Ray is there, without importing it."""
     if find_spec("ray") is None:
         raise ConfigError("--ray needs ray: pip install 'securevfl[ray]'")
 
 
 def require_head(address: str) -> None:
-    """Check that something listens where an address HOST:PORT says that a cluster's head is.
-
-    Raises:
-        ConfigError: nothing does.
-    """
+    """Check that something listens where an address HOST:PORT says that a cluster's head is."""
     if (said := HOST_PORT.fullmatch(address)) is None:
         return
     try:
@@ -62,10 +54,8 @@ def require_head(address: str) -> None:
 def require_token() -> None:
     """See that a cluster on this machine obeys nobody else.
 
-    Its ports are open to the network, and whoever reaches one without a token can run anything.
-
-    Raises:
-        ConfigError: Ray was imported without, and would not take one any more.
+    Its ports are open to the network, and whoever reaches one without a token can run anything. So
+    it is refused where Ray was imported without, as it would not take one any more.
     """
     if os.environ.get("RAY_AUTH_MODE") == "token":  # of an earlier cluster, or the user's own
         return
@@ -79,11 +69,10 @@ def require_token() -> None:
 
 @contextmanager
 def cluster(address: str) -> Iterator[None]:
-    """Be connected with a cluster, quietly.
+    """Be connected, quietly, with the cluster whose head has this address.
 
-    Args:
-        address: of its head, or `local` for one on this machine, which ends with the context and
-            takes orders from this process and those that it starts.
+    `local` is one on this machine, which ends with the context and takes orders from this process
+    and those that it starts.
 
     Raises:
         ConfigError: Ray is not installed, or no cluster is there; see `require_token`.
@@ -160,9 +149,8 @@ def own_address() -> str:
 class RemoteObject:
     """An object in a process of its own somewhere in the cluster.
 
-    Args:
-        factory: `module:name` of a function or class without arguments.
-        resource: only where there is one of these; where the cluster has none, anywhere.
+    Its `factory` is `module:name` of a function or class without arguments. It lives only where
+    there is one of `resource`, and anywhere in a cluster that has none.
     """
 
     def __init__(self, factory: str, resource: str) -> None:
@@ -185,12 +173,7 @@ class RemoteObject:
         self._actor.call.remote(method, *words)
 
     def call(self, method: str, *words: str, seconds: float | None = None) -> Any:  # noqa: ANN401
-        """What a method gives.
-
-        Args:
-            method: its name.
-            words: its arguments.
-            seconds: how long to wait for it; None waits on.
+        """What a method gives within some `seconds`; None waits on.
 
         Raises:
             ConfigError: it was never there, as its machine lacks what it needs.
@@ -233,13 +216,10 @@ class RemoteObject:
 def as_they_end(work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
     """What every task gives, with its place, as it is there; each on a core of the cluster.
 
-    Args:
-        work: a function that other processes can import.
-        tasks: its arguments, a few words each.
+    Other processes must be able to import `work`; a task is a few words. What it raises is raised.
 
     Raises:
         Gone: the process of one was killed, again and again.
-        Exception: what a task raises.
     """
     import ray  # noqa: PLC0415
 

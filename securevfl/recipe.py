@@ -64,9 +64,7 @@ class ColumnRecipe:
             the last named one only.
         fill: what stands in for a missing number or date, the training rows' median.
         indicator: whether a 0/1 column says that it was missing.
-        levels: categories with a column of their own, sorted.
-        missing_level: whether missing is one more.
-        other_level: whether all others are one more.
+        levels: categories with a column of their own, sorted; missing and all others may be more.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -93,18 +91,12 @@ class ColumnRecipe:
 
     @property
     def _shown(self) -> tuple[str, ...]:
-        """Of two levels one column says all."""
         return self.levels[-1:] if len(self._all) == 2 else self._all  # noqa: PLR2004
 
     def write(
         self, values: "pl.Series", missing: tuple[str, ...], out: "NDArray[np.float64]"
     ) -> None:
-        """Transform a raw column.
-
-        Args:
-            values: the raw column, S rows.
-            missing: what stands for a missing value.
-            out: shape (S, len(columns)), overwritten.
+        """Transform a raw column of S rows into `out` of shape (S, len(columns)).
 
         Raises:
             ValueError: values that are neither missing nor what they should be, in words.
@@ -136,10 +128,7 @@ class ColumnRecipe:
     def as_it_was(self, values: "pl.Series", missing: tuple[str, ...]) -> "NDArray[np.float64]":
         """A raw column as numbers that no fit plays a part in, shape (S,), NaN where missing.
 
-        A category is 52 bits of its SHA-256.
-
-        Raises:
-            ValueError: see `write`.
+        A category is 52 bits of its SHA-256. What is refused is what `write` refuses.
         """
         if self.kind != "category":
             of = numbers_of if self.kind == "number" else days_of
@@ -161,12 +150,7 @@ class ColumnRecipe:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A party's recipe, fitted on its own training rows; data, no code.
-
-    Attributes:
-        parts: one a raw column that is used, in their order.
-        missing: what stands for a missing value.
-    """
+    """A party's recipe, one part a raw column, fitted on its own training rows; data, no code."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -208,11 +192,7 @@ class Recipe:
         return out
 
     def as_they_were(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
-        """Raw rows as numbers that no fit plays a part in, shape (N, raw columns).
-
-        Raises:
-            ValueError: see `ColumnRecipe.as_it_was`.
-        """
+        """Raw rows as numbers that no fit plays a part in, shape (N, raw columns)."""
         columns = [part.as_it_was(frame[part.name], self.missing) for part in self.parts]
         return np.column_stack(columns)
 

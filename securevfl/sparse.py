@@ -50,6 +50,8 @@ class SparseRows(Shown):
         scale: what divides every column after that, shape (P,).
         constant: whether a column of ones follows the P stored ones.
 
+    Products check the cells; making them reads none.
+
     Raises:
         DataError: arrays of other types, or of sizes that do not fit each other.
     """
@@ -63,7 +65,6 @@ class SparseRows(Shown):
     constant: bool = False
 
     def __post_init__(self) -> None:
-        """Check what can be checked without reading the cells; products check these."""
         if self.pointers.dtype != np.int64 or self.pointers.ndim != 1 or not len(self.pointers):
             raise DataError("sparse rows: pointers are int64 numbers, one more than rows")
         if self.indices.dtype not in (np.uint16, np.uint32):
@@ -95,7 +96,6 @@ class SparseRows(Shown):
 
     @override
     def shown(self) -> dict[str, object]:
-        """Its size."""
         return {"rows": len(self), "columns": self.columns, "stored cells": self.nnz}
 
     @property
@@ -125,7 +125,6 @@ class SparseRows(Shown):
         return self.pointers, self.indices, *values
 
     def __len__(self) -> int:
-        """How many rows."""
         return len(self.pointers) - 1
 
     def __getitem__(self, rows: IntArray | NDArray[np.bool_] | slice) -> Self:
@@ -194,11 +193,7 @@ class SparseRows(Shown):
             yield slice(first, end), self._between(first, end)
 
     def standardized(self, shift: FloatArray, scale: FloatArray) -> Self:
-        """These rows with `shift` subtracted from every column, which `scale` then divides.
-
-        Raises:
-            ValueError: they have been, or another number of columns.
-        """
+        """These rows with `shift` subtracted from every column, which `scale` divides, once."""
         if (
             self.shift is not None
             or self.constant
@@ -297,11 +292,6 @@ class SparseRows(Shown):
         return dense
 
     def __array__(self, *args: object, **options: object) -> NoReturn:
-        """Refused: an array of these rows may not fit memory.
-
-        Raises:
-            TypeError: always.
-        """
         raise TypeError("sparse rows do not become an array by themselves")
 
 
@@ -328,11 +318,7 @@ def dense(x: Matrix) -> FloatArray:
 
 
 def require_dense(x: Matrix, what: str) -> FloatArray:
-    """X, which is an array already.
-
-    Raises:
-        ConfigError: it is sparse.
-    """
+    """X, which is an array already; `what` does not take sparse rows."""
     if isinstance(x, SparseRows):
         raise ConfigError(f"{what} takes dense columns, and these are sparse")
     return x
@@ -365,7 +351,6 @@ class Transposed:
         return total
 
     def __rmatmul__(self, left: FloatArray) -> FloatArray:
-        """Of shape (n, rows) for one of shape (n, P')."""
         return (self.rows @ left.T).T
 
 
@@ -382,12 +367,7 @@ def check_cells(x: SparseRows) -> None:
 
 
 def first_not_ascending(indices: NDArray[Any], pointers: NDArray[np.int64]) -> int | None:
-    """The first row whose column numbers do not ascend, each once; None where all do.
-
-    Args:
-        indices: shape (entries,).
-        pointers: shape (rows + 1,), from 0 to their number.
-    """
+    """The first row whose column numbers, each once, do not ascend; None where all do."""
     falls = indices[1:] <= indices[:-1]
     # Between the last of a row and the first of the next nothing is expected.
     starts = pointers[1:-1]
@@ -464,12 +444,7 @@ def lengths_of(x: Matrix) -> FloatArray:
 
 
 def side_by_side(tables: Sequence[Matrix]) -> Matrix:
-    """The columns of several X one after another: an array of arrays, sparse rows of sparse ones.
-
-    Raises:
-        ConfigError: some of each.
-        ValueError: sparse rows that are standardized, or have a constant column.
-    """
+    """The columns of several X, as they are stored, side by side: all arrays or all sparse rows."""
     rows = [table for table in tables if isinstance(table, SparseRows)]
     if not rows:
         return np.hstack([dense(table) for table in tables])

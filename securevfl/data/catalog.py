@@ -67,9 +67,9 @@ class SourceFile:
     """One file of a data set.
 
     Attributes:
-        path: Folder and name inside a data directory; found with or without `.gz`.
-        sha256: Of the uncompressed content, or of an archive's bytes.
-        url: Where the publisher serves it; None for files that nobody publishes.
+        path: folder and name inside a data directory; found with or without `.gz`.
+        sha256: of the uncompressed content, or of an archive's bytes.
+        url: where the publisher serves it; None for files that nobody publishes.
     """
 
     path: str
@@ -98,14 +98,12 @@ class CatalogEntry:
     """One data set.
 
     Attributes:
-        name: What `load` is called with.
-        rows: Training and test rows.
-        columns: Over all parties.
-        classes: How many; 0 for real targets.
-        parties: Default party names, in order.
-        licence: As the publisher is known to state it.
-        source: The publisher.
-        file_sets: Each tuple of files is enough by itself, tried in this order; the last one
+        rows: training and test rows.
+        columns: over all parties.
+        classes: how many; 0 for real targets.
+        parties: default party names, in order.
+        licence: as the publisher is known to state it.
+        file_sets: each tuple of files is enough by itself, tried in this order; the last one
             can be downloaded, if its files have URLs. Empty: embedded in scikit-learn.
     """
 
@@ -225,11 +223,7 @@ def pair_of(name: str) -> tuple[int, int] | None:
 
 
 def entry_of(name: str) -> CatalogEntry:
-    """The catalog's entry of a data set.
-
-    Raises:
-        ConfigError: Unknown; the nearest and all known names are given.
-    """
+    """The catalog's entry of a data set; of an unknown one the nearest and all names are told."""
     if name not in (known := names()):
         near = difflib.get_close_matches(name, known, n=3)
         if (pair := pair_of(name)) and pair[0] > pair[1]:
@@ -261,10 +255,9 @@ class Listing:
     """One line of `securevfl data list`.
 
     Attributes:
-        entry: Name, rows, columns, classes, default parties, licence and source.
-        present: Whether it can be loaded without a download.
-        location: The folder of its files, or "scikit-learn"; None where missing.
-        looked_in: Every place that was looked in, in order.
+        present: whether it can be loaded without a download.
+        location: the folder of its files, or "scikit-learn"; None where missing.
+        looked_in: every place that was looked in, in order.
     """
 
     entry: CatalogEntry
@@ -285,11 +278,7 @@ def _places(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def where(name: str, *, data_dir: Path | None = None) -> Listing:
-    """What is known of a data set, and where its files lie; contents are not verified here.
-
-    Raises:
-        ConfigError: Unknown name.
-    """
+    """What is known of a data set, and where its files lie; contents are not verified here."""
     entry, looked_in = entry_of(name), _places(data_dir)
     if not entry.file_sets:
         return Listing(entry, True, "scikit-learn", looked_in)
@@ -320,11 +309,7 @@ def open_files(entry: CatalogEntry, *, data_dir: Path | None = None) -> dict[str
 
 
 def load_arrays(data: bytes, source: object) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz file.
-
-    Raises:
-        DataError: Damaged.
-    """
+    """The arrays of an npz file, which is refused if damaged."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -339,20 +324,17 @@ def get(
     progress: Progress | None = None,
     base_url: str | None = None,
 ) -> list[Path]:
-    """Download a data set's files; good files already there stay.
+    """Download a data set's files, and return their paths; good files already there stay.
 
     Args:
-        name: The data set; nothing to do for those embedded in scikit-learn.
-        data_dir: Where to, instead of $SECUREVFL_DATA or the per-user cache.
-        progress: Called with bytes so far and, where known, bytes in all, file by file.
-        base_url: A mirror that serves the same file names, instead of the publisher.
-
-    Returns:
-        The files' paths.
+        name: the data set; nothing to do for those embedded in scikit-learn.
+        data_dir: where to, instead of $SECUREVFL_DATA or the per-user cache.
+        progress: called with bytes so far and, where known, bytes in all, file by file.
+        base_url: a mirror that serves the same file names, instead of the publisher.
 
     Raises:
-        ConfigError: Unknown name, or a base_url that is not http(s).
-        DataError: No network, cut off, refused by the server, another content than was pinned
+        ConfigError: unknown name, or a base_url that is not http(s).
+        DataError: no network, cut off, refused by the server, another content than was pinned
             (the file is removed), no space, or nobody serves it; how to do it by hand is named.
     """
     if base_url is not None and not base_url.startswith(("https://", "http://")):

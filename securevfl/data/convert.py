@@ -99,14 +99,10 @@ def convert(
     how: Conversion,
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> Header:
-    """Write the rows of some files of a format, one after another, as one shard.
+    """Write the rows of some files of a format, one after another, as one shard in the folder `to`.
 
-    Args:
-        files: .parquet, .csv, .csv.gz, or LIBSVM: .libsvm, .svm, .svmlight, .txt or .t, plain, .gz
-            or .bz2.
-        to: the shard's folder.
-        how: what is said of them.
-        progress: told how many rows are done.
+    Files are .parquet, .csv, .csv.gz, or LIBSVM (`SUFFIXES`), plain, .gz or .bz2. `progress` is
+    told how many rows are done.
 
     Raises:
         ConfigError: a suffix that is not known, files of several formats, or what does not go

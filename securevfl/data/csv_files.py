@@ -35,11 +35,7 @@ _QUOTED = re.compile(rb'"[^"]*"')
 class GivenFormat:
     """What a job says of a party's CSV; None is found out.
 
-    Attributes:
-        separator: between fields, one character.
-        decimal: "." or ",".
-        thousands: between groups of three digits.
-        encoding: as Python names it.
+    `thousands` is the mark between groups of three digits; `encoding` is as Python names it.
     """
 
     separator: str | None = None
@@ -57,12 +53,9 @@ class CsvFormat:
 
     Attributes:
         content: UTF-8: the file itself, or its content where it had to be unpacked or recoded.
-        separator: between fields.
-        decimal: "." or ",".
         thousands: between groups of three digits; "" for none.
         encoding: of the file.
         skipped: lines before the header.
-        header: the columns' names.
         has_empty_lines: whether there are lines without a value.
     """
 
@@ -86,13 +79,9 @@ class CsvFormat:
 
 
 def find_format(path: Path, given: GivenFormat, known: tuple[str, ...], where: str) -> CsvFormat:
-    """How a CSV file is written.
+    """How a CSV file is written, plain or .gz, as far as that is not given.
 
-    Args:
-        path: .csv or .csv.gz.
-        given: what needs not be found out.
-        known: columns that the header must have.
-        where: what messages call the file.
+    The header must have the `known` columns; `where` is what messages call the file.
 
     Raises:
         ConfigError: an encoding that Python does not know, or a setting of more than one character.
@@ -318,14 +307,8 @@ def read_csv(
 ) -> "pl.DataFrame":
     """Some columns of a CSV file: float64 where all that is there are numbers, else text.
 
-    Args:
-        found: how it is written.
-        columns: which.
-        text: of them, those that stay text as it stands.
-        missing: what stands for a missing number.
-
-    Raises:
-        polars.exceptions.PolarsError: it is malformed.
+    Those of `text` stay as they stand; `missing` is what stands for a missing number. A malformed
+    file is an error of polars.
     """
     lazy = _scan(found)
     if found.has_empty_lines:

@@ -46,13 +46,8 @@ def make_table(
 ) -> tuple[PartyTable, NDArray[np.float64], tuple[Note, ...]]:
     """A party's features of training and test rows, and of those that are its own.
 
-    The columns of `train` go as features come, so that a file is never held twice.
-
-    Args:
-        source: what is to be made of them.
-        train: the party's raw rows.
-        test: those of its test file, or the same again.
-        rows: numbers of the training rows, of the test rows in `test`, and of its own.
+    The columns of `train` go as features come, so that a file is never held twice. `rows` are
+    numbers of the training rows, of the test rows in `test`, and of its own.
 
     Raises:
         DataError: values that the training rows did not have the like of; see `fit_recipe`.
@@ -95,14 +90,8 @@ def fit_recipe(
 
     A category of fewer than `rare_count` rows, or a smaller share than `rare_share`, is pooled with
     others until the pool is not rare either: a 0/1 column of few ones shows these few rows to
-    whoever learns something about the column's weight.
-
-    Args:
-        party: whose, for messages.
-        frame: raw columns.
-        columns: of them, the ones to use.
-        rows: numbers of the training rows, shape (N,); no other row has a say.
-        settings: of `[preprocess]`.
+    whoever learns something about the column's weight. Only training rows, whose numbers are
+    `rows`, have a say.
 
     Raises:
         DataError: nothing is left, two features of one name, or columns that cannot be used.
@@ -220,10 +209,6 @@ def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
 
     A feature party has no labels, so whether one of its columns is a copy of them only the label
     party could tell, and only of its own columns.
-
-    Args:
-        table: a party's training rows.
-        labels: at the label party, shape (N,).
     """
     notes: list[Note] = []
     twins: dict[bytes, list[int]] = {}

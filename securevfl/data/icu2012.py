@@ -74,13 +74,12 @@ class Events:
     """Observations in long form; stay i has `offsets[i]:offsets[i + 1]`, in file order.
 
     Attributes:
-        record_id: Shape (stays,).
-        set_index: Shape (stays,), 0, 1, 2 for A, B, C.
-        died: Shape (stays,), in-hospital death, 0 or 1.
-        offsets: Shape (stays + 1,).
-        minute: Shape (events,), 0..2880 since admission.
-        parameter: Shape (events,), index into PARAMETERS.
-        value: Shape (events,), float32; a missing descriptor is -1, as published.
+        record_id: shape (stays,).
+        set_index: shape (stays,), 0, 1, 2 for A, B, C.
+        died: shape (stays,), in-hospital death, 0 or 1.
+        minute: shape (events,), 0..2880 since admission.
+        parameter: shape (events,), index into PARAMETERS.
+        value: shape (events,), float32; a missing descriptor is -1, as published.
     """
 
     record_id: NDArray[np.int64]
@@ -96,9 +95,6 @@ def icu2012(name: str, files: Mapping[str, Content]) -> JointTable:
     """The table `icu2012` of summaries, the bedside's columns first, or `icu2012-714` of windows.
 
     Sets A and B are the training rows, and set C is held out.
-
-    Raises:
-        DataError: damaged files, or others than expected.
     """
     if summary := files.get("icu2012_summary.npz"):
         arrays = load_arrays(summary.data, summary.path)
@@ -144,11 +140,7 @@ def _built(name: str, files: Mapping[str, Content]) -> dict[str, NDArray[Any]]:
 
 
 def read_events(data: bytes, source: object) -> Events:
-    """Events from an npz file of this layout.
-
-    Raises:
-        DataError: Damaged, or of another layout.
-    """
+    """Events from an npz file of this layout."""
     arrays = load_arrays(data, source)
     try:
         if tuple(arrays["parameter_names"].tolist()) != PARAMETERS:
@@ -169,14 +161,11 @@ def read_events(data: bytes, source: object) -> Events:
 def parse_archives(archives: Mapping[str, bytes], outcomes: Mapping[str, bytes]) -> Events:
     """Events from the publisher's archives of one text file a stay, stays sorted by set and id.
 
-    Lines without a parameter name (2,403 in set C) and the RecordID line are no observations.
-
-    Args:
-        archives: By set ("a", "b", "c"), the content of set-*.tar.gz or set-*.zip.
-        outcomes: By set, the content of Outcomes-*.txt.
+    Archives (set-*.tar.gz or set-*.zip) and outcomes (Outcomes-*.txt) are given by set: "a", "b",
+    "c". Lines without a parameter name (2,403 in set C) and the RecordID line are no observations.
 
     Raises:
-        DataError: A damaged archive, a malformed line (file, line and reason are named), or
+        DataError: a damaged archive, a malformed line (file, line and reason are named), or
             stays that do not match the outcomes.
     """
     parts = [
@@ -312,13 +301,10 @@ def _deaths(content: bytes, ids: NDArray[np.int64], source: str) -> NDArray[np.i
 
 
 def summary_table(events: Events) -> NDArray[np.float32]:
-    """Five descriptors and first, last, min, max, mean, count of 37 parameters, one row a stay.
+    """Five descriptors and first, last, min, max, mean, count of 37 parameters: shape (stays, 227).
 
     NaN where nothing was measured (count 0); descriptors of -1 are missing. Mantissas are rounded
     to 14 bits (relative error at most 3.1e-5), as in the summary file, which this equals.
-
-    Returns:
-        Shape (stays, 227).
     """
     stays, stay = events.record_id.size, _stay_of_event(events)
     known = ~((events.value == -1) & np.isin(events.parameter, _codes(DESCRIPTORS)))
@@ -349,14 +335,11 @@ def summary_table(events: Events) -> NDArray[np.float32]:
 
 
 def window_table(events: Events) -> NDArray[np.float32]:
-    """17 series x 7 windows x 6 statistics, the columns of one series side by side.
+    """17 series x 7 windows x 6 statistics, a series' columns side by side: shape (stays, 714).
 
     As in FedBCD's MIMIC-III experiment: mean, min, max, population standard deviation, population
     skewness m3 / m2^1.5 (0 for a constant series) and count; in an empty window the count is 0 and
     the rest NaN. Values are taken as published, a weight of -1 included.
-
-    Returns:
-        Shape (stays, 714).
     """
     codes = np.full(len(PARAMETERS), -1)
     codes[_codes(SERIES)] = np.arange(len(SERIES))
@@ -380,16 +363,7 @@ def window_table(events: Events) -> NDArray[np.float32]:
 def cached(
     name: str, sources: list[str], build: Callable[[], dict[str, NDArray[Any]]]
 ) -> dict[str, NDArray[Any]]:
-    """Built arrays from the per-user cache, or built and kept there.
-
-    Args:
-        name: What is built.
-        sources: SHA-256 of everything it is built from.
-        build: Makes it.
-
-    Raises:
-        DataError: A damaged cache file.
-    """
+    """Built arrays from the per-user cache; else made of sources of these SHA-256 and kept."""
     key = hashlib.sha256("|".join([name, str(_RECIPE), *sources]).encode()).hexdigest()
     path = user_cache() / "built" / f"{name}-{key[:32]}.npz"
     if path.is_file():
@@ -442,10 +416,6 @@ def fill_and_clip(
 
     Everything is fitted column by column on the training rows; a column never seen in training
     becomes 0.
-
-    Args:
-        train: Shape (N, P), NaN where nothing was measured.
-        test: Shape (test rows, P).
     """
     median = np.zeros(train.shape[1])
     seen = ~np.isnan(train).all(axis=0)

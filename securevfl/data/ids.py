@@ -35,16 +35,7 @@ _WAYS = {
 
 
 def as_ids(ids: "pl.Series", how: IdFormat, where: str) -> "pl.Series":
-    """Ids as they are compared.
-
-    Args:
-        ids: as text.
-        how: as they stand, as whole numbers, or without case and blanks at the ends.
-        where: for messages.
-
-    Raises:
-        DataError: ids that are no whole numbers.
-    """
+    """Ids, which are text, as they are compared; refused where they have no such form."""
     same = _normal(ids, how)
     if wrong := same.null_count():
         first = ids.filter(same.is_null())[0]
@@ -64,11 +55,9 @@ def _normal(ids: "pl.Series", how: str) -> "pl.Series":
 
 
 def why_few(parties: "Mapping[str, pl.Series]", common: int) -> str | None:
-    """What tells two files' ids apart, in words; None where they are mostly in common.
+    """What tells files' ids apart, in words; None where they are mostly in common.
 
-    Args:
-        parties: their ids.
-        common: how many are in all of them.
+    `common` is how many are in all of them.
     """
     smallest = min(len(ids) for ids in parties.values())
     if common >= FEW * smallest:
@@ -113,12 +102,9 @@ def falls_into_test(row_id: str) -> bool:
 
 @dataclass(frozen=True)
 class AlignedIds:
-    """The rows that all parties hold.
+    """The ids of the training rows and the held-out rows that all parties hold, in their order.
 
-    Attributes:
-        train: ids of the training rows, in their order.
-        test: ids of the held-out rows, in theirs.
-        classes: how many classes the labels have; 0 for real targets.
+    `classes` is how many the labels have; 0 for real targets.
 
     Raises:
         DataError: an id twice, no training or no test rows, or one class.
@@ -146,7 +132,7 @@ class AlignedIds:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """The file; its fingerprint tells a manifest that was cut or edited."""
+    """The file; its fingerprint tells one that was cut or edited."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -161,11 +147,7 @@ _MANIFEST = TypeAdapter(_Manifest)
 
 
 def write_aligned(path: Path, aligned: AlignedIds) -> None:
-    """Write a manifest, as JSON.
-
-    Raises:
-        DataError: it cannot be written.
-    """
+    """Write a manifest, as JSON."""
     manifest = _Manifest(FORMAT, aligned.fingerprint, aligned.classes, aligned.train, aligned.test)
     replace_file(path, json.dumps(asdict(manifest), indent=0).encode(), "aligned ids")
 

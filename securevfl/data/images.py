@@ -18,16 +18,7 @@ ENLARGED = 4  # digits of 8 × 8 fill the 32 × 32 that LeNet-5 takes
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images and their classes.
-
-    Attributes:
-        name: of the set.
-        train: shape (N, channels, height, width), uint8.
-        train_labels: shape (N,), 0..classes-1.
-        test: as `train`.
-        test_labels: as `train_labels`.
-        classes: how many.
-    """
+    """Images of shape (N, channels, height, width), uint8, and their classes 0..classes-1, (N,)."""
 
     name: str
     train: NDArray[np.uint8]
@@ -37,11 +28,7 @@ class ImageSet:
     classes: int
 
     def first(self, rows: int) -> "ImageSet":
-        """So many training images at most, the first of every class, in their order.
-
-        Raises:
-            ConfigError: fewer than one a class.
-        """
+        """So many training images at most, the first of every class, one or more, in order."""
         if rows >= len(self.train):
             return self
         if rows < self.classes:
@@ -79,9 +66,7 @@ class ImageSet:
 def load_images(name: str, *, data_dir: Path | None = None) -> ImageSet:
     """A set of images: `cifar10` (15,000 and 3,000 of it), `mnist`, or scikit-learn's `digits`.
 
-    Args:
-        name: of the set.
-        data_dir: looked in before $SECUREVFL_DATA and the per-user cache.
+    Files are looked for in `data_dir`, then in $SECUREVFL_DATA and the per-user cache.
 
     Raises:
         ConfigError: an unknown name.
@@ -125,12 +110,6 @@ def dirichlet_split(
     mix, until no rows are left; of classes that have run out nobody draws any more. That is the
     split of Hsu, Qi, Brown (arXiv:1909.06335), which FedDyn's and FedDC's code has too; sizes that
     differ between clients would be another kind of difference beside that of classes.
-
-    Args:
-        labels: shape (N,), classes.
-        clients: M.
-        concentration: D.
-        generator: draws mixes, turns and rows.
 
     Returns:
         The rows of each client, ascending; numbers of rows differ by one at most.

@@ -40,17 +40,15 @@ _Places = tuple[_Rows, _Rows]
 
 @dataclass(frozen=True, eq=False)
 class OwnData(Generic[AnyRows]):
-    """What one party brings to a job.
+    """What one party brings to a job: its own columns of the aligned rows.
 
     Attributes:
-        table: Its own columns of the aligned rows.
-        train_labels: Shape (N,), int64, 0..classes-1, or float64 for real targets, at the label
-            party only.
-        test_labels: Shape (test rows,), the same.
-        label_names: What each class is called in the file.
-        own_rows: At the label party, its training rows whose ids another party lacks, as far as
+        train_labels: shape (N,), int64, 0..classes-1, or float64 for real targets, at the label
+            party only; `test_labels` alike.
+        label_names: what each class is called in the file.
+        own_rows: at the label party, its training rows whose ids another party lacks, as far as
             they are of these classes; of files only.
-        notes: What was noticed in making it.
+        notes: what was noticed in making it.
     """
 
     table: PartyTable[AnyRows]
@@ -64,23 +62,19 @@ class OwnData(Generic[AnyRows]):
 def load_parties(
     parties: Sequence[FileSource], *, name: str = "files", regression: bool = False
 ) -> VerticalDataset[Matrix]:
-    """Join the parties' files and shards by id into one data set.
+    """Join the parties' files, or folders that are shards, by id into one data set.
 
     Without test files, a row is a test row if the SHA-256 of its id falls into the first fifth,
     so further rows never move one from test to training. Labels become 0..C-1 in sorted order, as
-    numbers if all are numbers. `dropped` counts each party's rows whose id some party lacks.
+    numbers if all are numbers; with `regression`, more than two different numbers are real targets.
+    `dropped` counts each party's rows whose id some party lacks.
 
     Each table is made from its party's own file and the aligned ids, as between real parties.
 
-    Args:
-        parties: Their files, or folders that are shards.
-        name: Of the data set.
-        regression: Take labels that are more than two different numbers as real targets.
-
     Raises:
-        ConfigError: Fewer than two parties, two of one name, not exactly one label party, test
+        ConfigError: fewer than two parties, two of one name, not exactly one label party, test
             files at some parties only, a column used twice, or settings of a file beside a shard.
-        DataError: A file or column is missing, empty or malformed, ids are missing or double,
+        DataError: a file or column is missing, empty or malformed, ids are missing or double,
             features not finite numbers, no common ids, one class only, or numbers for labels that
             look like targets of a regression; see also `shards.open_shard`; or test rows of other
             columns than the training rows.
@@ -133,29 +127,21 @@ def _load(joined: "_Joined", name: str, *, regression: bool) -> VerticalDataset[
 
 
 def align_files(parties: Sequence[FileSource], *, regression: bool = False) -> AlignedIds:
-    """The ids that all parties' files share, where one place may read them all.
-
-    What is refused is what `load_parties` refuses.
-    """
+    """The ids that all parties' files share, where one place may read them all."""
     joined = _join(parties, of_files=True)
     return _aligned(joined, *_labels(*joined.of_holder, regression=regression))
 
 
 def align_digests(parties: Sequence[FileSource]) -> tuple[Digests, Digests]:
-    """Who the training and held-out rows are that all parties hold, where some have shards.
-
-    What is refused is what `load_parties` refuses.
-    """
+    """Who the training and held-out rows are that all parties hold, where some have shards."""
     return _join(parties, of_files=False).digests
 
 
 def load_party(source: FileSource, aligned: AlignedIds) -> OwnData:
     """Read one party's own file, and put its rows into the order that the parties share.
 
-    Raises:
-        ConfigError: See `read_party`.
-        DataError: See `load_parties`; or the file lacks aligned ids, or has another number of
-            classes.
+    What is refused is what `load_parties` refuses, a file that lacks aligned ids, and another
+    number of classes.
     """
     held = _open(source, of_files=True)
     require_usable(held.files)
@@ -179,15 +165,8 @@ def load_own(
 ) -> OwnData[Matrix]:
     """One party's part of rows that the parties have agreed on, from its own file or shard.
 
-    Args:
-        source: the file, or the folder that is a shard.
-        train: digests of the training rows, in their order, as `align_digests` has them.
-        test: those of the held-out rows.
-        regression: see `load_parties`.
-
-    Raises:
-        ConfigError: see `load_parties`.
-        DataError: see `load_parties`; or it lacks some of these rows.
+    The rows are known by their digests, in their order, as `align_digests` has them. What is
+    refused is what `load_parties` refuses, and data that lack some of these rows.
     """
     held = _open(source, of_files=False)
     require_usable(held.files)
@@ -209,7 +188,6 @@ class _Held:
 
     @property
     def files(self) -> list[PartyRows]:
-        """What is read of files."""
         return [e for e in dict.fromkeys((self.train, self.test)) if isinstance(e, PartyRows)]
 
     @property
@@ -284,7 +262,6 @@ class _Joined:
 
     @property
     def of_holder(self) -> tuple[_Held, _Places]:
-        """What the label party has."""
         return self.held[self.holder], self.places[self.holder]
 
     @cached_property
@@ -365,15 +342,8 @@ def rows_in_common(
 ) -> dict[str, IntArray]:
     """The numbers of the rows that all parties hold; how many others each has goes to `dropped`.
 
-    Args:
-        sides: by party, its rows.
-        holder: whose order they have where they are not `of_files`.
-        dropped: by party, is added to.
-        of_files: compare ids, and sort rows by them; else compare digests.
-        among: whose they are, for messages.
-
-    Raises:
-        DataError: there are none.
+    Ids are compared, and rows sorted by them, where they are `of_files`; else digests are, and the
+    rows have the holder's order. `among` says whose they are, in the message where there are none.
     """
     frames = {
         name: _numbered(side.ids if of_files else side.digests) for name, side in sides.items()
@@ -395,7 +365,6 @@ def rows_in_common(
 
 
 def _numbered(keys: "pl.Series | Sequence[str] | Digests") -> "pl.DataFrame":
-    """Keys beside their places."""
     return pl.DataFrame({"key": keys}).with_row_index("row")
 
 

@@ -87,11 +87,8 @@ class TargetScaling:
 
     Both numbers are its own: no other party learns them, and its model file keeps them, so that
     predictions come out in the targets' units. Inside a job y has mean 0 and mean square 1, so that
-    bounds on predictions, noise and a random start mean the same whatever is predicted.
-
-    Attributes:
-        mean: of the training targets; 0 for a model without intercept.
-        scale: their population deviation from it, positive.
+    bounds on predictions, noise and a random start mean the same whatever is predicted. Without an
+    intercept the mean is 0.
     """
 
     mean: float
@@ -99,11 +96,7 @@ class TargetScaling:
 
     @classmethod
     def fit(cls, train: FloatArray, *, centered: bool) -> Self:
-        """Learn both from training targets, shape (N,), which are not all the same.
-
-        Raises:
-            DataError: values too large for a finite deviation.
-        """
+        """Learn both from training targets, shape (N,), whose deviation must be finite."""
         with np.errstate(over="ignore", invalid="ignore"):
             mean = float(train.mean()) if centered else 0.0
             scale = float(np.sqrt(np.mean((train - mean) ** 2)))

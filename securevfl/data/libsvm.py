@@ -30,10 +30,10 @@ _WHOLE = re.compile(r"[+-]?0*([0-9]+)")
 
 @dataclass(frozen=True, eq=False)
 class SparseBatch:
-    """Some rows, as the readers of formats give them.
+    """N rows, as the readers of formats give them.
 
     Attributes:
-        ids: as they stand, N of them; None where rows are known by their numbers.
+        ids: as they stand; None where rows are known by their numbers.
         lengths: entries of each row, shape (N,).
         indices: columns of the entries, row by row, as they are numbered in the file.
         values: of the entries; None where all are 1.
@@ -56,12 +56,7 @@ def in_order(
 ) -> tuple[IntArray, IntArray, FloatArray | None]:
     """Rows' lengths, indices and values with indices ascending, and entries of 0 left out.
 
-    Args:
-        where: for messages, the file and what its rows are called.
-        lines: each row's number there.
-        lengths: shape (N,).
-        indices: shape (entries,).
-        values: the same, or None.
+    Messages name a row by `where`, the file and what its rows are called, and its number there.
 
     Raises:
         DataError: an index below 0 or twice in a row, or values that are not finite.
@@ -103,12 +98,9 @@ def first_rounded(written: "pl.Series", numbers: "pl.Series") -> int | None:
 
 
 def libsvm_batches(path: Path, *, labels: bool, ids: bool) -> Iterator[SparseBatch]:
-    """The rows of a LIBSVM file; lines that are empty or comments alone are none.
+    """The rows of a LIBSVM file, plain, .gz or .bz2; empty lines and mere comments are none.
 
-    Args:
-        path: plain, .gz or .bz2.
-        labels: whether the labels are asked for.
-        ids: whether a row's comment is its id.
+    Labels are read only if asked for, and so are comments, as ids.
 
     Raises:
         DataError: it cannot be read or ends within its compression, or a line is malformed: a label

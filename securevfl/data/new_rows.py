@@ -28,8 +28,8 @@ class NewRows:
         features: by party, raw columns in the order that was asked for, shape (rows, P).
         labels: as text, None where the label party's file has none yet.
         dropped: by party, rows whose id another party lacks.
-        order: the rows' numbers in the order of the label party's file.
         unused: by party, columns of its file that nobody asked for.
+        order: the rows' numbers in the order of the label party's file.
         unknown: by party and column, values that training rows did not have, or few of them.
         raw: by party with a recipe, its rows before that, shape (rows, raw columns).
     """
@@ -50,11 +50,9 @@ def read_new_rows(
 ) -> NewRows:
     """Join the parties' files of new rows by id.
 
-    Args:
-        sources: one a party, with the columns that its model takes as `features`, found by name
-            whatever their order; a label column may be missing, or labels in it.
-        holder: the label party.
-        recipes: by party, what makes features of these columns, where that is more than reading.
+    Columns that a party's model takes are its source's `features`, found by name whatever their
+    order; the label column of the `holder` may be missing, or labels in it. Recipes make features
+    of these columns where that is more than reading.
 
     Raises:
         DataError: a file or columns missing, or columns that cannot be used, all of which are

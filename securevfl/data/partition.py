@@ -26,18 +26,11 @@ RowNumbers = NDArray[np.unsignedinteger[Any]]
 
 
 def fixed_partition(row_digests: Digests, batch_size: int) -> list[NDArray[np.int64]]:
-    """Part rows into batches of about S, every row in exactly one.
+    """Part N rows into batches of about S, sorted and read-only; every row is in exactly one.
 
     A row falls into one of floor(N / S) equal ranges of digests; a range with fewer than S/2 rows
     joins the next. Sizes therefore vary like draws, by some √S. The job's seed plays no part: two
     jobs on the same data use the same batches (FedBCD's assumption A2).
-
-    Args:
-        row_digests: who the rows are, shape (N,).
-        batch_size: S, from 1 to N.
-
-    Returns:
-        Read-only index arrays, each sorted.
 
     Raises:
         ConfigError: S < 1 or S > N.
@@ -58,14 +51,10 @@ def fixed_partition(row_digests: Digests, batch_size: int) -> list[NDArray[np.in
 
 @dataclass(eq=False)
 class BatchSchedule:
-    """The batch of every round, the same at every party.
+    """The batch of every round, of N rows in batches of S, the same at every party.
 
-    Attributes:
-        row_digests: who the rows are, shape (N,).
-        batch_size: S, from 1 to N.
-        seed: The job's.
-        sampling: "partition" draws uniformly among the fixed batches; "shuffle" parts the rows
-            afresh every epoch.
+    The sampling "partition" draws uniformly among the fixed batches; "shuffle" parts the rows
+    afresh every epoch.
 
     Raises:
         ConfigError: S < 1, S > N, or an unknown sampling.
@@ -112,11 +101,7 @@ class BatchSchedule:
         return self.sampling == "partition" or self.batches == 1
 
     def batch(self, round_number: int) -> NDArray[np.int64]:
-        """Row numbers of a round's batch, sorted and read-only; rounds count from 0.
-
-        Raises:
-            ConfigError: A negative round.
-        """
+        """Row numbers of a round's batch, sorted and read-only; rounds count from 0."""
         if self.repeats or round_number < 0:
             return self.fixed[self.batch_key(round_number)]
         epoch, index = divmod(round_number, self.batches)
@@ -129,11 +114,7 @@ class BatchSchedule:
         return rows
 
     def batch_key(self, round_number: int) -> int:
-        """What tells distinct batches apart: the batch's index, or the round where none repeats.
-
-        Raises:
-            ConfigError: A negative round.
-        """
+        """What tells distinct batches apart: the batch's index, or the round where none repeats."""
         if round_number < 0:
             raise ConfigError(f"round: {round_number}, expected at least 0")
         if not self.repeats:

@@ -34,15 +34,7 @@ _PILOT = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class PlantedParty:
-    """One party of the set.
-
-    Attributes:
-        name: of its folder.
-        columns: P.
-        share: its part of a row's ones.
-        linear: a_k.
-        quadratic: q_k.
-    """
+    """One party: P columns, its share of a row's ones, and its a_k (linear) and q_k (quadratic)."""
 
     name: str
     columns: int
@@ -62,11 +54,7 @@ FEWEST_COLUMNS, MOST_COLUMNS = COLUMNS // 10, 1 << 31
 
 
 def parties_of(columns: int) -> tuple[PlantedParty, ...]:
-    """The parties with so many columns in all, each with its part of them.
-
-    Raises:
-        ConfigError: fewer than a row's ones can be drawn from, or more than can be numbered.
-    """
+    """The parties with so many columns in all, each with its part of them."""
     if not FEWEST_COLUMNS <= columns <= MOST_COLUMNS:
         raise ConfigError(f"columns = {columns}, expected {FEWEST_COLUMNS} to {MOST_COLUMNS}")
     others = [
@@ -85,14 +73,9 @@ class Columns:
 
 
 class PlantedSet:
-    """The set of a seed."""
+    """The set of a seed, which draws popularities, weights, and what standardizes the sums."""
 
     def __init__(self, seed: int, columns: int = COLUMNS) -> None:
-        """Draw popularities, weights, and what standardizes the sums.
-
-        Raises:
-            ConfigError: see `parties_of`.
-        """
         self._seed, self.parties = seed, parties_of(columns)
         self._popularity: list[FloatArray] = []
         self._weights: list[FloatArray] = []
@@ -171,17 +154,13 @@ def make_planted_sparse(
 ) -> None:
     """Write the set: two shards a party, training rows and every tenth row, which is held out.
 
-    Args:
-        folder: of a folder a party, with its shards `train` and `test`, and a job file.
-        rows: in all; 5,000,000 is the paper's size.
-        seed: of everything.
-        columns: P of all parties; with more, each is rarer.
-        force: replace shards that are there.
-        progress: told how many rows are done.
+    `folder` gets a folder a party, with its shards `train` and `test`, and a job file. The paper's
+    size is 5,000,000 rows; with more columns each is rarer. `progress` is told how many rows are
+    done.
 
     Raises:
-        ConfigError: fewer rows than 1000, a negative seed, or columns as `parties_of` says.
-        DataError: it cannot be written, or is there already.
+        ConfigError: fewer rows than 1000, a negative seed, or too few or too many columns.
+        DataError: it cannot be written, or is there already and `force` does not replace it.
     """
     if rows < FEWEST_ROWS or seed < 0:
         raise ConfigError(f"rows = {rows}, seed = {seed}: expected at least {FEWEST_ROWS} and 0")

@@ -73,14 +73,9 @@ class FileSource:
 
 @dataclass(frozen=True)
 class BadColumn:
-    """A column that cannot be used.
+    """A column that cannot be used, and why in words, with a count and an example.
 
-    Attributes:
-        party: whose.
-        column: which.
-        problem: in words, with a count and an example.
-        mended: whether `[preprocess]` is all that it takes.
-        remedy: what else it takes.
+    `mended` says whether `[preprocess]` is all that it takes, and `remedy` what else it takes.
     """
 
     party: str
@@ -101,13 +96,11 @@ class PartyRows:
     """What one party's file holds, rows in its order.
 
     Attributes:
-        ids: N different ids, as they are compared.
-        written: These ids, as the file has them.
-        columns: Names of the raw columns to use.
-        frame: These columns: numbers, or text as it stands.
+        ids: N different ids, as they are compared; `written` as the file has them.
+        columns: names of the raw columns to use, which `frame` has: numbers, or text as it stands.
         labels: N labels as text, or None.
-        problems: Columns that cannot be used.
-        notes: What was found out about the file.
+        problems: columns that cannot be used.
+        notes: what was found out about the file.
     """
 
     ids: "pl.Series"
@@ -119,7 +112,6 @@ class PartyRows:
     notes: tuple[Note, ...]
 
     def __len__(self) -> int:
-        """N."""
         return len(self.ids)
 
     @cached_property
@@ -147,15 +139,12 @@ def read_party(
 ) -> PartyRows:
     """Read one party's own file, or its test file, without looking at any other party's.
 
-    Args:
-        source: the file.
-        test: the test file.
-        text: columns that are text, even if only numbers stand in them.
-        open_labels: labels may be missing, and are then empty.
+    Columns of `text` are text even if only numbers stand in them. With `open_labels` labels may be
+    missing, and are then empty.
 
     Raises:
-        ConfigError: A suffix that is not known, a column used twice, or a setting out of range.
-        DataError: Missing, empty or malformed, ids or labels missing, or ids double.
+        ConfigError: a suffix that is not known, a column used twice, or a setting out of range.
+        DataError: missing, empty or malformed, ids or labels missing, or ids double.
     """
     path = source.test_path if test else source.path
     if path is None:
@@ -195,11 +184,7 @@ def columns_of(source: FileSource) -> tuple[str, ...]:
 
 
 def require_usable(held: Sequence[PartyRows]) -> None:
-    """Refuse columns that cannot be used, those of all files at once and with what mends them.
-
-    Raises:
-        DataError: there are some.
-    """
+    """Refuse columns that cannot be used, those of all files at once and with what mends them."""
     problems = [problem for rows in held for problem in rows.problems]
     if not problems:
         return
@@ -218,12 +203,7 @@ def require_usable(held: Sequence[PartyRows]) -> None:
 
 
 class _PartyFile:
-    """A party's file, of which the columns' names are known.
-
-    Raises:
-        ConfigError: A suffix that is not known.
-        DataError: Missing, empty or malformed.
-    """
+    """A party's file, of which the columns' names are known."""
 
     def __init__(self, source: FileSource, path: Path) -> None:
         self._path, self._where = path, f"party {source.name!r}: {path}"

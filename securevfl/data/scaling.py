@@ -15,23 +15,14 @@ BLOCK = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Mean and scale per column; a constant column keeps scale 1 and becomes zero.
-
-    Attributes:
-        mean: Shape (P,).
-        scale: Shape (P,), the population standard deviation, positive.
-    """
+    """Means and population deviations, shape (P,); constant columns keep scale 1 and become 0."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
 
     @classmethod
     def fit(cls, train: Matrix) -> Self:
-        """Learn mean and scale from training rows, shape (N, P).
-
-        Raises:
-            DataError: No rows, or values too large for a finite standard deviation.
-        """
+        """Learn both from training rows, shape (N, P), whose deviation must be finite."""
         if train.shape[0] == 0:
             raise DataError("train: 0 rows to scale by, expected at least 1")
         with np.errstate(over="ignore", invalid="ignore"):
@@ -44,11 +35,7 @@ class Scaling:
         return cls(np.where(constant, first, mean), np.where(constant, 1.0, scale))
 
     def apply(self, x: SameRows) -> SameRows:
-        """Standardize rows of shape (test rows, P).
-
-        Raises:
-            DataError: Another number of columns than was fitted.
-        """
+        """Standardize rows of shape (rows, P)."""
         if x.shape[-1] != self.mean.size:
             raise DataError(f"x: {x.shape[-1]} columns, expected {self.mean.size} as fitted")
         return standardized(x, self.mean, self.scale)

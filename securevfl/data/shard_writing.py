@@ -39,11 +39,7 @@ _VALUES: dict[int, Literal["float32", "float64"]] = {4: "float32", 8: "float64"}
 
 
 class GrowingArray:
-    """A one-dimensional .npy file that is written piece by piece, and may change on the way.
-
-    Raises:
-        OSError: it cannot be made or written.
-    """
+    """A one-dimensional .npy file that is written piece by piece, and may change on the way."""
 
     def __init__(self, path: Path, kind: DTypeLike) -> None:
         self.path = path
@@ -55,11 +51,9 @@ class GrowingArray:
         self._complete()
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Say how long it is, and have it on disk."""
         with self._file:
             self._complete()
             os.fsync(self._file.fileno())
@@ -125,7 +119,19 @@ class RowIds:
 
 
 class ShardWriter:
-    """A shard in the making; leaving its `with` block whole puts it in its place."""
+    """A shard in the making; leaving its `with` block whole puts it in its place.
+
+    Args:
+        path: the folder, which must not be there, unless `force` replaces the shard that it is.
+        columns: P; one more than the largest number written where not given.
+        names: of the columns, or None.
+        first: what number the first column has in names that are made for it.
+        id_format: how the ids that are written were made comparable.
+
+    Raises:
+        DataError: a path without a name; entering, something is in its place; leaving, there are no
+            rows or an id twice; in either, it cannot be written.
+    """
 
     def __init__(
         self,
@@ -137,19 +143,6 @@ class ShardWriter:
         id_format: IdFormat = "text",
         force: bool = False,
     ) -> None:
-        """Say what will be written where.
-
-        Args:
-            path: the folder, which must not be there.
-            columns: P; one more than the largest number written where not given.
-            names: of the columns, or None.
-            first: what number the first column has in names that are made for it.
-            id_format: how the ids that are written were made comparable.
-            force: replace a shard that is there.
-
-        Raises:
-            DataError: a path without a name.
-        """
         if not path.name:
             raise DataError(f"{path}: expected a folder that is not there yet")
         self._path, self._force, self._columns = path, force, columns
@@ -166,11 +159,6 @@ class ShardWriter:
         self._labels: GrowingArray | None = None
 
     def __enter__(self) -> Self:
-        """Begin.
-
-        Raises:
-            DataError: something is in its place, or it cannot be written.
-        """
         self._require_free()
         try:
             # Other users may not read what may come from a file that they could not.
@@ -198,11 +186,6 @@ class ShardWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Put it in its place, or remove what there is of it.
-
-        Raises:
-            DataError: no rows, an id twice, or it cannot be written.
-        """
         try:
             if kind is None:
                 self._finish()
@@ -221,14 +204,10 @@ class ShardWriter:
         values: NDArray[np.floating[Any]] | None = None,
         labels: NDArray[np.float64] | Sequence[str] | None = None,
     ) -> None:
-        """Write some more rows.
+        """Write N' more rows, whose lengths say how many entries each has.
 
-        Args:
-            ids: of N' rows.
-            lengths: entries of each row, shape (N',).
-            indices: columns of the entries, row by row, ascending within a row, each once.
-            values: of the entries; None where all are 1.
-            labels: N' numbers or names; in every call or in none.
+        Column numbers of the entries come row by row, ascending within a row, each once. Without
+        `values` all are 1. There are N' labels, numbers or names, in every call or in none.
 
         Raises:
             DataError: column numbers that do not ascend or are not there, values or labels that are
@@ -351,11 +330,7 @@ class ShardWriter:
         return tuple(names)
 
     def number_columns(self, first: Literal[0, 1], columns: int | None) -> None:
-        """Say what number the first column has in all that was written, and P, if it is known.
-
-        Raises:
-            DataError: entries beyond P.
-        """
+        """Say what number the first column has in all that was written, and P, if it is known."""
         if first:
             self._indices.change(self._indices.kind, lambda indices: indices - 1)
             self._largest -= 1

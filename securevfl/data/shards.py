@@ -34,17 +34,12 @@ HEADER = "header.json"
 
 @dataclass(frozen=True)
 class Header:
-    """What a shard says of itself.
+    """What a shard says of itself: N rows, P columns and the number of stored entries.
 
     Attributes:
         format: of the folder.
-        rows: N.
-        columns: P.
-        ones: stored entries.
-        indices: type of the column numbers.
         values: type of the values; None where all are 1.
-        labels: numbers, or numbers of `classes`; None at a feature party.
-        classes: names of labels that are no numbers, sorted.
+        labels: numbers, or numbers of `classes`, sorted names; None at a feature party.
         names: of the columns, or None: x and a number.
         first: the number of the first column without a name, 0 or 1.
         id_format: how ids were made comparable before digests were taken.
@@ -90,12 +85,9 @@ HEADERS = TypeAdapter(Header)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shard(Shown):
-    """One party's rows, memory-mapped, as `open_shard` has checked them.
+    """One party's rows of shape (N, P), memory-mapped, as `open_shard` has checked them.
 
     Attributes:
-        path: the folder.
-        header: what it says.
-        rows: shape (N, P).
         digests: of the ids, see `tables.row_digests`, shape (N,), each once.
         held_out: whether a row is in the fifth that is held out where there are no test files.
         labels: float64, or int32 numbers of `header.classes`, shape (N,); None at a feature party.
@@ -110,21 +102,15 @@ class Shard(Shown):
 
     @override
     def shown(self) -> dict[str, object]:
-        """Its size."""
         header = self.header
         return {"rows": header.rows, "columns": header.columns, "entries": header.ones}
 
     def __len__(self) -> int:
-        """N."""
         return self.header.rows
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The rows' ids as they stood, read when asked for.
-
-        Raises:
-            DataError: as many are not there.
-        """
+        """The rows' ids as they stood, read when asked for."""
         try:
             text = (self.path / "ids.txt").read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -183,11 +169,7 @@ def duplicates(digests: NDArray[np.uint64]) -> int:
 
 
 def read_header(path: Path) -> Header:
-    """What a shard says of itself.
-
-    Raises:
-        DataError: not a shard, of another version, or it contradicts itself.
-    """
+    """What a shard says of itself; refused where it is of another version or contradicts itself."""
     if not is_shard(path):
         raise DataError(f"{path} is no shard: it has no {HEADER}")
     try:

@@ -84,11 +84,7 @@ def parse_idx(file: Content) -> NDArray[np.uint8]:
 
 
 def embedded(name: str, *, skipped: int = 0, delimiter: str | None = None) -> NDArray[np.float64]:
-    """The numbers in one of scikit-learn's files, shape (rows, columns).
-
-    Raises:
-        DataError: scikit-learn has no such file.
-    """
+    """The numbers in one of scikit-learn's files, shape (rows, columns)."""
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise DataError("scikit-learn is not installed, whose files hold the embedded data")
@@ -102,11 +98,7 @@ def embedded(name: str, *, skipped: int = 0, delimiter: str | None = None) -> ND
 
 
 def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Images of shape (1797, 64), pixels 0 to 16 row by row, and the digits.
-
-    Raises:
-        DataError: see `embedded`.
-    """
+    """Images of shape (1797, 64), pixels 0 to 16 row by row, and the digits."""
     table = embedded("digits.csv.gz", delimiter=",")
     return table[:, :-1], table[:, -1].astype(np.int64)
 

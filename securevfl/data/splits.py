@@ -17,16 +17,14 @@ class JointTable:
 
     Attributes:
         columns: P names, the first party's columns first.
-        train: Shape (N, P).
-        test: Shape (test rows, P).
-        train_labels: Shape (N,), 0..classes-1, or real targets.
-        test_labels: Shape (test rows,), the same.
+        train: shape (N, P); `test` alike.
+        train_labels: shape (N,), 0..classes-1, or real targets; `test_labels` alike.
         train_ids: N ids, or row numbers at the source.
-        label_names: One for each class; none for real targets.
-        party_columns: How many columns each default party holds.
-        label_last: Whether the last party holds the labels, rather than the first.
-        standardize: See `VerticalDataset`.
-        unit_columns: How many neighbouring columns must stay together.
+        label_names: one for each class; none for real targets.
+        party_columns: how many columns each default party holds.
+        label_last: whether the last party holds the labels, rather than the first.
+        standardize: see `VerticalDataset`.
+        unit_columns: how many neighbouring columns must stay together.
     """
 
     columns: tuple[str, ...]
@@ -45,13 +43,13 @@ class JointTable:
 def part(
     name: str, table: JointTable, default_parties: Sequence[str], parties: int | None
 ) -> VerticalDataset:
-    """Part a table: the default way, or into as many nearly equal blocks as asked for.
+    """Part a table the default way, or into as many nearly equal blocks as asked for.
 
     Asking for the default number of parties gives the default parties.
 
     Raises:
-        ConfigError: Fewer than two parties, or more than there are columns (or units) to part.
-        DataError: See `check`.
+        ConfigError: fewer than two parties, or more than there are columns (or units) to part.
+        DataError: see `check`.
     """
     if parties is None or parties == len(default_parties):
         names, sizes = tuple(default_parties), table.party_columns
@@ -84,11 +82,7 @@ def part(
 
 
 def block_sizes(units: int, parties: int) -> tuple[int, ...]:
-    """Sizes of nearly equal blocks, the smaller ones first: 17 by 5 is 3, 3, 3, 4, 4.
-
-    Raises:
-        ConfigError: Fewer than two parties or more parties than units.
-    """
+    """Sizes of nearly equal blocks, at least two, the smaller first: 17 by 5 is 3, 3, 3, 4, 4."""
     if not 2 <= parties <= units:  # noqa: PLR2004
         raise ConfigError(f"parties: {parties}, expected 2 to {units} for this data set")
     size, larger = divmod(units, parties)

@@ -32,13 +32,8 @@ Kind = Literal["file", "ids", "preprocess", "unused", "constant", "duplicate", "
 class Note:
     """One thing that was noticed in a party's own data before training.
 
-    Attributes:
-        kind: what it is about.
-        party: whose data.
-        column: which column, if one.
-        text: in words, party and column not repeated.
-        warning: whether the result may be worth nothing because of it, so that it is told even
-            where little is.
+    A `warning` is told even where little is: the result may be worth nothing because of it. `text`
+    does not repeat party and column.
     """
 
     kind: Kind
@@ -81,7 +76,6 @@ class PartyTable(Shown, Generic[AnyRows]):
 
     @override
     def shown(self) -> dict[str, object]:
-        """Its size."""
         return {
             "party": self.name,
             "columns": len(self.columns),
@@ -94,16 +88,13 @@ class PartyTable(Shown, Generic[AnyRows]):
 class OwnRows:
     """Labelled rows of the label party that no other party holds.
 
-    Attributes:
-        features: Shape (own rows, P), float64, unscaled.
-        labels: Shape (own rows,), int64, 0..classes-1.
+    Features are unscaled, shape (own rows, P); labels have shape (own rows,), 0..classes-1.
     """
 
     features: NDArray[np.float64]
     labels: IntArray
 
     def __len__(self) -> int:
-        """How many."""
         return len(self.labels)
 
 
@@ -142,7 +133,6 @@ class VerticalDataset(Shown, Generic[AnyRows]):
 
     @override
     def shown(self) -> dict[str, object]:
-        """Who holds how much of it."""
         labels = {self.label_party: " and the labels"}
         return {
             "name": self.name,
@@ -163,11 +153,7 @@ class VerticalDataset(Shown, Generic[AnyRows]):
 
 
 def as_classes(labels: Labels) -> IntArray:
-    """Labels that are classes, shape (rows,).
-
-    Raises:
-        ConfigError: they are real targets.
-    """
+    """Labels that are classes, shape (rows,); real targets are refused."""
     if is_real(labels):
         raise ConfigError("this is about classes, and the labels are real targets")
     return labels.astype(np.int64, copy=False)
@@ -176,9 +162,7 @@ def as_classes(labels: Labels) -> IntArray:
 def row_digests(ids: Iterable[object], source: str = "") -> NDArray[np.uint64]:
     """64 bits of SHA-256 that stand for each row's person, shape (N,).
 
-    Args:
-        ids: Or row numbers.
-        source: What these ids are of, where they mean nothing elsewhere, as row numbers.
+    Ids that mean nothing elsewhere, as row numbers, are told apart by the `source` they are of.
     """
     texts = (f"{source}|{row_id}".encode() for row_id in ids)
     heads = (hashlib.sha256(b"row|" + text).digest()[:8] for text in texts)
@@ -201,20 +185,15 @@ def fingerprint(ids: Iterable[object]) -> str:
 
 
 def some_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDataset[SameRows]:
-    """Some training rows, spread evenly over classes or targets, in their order.
-
-    Raises:
-        ConfigError: more rows than there are, or fewer than two.
-    """
+    """Some training rows, at least two, spread evenly over classes or targets, in their order."""
     name = f"{dataset.name}, {rows} rows"
     return replace(_keep(dataset, _spread(dataset.train_labels, rows)), name=name)
 
 
 def some_test_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDataset[SameRows]:
-    """The same training rows, and so many held-out rows, spread over classes or targets, or all.
+    """The same training rows, and so many held-out rows, or all where there are fewer.
 
-    Raises:
-        ConfigError: fewer than two.
+    At least two are spread evenly over classes or targets.
     """
     labels = dataset.test_labels
     kept = _spread(labels, min(rows, len(labels)))
@@ -249,14 +228,10 @@ def overlapping(
     """Leave some training rows to all parties, and the others to the label party alone.
 
     Rows are drawn by who they are and by the seed, so that every party finds the same by itself.
-
-    Args:
-        dataset: Of rows that all hold.
-        overlap: How many stay with all: a number of at least 2, or a part of them up to 1.0.
-        seed: Of the draw.
+    `overlap` is how many stay with all: a number of at least 2, or a part of them up to 1.0.
 
     Raises:
-        ConfigError: More rows than there are, or fewer than two, or sparse ones.
+        ConfigError: more rows than there are, or fewer than two, or sparse ones.
     """
     rows = len(dataset.train_labels)
     kept = overlap if isinstance(overlap, int) else round(overlap * rows)
@@ -298,11 +273,7 @@ def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> Vertic
 
 
 def as_array(rows: Matrix, whose: str) -> FloatArray:
-    """Rows as an array of shape (rows, P); `whose` is for messages.
-
-    Raises:
-        ConfigError: it would take more than 1 GiB.
-    """
+    """Rows as an array of at most 1 GiB, shape (rows, P); `whose` they are, for the error."""
     if not isinstance(rows, SparseRows):
         return rows
     if (cells := len(rows) * rows.columns) > MOST_CELLS:
@@ -314,11 +285,7 @@ def as_array(rows: Matrix, whose: str) -> FloatArray:
 
 
 def as_arrays(dataset: VerticalDataset[Matrix]) -> VerticalDataset:
-    """The same rows as arrays.
-
-    Raises:
-        ConfigError: a party's would take more than 1 GiB.
-    """
+    """The same rows as arrays, of at most 1 GiB each."""
     parties = tuple(
         replace(
             party,
@@ -359,11 +326,7 @@ def check(dataset: VerticalDataset[Matrix]) -> None:
 
 
 def check_labels(where: str, split: str, labels: Labels, classes: int) -> None:
-    """Refuse labels of one class or value only, out of range, or of another kind.
-
-    Raises:
-        DataError: See `check`.
-    """
+    """Refuse labels of one class or value only, out of range, or of another kind."""
     if is_real(labels) != (classes == 0):
         raise DataError(f"{where}: {split} labels are {labels.dtype}, with {classes} classes")
     if unusable := int((~np.isfinite(labels)).sum()):
@@ -390,11 +353,7 @@ def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
 
 
 def check_rows(party: PartyTable[Matrix], split: str, values: Matrix, labels: Labels) -> None:
-    """Refuse one party's rows that do not fit the labels or are not finite.
-
-    Raises:
-        DataError: See `check`.
-    """
+    """Refuse one party's rows that do not fit the labels or are not finite."""
     if values.ndim != 2 or values.shape[1] != len(party.columns) or not party.columns:  # noqa: PLR2004
         raise DataError(
             f"party {party.name!r}: {split} table of shape {values.shape}, expected rows x "
