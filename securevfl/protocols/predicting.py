@@ -51,12 +51,6 @@ async def agree_on_rows(
 ) -> PairwiseMasks:
     """Introduce this party to all others, and check that they score the same.
 
-    Args:
-        party: who it is.
-        header: of its part of the model.
-        rows: how many it scores.
-        rows_hash: SHA-256 over their ids.
-
     Returns:
         Masks for this scoring alone.
 
@@ -95,15 +89,7 @@ def _check_same(peer: str, theirs: ScoringHello, ours: ScoringHello) -> None:
 
 @dataclass(frozen=True)
 class ScoringPlan:
-    """What all parties know before they score.
-
-    Attributes:
-        job: the settings, of which the exchange's count.
-        algorithm: its description.
-        exchange: its description.
-        names: of all parties.
-        label_party: the one that gets the scores.
-    """
+    """What all parties know before they score; of the job's settings the exchange's count."""
 
     job: Job
     algorithm: Algorithm
@@ -113,11 +99,7 @@ class ScoringPlan:
 
     @property
     def shown(self) -> Shown:
-        """How the label party sees the others' predictions.
-
-        Raises:
-            ConfigError: the algorithm's models cannot score new rows.
-        """
+        """How the label party sees the others' predictions; ConfigError where models score none."""
         return self.algorithm.new_rows(self.job, self.exchange, len(self.names))
 
 

@@ -32,12 +32,7 @@ def in_original_units(
 ) -> tuple[FloatArray, FloatArray]:
     """θ_k per unit of each column, shape (P, C), and the constant that goes with it, shape (C,).
 
-    Args:
-        model: a party's part; the label party's holds the constant of all.
-        target_scale: of real targets, which the label party's part knows.
-
-    Raises:
-        ConfigError: a network, which has none.
+    The label party's part holds the constant of all, and knows the scale of real targets.
     """
     weights, intercept = standardized(model)
     per_unit = target_scale * weights / model.scale[:, None]
@@ -94,12 +89,7 @@ class ModelRow(TypedDict):
 
 
 def model_row(model: SavedModel, target_scale: float | None = None) -> ModelRow:
-    """What a part is.
-
-    Args:
-        model: the part.
-        target_scale: of real targets, where another part that is at hand knows it.
-    """
+    """What a part is; another part that is at hand may know the scale of real targets."""
     header = model.header
     linear = header.network is None and header.representation is None
     unit = target_scale or header.target_scale or 1.0

@@ -35,7 +35,6 @@ class ReleaseOfRow:
         clip: β.
         delta: δ.
         epsilon: of this one release; None where infinite.
-        noise: where it comes from.
     """
 
     mechanism: str
@@ -51,9 +50,7 @@ class Scored:
     """Rows that have been scored.
 
     Attributes:
-        plan: how.
         predictions: H, shape (rows, C), which the label party has.
-        ledgers: each party's costs.
         views: each party's view, where recorded.
         release: what noise promises of each row; None where there is none.
         wall_s: seconds on this machine's clock.
@@ -101,15 +98,9 @@ def score(
 ) -> Scored:
     """Run all parties' programs.
 
-    Args:
-        plan: see `scoring_plan`.
-        parts: by party, its part of the model.
-        features: by party, its columns of the rows, unscaled.
-        ids: of the rows, in their order.
-        raw: by party with a recipe, its rows before that, see `NewRows`.
-        guard_directory: where feature parties remember which rows were scored; None does not.
-        record_views: keep every party's view.
-        tamper: fault injection into the network.
+    `features` are by party its columns of the rows, unscaled, and `raw` what those with a recipe
+    had before it, see `NewRows`. In `guard_directory` feature parties remember which rows were
+    scored.
 
     Raises:
         PeerError: parts of different models, or a party broke the protocol.

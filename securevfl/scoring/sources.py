@@ -49,19 +49,12 @@ def rows_to_score(
 ) -> RowsToScore:
     """The rows of a job that are to be scored.
 
-    Those that are given, else every party's `new_data`, else its `test_data`, else its `data`; of a
-    data set by name its test rows, whose ids are their numbers.
-
-    Args:
-        job: the settings.
-        parts: by party, what says which columns are needed.
-        beside: the folder that the job's paths are relative to.
-        given: files by party, in place of the job's.
-        dataset: of a job that names one.
+    Those that are `given` by party, else every party's `new_data`, else its `test_data`, else its
+    `data`; of a data set by name its test rows, whose ids are their numbers. The job's paths are
+    relative to the folder `beside`.
 
     Raises:
         ConfigError: files for some parties only, or for none.
-        DataError: see `read_new_rows`.
     """
     if unknown := set(given) - set(parts):
         raise ConfigError(f"rows of {', '.join(sorted(unknown))}: parties are {', '.join(parts)}")

@@ -157,12 +157,7 @@ def train(
 
 
 def plan_for(job: Job, dataset: VerticalDataset[Matrix], modules: Collection[str] = ()) -> Plan:
-    """The job resolved for a data set, before any work.
-
-    Args:
-        job: the settings.
-        dataset: the data.
-        modules: the parties for which there is a custom module.
+    """The job resolved for a data set, before any work; `modules` names parties with a custom one.
 
     Raises:
         ConfigError: a loss, local model, exchange, network or batch size that does not fit.

@@ -17,23 +17,14 @@ from securevfl.training import Environment, resolved, workplace_of
 
 @dataclass(frozen=True)
 class Made:
-    """What was made.
-
-    Attributes:
-        parts: by party.
-        costs: of making them, which the job that uses them counts too.
-    """
+    """What was made by each party, and its costs, which the job that uses it counts too."""
 
     parts: dict[str, MadeAhead]
     costs: JobCosts
 
 
 def require_ahead(plan: Plan) -> MakeAhead:
-    """How a job's exchange makes something ahead.
-
-    Raises:
-        ConfigError: its rounds take nothing that was made before.
-    """
+    """How a job's exchange makes something ahead; ConfigError where rounds take nothing such."""
     if not isinstance(plan.exchange, KeepsShares):
         raise ConfigError(
             f"ahead: exchange {plan.exchange.name!r} makes no pads, its rounds take nothing that "

@@ -57,12 +57,7 @@ def names_of_rows(features: Matrix) -> list[str]:
 
 
 def names_under_model(rows: Sequence[str], digest: str) -> list[str]:
-    """Names rows as a model scores them: what the same model shows again is nothing new.
-
-    Args:
-        rows: their names.
-        digest: of the party's part of the model.
-    """
+    """Names rows as a party's part of a model scores them: shown again, they are nothing new."""
     return [hashlib.sha256(f"{row} under {digest}".encode()).hexdigest()[:24] for row in rows]
 
 
@@ -91,25 +86,15 @@ class HeldOutCount:
     def planned(self, earlier: Shown, rows: Sequence[str], *, resumes: bool) -> Shown:
         """What these rows would have shown after the job, by row.
 
-        Args:
-            earlier: what jobs before showed of rows, of these and of others.
-            rows: the job's.
-            resumes: it is in `earlier` already, as one that goes on.
+        `earlier` is what jobs before showed of rows, of these and of others, and of a job that
+        resumes itself.
         """
         own = self.scorings * self.outputs
         shown = {row: earlier.get(row, 0) for row in rows}
         return {row: max(own, n) if resumes else n + own for row, n in shown.items()}
 
     def require_below_limit(self, columns: int, remedy: str = "score less often") -> None:
-        """Check how many columns of a row's predictions there would be after the job.
-
-        Args:
-            columns: so many.
-            remedy: what would show fewer.
-
-        Raises:
-            HeldOutLeakRefused: more than may be shown.
-        """
+        """Refuse so many columns of a row's predictions where they are more than may be shown."""
         if columns <= self.allowed:
             return
         before = columns - self.scorings * self.outputs
@@ -134,11 +119,7 @@ class HeldOutRecord:
         self._models_path = directory / "scored.json"
 
     def load(self) -> Shown:
-        """What was shown so far.
-
-        Raises:
-            DataError: the record is there and cannot be read; it is never taken as empty.
-        """
+        """What was shown so far; a record that cannot be read is never taken as empty."""
         return _read(self.path, _SHOWN, {})
 
     def save(self, shown: Callable[[], Shown]) -> None:
@@ -151,20 +132,12 @@ class HeldOutRecord:
             replace_file(self.path, json.dumps(shown()).encode(), RECORD)
 
     def load_scored(self) -> set[str]:
-        """Which rows were scored under which model, see `names_under_model`.
-
-        Raises:
-            DataError: as `load`.
-        """
+        """Which rows were scored under which model, see `names_under_model`."""
         names: list[str] = _read(self._models_path, _SCORED, [])
         return set(names)
 
     def note_scored(self, names: Sequence[str]) -> None:
-        """Remember rows under a model, which are counted in `load` already.
-
-        Raises:
-            DataError: it cannot be written.
-        """
+        """Remember rows under a model, which are counted in `load` already."""
         with only_one(self._models_path, RECORD):
             scored = sorted(self.load_scored() | set(names))
             replace_file(self._models_path, json.dumps(scored).encode(), RECORD)
@@ -184,20 +157,14 @@ def _read(path: Path, kind: TypeAdapter[T], empty: T) -> T:
 def require_held_out_guard(
     party: Party, plan: Plan, place: Workplace, held_out: Matrix
 ) -> Callable[[], None]:
-    """Refuse a job that would show too much of this party's held-out rows.
+    """Refuse a job that would show too much of this party's held-out rows, as they are scored.
 
     The label party shows nothing, and nothing is counted where scoring shows no row, or where
     rounds show as much of training rows anyway (`Exchange.counts_held_out`).
 
-    Args:
-        party: who it is.
-        plan: of the job.
-        place: its data, and where it remembers.
-        held_out: its held-out rows as they are scored.
-
     Returns:
         Checks again and writes the job down; to be called before its first round, once no other
-        party can refuse it: a job that never ran would use up what is left.
+            party can refuse it: a job that never ran would use up what is left.
 
     Raises:
         HeldOutLeakRefused: it would.
@@ -255,11 +222,7 @@ def _remedy(plan: Plan, most: int) -> str:
 
 
 def note_last_scoring(party: Party, plan: Plan, place: Workplace, model: SavedModel) -> None:
-    """Remember that a trained model has scored the held-out rows, so that it may again.
-
-    Raises:
-        DataError: the record cannot be written.
-    """
+    """Remember that a trained model has scored the held-out rows, so that it may again."""
     record = _record(party, plan, place)
     if record is not None:
         rows = names_of_rows(place.data.table.held_out_rows)
@@ -289,7 +252,8 @@ def require_scoring_guard(
 
     A row under a model is counted once: scoring it again shows the same numbers again. Under noise
     nothing is counted here: each scoring is a release of its own, and these are not added up across
-    runs (docs/decisions/0028-scoring-new-rows.md).
+    runs (docs/decisions/0028-scoring-new-rows.md). Where the job says that rows may be shown all
+    the same (`allowed`), they are still counted.
 
     Args:
         directory: where the feature party remembers.
@@ -297,7 +261,7 @@ def require_scoring_guard(
         features: of the rows, unscaled, shape (rows, P).
         rows: what they are known by: the same, or what they were before a recipe.
         rounds_show: whether rounds of the job show the same of training rows.
-        allowed: the job says that they may be shown all the same; they are still counted.
+        allowed: see above.
 
     Returns:
         Checks again and writes the rows down; to be called once no other party can refuse.

@@ -41,9 +41,6 @@ def commitments(plan: Plan, party: str, inputs: Matrix, directory: Path | None) 
     They say to those who decrypt its gradients whether its columns are those of an earlier job. The
     key is the party's own, kept in its directory, so that nobody can try rows. Without one there is
     no commitment, and every visit counts. A commitment holds a semi-honest party only.
-
-    Raises:
-        DataError: the key cannot be read or written.
     """
     decrypted = party != plan.facts.label_party or plan.job.exchange.hide == "both"
     encrypted = plan.exchange.encrypts and decrypted
@@ -106,14 +103,9 @@ def require_guard(
 
 @dataclass(frozen=True)
 class _Trial:
-    """Counts jobs on top of the same earlier ones.
+    """Counts jobs on top of the same earlier ones, for the party that decrypts gradients.
 
-    Attributes:
-        party: who decrypts gradients.
-        agreement: what the parties told each other.
-        labels: of all training rows, at the label party.
-        earlier: the record so far, with room for the job's rows.
-        places: of these rows in it.
+    `earlier` is the record so far, with room for the job's rows, whose places in it are `places`.
     """
 
     party: Party
@@ -135,11 +127,7 @@ class _Trial:
         return record
 
     def require(self, record: PersonRecord, remedy: str = "") -> None:
-        """Check what the record would be.
-
-        Raises:
-            LabelLeakRefused: too much would be told.
-        """
+        """Refuse what the record would be where too much would be told."""
         record.require_within_limits(self.places, self.variance, remedy)
         columns = sum(self.agreement.columns.values())
         record.require_company(self.earlier.history, columns, self.variance)
@@ -248,13 +236,7 @@ def _fewer_columns(trial: _Trial, plan: Plan) -> str:
 
 
 def least(fails: int, passes: int, test: Callable[[int], bool]) -> int:
-    """The number next to one that fails, towards one that passes, that passes.
-
-    Args:
-        fails: a number that does not pass.
-        passes: one that does, on either side of it.
-        test: whether a number passes.
-    """
+    """The number that passes next to one that fails; the given two may lie either way round."""
     while abs(passes - fails) > 1:
         middle = (fails + passes) // 2
         if test(middle):
@@ -265,11 +247,7 @@ def least(fails: int, passes: int, test: Callable[[int], bool]) -> int:
 
 
 def _with_batch_size(plan: Plan, size: int) -> Plan:
-    """The same job with other batches.
-
-    Raises:
-        ConfigError: its exchange does not take them.
-    """
+    """The same job with other batches; ConfigError where its exchange does not take them."""
     settings = plan.job.job
     other = replace(
         plan,
@@ -317,7 +295,6 @@ def _most_rounds(plan: Plan, passes: Callable[[Plan], bool]) -> int:
 
 
 def _own_key(directory: Path) -> bytes:
-    """The party's key of commitments, made when first asked for."""
     path = directory / "commitment.key"
     try:
         key = path.read_bytes()

@@ -133,12 +133,7 @@ class PersonRecord:
         return np.searchsorted(everyone, people).astype(np.int64)
 
     def add(self, told: Iterable[Revealing], places: IntArray) -> None:
-        """Count what a job tells.
-
-        Args:
-            told: all of it.
-            places: of the job's rows, as `welcome` gave them.
-        """
+        """Count what a job tells; `places` are of its rows, as `welcome` gave them."""
         names: dict[bytes, bytes] = {}
         for each in told:
             rows, key = places[each.rows], each.rows.tobytes()
@@ -162,12 +157,7 @@ class PersonRecord:
                 share[rows[counted]] += each.values / len(rows)
 
     def require_within_limits(self, places: IntArray, variance: float, remedy: str) -> None:
-        """Check every person of a job.
-
-        Args:
-            places: of the job's rows.
-            variance: v of their labels.
-            remedy: what would tell less.
+        """Check every person of a job, whose labels have the variance v; `remedy` would tell less.
 
         Raises:
             LabelLeakRefused: too much would be told of somebody.
@@ -223,11 +213,7 @@ class PersonRecord:
         return model, others
 
     def save(self, path: Path) -> None:
-        """Replace the file, in one step.
-
-        Raises:
-            DataError: it cannot be written; then the job must not run.
-        """
+        """Replace the file, in one step; where it cannot be written the job must not run."""
         arrays: dict[str, NDArray[Any]] = {
             PEOPLE: self.people,
             HISTORY: self.history,
@@ -269,11 +255,7 @@ class PersonRecord:
         return record
 
     def require_sound(self, path: Path) -> None:
-        """Check that all arrays are of the same people and hold what they should.
-
-        Raises:
-            DataError: they do not.
-        """
+        """Check that all arrays are of the same people and hold what they should."""
         numbers = (self.people, self.history, self.population)
         shares = (*self.model.values(), *self.others.values())
         sound = (

@@ -56,7 +56,6 @@ class Agreement:
         columns: the same of every other party.
         feature_bound: no party's features leave ±feature_bound.
         feature_fraction_bits: with so many, all features are exact; 32 if they are not with fewer.
-        masks: pairwise one-time masks with the others.
         commitments: of every other party, 16 bytes for each fixed batch, or none.
     """
 
@@ -104,16 +103,10 @@ async def agree(
 ) -> Agreement:
     """Introduce this party to all others and check that they run the same job.
 
-    Args:
-        party: who it is.
-        job_hash: of the job.
-        inputs: its training rows.
-        test_rows: its number of held-out rows.
-        parameters: p of a network, whose Jacobians are brought within ±1 and rounded; None for a
-            linear model. Features then stay unmentioned.
-        encrypted: whether products with features are sized by them; else they stay unmentioned.
-        commitments: to its columns, for those who decrypt its gradients.
-        observers: who is told without answering: a server checks, and holds no rows.
+    `parameters` are p of a network, whose Jacobians are brought within ±1 and rounded. A network's
+    features, and those of a job that is not `encrypted`, stay unmentioned. `commitments` are to
+    this party's columns, for those who decrypt its gradients. `observers` are told without
+    answering: a server checks, and holds no rows.
 
     Raises:
         PeerViolation: a peer runs another job, or holds another number of rows.

@@ -38,9 +38,8 @@ class SessionState:
     """A party's part of a job after some rounds.
 
     Attributes:
-        job_hash: of the job, as hex.
-        party: whose state it is.
-        rounds: rounds done.
+        job_hash: as hex.
+        rounds: done.
         weights: θ of its local model.
         revealed: what the gradients it decrypted reveal, for the label guard.
         in_flight: what the exchange holds for the next round, by name.
@@ -56,11 +55,7 @@ class SessionState:
     data: str = ""
 
     def save(self, path: Path) -> None:
-        """Replace the file in one step.
-
-        Raises:
-            DataError: it cannot be written.
-        """
+        """Replace the file in one step."""
         header = _StateHeader(
             job_hash=self.job_hash,
             party=self.party,
@@ -74,11 +69,7 @@ class SessionState:
 
     @classmethod
     def load(cls, path: Path) -> "SessionState":
-        """The state in a file.
-
-        Raises:
-            DataError: it cannot be read, or is no state.
-        """
+        """The state in a file; DataError where it cannot be read, or is none."""
         try:
             with safe_open(path, "numpy") as file:
                 header = _StateHeader.model_validate_json((file.metadata() or {})[HEADER])
@@ -102,23 +93,14 @@ class SessionState:
 
 
 class Checkpoints:
-    """One party's.
-
-    Args:
-        folder: where.
-        party: whose.
-    """
+    """One party's last two states, in a folder."""
 
     def __init__(self, folder: Path, party: str) -> None:
         self.newest = folder / f"{party}.state"
         self.before = folder / f"{party}.state.before"
 
     def keep(self, state: SessionState) -> None:
-        """Write a state, and drop the one before the last; at round 0, all of another session.
-
-        Raises:
-            DataError: it cannot be written.
-        """
+        """Write a state, and drop the one before the last; at round 0, all of another session."""
         if state.rounds == 0:
             self.clear()
         try:
@@ -130,11 +112,7 @@ class Checkpoints:
         state.save(self.newest)
 
     def load(self) -> dict[int, SessionState]:
-        """What there is, by rounds done.
-
-        Raises:
-            DataError: a state cannot be read, or is damaged.
-        """
+        """What there is, by rounds done."""
         states = [SessionState.load(each) for each in (self.before, self.newest) if each.exists()]
         return {state.rounds: state for state in states}
 
@@ -146,11 +124,7 @@ class Checkpoints:
 
 
 def last_session(folder: Path, parties: Collection[str]) -> Mapping[str, SessionState]:
-    """By party the states of the last round that all of them have; none where there is none.
-
-    Raises:
-        DataError: a state cannot be read, or is damaged.
-    """
+    """By party the states of the last round that all of them have; none where there is none."""
     kept = {party: Checkpoints(folder, party).load() for party in parties}
     common = set.intersection(*(set(states) for states in kept.values()))
     return {party: states[max(common)] for party, states in kept.items()} if common else {}

@@ -76,13 +76,10 @@ class Judge:
     ways_back: int = 0
 
     def course(self, index: int, loss: float, *, majorizes: bool = False) -> Course:
-        """What to say of a round.
+        """What to say of a round whose exchange showed a loss.
 
-        Args:
-            index: the round's.
-            loss: of what was exchanged.
-            majorizes: whether steps are short enough as it is, whatever the data: a loss that rises
-                then is L2 pulling back or momentum, and no reason to go back.
+        Where steps are short enough whatever the data (`majorizes`), a loss that rises is L2
+        pulling back or momentum, and no reason to go back.
         """
         if not isfinite(loss):
             return self._way_back(index)
@@ -150,22 +147,14 @@ class Judge:
 class Watch:
     """One party's side of the label party's word.
 
-    Args:
-        party: who it is.
-        judge: of losses, at the label party.
-        told: whether the others hear of it; else nothing is ever said.
+    `judge` is there at the label party alone; where the others are not `told`, nothing is said.
     """
 
     def __init__(self, party: Party, judge: Judge | None, *, told: bool) -> None:
         self._party, self.judge, self._told = party, judge, told
 
     async def course(self, index: int, loss: float | None, *, majorizes: bool) -> Course:
-        """Give or take the word of a round.
-
-        Args:
-            index: the round's.
-            loss: at the label party, of what was exchanged.
-            majorizes: see `Judge.course`.
+        """Give the word of a round, from the loss of what was exchanged, or take it.
 
         Raises:
             UnexpectedMessage: a word that contradicts itself.
@@ -240,9 +229,8 @@ class Kept:
 def snapshot_rounds(eligible: Sequence[int], numbers: int) -> frozenset[int]:
     """Rounds after which all parties keep their weights: close together early on, then even.
 
-    Args:
-        eligible: rounds to choose from, in order: those that are scored, or else all.
-        numbers: in the weights of the largest party.
+    They are chosen from `eligible` ones, in order: those that are scored, or else all. `numbers`
+    are in the weights of the largest party.
     """
     last = len(eligible)
     most = min(MOST_SNAPSHOTS, max(FEWEST_SNAPSHOTS, MOST_NUMBERS // max(numbers, 1)))
@@ -259,7 +247,7 @@ class Hindsight:
     Attributes:
         baseline: the loss of the best constant prediction.
         window: rounds whose mean counts as one loss.
-        chance: standard error of that of scores that say nothing, of the held-out rows.
+        chance: standard error of held-out scores that say nothing.
         losses: by rounds done before, as exchanged in the next one.
         figures: held-out AUC, or R² of real targets, by rounds done.
     """
@@ -285,7 +273,6 @@ class Hindsight:
         return not seen or fmean(seen) < self.baseline
 
     def _until(self, rounds: int) -> list[float]:
-        """The losses of the states up to one."""
         return self.losses[max(0, rounds + 1 - self.window) : rounds + 1]
 
     def _by_loss(self, earlier: list[int], done: int) -> Kept | None:
@@ -307,7 +294,7 @@ class Hindsight:
         return Kept(best, done, "loss", best, since, fmean(least), fmean(last))
 
     def _rises(self, least: list[float], recent: list[float]) -> bool:
-        """Whether one window of losses lies so far above another that it is neither chance."""
+        """Whether one window of losses lies above another by more than chance."""
         low, high = fmean(least), fmean(recent)
         if not isfinite(high):
             return isfinite(low)
@@ -350,12 +337,8 @@ class Hindsight:
 class Keeper:
     """One party's snapshots of what it trains, and its side of the word at the end.
 
-    Args:
-        party: who it is.
-        model: what it trains.
-        due: see `snapshot_rounds`.
-        told: whether the label party may tell the others what it saw.
-        hindsight: what that is, at the label party.
+    `due` are `snapshot_rounds`. `hindsight` is the label party's alone, and the others hear of it
+    where they may be `told`.
     """
 
     def __init__(
@@ -373,12 +356,9 @@ class Keeper:
         self.lost: int | None = None
 
     def after(self, rounds: int, scores: Sequence[Score], *, loss: float | None) -> None:
-        """Note what a round was like, and keep the weights after it if it is due.
+        """Note a round's loss and score, and keep the weights after it if it is due.
 
-        Args:
-            rounds: done.
-            scores: so far, at the label party.
-            loss: of what was exchanged in the last one; None where it tells nothing.
+        `loss` is of what was exchanged; None where it tells nothing.
         """
         if self.hindsight is not None and loss is not None:
             self.hindsight.saw(loss)
@@ -412,7 +392,7 @@ class Keeper:
         """Say, or hear, which state is kept, and go back to it.
 
         Raises:
-            PeerError: the label party failed, or names a state that nobody keeps.
+            UnexpectedMessage: the label party names a state that nobody keeps.
         """
         kept, party = Kept(done, done), self._party
         if self.hindsight is not None:

@@ -28,15 +28,7 @@ PREDICTION_BOUND = 2.0**24
 
 @dataclass(frozen=True)
 class Party:
-    """Who takes part, as seen from one party.
-
-    Attributes:
-        channel: the way to the others; `channel.name` is this party.
-        costs: this party's ledger.
-        names: all parties, in the job's order.
-        label_party: the one that holds the labels.
-        loss: f, known to all.
-    """
+    """Who takes part, as seen from one party; `names` are of all, in the job's order."""
 
     channel: Channel
     costs: Costs
@@ -128,11 +120,7 @@ class Gathering(Protocol):
 
 
 class ClearGathering:
-    """Every H_k in clear, or every u_k where the label party has a head.
-
-    Args:
-        party: who it is.
-        head: at the label party, what makes H_k = u_k·θ_k of what the others give.
+    """Every H_k in clear, or every u_k where the label party has a head, which makes H_k = u_k·θ_k.
 
     Learns:
         label party: H_k per sample, of every feature party; with a head u_k, w numbers.
@@ -196,11 +184,7 @@ def gathering_of(party: Party, masks: PairwiseMasks, *, sums: bool) -> Gathering
 
 
 def require_summands(parties: int) -> None:
-    """Check that a sum over feature parties has more than one summand.
-
-    Raises:
-        ConfigError: fewer than two feature parties.
-    """
+    """Refuse a sum over fewer than two feature parties."""
     if parties < 3:  # noqa: PLR2004
         raise ConfigError(
             f"masked predictions need at least 3 parties, this job has {parties}: with one "

@@ -70,14 +70,7 @@ async def exchange_keys(
     owners: Collection[str],
     keys: KeyMaker,
 ) -> tuple[KeyOwner | None, dict[str, Evaluator]]:
-    """Make this party's key if it owns one, send its public part, and take the others'.
-
-    Args:
-        party: who it is.
-        settings: the job's exchange.
-        fmt: what the keys are for.
-        owners: who owns a key.
-        keys: makes them.
+    """Make this party's key if it owns one, send its public part, and take the other owners'.
 
     Returns:
         Its own key, if any, and its ends of the others', by owner.
@@ -102,18 +95,7 @@ async def exchange_keys(
 
 
 async def take_key(party: Party, owner: str, scheme: str, make: Callable[[bytes], T]) -> T:
-    """Receive one key of a peer's.
-
-    Args:
-        party: who it is.
-        owner: whose.
-        scheme: that is due.
-        make: this party's end of it, from what the owner sent.
-
-    Raises:
-        PeerViolation: a key of another scheme, or one that is none.
-        KeyMismatch: a key of another size or format.
-    """
+    """Receive one key of an owner's, of the scheme that is due, and make this party's end of it."""
     _, message = await party.channel.receive([owner], PublicKey)
     return await _peer_end(party, owner, message, scheme, make)
 

@@ -50,13 +50,8 @@ class StateSeal:
     """Seals session states of one party and job, under a key that lives as long as they.
 
     A state lies in the output folder, and two parties' states together are parameters in the middle
-    of a job. The key lies in the party's own state; when the session ends it is destroyed, and with
-    it every copy of a state.
-
-    Args:
-        keys: folder of this party's keys.
-        party: whose.
-        job_hash: of the job, as hex.
+    of a job. The key lies in the party's own state, the folder `keys`; when the session ends it is
+    destroyed, and with it every copy of a state.
     """
 
     def __init__(self, keys: Path, party: str, job_hash: str) -> None:
@@ -64,20 +59,12 @@ class StateSeal:
         self._header = f"{party} {job_hash}".encode()
 
     def renew(self) -> None:
-        """Take a fresh key for a session that starts: those before cannot be read any more.
-
-        Raises:
-            DataError: keys cannot be written.
-        """
+        """Take a fresh key for a session that starts: those before cannot be read any more."""
         self.destroy()
         replace_file(self._key, new_key(), "key of states")
 
     def seal(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The arrays as one that nobody else can read.
-
-        Raises:
-            DataError: the key is gone.
-        """
+        """The arrays as one that nobody else can read."""
         data = save({name: np.ascontiguousarray(values) for name, values in arrays.items()})
         return {SEALED: np.frombuffer(seal(self._read(), data, self._header), np.uint8)}
 
@@ -97,11 +84,7 @@ class StateSeal:
         return opened
 
     def destroy(self) -> None:
-        """Destroy the key, if there is one.
-
-        Raises:
-            DataError: it cannot be.
-        """
+        """Destroy the key, if there is one; DataError where it cannot be."""
         try:
             wipe_file(self._key)
             self._key.unlink()
@@ -167,16 +150,7 @@ class Pads:
 
 
 class PadStore:
-    """One party's; see the module.
-
-    Args:
-        folder: of the files.
-        keys: of their keys, which never lie beside them.
-        party: whose.
-
-    Raises:
-        ConfigError: keys would lie within the folder.
-    """
+    """One party's pads, and their keys, which never lie beside them; see the module."""
 
     def __init__(self, folder: Path, keys: Path, party: str) -> None:
         if keys.resolve().is_relative_to(folder.resolve()):
@@ -213,19 +187,12 @@ class PadStore:
         return len(data)
 
     def require_none(self) -> None:
-        """Check that nothing would be overwritten.
-
-        Raises:
-            DataError: pads are there, usable or not.
-        """
+        """Refuse to overwrite pads, usable or not."""
         if self.there:
             self._refuse("there are some already")
 
     def require_room(self, size: int) -> None:
-        """Find out before work whether pads and their key could be written.
-
-        Args:
-            size: of the pads, in bytes.
+        """Find out before work whether pads of so many bytes, and their key, could be written.
 
         Raises:
             DataError: a folder cannot be written to, or has too little room.
@@ -233,11 +200,7 @@ class PadStore:
         require_room({self.path: size, self._keys / "key": KEY_BYTES}, "pads")
 
     def header(self) -> PadsHeader | None:
-        """What the pads that are there say they are for; None where there are none.
-
-        Raises:
-            DataError: a file that cannot be read, or is none of ours.
-        """
+        """What the pads that are there say they are for; None where there are none."""
         try:
             with self.path.open("rb") as file:
                 return self._header_of(file.read(_START + MOST_HEADER_BYTES))[0]
@@ -251,10 +214,7 @@ class PadStore:
     ) -> PadsHeader:
         """What the pads that are there are for, where this job may take them; nothing changes.
 
-        Args:
-            job_hash: of the job, as hex.
-            parties: all of it.
-            data: where given, all of the file is read and held against it, as `take` does.
+        Where `data` is given, all of the file is read and held against it, as `take` does.
 
         Raises:
             DataError: none are there, or damaged ones, another job's, another party's, or such as
@@ -277,11 +237,8 @@ class PadStore:
     def take(self, batch: str, job_hash: str, parties: Collection[str], data: str) -> Pads:
         """Give the pads out, for the only time: when this returns, their key is gone for good.
 
-        Args:
-            batch: the pads that all parties have agreed to use.
-            job_hash: of the job, as hex.
-            parties: all of it.
-            data: names the rows and this party's inputs, as when the pads were made.
+        `batch` is what all parties have agreed to use; `data` names the rows and this party's
+        inputs, as when the pads were made.
 
         Raises:
             DataError: as `usable`, or pads of another batch, on other data, under another key, or
@@ -296,11 +253,7 @@ class PadStore:
         return pads
 
     def discard(self) -> bool:
-        """Drop what is there, whatever it is, and say whether there was something.
-
-        Raises:
-            DataError: it cannot be dropped.
-        """
+        """Drop what is there, whatever it is, and say whether there was something."""
         if not self.there:
             return False
         try:
@@ -320,11 +273,7 @@ class PadStore:
         return self._keys / f"{header.batch}.key"
 
     def _key(self, header: PadsHeader) -> bytes:
-        """The key of pads that nobody has taken.
-
-        Raises:
-            DataError: it is gone.
-        """
+        """The key of pads that nobody has taken."""
         place = self._key_of(header)
         try:
             key = place.read_bytes()
@@ -342,11 +291,7 @@ class PadStore:
         return key
 
     def _open(self, header: PadsHeader, data: str) -> Pads:
-        """Decrypt all of it.
-
-        Raises:
-            DataError: it is not what was sealed under the key, or for other data.
-        """
+        """Decrypt all of it, and check that it was sealed under the key and for these data."""
         key = self._key(header)
         try:
             found = self.path.read_bytes()
@@ -405,12 +350,7 @@ class PadStore:
 
 @dataclass(frozen=True)
 class PadPlaces:
-    """Where the pads of all parties are in this process.
-
-    Attributes:
-        folder: of the files.
-        keys: of their keys.
-    """
+    """Where the pads of all parties are in this process, and their keys."""
 
     folder: Path
     keys: Path
@@ -433,14 +373,9 @@ class NamePads(Message):
 
 
 async def agree_on_pads(party: Party, held: str | None) -> str:
-    """The name of a batch that all parties have halves of, or will make.
+    """The name of a batch that all parties have halves of, or will make, 32 hex digits.
 
-    Args:
-        party: who it is.
-        held: the name of the pads that this party made ahead, as hex; None where it has none.
-
-    Returns:
-        32 hex digits: `held` itself, or a new name.
+    It is that of the pads that this party `held`, or a new one where none were made ahead.
 
     Raises:
         PeerViolation: a peer holds pads and this party has none, or the other way round, or others.

@@ -96,8 +96,6 @@ class Promise:
         label_noise_multiplier: z of residuals.
         label_releases: of a training sample's residual.
         epsilon_label: ε of its label; None where infinite.
-        noise: where the noise comes from.
-        not_covered: what no ε covers.
     """
 
     mechanism: str
@@ -128,9 +126,7 @@ class PrivacyAccount:
     """The account of a job under the `dp` exchange.
 
     Attributes:
-        settings: `[privacy]`.
         visits: what a visit of a batch does.
-        rounds: R.
         batch: the rows of a round, counted from 0.
         total_rows: N.
         scorings: from rounds done to how often held-out rows were scored.
@@ -185,11 +181,7 @@ class PrivacyAccount:
 
     @property
     def label_noise(self) -> Mechanism | None:
-        """The noise on residuals, in units of what one label moves d by at fixed H.
-
-        Raises:
-            ConfigError: one label may move d without bound.
-        """
+        """The noise on residuals, in units of what one label moves d by at fixed H."""
         multiplier = self.settings.label_noise_multiplier
         if multiplier == 0:
             return None
@@ -260,14 +252,12 @@ class PrivacyAccount:
             require_budget(own, settings.budget)
 
     def _training(self, rounds: int) -> PrivacySpent:
-        """What a training sample has spent."""
         times, local = self._most_visits(rounds), None
         if self.gradients is not None and self.gradients.noise_multiplier > 0:
             local = LocalNoise(self.gradients.noise_multiplier, times * self.visits.steps)
         return spent(self.mechanism, self._releases(rounds), self.settings.delta, local)
 
     def _releases(self, rounds: int) -> int:
-        """Of the sample that is in most batches."""
         visits = self.visits
         return self._most_visits(rounds) * visits.releases + rounds * visits.every_round
 
@@ -315,11 +305,9 @@ class PrivacyAccount:
 
 
 def one_release(settings: PrivacySettings, outputs: int) -> Mechanism:
-    """The noise on one release of each new row, within what the job may spend.
+    """The noise on one release of each new row, of so many numbers, within what the job may spend.
 
-    Args:
-        settings: `[privacy]`; a multiplier that is not given is the least that keeps the budget.
-        outputs: numbers of one row's release.
+    A multiplier that is not given is the least that keeps the budget.
 
     Raises:
         ConfigError: neither a multiplier nor a budget, or a budget that noise from a seed breaks.
@@ -338,11 +326,7 @@ def one_release(settings: PrivacySettings, outputs: int) -> Mechanism:
 
 
 def _budgets(settings: PrivacySettings) -> list[float]:
-    """The ε that may be spent, where the job says one.
-
-    Raises:
-        ConfigError: noise from a fixed seed, which keeps none.
-    """
+    """The ε that may be spent, where the job says one; noise from a fixed seed keeps none."""
     budgets = [each for each in (settings.budget, settings.release_budget) if each is not None]
     if budgets and settings.noise_seed is not None:
         raise ConfigError("noise_seed promises nothing: drop it, or the budget")

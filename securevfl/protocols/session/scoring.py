@@ -92,20 +92,12 @@ class Score:
 
     @property
     def auc(self) -> float:
-        """The AUC.
-
-        Raises:
-            ConfigError: targets are real.
-        """
+        """The AUC; ConfigError where targets are real."""
         return _of_classes(self.class_auc)
 
     @property
     def accuracy(self) -> float:
-        """The accuracy.
-
-        Raises:
-            ConfigError: targets are real.
-        """
+        """The accuracy; ConfigError where targets are real."""
         return _of_classes(self.class_accuracy)
 
     @property
@@ -169,29 +161,17 @@ class GivesHeldOut(Protocol):
     """A feature party's way to have its held-out predictions scored."""
 
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """Take part in the scoring of a step.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-        """
+        """Take part in the scoring of a step."""
 
 
 class ScoresHeldOut(Protocol):
     """The label party's way to a score."""
 
     def check(self, labels: Labels) -> None:
-        """Check before training that held-out rows can be scored.
-
-        Raises:
-            ConfigError: they cannot.
-        """
+        """Refuse held-out rows that cannot be scored, before training."""
 
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """The score of a step, from its own predictions and whatever the others give.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-        """
+        """The score of a step, from its own predictions and whatever the others give."""
 
 
 class ByRow:
@@ -232,24 +212,16 @@ class Scoring(ABC):
     async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
         """Take part in scoring if it is due after a round; whether training ends here.
 
-        Args:
-            rounds: done.
-            model: after them.
-            loss: of the last one's batch, as it was exchanged, if this party saw it.
+        `loss` is of the round's batch, as it was exchanged, if this party saw it.
         """
         if loss is not None:
             self.losses.append(loss)
         return self._timetable.due(rounds) and await self._score(rounds, model)
 
     async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:
-        """Take part in scoring what is kept, where it has not been scored.
+        """Take part in scoring the model as it is kept, unless it was scored after the same rounds.
 
-        Its score is the last in any case.
-
-        Args:
-            rounds: after which it was.
-            model: as it was.
-            first_round: rounds that were done, and scored, in an earlier session.
+        Its score is the last in any case. An earlier session did, and scored, `first_round` rounds.
         """
         if not self._timetable.test_rows:
             return False

@@ -29,7 +29,6 @@ class PartyData:
     """What one party brings to a job.
 
     Attributes:
-        table: its own columns.
         train_labels: at the label party only; at all where the algorithm gives them to all.
         test_labels: the same.
         own_rows: the label party's rows that no other party holds.
@@ -70,8 +69,6 @@ class Workplace:
     """What a party's program is given.
 
     Attributes:
-        data: what the party brings.
-        keys: makes homomorphic keys.
         start: draws θ⁰. In a simulation it is seeded, so that runs repeat; between real parties
             it must not be, as θ⁰ is private.
         guard_directory: where a key owner remembers what its jobs revealed, and refuses or notes
@@ -110,7 +107,6 @@ class PathPoint:
     """One λ₁ of a regularization path.
 
     Attributes:
-        l1: λ₁.
         rounds: done when training at it ended.
         settled: whether it ended because it was good enough.
         model: this party's part of the model at its end.
@@ -133,13 +129,11 @@ class PartyOutcome(Shown):
 
     Attributes:
         model: its trained part.
-        rounds: rounds done.
         scores: held-out scores, at the label party.
         key_fingerprint: of its own homomorphic key, if any.
         key_bits: of that key, if its scheme has a choice.
         leakage: what the gradients it decrypted reveal.
         held_out: its own exact predictions of the held-out rows after the last round.
-        ended: what ended them.
         learned: at the label party, whether the training loss has ended below that of the best
             constant, as far as it could see.
         privacy: what the job's noise promises; None where there is none.

@@ -56,14 +56,10 @@ class EncryptedComponents(StepMessage):
 
 
 def product_format(plan: Plan, columns: int) -> ProductFormat:
-    """Fixed point and bounds of a job's products, one for each unit.
+    """Fixed point and bounds of a job's products, one for each unit; P columns at who has more.
 
     Units stay within ±1, and so do Φ and both Ψ; v of the label party within ½ + 2g. A matrix comes
     within ±1 by powers of two, column by column.
-
-    Args:
-        plan: of the job.
-        columns: P of the party that has more.
     """
     job, settings = plan.job.exchange, settings_of(plan)
     fmt = with_fraction_bits(
@@ -90,25 +86,14 @@ def product_format(plan: Plan, columns: int) -> ProductFormat:
 
 
 class EncryptedSide:
-    """Either party's side.
-
-    Args:
-        party: who it is.
-        own_key: its own.
-        peer_key: the other's.
-    """
+    """Either party's side."""
 
     def __init__(self, party: Party, own_key: OwnKey, peer_key: PeerKey) -> None:
         self._party, self._own_key, self._peer_key = party, own_key, peer_key
         self.scores: FloatArray | None = None
 
     async def signal(self, step: Step, batch: Batch, objective: OwnObjective) -> OwnGradient | None:
-        """Serve the other with components if it steps, and take the own gradient.
-
-        Raises:
-            PeerError: the peer broke the protocol or is gone.
-            RangeExceeded: components beyond their bounds.
-        """
+        """Serve the other with components if it steps, and take the own gradient."""
         party, key = self._party, self._peer_key
         (peer,) = party.others
         if peer in step.receivers:
@@ -141,7 +126,6 @@ class EncryptedSide:
         return signal
 
     async def _take_components(self, peer: str, index: int) -> tuple[int, Blobs]:
-        """The bound's exponent and the vectors."""
         _, message = await self._party.channel.receive([peer], EncryptedComponents, index)
         units = self._peer_key.product_format.vectors
         if len(message.vectors) != units:

@@ -78,11 +78,7 @@ class EncryptedFeatureScores:
         self._party, self._evaluator, self._format = party, evaluator, product_format
 
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """Multiply Φ with u of held-out rows, shape (test rows, w), and give the masks too.
-
-        Raises:
-            MalformedMessage: bytes that are no encryption of w values.
-        """
+        """Multiply Φ with u of held-out rows, shape (test rows, w), and give the masks too."""
         party, fmt, label_party = self._party, self._format, self._party.label_party
         _, message = await party.channel.receive([label_party], EncryptedScoreVector, step)
         async with party.costs.compute(SCORING):
@@ -95,14 +91,7 @@ class EncryptedFeatureScores:
 
 
 class EncryptedLabelScores:
-    """A's side: owns the key.
-
-    Args:
-        party: who it is.
-        owner: the key.
-        product_format: of scorings.
-        phi: Φ at the weights now.
-    """
+    """A's side: owns the key, and computes Φ at the weights now."""
 
     def __init__(
         self,
@@ -117,11 +106,7 @@ class EncryptedLabelScores:
         """Nothing."""
 
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """Ask for φ and score by it.
-
-        Raises:
-            MalformedMessage: a reply that is no ciphertext of this key.
-        """
+        """Ask for φ and score by it."""
         del own
         party, fmt, rows = self._party, self._format, len(labels)
         (peer,) = party.feature_parties

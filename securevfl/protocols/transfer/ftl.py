@@ -110,7 +110,6 @@ class FtlPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        """Set up the exchange of components, in clear or under encryption."""
         training = self.training
         party, plan = training.party, training.plan
         self.keeper = self._keeper = keeper_of(training, agreement)
@@ -128,12 +127,6 @@ class FtlPart(Part):
         return scoring_of(training, gives, scores)
 
     async def _under_encryption(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        """Both components under encryption, and φ.
-
-        Raises:
-            RangeExceeded: products could overflow; before any key is made.
-            PeerViolation: a peer's key does not fit.
-        """
         training = self.training
         party, plan, keys = training.party, training.plan, training.workplace.keys
         settings, units = plan.job.exchange, settings_of(plan).units
@@ -314,11 +307,6 @@ def _check_steps(job: Job) -> None:
 
 
 def _check_noise(plan: Plan) -> None:
-    """Check that noise is on no more than is accounted for.
-
-    Raises:
-        ConfigError: noise on labels or gradients.
-    """
     privacy = plan.job.privacy
     if privacy.label_noise_multiplier:
         raise ConfigError(

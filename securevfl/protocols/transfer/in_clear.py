@@ -64,10 +64,8 @@ class ScoreVector(StepMessage):
 class ClearSide:
     """Either party's side.
 
-    Args:
-        party: who it is.
-        linearized: step on the linearization, as encryption has it.
-        release: made of units and of Φ before they are given; as they are by default.
+    It steps on the linearization where `linearized`, as encryption has it. `release` is made of
+    units and of Φ before they are given; without one they are given as they are.
     """
 
     def __init__(self, party: Party, *, linearized: bool, release: Outgoing | None = None) -> None:
@@ -81,11 +79,7 @@ class ClearSide:
         return self._phi
 
     async def signal(self, step: Step, batch: Batch, objective: OwnObjective) -> OwnGradient | None:
-        """Give components to who steps, and take the other's if this party does.
-
-        Raises:
-            PeerError: the peer broke the protocol or is gone.
-        """
+        """Give components to who steps, and take the other's if this party does."""
         del batch
         party = self._party
         (peer,) = party.others
@@ -128,12 +122,7 @@ class ClearSide:
 
 
 class ClearFeatureScores:
-    """B's side of scoring: takes Φ, gives φ.
-
-    Args:
-        party: who it is.
-        release: made of units before they are scored; as they are by default.
-    """
+    """B's side of scoring: takes Φ, gives φ of units as they are, or as a release of them."""
 
     def __init__(self, party: Party, release: Outgoing | None = None) -> None:
         self._party, self._release = party, release
@@ -153,12 +142,7 @@ class ClearFeatureScores:
 
 
 class ClearLabelScores:
-    """A's side: gives Φ, takes φ.
-
-    Args:
-        party: who it is.
-        phi: Φ at the weights now.
-    """
+    """A's side: gives Φ at the weights now, takes φ."""
 
     def __init__(self, party: Party, phi: Callable[[], FloatArray]) -> None:
         self._party, self._phi = party, phi

@@ -62,12 +62,7 @@ LEAST_EXPONENT = -64
 
 @dataclass(frozen=True)
 class Components:
-    """What one party's gradient needs of the other.
-
-    Attributes:
-        rows: v, shape (S, w).
-        factor: F with Ψ = FᵀF, shape (any, w).
-    """
+    """What one party's gradient needs of the other: v, shape (S, w), and F, where Ψ = FᵀF."""
 
     rows: FloatArray
     factor: FloatArray
@@ -94,9 +89,7 @@ class Components:
 class Affine:
     """A gradient as a function of the other's components, at the weights that it was made at.
 
-    Attributes:
-        constant: shape (P, w).
-        matrices: by unit, shape (w, S + w, P).
+    `constant` is of shape (P, w); `matrices` are by unit, shape (w, S + w, P).
     """
 
     constant: FloatArray
@@ -108,13 +101,7 @@ Bend = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True)
 class FeatureObjective:
-    """B's side.
-
-    Attributes:
-        model: its layer.
-        inputs: X of the batch, shape (S, P).
-        alignment: g.
-    """
+    """B's side: its layer, X of the batch, shape (S, P), and g."""
 
     model: DenseLayer
     inputs: FloatArray
@@ -155,7 +142,6 @@ class LabelObjective:
     """A's side.
 
     Attributes:
-        model: its layer.
         everything: X of all its rows, shape (N_A, P).
         signs: y of all its rows, ±1, shape (N_A,).
         batch: numbers of the batch's rows among them, shape (S,).
@@ -302,12 +288,7 @@ class Linearized:
 
 @dataclass(frozen=True)
 class OwnGradient:
-    """What an exchange gives a party.
-
-    Attributes:
-        course: the gradient along its steps.
-        steepest: a bound on how much that bends.
-    """
+    """What an exchange gives a party: the gradient along its steps, and a bound on its bend."""
 
     course: Exact | Linearized
     steepest: float
@@ -317,9 +298,6 @@ def take_steps(plan: Plan, model: DenseLayer, round_index: int, signal: OwnGradi
     """Take Q gradient steps in place.
 
     A derived step size is half of one over the bend, as both parties may move at once.
-
-    Raises:
-        TrainingDiverged: the new weights are not finite.
     """
     rule, start = plan.rule, model.weights
     eta = plan.step_size.at(round_index)

@@ -87,7 +87,6 @@ class DbcdPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        """Set up the exchange, and the block at θ = 0."""
         training = self.training
         party, plan, place = training.party, training.plan, training.workplace
         assert isinstance(plan.exchange, TellsResiduals)  # noqa: S101
@@ -123,11 +122,6 @@ class DbcdPart(Part):
         return Seen(loss, ended="settled" if over else None)
 
     async def _follow(self, step: Step) -> StepTaken:
-        """Aim at residuals, and go as far as the label party says.
-
-        Raises:
-            UnexpectedMessage: a step that is none of the search's.
-        """
         party, batch, block = self.training.party, self._batch, self._block
         nothing = np.zeros((len(batch.rows), 1))
         signal = await self._side.signal(step, batch, nothing, None)
@@ -145,7 +139,6 @@ class DbcdPart(Part):
         return taken
 
     async def _lead(self, step: Step) -> StepTaken:
-        """Give residuals, aim at them like all others, search and say how far all go."""
         party, batch, block, total = self.training.party, self._batch, self._block, self._total
         loss, labels = party.loss, self._labels
         await self._side.signal(step, batch, total - self._others, self._others)
@@ -178,7 +171,6 @@ class DbcdPart(Part):
         return taken
 
     def _said(self) -> tuple[FloatArray, FloatArray]:
-        """What a party says in the line search."""
         optimality = self._block.optimality() if self._bounds_gap else np.zeros(2)
         return self._block.penalties(STEPS, self._lasts), optimality
 

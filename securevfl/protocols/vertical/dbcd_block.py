@@ -79,10 +79,7 @@ class L1Block:
         return weights
 
     def aim(self, residuals: FloatArray) -> FloatArray:
-        """Predictions at the minimum of the local approximation, shape (N, 1).
-
-        Args:
-            residuals: d of all rows, shape (N, 1).
+        """Predictions at the minimum of the local approximation, from d, both of shape (N, 1).
 
         Raises:
             TrainingDiverged: slopes that leave float64.
@@ -119,15 +116,7 @@ class L1Block:
         return np.sort(np.argsort(-broken, kind="stable")[: self._size])
 
     def penalties(self, steps: FloatArray, lasts: FloatArray) -> FloatArray:
-        """λ₁‖θ‖₁ + ½λ‖θ‖² after a step ω to the target and ψ along the last one.
-
-        Args:
-            steps: the ω, shape (A,).
-            lasts: the ψ, shape (B,).
-
-        Returns:
-            Shape (A, B).
-        """
+        """λ₁‖θ‖₁ + ½λ‖θ‖² after steps ω to the target and ψ along the last one, shape (ωs, ψs)."""
         weights = self._weights
         ahead = steps[:, None, None] * (self._target - weights)
         places = weights + ahead + lasts[None, :, None] * (weights - self._before)
@@ -258,22 +247,13 @@ class MaskedPenalties(StepMessage):
 
 
 class PenaltySums:
-    """Feature parties give, the label party takes the sum.
-
-    Args:
-        party: who it is.
-        masks: with the others; None sends each party's own numbers in clear.
-    """
+    """Feature parties give, the label party takes the sum: in clear where there are no masks."""
 
     def __init__(self, party: Party, masks: PairwiseMasks | None) -> None:
         self._party, self._masks = party, masks
 
     async def give(self, step: int, table: FloatArray, optimality: FloatArray) -> None:
-        """Send a feature party's numbers.
-
-        Raises:
-            RangeExceeded: numbers beyond what masks are made for.
-        """
+        """Send a feature party's numbers."""
         message: Penalties | MaskedPenalties = Penalties(step, table, optimality)
         if self._masks is not None:
             async with self._party.costs.compute("encrypt"):

@@ -69,7 +69,6 @@ class FdmlPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        """Nothing but its own steps: what is exchanged goes to the server."""
         training, plan = self.training, self.training.plan
         self._batches = PartyBatches(plan, training.workplace.data, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
@@ -132,7 +131,6 @@ class FdmlPart(Part):
 
     @override
     def learned(self, kept: Kept) -> bool:
-        """As hindsight has it at the label party; noise on predictions drowns the training loss."""
         hindsight = None if self.keeper is None else self.keeper.hindsight
         if hindsight is None or self.training.plan.exchange.adds_noise:
             return True
@@ -220,7 +218,6 @@ class Fdml(VerticalAlgorithm):
 
     @override
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
-        """Those of the parties, and the server's."""
         settings = plan.job.section(FdmlSettings, self.name)
         parties = super().programs(plan, places)
         return {**parties, SERVER: partial(serve, plan=plan, settings=settings)}

@@ -47,11 +47,7 @@ LARGEST_SINGLE = 1e30
 
 
 def as_it_travels(predictions: FloatArray, precision: Precision) -> RealArray:
-    """Predictions in float64, or rounded to float32.
-
-    Raises:
-        TrainingDiverged: sums of such could leave float32.
-    """
+    """Predictions in float64, or rounded to float32, where sums of such must stay within it."""
     if precision == "double":
         return predictions
     if not np.abs(predictions).max(initial=0.0) <= LARGEST_SINGLE:
@@ -64,11 +60,7 @@ def as_it_travels(predictions: FloatArray, precision: Precision) -> RealArray:
 def expect_predictions(
     sender: str, values: RealArray, shape: tuple[int, int], precision: Precision
 ) -> None:
-    """Check that a peer's predictions are of the shape and in the precision that the job has.
-
-    Raises:
-        UnexpectedMessage: they are not.
-    """
+    """Refuse a peer's predictions of another shape or precision than the job has."""
     expect_shape(sender, values, shape)
     if values.dtype != TYPES[precision]:
         raise UnexpectedMessage(
@@ -92,12 +84,6 @@ class Served:
 
 async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSettings) -> Served:
     """The server's program.
-
-    Args:
-        channel: to the parties.
-        costs: its ledger.
-        plan: of the job.
-        settings: of the algorithm.
 
     Raises:
         PeerViolation: a party runs another job, over other rows, or breaks the order.
@@ -158,7 +144,6 @@ def _require_one_job(hellos: dict[str, Hello], ours: tuple[bytes, int, int]) -> 
 
 
 def _rows(plan: Plan, first: int, end: int) -> IntArray:
-    """The rows of a message's iterations, one after another."""
     if end == first + 1:
         return plan.schedule.batch(first)
     return np.concatenate([plan.schedule.batch(index) for index in range(first, end)])

@@ -55,7 +55,6 @@ class FedBcdPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        """Set up the exchange with what its steps look like."""
         training = self.training
         party, plan, part, place = training.party, training.plan, training.part, training.workplace
         self._batches = PartyBatches(plan, place.data, part.inputs)
@@ -146,7 +145,6 @@ class FedBcdPart(Part):
 
     @override
     def arrays(self) -> dict[str, FloatArray]:
-        """What the exchange, the steps, the keeper and the watch hold, and row offsets."""
         parts = {
             "exchange": self._exchange.in_flight,
             "steps": self._steps.state(),
@@ -185,13 +183,7 @@ class FedBcdPart(Part):
 
 
 class FedBcd(VerticalAlgorithm):
-    """FedBCD with all parties at once or in turns, or FedSGD.
-
-    Args:
-        name: in a job.
-        in_turns: whether parties take turns within a round.
-        one_step: Q = 1 whatever the job says.
-    """
+    """FedBCD with all parties at once or in turns, or FedSGD (Q = 1 whatever the job says)."""
 
     part = FedBcdPart
     takes_head = True

@@ -32,13 +32,7 @@ from securevfl.sparse import Matrix, SparseRows
 class LocalPart:
     """What a party trains.
 
-    Args:
-        plan: of the job.
-        table: the party's columns.
-        start: draws θ⁰ and row offsets.
-        make_module: makes a custom network.
-        with_intercept: whether the constant column is this party's; the label party's by default.
-        class_names: what its file calls the classes; empty at feature parties.
+    `with_intercept` says whether the constant column is this party's: by default the label party's.
 
     Attributes:
         phi: computes what the party's file holds beside its layer, by which others' units score.
@@ -173,16 +167,7 @@ DENSE_BYTES = 1 << 28
 
 
 def check_sparse(plan: Plan, table: PartyTable[Matrix], network: Network | None) -> None:
-    """Refuse a job that would need more of a party's sparse rows as an array than is reasonable.
-
-    Args:
-        plan: of the job.
-        table: the party's columns; dense ones pass.
-        network: what the party trains in place of a linear model.
-
-    Raises:
-        ConfigError: it would; the message says what passes.
-    """
+    """Refuse a job that would need more of a party's sparse rows as an array than is reasonable."""
     if not isinstance(table.train, SparseRows):
         return
     party, columns = table.name, table.train.shape[1]

@@ -23,10 +23,6 @@ class PrivateGradients:
 
     Only `linearize` differs from the model itself, which keeps θ; steps from a tangent alone, as
     encryption has them, are not private. Gradients of penalties depend on no sample.
-
-    Attributes:
-        is_linear: as the model.
-        intercept: as the model.
     """
 
     def __init__(self, model: LocalModel, noise: GradientNoise, stream: NoiseStream) -> None:
@@ -78,17 +74,7 @@ class PrivateGradients:
 def clipped_sum(
     model: LocalModel, inputs: Matrix, residuals: FloatArray, clip: float
 ) -> FloatArray:
-    """Σ_s J_sᵀd_s, each summand shortened to Euclidean length `clip` where it is longer.
-
-    Args:
-        model: at θ.
-        inputs: X, shape (S, P).
-        residuals: d, shape (S, C).
-        clip: β_g.
-
-    Returns:
-        In the shape of θ.
-    """
+    """Σ_s J_sᵀd_s, in the shape of θ, each summand no longer than `clip` (Euclidean)."""
     if model.is_linear:  # x_s d_sᵀ is as long as x_s times d_s
         lengths = lengths_of(inputs) * np.linalg.norm(residuals, axis=1)
         return inputs.T @ (_factors(lengths, clip) * residuals)
@@ -106,7 +92,6 @@ def clipped_sum(
 
 
 def _clipped(model: LocalModel, row: Matrix, residuals: FloatArray, clip: float) -> FloatArray:
-    """One row's summand, by a pass back of its own."""
     _, pull_back = model.linearize(row)
     gradient = pull_back(residuals)
     return _factors(np.linalg.norm(gradient, axis=0), clip) * gradient

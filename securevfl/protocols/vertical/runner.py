@@ -61,9 +61,6 @@ class Training:
     """What a party starts from.
 
     Attributes:
-        party: who it is.
-        plan: of the job.
-        workplace: its data, and what it may use.
         part: what it trains.
         model: its model, with private gradients where the job has them.
         noise: what it adds, where the exchange adds noise.
@@ -138,12 +135,9 @@ class Part(ABC):
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         """Set up this party's side of the exchange, and of scoring.
 
-        Args:
-            agreement: what the parties told each other.
-            leakage: counts what the gradients of this party's key reveal.
+        `leakage` counts what the gradients of this party's key reveal.
 
         Raises:
-            PeerError: a peer broke the protocol or is gone.
             RangeExceeded: products could overflow; before any key is made.
         """
 
@@ -159,14 +153,7 @@ class Part(ABC):
         """
 
     def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
-        """Note what a round was like.
-
-        Args:
-            done: rounds.
-            seen: of it.
-            scoring: as far as it is.
-            reached: whether scores end the job.
-        """
+        """Note what a round was like, and whether scores end the job."""
         del reached
         if self.keeper is not None:
             self.keeper.after(done, scoring.scores, loss=seen.judged)
@@ -181,18 +168,9 @@ class Part(ABC):
     async def train(
         self, scoring: Scoring, first_round: int, keep: Callable[[int], None]
     ) -> tuple[Kept, Ending]:
-        """Take all rounds, and go back to what is kept of the model.
+        """Take all rounds, and go back to what is kept; say what that is, and what ended training.
 
-        Args:
-            scoring: this party's side of it.
-            first_round: rounds that have been done before.
-            keep: called with the number of rounds done once scoring has not ended the job.
-
-        Returns:
-            The state that is kept, and what ended training.
-
-        Raises:
-            PeerError: a peer failed; the model is as after the last whole round or turn.
+        `keep` is called with the number of rounds done once scoring has not ended the job.
         """
         training, keeper, ended = self.training, self.keeper, None
         model, done = training.model, training.plan.rounds
@@ -220,11 +198,7 @@ class Part(ABC):
 
 
 class VerticalAlgorithm(Algorithm):
-    """An algorithm whose parties all run `run_party`.
-
-    Attributes:
-        part: its part at a party.
-    """
+    """An algorithm whose parties all run `run_party` with its part."""
 
     part: ClassVar[type[Part]]
 
@@ -246,14 +220,7 @@ async def run_party(
     workplace: Workplace,
     made: Callable[[Training], Part],
 ) -> PartyOutcome:
-    """Take one party through a job.
-
-    Args:
-        channel: to the others.
-        costs: its ledger.
-        plan: of the job.
-        workplace: its data, and what it may use.
-        made: makes its part of the algorithm.
+    """Take one party through a job; `made` makes its part of the algorithm.
 
     Raises:
         PeerError: a peer broke the protocol or is gone.
@@ -315,13 +282,7 @@ async def run_party(
 
 @dataclass(frozen=True)
 class MadeAhead:
-    """What a party made and wrote ahead of the rounds.
-
-    Attributes:
-        path: where.
-        size: in bytes.
-        rounds: for how many.
-    """
+    """What a party made and wrote ahead of so many rounds: where, and how many bytes."""
 
     path: Path
     size: int
@@ -334,19 +295,7 @@ MakeAhead = Callable[[Training], Awaitable[MadeAhead]]
 async def run_ahead(
     channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, make: MakeAhead
 ) -> MadeAhead:
-    """Take one party through what a job can do before its rounds.
-
-    Args:
-        channel: to the others.
-        costs: its ledger.
-        plan: of the job.
-        workplace: its data, and where it keeps what it makes.
-        make: its part of that.
-
-    Raises:
-        PeerError: a peer broke the protocol or is gone.
-        DataError: what is made cannot be kept.
-    """
+    """Take one party through what a job can do before its rounds."""
     return await make(_begun(channel, costs, plan, workplace)[0])
 
 
@@ -431,12 +380,7 @@ def _keep_state(training: Training, part: Part, leakage: LeakageCount, rounds: i
 
 
 def _go_on(state: SessionState, training: Training, part: Part) -> int:
-    """Put a party back to where it was, and say how many rounds that is.
-
-    Raises:
-        ConfigError: the state of another job, party or model, or one after the last round.
-        DataError: data that are not those of before.
-    """
+    """Put a party back to where it was, and say how many rounds that is."""
     ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
     if (state.job_hash, state.party, state.weights.shape) != ours:
         raise ConfigError(
@@ -456,16 +400,7 @@ def _go_on(state: SessionState, training: Training, part: Part) -> int:
 
 
 def scoring_of(training: Training, gives: GivesHeldOut, scores: ScoresHeldOut) -> Scoring:
-    """A party's side of scoring.
-
-    Args:
-        training: what it starts from.
-        gives: how a feature party has its held-out predictions scored.
-        scores: how the label party comes to a score.
-
-    Raises:
-        ConfigError: held-out rows that cannot be scored so.
-    """
+    """A party's side of scoring, from how a feature party gives and how the label party scores."""
     party, plan, held_out = training.party, training.plan, training.part.held_out
     labels = training.workplace.data.test_labels
     if labels is None:
