@@ -10,12 +10,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt of long work.
-
-    Attributes:
-        rows: what was done before it.
-        missing: what was not, a line each.
-    """
+    """An interrupt of long work: rows that were done before it, and lines on what was not."""
 
     def __init__(self, rows: Sequence[Any], missing: Sequence[str]) -> None:
         super().__init__(*missing)

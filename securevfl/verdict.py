@@ -38,13 +38,10 @@ ERRORS, WORTH = 2.0, 0.002
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """A party's own model, of its own columns.
+    """A party's own model, of its own columns, fitted on so many rows.
 
-    Attributes:
-        score: held-out.
-        rows: that it was fitted on.
-        labels_lent: whether the party has no labels: no party can compute this.
-        predictions: of the held-out rows, shape (test rows, C).
+    The score and the predictions, shape (test rows, C), are of the held-out rows. Where labels were
+    lent, the party has none: no party can compute this.
     """
 
     score: Score
@@ -59,12 +56,8 @@ def alone(
     """Each party's own model by scikit-learn, standardized.
 
     Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets; none where
-    there are no held-out rows to compare them on.
-
-    Args:
-        plan: of the job.
-        dataset: the rows that took part.
-        binormal: score them from sums over classes, as the joint model is that they stand beside.
+    there are no held-out rows to compare them on. `binormal` scores them from sums over classes, as
+    the joint model is that they stand beside.
     """
     tables = dataset.parties if plan.facts.test_rows else ()
     return {table.name: _alone(plan, dataset, table, binormal=binormal) for table in tables}
@@ -164,14 +157,9 @@ def warned(
 ) -> Iterator[Warned]:
     """What there is to say of a job, the gravest first.
 
-    Args:
-        plan: of the job.
-        kept: by party, the state that was kept.
-        learned: whether the model is of any use.
-        own: what each party is alone.
-        predictions: of the held-out rows by all parties' models, shape (test rows, C).
-        labels: of these rows.
-        noisy: the score of noisy predictions, where whoever uses the model gets such.
+    Predictions of all parties' models, shape (test rows, C), and labels are of the held-out rows.
+    `kept` are the parties' states, `own` says what each party is alone, and `noisy` is the score of
+    noisy predictions, where whoever uses the model gets such.
     """
     remedy = _remedy(plan)
     if not learned:

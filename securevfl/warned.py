@@ -9,12 +9,7 @@ STATUSES: Mapping[Kind, int] = {"learned nothing": 3, "went wrong": 5, "better a
 
 
 class Warned(NamedTuple):
-    """Something that whoever trained has to know.
-
-    Attributes:
-        kind: see `STATUSES`.
-        text: in plain language, with the remedy.
-    """
+    """Something that whoever trained has to know, in plain language, with the remedy."""
 
     kind: Kind
     text: str

@@ -6,7 +6,7 @@ numbers and words, or a network. A field without such an annotation is no option
 dataclasses has a job file, the job says what others leave to it, see `SaidByJob`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature
@@ -28,15 +28,10 @@ UNIONS = (Union, UnionType)
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
-    """Make a function a command.
+    """Make a function, whose parameters are dataclasses, a command of its name or another.
 
-    Args:
-        app: whose command.
-        name: the function's by default.
-
-    Returns:
-        A decorator of functions whose parameters are dataclasses; the fields of all of them, whose
-        names differ, are the options. What is not given on the command line has its default.
+    The fields of all of them, whose names differ, are the options. What is not given on the
+    command line has its default.
     """
 
     def register(function: F) -> F:
@@ -46,7 +41,11 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
             values = {key: value for key, value in given.items() if value is not None}
             filled = {key: _filled(group, values) for key, group in groups.items()}
             typed_in = _typed_in(context)
-            function(**_quickly(_with_job(filled, typed_in), typed_in))
+            told = _with_job(filled, typed_in)
+            for key, group in told.items():
+                if getattr(group, "quick", False):  # for a first look
+                    told[key] = group.quickly(typed_in)
+            function(**told)
             leave_if_cut([each for g in filled.values() for each in getattr(g, "missing", ())])
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -76,17 +75,12 @@ def _typed_in(context: typer.Context) -> dict[str, str]:
     }
 
 
-def _with_job(groups: Mapping[str, Any], typed_in: Mapping[str, str]) -> Mapping[str, Any]:
-    """The same with what a job file says, where there is one.
-
-    Raises:
-        ConfigError: an option for what the job says, or a job that cannot be.
-        DataError: the file cannot be read.
-    """
+def _with_job(groups: Mapping[str, Any], typed_in: Mapping[str, str]) -> dict[str, Any]:
+    """The same with what a job file says, where there is one; it refuses options for that."""
     paths = [getattr(group, "job", None) for group in groups.values()]
     path = next((each for each in paths if isinstance(each, Path)), None)
     if path is None:
-        return groups
+        return dict(groups)
     own = {key: group for key, group in groups.items() if isinstance(group, SaidByJob)}
     for group in own.values():
         for name in sorted(group.said_by_job & typed_in.keys()):
@@ -96,14 +90,6 @@ def _with_job(groups: Mapping[str, Any], typed_in: Mapping[str, str]) -> Mapping
     job = read_job(path)
     catalogue.check_names(job)
     return {**groups, **{key: group.of_job(job, typed_in) for key, group in own.items()}}
-
-
-def _quickly(groups: Mapping[str, Any], typed_in: Collection[str]) -> Mapping[str, Any]:
-    """The same for a first look, where that is asked for."""
-    return {
-        key: group.quickly(typed_in) if getattr(group, "quick", False) else group
-        for key, group in groups.items()
-    }
 
 
 def typed(value: object) -> str:

@@ -53,11 +53,7 @@ LabelParty = Annotated[
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go.
-
-    Attributes:
-        missing: what an interrupt left undone, which is noted here.
-    """
+    """Where results go; what an interrupt left undone is noted in `missing`."""
 
     json: Json = None
     quiet: Quiet = False
@@ -80,11 +76,7 @@ class Journaled:
     ] = False
 
     def journal(self, folder: str, work: Mapping[str, Any], *, quiet: bool) -> "Journal":
-        """Of such work; says how much of it was done before.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Of such work; says how much of it was done before."""
         import platformdirs
 
         from securevfl.benchmarks.journal import Journal
@@ -107,12 +99,7 @@ class Data:
     data_dir: DataDir = None
 
     def load(self, parties: int | None = None) -> "VerticalDataset":
-        """The data set, split among so many parties.
-
-        Raises:
-            ConfigError: it is unknown, or cannot be split so.
-            DataError: missing or malformed files.
-        """
+        """The data set, split among so many parties."""
         data = dataset(self.dataset, parties, self.data_dir)
         return replace(data, label_party=self.label_party or data.label_party)
 
@@ -178,29 +165,17 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def batch_size(text: str) -> int | Literal["full"]:
-    """A batch size as typed.
-
-    Raises:
-        ConfigError: neither a whole number from 1 on nor `full`.
-    """
+    """A batch size as typed: a whole number from 1 on, or `full`."""
     return "full" if text == "full" else _count(text, "--batch-size", "full")
 
 
 def local_steps(text: str) -> int | Literal["exact"]:
-    """Local steps as typed.
-
-    Raises:
-        ConfigError: neither a whole number from 1 on nor `exact`.
-    """
+    """Local steps as typed: a whole number from 1 on, or `exact`."""
     return "exact" if text == "exact" else _count(text, "--local-steps", "exact")
 
 
 def learning_rate(text: str) -> float | Literal["auto"]:
-    """A step size as typed.
-
-    Raises:
-        ConfigError: neither a number nor `auto`.
-    """
+    """A step size as typed: a number, or `auto`."""
     if text == "auto":
         return "auto"
     try:
@@ -223,12 +198,7 @@ def dataset(name: str, parties: int | None, data_dir: Path | None) -> "VerticalD
 
 
 def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset[Matrix]":
-    """The data of a job file, by the job's name where they are its parties' own.
-
-    Raises:
-        ConfigError: a party without a data file.
-        DataError: missing or malformed data.
-    """
+    """The data of a job file, by the job's name where they are its parties' own."""
     from securevfl.actors.own_data import job_data
 
     data = job_data(job, path.parent, data_dir)
@@ -261,10 +231,8 @@ def say(line: str) -> None:
 def progress(quiet: bool, forecast: str = "", *, by_piece: bool = False) -> Iterator[Report]:
     """A bar that shows what runs now, on a terminal; yields a function that is told.
 
-    Args:
-        quiet: say nothing.
-        forecast: what there is to do, which is said as it begins; how long it takes is said too.
-        by_piece: see `TimeLeft`.
+    `forecast` is what there is to do: it is said as work begins, and so is how long it takes, see
+    `TimeLeft`.
     """
     if quiet:
         yield silent

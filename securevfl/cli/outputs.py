@@ -36,9 +36,7 @@ def session_to_go_on(
 ) -> Mapping[str, SessionState]:
     """The states that a job goes on from; none where it starts.
 
-    Raises:
-        ConfigError: there is nothing to go on from, or what is there would be overwritten.
-        DataError: states cannot be read.
+    Refuses where there is nothing to go on from, and to overwrite what is there.
     """
     if resume and force:
         raise ConfigError("--resume goes on, --force starts again: give one of them")
@@ -65,11 +63,7 @@ def session_to_go_on(
 
 
 def unfinished(plan: Plan, folder: Path) -> int | None:
-    """After how many rounds the job could go on; None where nothing has been kept.
-
-    Raises:
-        DataError: states cannot be read.
-    """
+    """After how many rounds the job could go on; None where nothing has been kept."""
     states = last_session(folder, plan.facts.names)
     if not states or _hash_of(states) != plan.hash.hex():
         return None
@@ -85,16 +79,9 @@ def forget_session(folder: Path, parties: Iterable[str]) -> None:
 def require_room_for(
     plan: Plan, dataset: VerticalDataset[Matrix], folder: Path, results: Iterable[Path | None]
 ) -> None:
-    """Find out before training whether its files can be written.
+    """Refuse, before training, a place where its files cannot be written or have no room.
 
-    Args:
-        plan: of the job.
-        dataset: its rows and columns.
-        folder: of models and checkpoints.
-        results: where results go, where they are asked for.
-
-    Raises:
-        DataError: a place that cannot be written to, or has too little room.
+    Models and checkpoints go into the folder.
     """
     sizes: dict[Path, int] = {}
     keeps = plan.job.output.checkpoint_every > 0 and plan.never_resumes is None
@@ -170,11 +157,7 @@ def pad_places(folder: Path) -> PadPlaces:
 
 
 def require_only_ahead(plan: Plan, *, resume: bool, results: Iterable[Path | None]) -> None:
-    """Check what `--ahead` is asked for with.
-
-    Raises:
-        ConfigError: a job without pads, or an option that has no meaning then.
-    """
+    """Refuse `--ahead` of a job without pads, and options that have no meaning with it."""
     require_ahead(plan)
     if resume:
         raise ConfigError(
@@ -189,9 +172,8 @@ def settle_pads(
 ) -> str | None:
     """Before any work: what becomes of pads that are there. A line on it, if there is one.
 
-    Raises:
-        ConfigError: they would be replaced.
-        DataError: they are not of this job, not whole, not all of one batch, or taken already.
+    Refuses to replace them, and pads that are not of this job, not whole, not all of one batch, or
+    taken already.
     """
     if not plan.exchange.shares_parameters:
         return None
@@ -240,21 +222,13 @@ def show_made(made: Made, *, quiet: bool) -> None:
 
 
 def forget_states(plan: Plan, places: PadPlaces) -> None:
-    """Destroy the keys of states of shares: the job has ended, and no copy is of use any more.
-
-    Raises:
-        DataError: a key cannot be destroyed.
-    """
+    """Destroy the keys of states of shares: the job has ended, and no copy is of use any more."""
     for name in plan.facts.names:
         places.of(name).state_seal(plan.hash.hex()).destroy()
 
 
 def _rounds_of_pads(plan: Plan, stores: list[PadStore]) -> int:
-    """For how many rounds the pads of all parties are.
-
-    Raises:
-        DataError: see `settle_pads`.
-    """
+    """For how many rounds the pads of all parties are."""
     headers = {store.path: store.usable(plan.hash.hex(), plan.facts.names) for store in stores}
     (first, one), *others = headers.items()
     for path, header in others:

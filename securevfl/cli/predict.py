@@ -49,7 +49,8 @@ def predict(
     import platformdirs
 
     from securevfl.data.sources import load
-    from securevfl.reports.predictions import predict_row, scores_as_csv, warnings, write_scores
+    from securevfl.files import replace_file
+    from securevfl.reports.predictions import predict_row, scores_as, warnings
     from securevfl.reports.results import keep
     from securevfl.scoring.joint_model import load_parts
     from securevfl.scoring.outputs import known_labels, metrics, score_columns
@@ -73,10 +74,10 @@ def predict(
     columns = score_columns(header, found.id_column, ids, scored.predictions[new.order])
     quality = metrics(header, scored.predictions, new.labels)
     if out == STANDARD_OUTPUT:
-        sys.stdout.buffer.write(scores_as_csv(columns))
+        sys.stdout.buffer.write(scores_as(".csv", columns))
         sys.stdout.flush()
     else:
-        write_scores(out, columns)
+        replace_file(out, scores_as(out.suffix.lower(), columns), "scores file")
     row = predict_row(scored, found, parts, quality, out)
     keep(
         json,
@@ -104,13 +105,13 @@ def _given(rows: Sequence[str]) -> dict[str, Path]:
 def _check_out(out: Path, json: Path | None, *, force: bool) -> None:
     """Refuse places where scores and their row cannot go, before any work."""
     from securevfl.files import require_room
-    from securevfl.reports.predictions import require_suffix
 
     to_files = [path for path in (out, json) if path not in (None, STANDARD_OUTPUT)]
     require_room({path: LEAST_BYTES for path in to_files if path is not None}, "result folder")
     if out == STANDARD_OUTPUT:
         return
-    require_suffix(out)
+    if out.suffix.lower() not in (".csv", ".parquet"):
+        raise ConfigError(f"--out {out}: expected .csv, .parquet, or - for standard output")
     if out.exists() and not force:
         raise ConfigError(f"--out {out} is there already: name another file, or give --force")
 
@@ -120,14 +121,13 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
 
     from securevfl.reports import tables
     from securevfl.reports.predictions import SCORED, columns_of, predict_notes
-    from securevfl.reports.tables import ahead_table
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)
     console = Console(stderr=apart)
     title = f"{row['rows']:,} rows, model of job {row['job_hash'][:16]}"
     console.print(tables.table(columns_of(row), [row], title))
-    if ahead := ahead_table(SCORED[:1], [row]):
+    if ahead := tables.ahead_table(SCORED[:1], [row]):
         console.print(ahead)
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)

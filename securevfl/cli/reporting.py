@@ -11,9 +11,7 @@ from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.cli import options
 from securevfl.interrupts import INTERRUPTED, Interrupted, leave_at_the_next
-from securevfl.reports import tables
-from securevfl.reports.results import marks
-from securevfl.reports.tables import ahead_table
+from securevfl.reports import results, tables
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -24,10 +22,8 @@ R = TypeVar("R", bound=Mapping[str, Any])
 def finished(run: Callable[[], Sequence[Any]]) -> tuple[list[Any], tuple[str, ...]]:
     """What work gives, or gave before an interrupt, and what is missing then.
 
-    After an interrupt the next one ends the process at once.
-
-    Raises:
-        KeyboardInterrupt: it came before anything was done.
+    After an interrupt the next one ends the process at once. One before anything was done is
+    passed on.
     """
     try:
         return list(run()), ()
@@ -39,11 +35,7 @@ def finished(run: Callable[[], Sequence[Any]]) -> tuple[list[Any], tuple[str, ..
 
 
 def leave_if_cut(missing: Sequence[str]) -> None:
-    """End a command whose work was interrupted as such, once its results are out.
-
-    Raises:
-        Exit: something is missing.
-    """
+    """End a command whose work was interrupted as such, once its results are out."""
     if missing:
         raise typer.Exit(INTERRUPTED)
 
@@ -53,10 +45,7 @@ def measured(
 ) -> list[R]:
     """The rows; those that were done where an interrupt ends it, which `output` notes.
 
-    Args:
-        output: where results go.
-        run: the work.
-        forecast: what there is to do, for work that says which piece of it runs.
+    `forecast` is what there is to do, for work that says which piece of it runs.
     """
     if output.missing:
         return []
@@ -90,8 +79,6 @@ def keep(
     **more: object,
 ) -> None:
     """Write the rows to the files that were asked for, with what they were measured with."""
-    from securevfl.reports import results
-
     said = settings.told() if isinstance(settings, SaidByJob) else asdict(settings)
     kept = {**said, **more}
     if "network" in kept:
@@ -109,27 +96,20 @@ def keep(
 
 
 def show(
-    output: options.Output,
-    columns: Sequence[tables.Column[R]],
-    rows: Sequence[R],
-    title: str,
+    output: options.Output, columns: Sequence[tables.Column[R]], rows: Sequence[R], title: str
 ) -> None:
     """Show the rows as a table, unless there are none; what was made ahead in one below it.
 
-    Args:
-        output: whether to.
-        columns: of the table; the first two name a row.
-        rows: in their order.
-        title: of the table.
+    The first two columns name a row.
     """
     from rich.console import Console
 
     if rows and not output.quiet:
         console = Console()
         console.print(tables.table(columns, rows, title))
-        if ahead := ahead_table(columns[:2], rows):
+        if ahead := tables.ahead_table(columns[:2], rows):
             console.print(ahead)
-        say(output, *marks(output.missing))
+        say(output, *results.marks(output.missing))
 
 
 def say(output: options.Output, *lines: str) -> None:

@@ -1,17 +1,18 @@
-"""`securevfl train`: all parties of a job, in this process or as actors."""
+"""`securevfl train`: all parties of a job, in this process or as actors (--processes, --ray)."""
 
+import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from securevfl.cli import options
-from securevfl.cli.actors import Actors
 from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
 from securevfl.job import Job, JobSettings, read_job
 from securevfl.protocols import catalogue
@@ -20,6 +21,7 @@ from securevfl.reports.rows import TrainRow
 from securevfl.reports.tables import privacy_notes, spent_text
 
 if TYPE_CHECKING:
+    from securevfl.actors.task import Host
     from securevfl.data.tables import VerticalDataset
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.checkpoints import SessionState
@@ -88,6 +90,125 @@ checkpoint_every = 10
 # data = "shop.parquet"
 # id_column = "id"
 """
+
+
+@dataclass(frozen=True)
+class Actors:
+    """What the command line says of parties that live outside of this process.
+
+    The parties' files are relative to `beside`; None of `restarts` and of `silence` says nothing.
+    """
+
+    beside: Path
+    data_dir: Path | None
+    listen: str | None
+    restarts: int | None
+    processes: bool
+    ray: str | None
+    row_shards: int
+    silence: float | None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there are any."""
+        return self.processes or self.ray is not None
+
+    def fitted(self, job: Job) -> Job:
+        """The job as they run it."""
+        if self.row_shards == 1:
+            return job
+        from securevfl.actors.row_shards import without_states
+
+        return without_states(job)
+
+    def require_fit(self, *, ahead: bool, resume: bool) -> None:
+        """Refuse options that have no meaning with one another."""
+        here, sharded, needed = not self.wanted, self.row_shards > 1, "--processes, or on --ray"
+        for wrong, why in (
+            (
+                self.ray is not None and self.processes,
+                "--processes are of this machine, --ray places them: give one",
+            ),
+            (sharded and here, f"--row-shards are for parties that are {needed}"),
+            (sharded and resume, "--row-shards: such a job keeps no state to go on from"),
+            (
+                self.restarts is not None and here,
+                f"--restarts are of parties that are {needed}",
+            ),
+            (self.silence is not None and here, f"--silence is of parties that are {needed}"),
+            (
+                self.listen is not None and not self.processes,
+                "--listen is for parties that are --processes",
+            ),
+            (
+                ahead and not here,
+                "--ahead makes pads in this process; the run that uses them may be --processes",
+            ),
+        ):
+            if wrong:
+                raise ConfigError(why)
+
+    def models(self, result: "TrainingResult") -> list[Path]:
+        """Where they have written their models."""
+        from securevfl.training import model_files
+
+        folder, outcomes = result.job.output.directory, result.outcomes.items()
+        return [path for name, each in outcomes for path in model_files(name, each, folder)]
+
+    def train(
+        self,
+        job: Job,
+        dataset: "VerticalDataset[Matrix]",
+        session: "Mapping[str, SessionState]",
+        pads: "PadPlaces",
+        *,
+        progress: Callable[[int], None],
+        quiet: bool,
+    ) -> "TrainingResult":
+        """Train a job by actors, see `train_by_actors`."""
+        import platformdirs
+
+        from securevfl.actors.training import RESTARTS, Places, Supervision, train_by_actors
+
+        actors = len(dataset.parties) * self.row_shards
+        with self._host() as host:
+            return train_by_actors(
+                job,
+                dataset,
+                host,
+                Places(
+                    output=job.output.directory,
+                    beside=self.beside,
+                    guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
+                    data_dir=self.data_dir,
+                    pads=pads,
+                    listen=self.listen,
+                    row_shards=self.row_shards,
+                ),
+                resume=session,
+                supervision=Supervision(
+                    restarts=RESTARTS if self.restarts is None else self.restarts,
+                    progress=progress,
+                    say=lambda line: None if quiet else options.say(f"securevfl: {line}"),
+                    threads=max(len(os.sched_getaffinity(0)) // actors, 1),
+                ),
+            )
+
+    @contextmanager
+    def _host(self) -> "Iterator[Host]":
+        from securevfl.actors.task import SILENCE_SECONDS
+
+        silence = self.silence or SILENCE_SECONDS
+        if self.ray is None:
+            from securevfl.actors.processes import ProcessHost
+
+            yield ProcessHost(silence_seconds=silence)
+            return
+        from securevfl.actors.ray_host import RayHost
+        from securevfl.ray_cluster import cluster
+
+        with cluster(self.ray):
+            yield RayHost(self.ray, silence)
 
 
 def train(
@@ -316,18 +437,14 @@ def _interruptible(plan: "Plan", folder: Path) -> Iterator[None]:
             why = plan.never_resumes or "no checkpoint had been written"
             sys.stderr.write(f"securevfl: cannot go on: {why}\n")
         else:
-            sys.stderr.write(f"securevfl: after {rounds} rounds it goes on with: {_resuming()}\n")
+            words = [word for word in sys.argv[1:] if word not in ("--force", "--resume")]
+            line = shlex.join(["securevfl", *words, "--resume"])
+            sys.stderr.write(f"securevfl: after {rounds} rounds it goes on with: {line}\n")
         raise
     except (TrainingDiverged, RangeExceeded):
         if unfinished(plan, folder) is not None:
             forget_session(folder, plan.facts.names)
         raise
-
-
-def _resuming() -> str:
-    """The command line that goes on."""
-    words = [word for word in sys.argv[1:] if word not in ("--force", "--resume")]
-    return shlex.join(["securevfl", *words, "--resume"])
 
 
 def _tell_rows_left_out(
@@ -347,25 +464,20 @@ def _tell_rows_left_out(
         _write(sys.stdout, *wrapped(told))
 
 
-def _named(row: TrainRow) -> str:
-    unnamed = JobSettings.model_fields["name"].default
-    return "" if row["dataset"] == unnamed else f"{row['dataset']}, "
-
-
 def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> None:
     from rich.console import Console
 
-    from securevfl.reports.tables import ahead_table
     from securevfl.reports.trained import compared, comparison_notes
 
-    Console().print(
-        tables.table(tables.scored_by(row), [row], f"{_named(row)}job {row['job_hash'][:16]}")
-    )
-    if ahead := ahead_table(tables.TRADEOFF[:2], [row]):
-        Console().print(ahead)
+    console = Console()
+    unnamed = row["dataset"] == JobSettings.model_fields["name"].default
+    title = ("" if unnamed else f"{row['dataset']}, ") + f"job {row['job_hash'][:16]}"
+    console.print(tables.table(tables.scored_by(row), [row], title))
+    if ahead := tables.ahead_table(tables.TRADEOFF[:2], [row]):
+        console.print(ahead)
     columns_of_models, models = compared(row)
     if len(models) > 1:
-        Console().print(tables.table(columns_of_models, models))
+        console.print(tables.table(columns_of_models, models))
     notes = [ENDINGS[row["ended"]]]
     if row["rounds_before"]:
         notes.append(f"times and bytes are of the rounds after {row['rounds_before']}")
@@ -374,7 +486,7 @@ def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> N
         notes.append(f"a truncation goes wrong, and the job, with probability {failure:.1g}")
     _write(sys.stdout, *notes)
     for note in privacy_notes(row):
-        Console().print(note, highlight=False)
+        console.print(note, highlight=False)
     if columns > BY_HEART:
         _write(
             sys.stdout,

@@ -97,11 +97,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return state
 
     def _read(self, X: Any, y: Any, *, numeric: bool) -> tuple[FloatArray, Any, Columns]:  # noqa: ANN401
-        """X as numbers, y, and who holds which columns of X.
-
-        Raises:
-            ValueError: data that do not fit one another, or parties that do not fit them.
-        """
+        """X as numbers, y, and who holds which columns of X."""
         widths = [table.shape[1] for table in X] if is_by_party(X) else None
         if widths is not None:
             if self.parties is not None:
@@ -122,16 +118,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return X, y, columns_of(self.parties, names, X.shape[1])
 
     def _train(self, dataset: "VerticalDataset", **settings: object) -> "TrainingResult":
-        """Run the job, and keep what it has cost.
-
-        Args:
-            dataset: the parties' columns.
-            settings: keys of `[job]` that are the estimator's own affair.
-
-        Raises:
-            ConfigError: a job that cannot be, or not on these data, or whose model is not linear.
-            RangeExceeded: fixed-point products could overflow.
-        """
+        """Run the job, with keys of `[job]` that are the estimator's own affair; keep its costs."""
         from securevfl.interactive.jobs import line_of_progress
         from securevfl.training import Environment, plan_for, train
 
@@ -397,11 +384,7 @@ def is_by_party(data: object) -> bool:
 
 
 def side_by_side(tables: Sequence[Any]) -> Any:  # noqa: ANN401  # whatever scikit-learn takes
-    """The parties' tables as one: a data frame if all of them have column names.
-
-    Raises:
-        DataError: other numbers of rows, or a name that columns of two parties have.
-    """
+    """The parties' tables as one: a data frame if all of them have column names."""
     rows = [len(table) for table in tables]
     if len(set(rows)) > 1:
         raise DataError(f"X: the parties' tables have {rows} rows, expected the same rows in all")
@@ -419,15 +402,10 @@ def side_by_side(tables: Sequence[Any]) -> Any:  # noqa: ANN401  # whatever scik
 
 
 def columns_of(parties: object, names: Sequence[str] | None, width: int) -> Columns:
-    """The columns of each party, of one table.
+    """The columns of each party, of one table of so many.
 
-    Args:
-        parties: column lists, by name of party or without; None for two nearly equal halves.
-        names: of all columns; None where they have only numbers.
-        width: how many columns there are.
-
-    Raises:
-        ConfigError: fewer than two parties, or a column that is unknown, held by two or by none.
+    Parties are column lists, by name of party or without; None for two nearly equal halves.
+    Columns that have only numbers have no `names`.
     """
     if parties is None:
         from securevfl.data.splits import block_sizes

@@ -226,11 +226,7 @@ def _file_of(table: Any, path: Path) -> Path:  # noqa: ANN401
 
 @contextmanager
 def line_of_progress(shown: bool) -> Iterator[Callable[[str], None]]:
-    """What to tell of how far a work is; the last word stays.
-
-    Args:
-        shown: whether to write anything, to stderr.
-    """
+    """What to tell of how far a work is, on stderr where it is shown; the last word stays."""
     written, last = 0.0, ""
 
     def tell(text: str) -> None:

@@ -62,17 +62,10 @@ def rows_page(
     notes: Sequence[str],
     not_promised: Sequence[str] = (),
 ) -> str:
-    """The page of a result file whose rows are a table, with curves above it.
+    """The page of a result file whose rows are a table, with curves and their titles above it.
 
-    Args:
-        result: what the file holds.
-        columns: of the table.
-        title: of the page.
-        lead: what it is about, in sentences.
-        figures: curves, each with its title.
-        heading: of the table.
-        notes: below it.
-        not_promised: what a reader may not take for a promise.
+    `lead` says what it is about, `heading` is the table's, `notes` stand below it; `not_promised`
+    is what a reader may not take for a promise.
     """
     return render(
         "rows.html",

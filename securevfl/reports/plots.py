@@ -43,15 +43,11 @@ LEGENDS = ((11, 3), (22, 2), (1000, 1))
 
 
 def curve_svg(curve: Mapping[str, Any]) -> str:
-    """One figure: every series over x, levels to compare with as broken lines.
+    """One figure as an `<svg>` element: every series over x, levels as broken lines.
 
-    Args:
-        curve: as `securevfl.auditing.curves.curve` makes it; `bands` are half widths by series,
-            `ticks` are texts that name every x, which then stand evenly.
-
-    Returns:
-        An `<svg>` element without XML header and without references to anything outside. Its
-        colours are the page's, or their own where it stands alone.
+    A curve is as `securevfl.auditing.curves.curve` makes it; its `bands` are half widths by series,
+    its `ticks` texts that name every x, which then stand evenly. The element has no XML header and
+    refers to nothing outside. Its colours are the page's, or their own where it stands alone.
     """
     from matplotlib import rc_context  # noqa: PLC0415
 
@@ -88,11 +84,8 @@ def drawing(curve: Mapping[str, Any]) -> "Figure":
     """The figure before it is written, its texts laid out so that none covers another."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    named = (
-        [*curve["series"], *curve["lines"]]
-        if len(curve["series"]) + len(curve["lines"]) > 1
-        else []
-    )
+    named = [*curve["series"], *curve["lines"]]
+    named = named if len(named) > 1 else []
     columns = next(
         count for longest, count in LEGENDS if all(len(each) <= longest for each in named)
     )
@@ -102,7 +95,11 @@ def drawing(curve: Mapping[str, Any]) -> "Figure":
     x = range(len(curve["x"])) if "ticks" in curve else curve["x"]
     log_x, log_y = logarithmic(curve, "x"), logarithmic(curve, "y")
     for index, (name, values) in enumerate(curve["series"].items()):
-        points = [(place, y) for place, y in zip(x, values, strict=True) if _shown(y, log_y)]
+        points = [
+            (place, y)
+            for place, y in zip(x, values, strict=True)
+            if y is not None and not (log_y and y <= 0)
+        ]
         if points:
             again, place = divmod(index, len(SERIES))
             colour = SERIES[place]
@@ -114,7 +111,7 @@ def drawing(curve: Mapping[str, Any]) -> "Figure":
                 label=name,
                 color=colour,
             )
-            _band(axes, x, curve.get("bands", {}).get(name), values, colour)
+            _band(axes, x, curve.get("bands", {}).get(name, ()), values, colour)
     for index, (name, level) in enumerate(curve["lines"].items()):
         dashes = DASHES[index % len(DASHES)]
         axes.axhline(level, linestyle=dashes, linewidth=1.2, color=SOFT, label=name)
@@ -182,34 +179,28 @@ def power_of_ten(value: float) -> str:
 
 
 def _band(
-    axes: "Axes",
-    x: Sequence[float],
-    half: Sequence[float] | None,
-    values: Sequence[float],
-    colour: str,
+    axes: "Axes", x: Sequence[float], half: Sequence[float], values: Sequence[float], colour: str
 ) -> None:
-    if half is not None:
+    if half:
         low = [value - width for value, width in zip(values, half, strict=True)]
         high = [value + width for value, width in zip(values, half, strict=True)]
         axes.fill_between(x, low, high, alpha=0.2, color=colour, linewidth=0)
 
 
-def _shown(value: float | None, log: bool) -> bool:
-    return value is not None and not (log and value <= 0)
-
-
 def words(curve: Mapping[str, Any]) -> str:
-    """Where every series begins and ends, and turns; the levels that it is compared with.
-
-    Args:
-        curve: as `securevfl.auditing.curves.curve` makes it; see `plots.curve_svg`.
-    """
+    """Where every series begins and ends, and turns; the levels that it is compared with."""
     places = [str(each).splitlines()[0] for each in curve.get("ticks", curve["x"])]
     courses = {
         name: [(x, y) for x, y in zip(places, values, strict=True) if y is not None]
         for name, values in curve["series"].items()
     }
-    told = _each(courses) if len(courses) <= MOST_TOLD else _span(courses)
+    if len(courses) <= MOST_TOLD:
+        told = [
+            f"{name} {_course(points)}" if points else f"{name} has no values"
+            for name, points in courses.items()
+        ]
+    else:
+        told = [_span(courses)]
     told += [f"{name} is at {figure(level)}" for name, level in curve["lines"].items()]
     label = curve["y_label"][0].upper() + curve["y_label"][1:]
     text = f"{label} over {curve['x_label'].splitlines()[0]}: {'; '.join(told)}."
@@ -219,23 +210,16 @@ def words(curve: Mapping[str, Any]) -> str:
     return text
 
 
-def _each(courses: Mapping[str, Sequence[Point]]) -> list[str]:
-    return [
-        f"{name} {_course(points)}" if points else f"{name} has no values"
-        for name, points in courses.items()
-    ]
-
-
-def _span(courses: Mapping[str, Sequence[Point]]) -> list[str]:
+def _span(courses: Mapping[str, Sequence[Point]]) -> str:
     """Of many only the lowest and the highest end; a table has the others."""
     ends = sorted(
         (points[-1][1], points[-1][0], name) for name, points in courses.items() if points
     )
     (low, at_low, lowest), (high, at_high, highest) = ends[0], ends[-1]
-    return [
+    return (
         f"{len(courses)} curves, which end between {figure(low)} at {at_low} ({lowest}) and "
         f"{figure(high)} at {at_high} ({highest})"
-    ]
+    )
 
 
 def _course(points: Sequence[Point]) -> str:

@@ -6,9 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from securevfl.errors import ConfigError
-from securevfl.files import replace_file
-from securevfl.reports.rows import CostFigures, cost_figures
+from securevfl.reports.rows import (
+    CalibrationFigures,
+    CostFigures,
+    calibration_figures,
+    cost_figures,
+)
 from securevfl.reports.tables import Column, epsilon_text, seconds, size
 
 if TYPE_CHECKING:
@@ -17,10 +20,8 @@ if TYPE_CHECKING:
     from securevfl.scoring.running import Scored
     from securevfl.scoring.sources import RowsToScore
 
-SUFFIXES = (".csv", ".parquet")
 
-
-class PredictRow(CostFigures):
+class PredictRow(CostFigures, CalibrationFigures):
     """Rows that were scored; `shown`: how the label party saw the others' predictions.
 
     Metrics are of the `labelled` rows, whose label the label party's file has: AUC, accuracy and
@@ -41,10 +42,6 @@ class PredictRow(CostFigures):
     labelled: int
     auc: float | None
     accuracy: float | None
-    brier: float | None
-    log_loss: float | None
-    calibration_error: float | None
-    reliability: Sequence[Mapping[str, float]] | None
     r2: float | None
     rmse: float | None
     mae: float | None
@@ -103,7 +100,7 @@ def predict_row(
 
     plan = scored.plan
     header = parts[plan.label_party].header
-    exchange, told = plan.job.exchange, quality.calibration
+    exchange = plan.job.exchange
     return {
         "exchange": exchange.scheme,
         "hide": exchange.hide if exchange.hide == "both" else None,
@@ -118,10 +115,7 @@ def predict_row(
         "labelled": quality.rows,
         "auc": quality.auc,
         "accuracy": quality.accuracy,
-        "brier": told.brier if told else None,
-        "log_loss": told.log_loss if told else None,
-        "calibration_error": told.expected_error if told else None,
-        "reliability": [asdict(each) for each in told.curve] if told else None,
+        **calibration_figures(quality.calibration),
         "r2": quality.r2,
         "rmse": quality.rmse,
         "mae": quality.mae,
@@ -135,48 +129,23 @@ def predict_row(
     }
 
 
-def require_suffix(path: Path) -> None:
-    """Check that a scores file is of a kind that can be written.
-
-    Raises:
-        ConfigError: another suffix.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--out {path}: expected .csv, .parquet, or - for standard output")
-
-
-def scores_as_csv(columns: Mapping[str, Any]) -> bytes:
-    """Scores as CSV, with every digit that they have."""
+def scores_as(suffix: str, columns: Mapping[str, Any]) -> bytes:
+    """A file of scores, .csv (with every digit that they have) or .parquet."""
     import polars as pl  # noqa: PLC0415  # slow to import
 
-    text = io.BytesIO()
-    pl.DataFrame(dict(columns)).write_csv(text)
-    return text.getvalue()
-
-
-def write_scores(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write scores in one step, as the suffix says.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
-    if path.suffix.lower() == ".csv":
-        data = scores_as_csv(columns)
+    table, file = pl.DataFrame(dict(columns)), io.BytesIO()
+    if suffix == ".csv":
+        table.write_csv(file)
     else:
-        import polars as pl  # noqa: PLC0415  # slow to import
-
-        file = io.BytesIO()
-        pl.DataFrame(dict(columns)).write_parquet(file)
-        data = file.getvalue()
-    replace_file(path, data, "scores file")
+        table.write_parquet(file)
+    return file.getvalue()
 
 
 def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     """What is told of rows even where nothing else is, a line each.
 
-    Args:
-        dropped: by party, rows without a partner.
-        unknown: by party and column, values that training rows did not have, or few of them.
+    Rows without a partner by party; by party and column, values that training rows did not have, or
+    few of them.
     """
     for name, columns in unknown.items():
         told = ", ".join(f"{count} of {column!r}" for column, count in columns.items())

@@ -59,15 +59,16 @@ def results(
 ) -> dict[str, Any]:
     """What a result file holds.
 
-    Returns:
-        `command` names what was run, `argv` is the line as typed; `commit` and `date` (UTC) say on
-        which code and when; `rows` are the results. Where an interrupt left something undone,
-        `partial` is true and `missing` says what.
+    `command` names what was run, `argv` is the line as typed; `commit` and `date` (UTC) say on
+    which code and when; `rows` are the results. Where an interrupt left something undone, `partial`
+    is true and `missing` says what.
     """
+    program = Path(sys.argv[0]).name
+    typed = ["python", "-m", "securevfl"] if program == "__main__.py" else [program]
     cut = {"partial": True, "missing": list(missing)} if missing else {}
     return {
         "command": command,
-        "argv": [*_typed(Path(sys.argv[0]).name), *sys.argv[1:]],
+        "argv": [*typed, *sys.argv[1:]],
         "version": __version__,
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -87,24 +88,13 @@ def keep(
 ) -> None:
     """Write a result file and its page, each in one step and where it is asked for.
 
-    Args:
-        json_path: of the result file.
-        html_path: of the page.
-        page: what the page is of a result.
-        made: see `results`.
-
-    Raises:
-        DataError: one cannot be written.
+    `page` makes a page of a result, whose parts are `made`, see `results`.
     """
     if json_path is not None:
         text = json.dumps(results(**made), indent=2, allow_nan=False, default=str) + "\n"
         replace_file(json_path, text.encode(), "result file")
     if html_path is not None and page is not None:
         replace_file(html_path, page(results(**made)).encode(), "page")
-
-
-def _typed(program: str) -> list[str]:
-    return ["python", "-m", "securevfl"] if program == "__main__.py" else [program]
 
 
 def _processor() -> str:
@@ -117,12 +107,7 @@ def _processor() -> str:
 
 
 def marks(missing: Sequence[str], *, quick: bool = False) -> list[str]:
-    """A line for each.
-
-    Args:
-        missing: what an interrupt left undone.
-        quick: whether it was run small to be quick.
-    """
+    """A line on what an interrupt left undone, and one on a run that was small to be quick."""
     cut = [f"PARTIAL, interrupted: missing {'; '.join(missing)}"] if missing else []
     return cut + (["QUICK: a first look, no basis for a policy or a decision"] if quick else [])
 

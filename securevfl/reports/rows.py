@@ -5,11 +5,13 @@ them unless their comment says otherwise.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, cast, get_args
 
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
+    from securevfl.models.scores import Calibration
     from securevfl.runtime.costs import JobCosts
 
 HOMOMORPHIC = ("encrypt", "evaluate", "decrypt")
@@ -76,6 +78,29 @@ def cost_figures(costs: "JobCosts") -> CostFigures:
     return cast("CostFigures", costs.row())
 
 
+class CalibrationFigures(TypedDict):
+    """Of probabilities that the label party sees without noise; null where there are none.
+
+    Brier score, log loss, the mean distance of predicted from observed shares, and both by bins
+    (`rows`, `predicted`, `observed`).
+    """
+
+    brier: float | None
+    log_loss: float | None
+    calibration_error: float | None
+    reliability: Sequence[Mapping[str, float]] | None
+
+
+def calibration_figures(told: "Calibration | None") -> CalibrationFigures:
+    """The calibration as fields of a row."""
+    return {
+        "brier": told.brier if told else None,
+        "log_loss": told.log_loss if told else None,
+        "calibration_error": told.expected_error if told else None,
+        "reliability": [asdict(each) for each in told.curve] if told else None,
+    }
+
+
 class JobRow(CostFigures):
     """What `train` and `bench tradeoff` say of a job.
 
@@ -128,13 +153,11 @@ class AloneFigures(Figures):
     binormal: bool
 
 
-class TrainRow(JobRow):
+class TrainRow(JobRow, CalibrationFigures):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
     AUC and accuracy are of classes, `r2`, `rmse` and `mae` of real targets, in their units; null
-    of the others. `mae` is null too where only sums are known. Brier score, log loss, the mean
-    distance of predicted from observed shares and both by bins (`rows`, `predicted`, `observed`)
-    are of probabilities that the label party sees without noise.
+    of the others. `mae` is null too where only sums are known.
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
     `losses` are those of each round since, where the label party sees them.
@@ -147,10 +170,6 @@ class TrainRow(JobRow):
     ended: str
     auc_exact: float | None
     accuracy: float | None
-    brier: float | None
-    log_loss: float | None
-    calibration_error: float | None
-    reliability: Sequence[Mapping[str, float]] | None
     r2: float | None
     r2_exact: float | None
     rmse: float | None

@@ -1,12 +1,13 @@
 """A noise sweep for people: a table of 80 columns, sentences, and a page with FDML's Fig. 4."""
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from securevfl.auditing.curves import curve
 from securevfl.reports.page import rows_page
 from securevfl.reports.rows import DERIVED, NoiseRow
-from securevfl.reports.tables import Column, epsilon_text
+from securevfl.reports.tables import Column, epsilon_text, grouped
 
 
 def _spread(mean: float, deviation: float | None) -> str:
@@ -37,8 +38,7 @@ NOT_PROMISED = (
 def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
     """What a doubter asks of a sweep, a line each."""
     notes = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
+    for model, own in grouped(rows, "model").items():
         first = own[0]
         summed = (
             f" (sum of the parties' networks {first['auc_sum_in_one_place']:.4f})"
@@ -83,24 +83,20 @@ def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
 
 def by_own_prediction(rows: Sequence[NoiseRow]) -> dict[str | None, list[NoiseRow]]:
     """One model's rows, a list for each curve, by rising noise."""
-    levels = sorted(rows, key=lambda row: row["noise_multiplier"])
-    names = dict.fromkeys(row["own_prediction"] for row in rows)
-    return {name: [row for row in levels if row["own_prediction"] == name] for name in names}
+    return {
+        name: sorted(own, key=lambda row: row["noise_multiplier"])
+        for name, own in grouped(rows, "own_prediction").items()
+    }
 
 
-def highest_gain(rows: Sequence[NoiseRow]) -> str:
+def highest_gain(levels: Sequence[NoiseRow]) -> str:
     """Up to which level training together is better than the best party alone, in words."""
-    levels = sorted(rows, key=lambda row: row["noise_multiplier"])
-    above = []
-    for row in levels:
-        if row["auc_mean"] <= row["auc_local_only"]:
-            break
-        above.append(row["noise_multiplier"])
+    above = [*takewhile(lambda row: row["auc_mean"] > row["auc_local_only"], levels)]
     if not above:
         return "together no better than it at any level"
     # Beyond the last level nothing is known.
     more = " at least" if len(above) == len(levels) else ""
-    return f"together better up to z = {above[-1]:g}{more}"
+    return f"together better up to z = {above[-1]['noise_multiplier']:g}{more}"
 
 
 def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
@@ -113,7 +109,7 @@ def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
         for name, levels in by_own_prediction(rows).items()
     }
     levels = next(iter(curves.values()))
-    first = levels[0]
+    first, noises = levels[0], [row["noise_multiplier"] for row in levels]
     one_place = {"one place": first["auc_centralized"]}
     if first["model"] == "nn":
         one_place["sum in one place"] = first["auc_sum_in_one_place"]
@@ -121,24 +117,17 @@ def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
         f"{first['dataset']}, {first['model']}",
         "noise multiplier z\nepsilon of releases",
         "held-out AUC",
-        [row["noise_multiplier"] for row in levels],
+        noises,
         {name: [row["auc_mean"] for row in each] for name, each in curves.items()},
-        lines={
-            f"{first['local_only_party']} alone": first["auc_local_only"],
-            **one_place,
-        },
+        lines={f"{first['local_only_party']} alone": first["auc_local_only"], **one_place},
     )
     found["bands"] = {
         name: [row["auc_std"] or 0.0 for row in each] for name, each in curves.items()
     }
-    found["ticks"] = [
-        f"{row['noise_multiplier']:g}\n{_tick(row['epsilon_release'])}" for row in levels
-    ]
+    epsilons = [row["epsilon_release"] for row in levels]
+    ends = ["∞" if epsilon is None else epsilon_text(epsilon) for epsilon in epsilons]
+    found["ticks"] = [f"{noise:g}\n{end}" for noise, end in zip(noises, ends, strict=True)]
     return found
-
-
-def _tick(epsilon: float | None) -> str:
-    return "∞" if epsilon is None else epsilon_text(epsilon)
 
 
 def _title(rows: Sequence[NoiseRow]) -> str:
@@ -152,10 +141,6 @@ def _title(rows: Sequence[NoiseRow]) -> str:
 def sweep_page(result: Mapping[str, Any]) -> str:
     """The page of a sweep, from what its JSON holds."""
     rows: Sequence[NoiseRow] = result["rows"]
-    by_model = [
-        [row for row in rows if row["model"] == model]
-        for model in dict.fromkeys(row["model"] for row in rows)
-    ]
     settings = result["settings"]
     return rows_page(
         result,
@@ -164,7 +149,7 @@ def sweep_page(result: Mapping[str, Any]) -> str:
         lead="What differential-privacy noise on shared predictions costs, and what it promises: "
         f"real training runs ({settings['algorithm']}) at each level, {rows[0]['repeats']} seeds, "
         "beside the best party alone and all columns in one place.",
-        figures=[(_title(own), sweep_curve(own)) for own in by_model],
+        figures=[(_title(own), sweep_curve(own)) for own in grouped(rows, "model").values()],
         heading="Every level",
         notes=sweep_notes(rows),
         not_promised=NOT_PROMISED,

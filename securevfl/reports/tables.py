@@ -1,7 +1,7 @@
 """Result rows as tables for a terminal of 80 columns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from securevfl.reports.rows import JobRow, TrainRow, ahead_s, any_ahead, made_ahead
 
@@ -53,8 +53,9 @@ def rounds_text(row: Row) -> str:
     return f"{row['rounds']:g}{mark}"
 
 
-def _rounds_paid(row: JobRow) -> float:
-    return row["rounds"] - row.get("rounds_before", 0)
+def _a_round(row: JobRow) -> str:
+    paid = row["rounds"] - row.get("rounds_before", 0)
+    return seconds((row["total_s"] - ahead_s(row)) / paid)
 
 
 def exchange_text(row: JobRow) -> str:
@@ -73,7 +74,7 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
     ("total", lambda row: seconds(row["total_s"])),
-    ("a round", lambda row: seconds((row["total_s"] - ahead_s(row)) / _rounds_paid(row))),
+    ("a round", _a_round),
     ("sent", lambda row: size(row["bytes_sent"])),
 )
 
@@ -124,11 +125,7 @@ def with_ahead(columns: Sequence[Column[R]], rows: Sequence[Row]) -> tuple[Colum
 def ahead_table(columns: Sequence[Column[Any]], rows: Sequence[Row]) -> "Table | None":
     """What those rows took that made something ahead; None where none did.
 
-    A table of its own: a terminal has no room for more columns.
-
-    Args:
-        columns: what names a row.
-        rows: those of the table above it.
+    A table of its own, with the columns that name a row: a terminal has no room for more.
     """
     chosen = [row for row in rows if any_ahead([row])]
     title = "made ahead of rounds, part of the totals above"
@@ -185,6 +182,14 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
     return notes
 
 
+def grouped(rows: Sequence[R], key: str) -> dict[Any, list[R]]:
+    """The rows by what they have there, in their order."""
+    groups: dict[Any, list[R]] = {}
+    for row in rows:
+        groups.setdefault(cast("Row", row)[key], []).append(row)
+    return groups
+
+
 def epsilon_text(value: float | None) -> str:
     """Three digits, or that nothing is promised."""
     return "inf" if value is None else f"{value:.3g}"
@@ -197,11 +202,7 @@ def spent_text(promise: Row) -> str:
 
 
 def privacy_notes(row: Row) -> list[str]:
-    """What a job with noise promised, a line each; nothing for a job without.
-
-    Args:
-        row: of `train`, with `privacy`.
-    """
+    """What a job with noise promised, a line each; nothing for a job without."""
     promise = row["privacy"]
     if promise is None:
         return []

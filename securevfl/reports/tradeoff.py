@@ -6,7 +6,14 @@ from typing import Any
 from securevfl.auditing.curves import curve
 from securevfl.reports.page import rows_page
 from securevfl.reports.rows import TradeoffRow
-from securevfl.reports.tables import TRADEOFF, Column, exchange_text, tradeoff_notes, with_ahead
+from securevfl.reports.tables import (
+    TRADEOFF,
+    Column,
+    exchange_text,
+    grouped,
+    tradeoff_notes,
+    with_ahead,
+)
 
 WITH_TARGET: tuple[Column[TradeoffRow], ...] = (
     TRADEOFF[0],
@@ -37,10 +44,6 @@ def tradeoff_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `bench tradeoff`, from what its JSON holds."""
     rows: Sequence[TradeoffRow] = result["rows"]
     first, columns = rows[0], with_ahead(WITH_TARGET, rows)
-    by_target = [
-        [row for row in rows if row["target_auc"] == target]
-        for target in dict.fromkeys(row["target_auc"] for row in rows)
-    ]
     return rows_page(
         result,
         columns,
@@ -54,7 +57,7 @@ def tradeoff_page(result: Mapping[str, Any]) -> str:
                 + ("" if all(row["reached_target"] for row in own) else ", which not all reach"),
                 time_curve(own),
             )
-            for own in by_target
+            for own in grouped(rows, "target_auc").values()
         ],
         heading="Every setting",
         notes=tradeoff_notes(rows),

@@ -1,7 +1,6 @@
 """What `securevfl train` reports of a finished job: its row, its models compared, its page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from securevfl.auditing.curves import curve
@@ -13,6 +12,7 @@ from securevfl.reports.rows import (
     TrainRow,
     ahead_s,
     any_ahead,
+    calibration_figures,
     cost_figures,
     made_ahead,
 )
@@ -73,7 +73,6 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
     """What a finished job reports."""
     job, exchange = result.job.job, result.job.exchange
     score = result.scores[-1] if result.scores else None
-    calibration = result.calibration
     exact = result.exact_score if result.privacy and score else None
     target = job.target_auc
     rate = None if job.learning_rate == "auto" else job.learning_rate
@@ -94,10 +93,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "auc": score.class_auc if score else None,
         "auc_exact": exact.class_auc if exact else None,
         "accuracy": score.class_accuracy if score else None,
-        "brier": calibration.brier if calibration else None,
-        "log_loss": calibration.log_loss if calibration else None,
-        "calibration_error": calibration.expected_error if calibration else None,
-        "reliability": [asdict(each) for each in calibration.curve] if calibration else None,
+        **calibration_figures(result.calibration),
         "r2": score.r2 if score else None,
         "r2_exact": exact.r2 if exact else None,
         "rmse": score.rmse if score else None,

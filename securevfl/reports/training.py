@@ -166,10 +166,7 @@ def learned_in(plan: Plan) -> list[tuple[str, str]]:
 class SetupWatch(Stopwatch):
     """Measures as any other, and notes when set-up was over: keys are made, rounds begin.
 
-    Attributes:
-        rounds_began: when.
-        ahead_s: seconds in which something was made ahead of rounds.
-        ahead_before_s: those before rounds began.
+    Of the seconds in which something was made ahead, `ahead_s`, some were before rounds began.
     """
 
     def __init__(self) -> None:
@@ -190,13 +187,7 @@ class SetupWatch(Stopwatch):
 
 @dataclass
 class Forecast:
-    """Says once how long all rounds will take.
-
-    Attributes:
-        rounds: to be done, at most.
-        may_end: whether training may end before.
-        watch: of the job.
-    """
+    """Says once how long all rounds, or fewer where training `may_end` before, will take."""
 
     rounds: int
     may_end: bool
@@ -206,12 +197,7 @@ class Forecast:
     _told: bool = False
 
     def after(self, done: int, now: float) -> str | None:
-        """What to say after so many rounds of this run, if it is time.
-
-        Args:
-            done: rounds of this run.
-            now: on the clock of `started`.
-        """
+        """What to say after so many rounds of this run, on the clock of `started`; or nothing."""
         watch = self.watch
         began = watch.rounds_began or self.started
         # A clock that stands still while something is made ahead.
