@@ -133,15 +133,24 @@ class BfvParameters(BfvSizes):
         for columns in range(1, min(product_format.columns, DEGREE) + 1):
             inputs = -(-product_format.rows // (DEGREE // columns))
             layouts[inputs] = -(-product_format.rows // inputs)
+        plain_bits = product_format.largest_product.bit_length() + 1
         fitting = [
-            fitted
+            cls(**vars(sizes), chunk=chunk, inputs=inputs)
             for inputs, chunk in layouts.items()
             for others in range(1, 4)
             for least_bits in (_LEAST_PRIME_BITS, _SQUEEZED_BITS + 4)
-            if (fitted := _fitted(product_format, inputs, chunk, others, least_bits)) is not None
+            for flood_bits in (_flood_bits(product_format, inputs, chunk),)
+            if (sizes := BfvSizes.fitting(plain_bits, flood_bits, others, least_bits)) is not None
         ]
         if not fitting:
-            raise RangeExceeded(_no_room(product_format))
+            flood_bits = _flood_bits(product_format, 1, min(product_format.rows, DEGREE))
+            raise RangeExceeded(
+                f"bfv: products of {plain_bits} bits and flooding of {flood_bits} bits or more "
+                f"({product_format.rounds} rounds x {product_format.vectors} vectors x "
+                f"{product_format.columns} columns) do not fit the {LARGEST_MODULUS_BITS} bits "
+                f"that 128-bit security leaves at degree {DEGREE}; use fewer fraction bits, rounds "
+                "or rows"
+            )
         return min(fitting, key=lambda each: each.seconds(product_format))
 
     @property
@@ -180,15 +189,6 @@ class BfvParameters(BfvSizes):
         return (transfer_ms + online_ms + max(0.0, ahead_ms - waits_ms)) * 1e-3
 
 
-def _fitted(
-    product_format: ProductFormat, inputs: int, chunk: int, others: int, least_bits: int
-) -> BfvParameters | None:
-    plain_bits = product_format.largest_product.bit_length() + 1
-    flood_bits = _flood_bits(product_format, inputs, chunk)
-    sizes = BfvSizes.fitting(plain_bits, flood_bits, others, least_bits)
-    return None if sizes is None else BfvParameters(**vars(sizes), chunk=chunk, inputs=inputs)
-
-
 def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
     columns = min(DEGREE // chunk, product_format.columns)
     norm = columns * inputs * chunk * product_format.largest_entry
@@ -211,16 +211,6 @@ def _nibbles(bits: int, primes: int) -> int:
     """Bits of each of so many primes, in whole nibbles, which pack."""
     each = -(-bits // primes)
     return max(_LEAST_PRIME_BITS, -(-each // 4) * 4)
-
-
-def _no_room(product_format: ProductFormat) -> str:
-    flood_bits = _flood_bits(product_format, 1, min(product_format.rows, DEGREE))
-    return (
-        f"bfv: products of {product_format.largest_product.bit_length() + 1} bits and flooding of "
-        f"{flood_bits} bits or more ({product_format.rounds} rounds x {product_format.vectors} "
-        f"vectors x {product_format.columns} columns) do not fit the {LARGEST_MODULUS_BITS} bits "
-        f"that 128-bit security leaves at degree {DEGREE}; use fewer fraction bits, rounds or rows"
-    )
 
 
 def revealed(needed: int) -> int:

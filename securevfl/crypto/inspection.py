@@ -276,10 +276,7 @@ def ckks_key_guess(encrypted: bytes, slots: FloatArray) -> list[int]:
 
 def ckks_key(owner: ckks.CkksOwner, encrypted: bytes) -> list[int]:
     """The owner's key in the same form, from the exact decryption of one of its inputs."""
-    ciphertext, plain = (
-        ckks._load(encrypted, ckks.VALUE_SCALE_BITS),
-        seal.Plaintext(),
-    )
+    ciphertext, plain = ckks._load(encrypted, ckks.VALUE_SCALE_BITS), seal.Plaintext()
     owner._decryptor.decrypt(ciphertext, plain)
     return key_of(ciphertext, plain)
 

@@ -258,14 +258,12 @@ class PaillierEvaluator(PaillierKeyPeer):
                     if row not in negative:
                         negative[row] = factor * _encoded(self._public_key, -1)
                     factor = negative[row]
-                total += _multiple(factor, abs(entry))
+                if abs(entry) > 1:
+                    factor = factor * _encoded(self._public_key, abs(entry))
+                total += factor
             masks.append(mask & RING_MASK)
             replies.append(total)
         return MaskedReply(_to_bytes(self._public_key, replies), np.array(masks, np.uint64))
-
-
-def _multiple(number: EncryptedNumber, factor: int) -> EncryptedNumber:
-    return number if factor == 1 else number * _encoded(number.public_key, factor)
 
 
 def _encoded(public_key: PaillierPublicKey, value: int) -> EncodedNumber:

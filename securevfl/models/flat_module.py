@@ -21,6 +21,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Mean loss of predictions (S, C) and targets (S,)."""
 Rows = ArrayLike | torch.Tensor
 SCORED_ROWS, FEW = 1024, 8
+_NO_FIT = AttributeError, IndexError, RuntimeError, TypeError, ValueError, UserWarning
 
 
 class FlatModule:
@@ -181,9 +182,7 @@ class ModuleProblem:
             before = module.chance()
             try:
                 self._require_fitting()
-            except (
-                *(AttributeError, IndexError, RuntimeError, TypeError, ValueError, UserWarning),
-            ) as error:
+            except _NO_FIT as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(f"module and loss do not take these rows: {reason}") from error
             if not torch.equal(before, module.chance()):

@@ -127,15 +127,8 @@ class _Pass:
 class Multilayer:
     """One party's mlp on sparse rows: H = a(…a(XW₁ + b₁)…)W + b.
 
-    Args:
-        layers: weights of shape (before, after), and biases of shape (after,).
-        activation: between the layers.
-        represents: whether an activation ends it too.
-
-    Attributes:
-        weights: θ: every layer's weights and biases one after another, shape (p, 1).
-        intercept: no: biases are the network's own.
-        is_linear: no.
+    θ has every layer's weights and biases one after another, shape (p, 1); those of a layer have
+    the shapes (before, after) and (after,). A network that represents ends with an activation.
     """
 
     intercept = False

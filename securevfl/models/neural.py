@@ -181,7 +181,9 @@ class NeuralModel:
             for name, each in self._module.state_dict().items()
         }
         # The parameters as they are kept, not as they are computed with.
-        state |= self._split(self.weights[:, 0])
+        pieces = np.split(self.weights[:, 0], np.cumsum(self._sizes)[:-1])
+        shapes = self._shapes.items()
+        state |= {name: part.reshape(of) for part, (name, of) in zip(pieces, shapes, strict=True)}
         return {name: each.copy() for name, each in state.items()}
 
     def _jacobian(self, weights: FloatArray, inputs: Matrix) -> FloatArray:
@@ -206,10 +208,6 @@ class NeuralModel:
         flat = self._tensor(weights[:, 0])
         parts = zip(torch.split(flat, self._sizes), self._shapes.items(), strict=True)
         return {name: part.reshape(shape) for part, (name, shape) in parts}
-
-    def _split(self, flat: FloatArray) -> dict[str, FloatArray]:
-        pieces = zip(np.split(flat, np.cumsum(self._sizes)[:-1]), self._shapes.items(), strict=True)
-        return {name: piece.reshape(shape) for piece, (name, shape) in pieces}
 
     def _pieces(self, inputs: Matrix, rows: int) -> Iterator[torch.Tensor]:
         for first in range(0, len(inputs), rows):

@@ -189,16 +189,15 @@ class Calibration:
     @property
     def expected_error(self) -> float:
         """The mean of |predicted − observed| over rows."""
-        return float(
-            np.average(
-                [abs(each.predicted - each.observed) for each in self.curve],
-                weights=[each.rows for each in self.curve],
-            )
-        )
+        distances = [abs(each.predicted - each.observed) for each in self.curve]
+        return float(np.average(distances, weights=[each.rows for each in self.curve]))
 
 
-def calibration(probabilities: FloatArray, labels: IntArray, bins: int = BINS) -> Calibration:
-    """Of a probability for every class, shape (n, classes), and classes, shape (n,)."""
+def calibration(probabilities: FloatArray, labels: IntArray) -> Calibration:
+    """Of a probability for every class, shape (n, classes), and classes, shape (n,).
+
+    Rows of the same prediction fall into the same of at most `BINS` bins, none empty.
+    """
     rows = np.arange(len(labels))
     true = np.zeros_like(probabilities)
     true[rows, labels] = 1.0
@@ -206,18 +205,12 @@ def calibration(probabilities: FloatArray, labels: IntArray, bins: int = BINS) -
     log_losses = -np.log(np.maximum(probabilities[rows, labels], LEAST))
     binary = probabilities.shape[1] == 2  # noqa: PLR2004
     likeliest = np.ones_like(labels) if binary else probabilities.argmax(axis=1)
-    curve = reliability_curve(probabilities[rows, likeliest], labels == likeliest, bins)
-    brier = float(squares.mean()) / (2 if binary else 1)
-    return Calibration(brier, float(log_losses.mean()), curve)
-
-
-def reliability_curve(
-    probabilities: FloatArray, came_true: np.ndarray[tuple[int], np.dtype[np.bool_]], bins: int
-) -> tuple[Bin, ...]:
-    """Rows of the same prediction fall into the same of at most so many bins, none empty."""
-    edges = np.unique(np.quantile(probabilities, np.linspace(0, 1, bins + 1)[1:-1]))
-    places = np.searchsorted(edges, probabilities, side="right")
-    return tuple(
-        Bin(int(chosen.sum()), float(probabilities[chosen].mean()), float(came_true[chosen].mean()))
+    given, came_true = probabilities[rows, likeliest], labels == likeliest
+    edges = np.unique(np.quantile(given, np.linspace(0, 1, BINS + 1)[1:-1]))
+    places = np.searchsorted(edges, given, side="right")
+    curve = tuple(
+        Bin(int(chosen.sum()), float(given[chosen].mean()), float(came_true[chosen].mean()))
         for chosen in (places == place for place in np.unique(places))
     )
+    brier = float(squares.mean()) / (2 if binary else 1)
+    return Calibration(brier, float(log_losses.mean()), curve)

@@ -296,22 +296,18 @@ def load_model(
     shapes = tensor_shapes(header)
     if header.is_dense and "phi" in tensors:
         shapes["phi"] = (header.outputs,)
+    theirs = {name: values for name, values in tensors.items() if name.startswith(_STATE)}
     custom = header.network is not None and header.network.kind == "custom"
     if custom:
         if make_module is None and not describe_only:
             raise DataError(f"model file {path}: a custom network, whose module must be given")
-        theirs = {name: values for name, values in tensors.items() if name.startswith(_STATE)}
         shapes |= {name: values.shape for name, values in theirs.items()}
     _require_numbers(path, tensors, shapes, custom=custom)
     scaling, head = (tensors["mean"], tensors["scale"]), tensors.get(_HEAD)
     if header.network is None or header.is_dense:
         phi = tensors.get("phi")
         return SavedModel(header, tensors["weights"], *scaling, head=head, phi=phi)
-    state = {
-        name.removeprefix(_STATE): values
-        for name, values in tensors.items()
-        if name.startswith(_STATE)
-    }
+    state = {name.removeprefix(_STATE): values for name, values in theirs.items()}
     return SavedModel(header, _numbers(state), *scaling, state, make_module, head)
 
 

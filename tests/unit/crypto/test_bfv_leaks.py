@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.attacks.ciphertexts import (
-    matrix_from_noise,
-)
+from securevfl.attacks.ciphertexts import matrix_from_noise
 from securevfl.crypto import bfv_core
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
@@ -24,10 +22,7 @@ from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.inspection import BfvOpening, owner_secret
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
-from securevfl.crypto.seal_codec import (
-    coefficient_ciphertext,
-    polynomials_of,
-)
+from securevfl.crypto.seal_codec import coefficient_ciphertext, polynomials_of
 from securevfl.errors import CryptoError
 from tests.ciphertexts import drawn
 from tests.weakened import EncryptsNothing

@@ -21,11 +21,7 @@ from securevfl.crypto.slot_parameters import (
     SlotParameters,
     failure_probability,
 )
-from securevfl.crypto.slot_products import (
-    REPLY_BYTES,
-    SlotEvaluator,
-    SlotOwner,
-)
+from securevfl.crypto.slot_products import REPLY_BYTES, SlotEvaluator, SlotOwner
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
 PARAMETERS = SlotParameters.of(100_000)

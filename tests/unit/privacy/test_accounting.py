@@ -7,12 +7,7 @@ import pytest
 from dp_accounting import pld
 
 from securevfl.errors import BudgetExhausted, ConfigError
-from securevfl.privacy.accounting import (
-    LocalNoise,
-    calibrated_multiplier,
-    require_budget,
-    spent,
-)
+from securevfl.privacy.accounting import LocalNoise, calibrated_multiplier, require_budget, spent
 from securevfl.privacy.mechanisms import Mechanism, MechanismName
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "epsilon.json").read_text("utf-8"))
