@@ -69,14 +69,12 @@ def replace_file(path: Path, data: bytes, what: str) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         Path(temporary).replace(path)
+        temporary = None
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise DataError(f"{what} {path} cannot be written: {error.strerror}") from error
-    except BaseException:
+    finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def remove_unfinished(path: Path) -> None:

@@ -85,13 +85,10 @@ class ColumnRecipe:
         return tuple(f"{self.name}={level}" for level in self._shown)
 
     @property
-    def _all(self) -> tuple[str, ...]:
-        missing = (MISSING_LEVEL,) * self.missing_level
-        return (*self.levels, *missing, *((OTHER_LEVEL,) * self.other_level))
-
-    @property
     def _shown(self) -> tuple[str, ...]:
-        return self.levels[-1:] if len(self._all) == 2 else self._all  # noqa: PLR2004
+        others = (MISSING_LEVEL,) * self.missing_level + (OTHER_LEVEL,) * self.other_level
+        two = len(self.levels) + len(others) == 2  # noqa: PLR2004
+        return self.levels[-1:] if two else self.levels + others
 
     def write(
         self, values: "pl.Series", missing: tuple[str, ...], out: "NDArray[np.float64]"

@@ -408,11 +408,9 @@ def moments_of(x: SparseRows) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]
 
 def values_of(x: Matrix) -> Iterator[FloatArray]:
     """Arrays whose numbers are those of X's cells, at least one array."""
-    return _values(x) if isinstance(x, SparseRows) else iter((x,))
-
-
-def _values(x: SparseRows) -> Iterator[FloatArray]:
-    """The numbers in stored cells, block by block, and those in all others."""
+    if not isinstance(x, SparseRows):
+        yield x
+        return
     filled = np.zeros(x.columns)
     for _, block in x.blocks():
         filled += np.bincount(block.stored.indices, minlength=x.columns)

@@ -113,7 +113,8 @@ def convert(
     """
     kind = _kind(files)
     _check(kind, how)
-    rows, smallest, batches = 0, None, _batches(files, kind, how)
+    rows, smallest = 0, None
+    batches = chain.from_iterable(_batches(path, kind, how) for path in files)
     first = next(batches, None)
     if first is None:
         raise DataError(f"{files[0]} has no rows")
@@ -217,13 +218,10 @@ def _check(kind: str, how: Conversion) -> None:
         raise ConfigError(f"--label-column {how.label_column}: is that of ids")
 
 
-def _batches(files: Sequence[Path], kind: str, how: Conversion) -> Iterator[SparseBatch]:
+def _batches(path: Path, kind: str, how: Conversion) -> Iterator[SparseBatch]:
     if kind == "libsvm":
-        for path in files:
-            yield from libsvm_batches(path, labels=how.labels, ids=how.id_column == COMMENT)
-        return
-    for path in files:
-        yield from (_parquet_batches if kind == "parquet" else _csv_batches)(path, how)
+        return libsvm_batches(path, labels=how.labels, ids=how.id_column == COMMENT)
+    return (_parquet_batches if kind == "parquet" else _csv_batches)(path, how)
 
 
 def _parquet_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
@@ -327,10 +325,7 @@ def _from_wide(
     lengths = np.bincount(rows, minlength=len(frame))
     entries = in_order(f"{where}, row", numbers, lengths, indices, dense[rows, indices])
     return SparseBatch(
-        _ids(where, frame, how, first),
-        *entries,
-        _labels(where, frame, how),
-        tuple(features),
+        _ids(where, frame, how, first), *entries, _labels(where, frame, how), tuple(features)
     )
 
 

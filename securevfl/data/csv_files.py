@@ -310,7 +310,13 @@ def read_csv(
     Those of `text` stay as they stand; `missing` is what stands for a missing number. A malformed
     file is an error of polars.
     """
-    lazy = _scan(found)
+    lazy = pl.scan_csv(
+        found.content,
+        separator=found.separator,
+        skip_rows=found.skipped,
+        infer_schema=False,
+        glob=False,
+    )
     if found.has_empty_lines:
         lazy = lazy.filter(pl.any_horizontal(pl.all().str.strip_chars().fill_null("") != ""))
     lazy = lazy.select(columns)
@@ -321,7 +327,7 @@ def read_csv(
         _pointed(pl.col(name), found).cast(pl.Float64, strict=False) for name in numbers
     ).collect(engine="streaming")
     # Most columns have neither gaps nor blanks, and are done.
-    if gaps := [name for name in numbers if _has_gaps(frame[name])]:
+    if gaps := [n for n in numbers if frame[n].null_count() or frame[n].is_nan().any()]:
         looked_at = lazy.select(_number(name, found, missing) for name in gaps)
         frame = frame.with_columns(looked_at.collect(engine="streaming"))
     # Numbers but for a row that the sample has not.
@@ -335,20 +341,6 @@ def as_point(values: "pl.Series", found: CsvFormat) -> "pl.Series":
     pointed = values.alias("value").to_frame().select(_pointed(pl.col("value"), found))
     read = pointed["value"].alias(values.name)
     return read.set(read.cast(pl.Float64, strict=False).is_null(), None)
-
-
-def _has_gaps(numbers: "pl.Series") -> bool:
-    return bool(numbers.null_count() or numbers.is_nan().any())
-
-
-def _scan(found: CsvFormat) -> "pl.LazyFrame":
-    return pl.scan_csv(
-        found.content,
-        separator=found.separator,
-        skip_rows=found.skipped,
-        infer_schema=False,
-        glob=False,
-    )
 
 
 def _number(name: str, found: CsvFormat, missing: Sequence[str]) -> "pl.Expr":

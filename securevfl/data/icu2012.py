@@ -51,10 +51,7 @@ _BEDSIDE = (
 _SUMMARIES = ("first", "last", "min", "max", "mean", "count")
 _ROUNDED_BITS = 23 - 14
 
-SUMMARY_COLUMNS = (
-    *DESCRIPTORS,
-    *(f"{name}_{what}" for name in MEASURED for what in _SUMMARIES),
-)
+SUMMARY_COLUMNS = (*DESCRIPTORS, *(f"{name}_{what}" for name in MEASURED for what in _SUMMARIES))
 WINDOW_COLUMNS = tuple(
     f"{name}_{start}-{end}_{what}"
     for name in SERIES

@@ -95,8 +95,15 @@ def _load(joined: "_Joined", name: str, *, regression: bool) -> VerticalDataset[
     names, labels = _labels(*joined.of_holder, regression=regression)
     if joined.of_files:
         _aligned(joined, names, labels)
-    digests, standardize = joined.digests, joined.standardize
-    read = {party: held.notes for party, held in joined.held.items()}
+    digests = joined.digests
+    read = {
+        party: () if isinstance(held.train, Shard) else held.train.notes
+        for party, held in joined.held.items()
+    }
+    only_ones = all(
+        isinstance(held.train, Shard) and held.train.header.values is None
+        for held in joined.held.values()
+    )
     own: dict[str, OwnData[Matrix]] = {}
     for party in read:
         held, places = joined.held.pop(party), joined.places[party]
@@ -115,7 +122,7 @@ def _load(joined: "_Joined", name: str, *, regression: bool) -> VerticalDataset[
         train_labels=labels[0],
         test_labels=labels[1],
         classes=len(names),
-        standardize=standardize,
+        standardize=not only_ones,
         row_digests=digests[0],
         label_names=names,
         dropped=joined.dropped,
@@ -189,11 +196,6 @@ class _Held:
     @property
     def files(self) -> list[PartyRows]:
         return [e for e in dict.fromkeys((self.train, self.test)) if isinstance(e, PartyRows)]
-
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        """What was found out about the training file."""
-        return () if isinstance(self.train, Shard) else self.train.notes
 
 
 def _open(source: FileSource, *, of_files: bool) -> _Held:
@@ -269,14 +271,6 @@ class _Joined:
         """Of the label party's training and held-out rows."""
         held, (train, test) = self.of_holder
         return held.train.digests[train], held.test.digests[test]
-
-    @property
-    def standardize(self) -> bool:
-        """Whether some party's values are not all 1."""
-        return any(
-            isinstance(held.train, PartyRows) or held.train.header.values is not None
-            for held in self.held.values()
-        )
 
 
 def _join(parties: Sequence[FileSource], *, of_files: bool) -> _Joined:

@@ -7,13 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.join import rows_in_common
-from securevfl.data.read import (
-    FileSource,
-    PartyRows,
-    columns_of,
-    read_party,
-    require_usable,
-)
+from securevfl.data.read import FileSource, PartyRows, columns_of, read_party, require_usable
 from securevfl.errors import DataError
 from securevfl.recipe import Preprocessing, Recipe, read_as_numbers
 

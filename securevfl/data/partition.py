@@ -46,7 +46,10 @@ def fixed_partition(row_digests: Digests, batch_size: int) -> list[NDArray[np.in
         if 2 * (end - cuts[-1]) >= batch_size:
             cuts.append(end)
     cuts[-1] = rows
-    return [_frozen(order[start:end]) for start, end in pairwise(cuts)]
+    batches = [np.sort(order[start:end]) for start, end in pairwise(cuts)]
+    for batch in batches:
+        batch.setflags(write=False)
+    return batches
 
 
 @dataclass(eq=False)
@@ -136,12 +139,6 @@ class BatchSchedule:
         for part in parts:
             part.sort()
         return parts
-
-
-def _frozen(batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    rows = np.sort(batch)
-    rows.setflags(write=False)
-    return rows
 
 
 def _generator(seed: str) -> np.random.PCG64:

@@ -34,8 +34,6 @@ T = TypeVar("T")
 SHARD_LABELS = "(labels)"
 """What the labels of a shard are called, where it is read as a file."""
 NO_LABEL = ("", "NA", "N/A", "n/a", "NULL", "null", "?")
-
-
 SHOWN = 10
 MOSTLY = 0.5
 
@@ -131,11 +129,7 @@ class PartyRows:
 
 
 def read_party(
-    source: FileSource,
-    *,
-    test: bool = False,
-    text: Collection[str] = (),
-    open_labels: bool = False,
+    source: FileSource, *, test: bool = False, text: Collection[str] = (), open_labels: bool = False
 ) -> PartyRows:
     """Read one party's own file, or its test file, without looking at any other party's.
 
@@ -274,12 +268,10 @@ def _require_readable(path: Path) -> None:
 
 def _feature_columns(source: FileSource, there: tuple[str, ...]) -> tuple[str, ...]:
     taken = [column for column in (source.id_column, source.label_column) if column is not None]
-    if source.features is None:
-        columns = tuple(
-            column for column in there if column not in taken and column not in source.drop
-        )
-    else:
-        columns = tuple(column for column in source.features if column not in source.drop)
+    chosen = source.features
+    if chosen is None:
+        chosen = [column for column in there if column not in taken]
+    columns = tuple(column for column in chosen if column not in source.drop)
     used = [*taken, *columns]
     if len(set(used)) < len(used):
         double = next(column for column in used if used.count(column) > 1)

@@ -19,15 +19,7 @@ from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
 from securevfl.data.ids import IdFormat, falls_into_test
-from securevfl.data.shards import (
-    FORMAT,
-    HEADER,
-    MOST_COLUMNS,
-    NARROW,
-    Header,
-    duplicates,
-    is_shard,
-)
+from securevfl.data.shards import FORMAT, HEADER, MOST_COLUMNS, NARROW, Header, duplicates, is_shard
 from securevfl.data.tables import row_digests, rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.files import only_one, sync_folder
@@ -62,11 +54,6 @@ class GrowingArray:
         """Write more entries, which its type holds."""
         self._file.write(np.ascontiguousarray(values, self.kind).tobytes())
         self._length += len(values)
-
-    def append_ones(self, count: int) -> None:
-        """Write so many ones."""
-        for start in range(0, count, BLOCK):
-            self.append(np.ones(min(BLOCK, count - start), self.kind))
 
     def mapped(self) -> NDArray[Any]:
         """What was written, to read."""
@@ -254,7 +241,8 @@ class ShardWriter:
             return
         if self._values is None:
             self._values = self._array("values", np.float32)
-            self._values.append_ones(self._ones)
+            for start in range(0, self._ones, BLOCK):
+                self._values.append(np.ones(min(BLOCK, self._ones - start), np.float32))
         with np.errstate(over="ignore", under="ignore"):
             survives = (values.astype(np.float32) == values).all()
         if not survives:
