@@ -125,11 +125,7 @@ def record_of(message: StepMessage) -> ArrayRecord:
 
 
 def message_of(record: ArrayRecord, kind: type[M], step: int) -> M:
-    """The message of a kind that `record_of` made a record of.
-
-    Raises:
-        MalformedMessage: other fields, types or numbers.
-    """
+    """The message of a kind that `record_of` made a record of."""
     types = {each.name: each.type for each in fields(kind) if each.name != "step"}
     if record.keys() != types.keys():
         raise MalformedMessage(f"{', '.join(record)} where {', '.join(types)} are due")
@@ -184,8 +180,6 @@ class Orders:
     Attributes:
         agreed: digest of what both ends have to agree on, see `agreed_on`.
         round_index: counted from 0.
-        client: its number.
-        block: of its group.
         counted: its last round whose upload counted, or −1.
         own: first entry of each run of entries of its block, and the entry after its last, in turn.
         shared: the same of the shared block.
@@ -413,7 +407,6 @@ class FederationStrategy(FedAvg):
 
     @override
     def summary(self) -> None:
-        """What is trained and how."""
         method, settings = self._federation.method, self._federation.settings
         _LOG.info("\t├──> %s: %d blocks", method.name, len(self._federation.blocks))
         _LOG.info("\t├──> %d of %d clients", settings.taking_part, settings.clients)

@@ -17,9 +17,8 @@ from securevfl.attacks.row_spaces import RowSpace
 from securevfl.errors import ConfigError
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.local_steps import Course
+from securevfl.protocols.local_steps import Course, GradientSignal, PredictionsSignal
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.signals import GradientSignal, PredictionsSignal
 
 
 @dataclass(frozen=True, eq=False)

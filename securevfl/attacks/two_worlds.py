@@ -21,8 +21,7 @@ from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
-from securevfl.protocols.local_steps import Course, LocalSteps
-from securevfl.protocols.signals import ResidualSignal
+from securevfl.protocols.local_steps import Course, LocalSteps, ResidualSignal
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
 from securevfl.sparse import dense
 

@@ -47,8 +47,6 @@ class Broadcast:
     """What the server sends a client that takes part.
 
     Attributes:
-        round_index: counted from 0.
-        client: whom it is for.
         block: that the client's group uploads.
         weights: θ⁰, shape (p,).
         control: κ, shape (p,); empty without control variates.
@@ -81,8 +79,6 @@ class Upload:
     """What a client gives after its local training, in the order of `Blocks.uploaded`.
 
     Attributes:
-        client: whose.
-        block: of its group.
         changes: θ − θ⁰ in the entries of the block, then in the shared ones.
         controls: change of κ_j in the same; empty without control variates.
     """

@@ -321,11 +321,7 @@ def _is_in(tensor: str, name: str) -> bool:
 class Federation:
     """A method with its settings on a model with its blocks.
 
-    Attributes:
-        method: of everyone.
-        settings: of everyone.
-        blocks: that clients upload: one of everything where the method is not blockwise, whatever
-            was given.
+    There is one block of everything where the method is not blockwise, whatever was given.
 
     Raises:
         ConfigError: b does not divide m.

@@ -119,12 +119,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Spent:
-    """What rounds cost together: sums of what each did, see `Round`.
-
-    Attributes:
-        rounds: how many.
-        virtual_s: seconds on the virtual clock.
-    """
+    """What rounds cost together: sums of what each did, see `Round`."""
 
     rounds: int
     paper_floats: float
@@ -149,9 +144,7 @@ def spent(rounds: Sequence[Round]) -> Spent:
 def floats_of_round(federation: Federation) -> tuple[float, int]:
     """Numbers that clients upload in a round without a coding.
 
-    Returns:
-        The mean client's as papers count it, p/b, or 2p/b with control variates; and what all m of
-        them send.
+    The mean client's as papers count it, p/b, or 2p/b with control variates; and what all m send.
     """
     blocks, vectors = federation.blocks, 1 + federation.method.corrects
     own = federation.group_size * (blocks.parameters - len(blocks.shared))
@@ -223,13 +216,7 @@ async def serve(
     uploads: Coding | Masked,
     scoring: ScoringRule,
 ) -> ServerEnd:
-    """The server's program, from θ at the start.
-
-    Raises:
-        ConfigError: a score that is no number.
-        PeerError: a client is gone or sent what does not fit.
-        TrainingDiverged: θ or κ is no longer finite.
-    """
+    """The server's program, from θ at the start."""
     state, rounds = ServerState.start(start, federation.method), federation.settings.rounds
     scores = list[float | None]()
     counted = Counted(channel, costs)
@@ -274,10 +261,6 @@ async def take_part(
 
     Returns:
         What it sent in the rounds that it was in.
-
-    Raises:
-        PeerError: the server is gone or sent what does not fit.
-        TrainingDiverged: its weights are no longer finite.
     """
     state, counted = ClientState(), Counted(channel, costs)
     while True:

@@ -36,8 +36,8 @@ class Algorithm(ABC):
         repeats_products: whether its local steps can repeat homomorphic work (`he_per_step`).
         labels_everywhere: whether all parties hold the labels.
         scores_between: whether held-out rows are scored as training goes on.
-        gradient_steps: whether parties follow gradients as `signals.LocalRule` says, which whoever
-            sees their predictions can undo.
+        gradient_steps: whether parties follow gradients as `local_steps.LocalRule` says, which
+            whoever sees their predictions can undo.
         default_schedule: of η, where the job does not say.
         defaults: other keys of `[job]`, where the job does not say.
         roles: who learns what beside what the exchange says.

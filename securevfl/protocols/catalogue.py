@@ -23,12 +23,7 @@ D = TypeVar("D", "Exchange", "Algorithm")
 
 
 class Catalogue(Mapping[str, D], Generic[D]):
-    """Descriptions by name.
-
-    Args:
-        what: they describe.
-        places: by name the module of this package whose `DESCRIPTIONS` hold it.
-    """
+    """Descriptions by name; `places` has, by name, the module whose `DESCRIPTIONS` hold it."""
 
     def __init__(self, what: str, places: Mapping[str, str]) -> None:
         self._what, self.places = what, dict(places)
@@ -70,11 +65,7 @@ class Catalogue(Mapping[str, D], Generic[D]):
         OWN_SECTIONS.pop(name, None)
 
     def require(self, name: str) -> None:
-        """Check that a name is known.
-
-        Raises:
-            ConfigError: it is not; the message names the nearest.
-        """
+        """Check that a name is known."""
         require(name, self, self._what)
 
 
@@ -104,21 +95,13 @@ ALGORITHMS: Catalogue["Algorithm"] = Catalogue(
 
 
 def exchange_of(job: Job) -> "Exchange":
-    """The exchange that a job names.
-
-    Raises:
-        ConfigError: there is none; the message names the nearest.
-    """
+    """The exchange that a job names."""
     check_names(job)
     return EXCHANGES[job.exchange.scheme]
 
 
 def algorithm_of(job: Job) -> "Algorithm":
-    """The algorithm that a job names.
-
-    Raises:
-        ConfigError: there is none, or a section that is another algorithm's.
-    """
+    """The algorithm that a job names."""
     check_names(job)
     return ALGORITHMS[job.job.algorithm]
 

@@ -26,7 +26,7 @@ from securevfl.job import ExchangeSettings, Job
 from securevfl.models.head import Head, HeadedModel
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.streams import Purpose
-from securevfl.protocols.local_steps import LocalSteps
+from securevfl.protocols.local_steps import LocalSteps, Signal
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import (
     ClearGathering,
@@ -38,7 +38,6 @@ from securevfl.protocols.session.gathering import (
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.privacy_account import LeakageCount, Noise
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
-from securevfl.protocols.signals import Signal
 from securevfl.sparse import Matrix, SparseRows, dense
 
 if TYPE_CHECKING:
@@ -222,12 +221,7 @@ class Side(Protocol):
 
 
 class FeatureSide:
-    """What most sides of a feature party have in common: predictions are given.
-
-    Args:
-        party: who it is.
-        gathering: how its predictions travel.
-    """
+    """What most sides of a feature party have in common: predictions are given."""
 
     def __init__(self, party: Party, gathering: Gathering) -> None:
         self.party = party
@@ -239,12 +233,7 @@ class FeatureSide:
 
 
 class LabelSide:
-    """What most sides of the label party have in common: predictions are taken.
-
-    Args:
-        party: who it is.
-        gathering: how it comes to the others' predictions.
-    """
+    """What most sides of the label party have in common: predictions are taken."""
 
     def __init__(self, party: Party, gathering: Gathering) -> None:
         self.party = party
@@ -257,13 +246,7 @@ class LabelSide:
 
 @dataclass(frozen=True)
 class Lookahead:
-    """What a party knows of coming rounds.
-
-    Attributes:
-        steps: its own.
-        rounds: of the job.
-        batch: its rows by round.
-    """
+    """What a party knows of coming rounds: its own steps, and its rows by round."""
 
     steps: LocalSteps
     rounds: int
@@ -279,9 +262,6 @@ class Session:
     """What a party's side of an exchange is made from, once all have agreed.
 
     Attributes:
-        party: who it is.
-        plan: of the job.
-        agreement: what the parties told each other.
         leakage: counts what the gradients of this party's key reveal.
         keys: makes homomorphic keys.
         lookahead: what this party knows of coming rounds, where its steps are local ones.

@@ -18,10 +18,9 @@ from securevfl.models.local_model import LocalModel, Network
 from securevfl.models.losses import Loss
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Learns
-from securevfl.protocols.local_steps import LocalSteps, Pace
+from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace
 from securevfl.protocols.session.privacy_account import PrivacyAccount
 from securevfl.protocols.session.scoring import Timetable
-from securevfl.protocols.signals import LocalRule
 from securevfl.runtime.line import Line
 from securevfl.shown import Shown
 from securevfl.sparse import Matrix
@@ -94,11 +93,6 @@ class Plan(Shown):
     """A resolved job: what the parties' programs, the audit and the command line work from.
 
     Attributes:
-        job: the settings.
-        facts: of the data.
-        algorithm: its description.
-        exchange: its description.
-        loss: f.
         line: between the parties.
         schedule: which rows every round takes.
         networks: by party, what it trains in place of a linear model.
@@ -288,17 +282,13 @@ class Plan(Shown):
         return 0.5 / sqrt(parties - 1)
 
     def steps(self, model: LocalModel, inputs: Matrix, columns: int) -> LocalSteps:
-        """A party's steps.
+        """A party's steps, from its model at θ⁰ and X of all its rows, shape (N, P).
 
         Parties that move together majorize with γ = K; as losses bend less than their bound, and
         parties' columns differ, a watched job starts at √K/2 and is told where that is too far.
         In turns at 1/√2: at half of 1, which is enough there, steps on squared losses mirror them.
         Plain steps from batches start at K: nothing else holds them, and windows tell late.
-
-        Args:
-            model: its model at θ⁰.
-            inputs: X of all its rows, shape (N, P).
-            columns: P of all parties together.
+        `columns` are P of all parties together.
         """
         together = 1 if self.algorithm.in_turns else len(self.facts.names)
         watched = self.is_watched and self.learns.predictions != "hidden"

@@ -29,10 +29,7 @@ ENCRYPTED_HEAD = (
 def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     """A job as all its parties run it; what has to be refused is refused here, before any work.
 
-    Args:
-        job: the settings.
-        facts: of the data.
-        modules: the parties for which there is a custom module.
+    `modules` are the parties for which there is a custom module.
 
     Raises:
         ConfigError: a job that cannot be run, or not on these data.
@@ -83,11 +80,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
 
 
 def _check_offers(plan: Plan) -> None:
-    """Check that the exchange has what the algorithm calls of one.
-
-    Raises:
-        ConfigError: it has nothing of it; the message names the exchanges that have.
-    """
+    """Check that the exchange has what the algorithm calls of one; name those that have."""
     algorithm, exchange = plan.algorithm, plan.exchange
     if not algorithm.needs:
         raise ConfigError(f"algorithm {algorithm.name!r} does not say what it needs of an exchange")
@@ -103,22 +96,14 @@ def _check_offers(plan: Plan) -> None:
 
 
 def agreed_hash(job: Job, facts: Facts, modules: Collection[str] = ()) -> bytes:
-    """The hash that a job has once what it leaves open is settled, as models have it.
-
-    Raises:
-        ConfigError: a job that cannot be settled.
-    """
+    """The hash that a job has once what it leaves open is settled, as models have it."""
     algorithm = algorithm_of(job)
     networks = networks_of(job, facts, algorithm, modules)
     return settled(job, algorithm, exchange_of(job), facts.rows, networks).hash()
 
 
 def _check_rule(plan: Plan) -> None:
-    """Check that parties can step as the job says.
-
-    Raises:
-        ConfigError: they are not told what that takes, or the loss has no curvature for it.
-    """
+    """Check that parties are told what their steps take, and that the loss bends as these need."""
     rule, loss = plan.rule, plan.loss
     if rule.own_loss and not plan.exchange.tells_sum:
         raise ConfigError(
@@ -137,12 +122,7 @@ def settled(
 ) -> Job:
     """The job with rounds, start, local steps, batch size, acceleration, L2 and scorings said.
 
-    Args:
-        job: the settings.
-        algorithm: the job's.
-        exchange: the job's.
-        rows: N.
-        networks: the parties that train one.
+    `rows` is N, `networks` the parties that train one.
 
     Raises:
         ConfigError: steps that the job cannot take, or a target that it never looks at.
@@ -217,11 +197,7 @@ def _check_exact(job: Job, algorithm: Algorithm, networks: Collection[str]) -> N
 
 
 def check_regression(job: Job, algorithm: Algorithm) -> None:
-    """Refuse what takes classes.
-
-    Raises:
-        ConfigError: an algorithm, a target or noise that has no meaning for real targets.
-    """
+    """Refuse algorithms, targets and noise that have no meaning for real targets."""
     if algorithm.only_loss is not None:
         raise ConfigError(
             f"algorithm = {algorithm.name!r} tells two classes apart by {algorithm.only_loss} "
@@ -241,11 +217,8 @@ def networks_of(
 ) -> dict[str, Network]:
     """The parties' networks by name; without those that train linear models.
 
-    Args:
-        job: the settings.
-        facts: of the data.
-        algorithm: the job's, which may bring networks of its own.
-        modules: the parties for which there is a custom module.
+    The algorithm may bring networks of its own; `modules` are the parties for which there is a
+    custom module.
 
     Raises:
         ConfigError: models that do not fit the job, or modules or torch that are missing, or
@@ -292,11 +265,7 @@ def _network(
 
 
 def check_head(plan: Plan) -> None:
-    """Refuse what a head does not go with.
-
-    Raises:
-        ConfigError: something that needs predictions summed, or a width without a head.
-    """
+    """Refuse what needs predictions summed under a head, and a width without a head."""
     settings, exchange = plan.job.job, plan.exchange
     if plan.representation is None:
         if settings.representation is not None:

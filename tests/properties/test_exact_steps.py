@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from securevfl.models.curvature import Curvature
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic, Loss, Multinomial, Squared, TaylorLogistic
-from securevfl.protocols.local_steps import LocalSteps, Pace
+from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace, ResidualSignal
 from securevfl.protocols.session.early_stopping import Course
-from securevfl.protocols.signals import LocalRule, ResidualSignal
 
 FloatArray = NDArray[np.float64]
 ROUNDING = 1e-9

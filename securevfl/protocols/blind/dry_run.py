@@ -53,10 +53,9 @@ def rounds_in_float(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[li
 
 @dataclass(frozen=True)
 class Beyond:
-    """Predictions that would end a job.
+    """Predictions that would end a job: whose part reaches furthest, and how far.
 
     Attributes:
-        party: whose part reaches furthest.
         end: how far, with the parameters of the last round.
         reach: how far all parts together, in any round.
         period: Λ of the job.
@@ -82,10 +81,9 @@ class Beyond:
 
 
 def beyond_range(plan: Plan, dataset: VerticalDataset[Matrix]) -> Beyond | None:
-    """Whether some party's part of training rows' predictions would leave half the period.
+    """The party whose part of training rows' predictions leaves half the period furthest.
 
-    Returns:
-        The furthest; None where all stay within, or nothing is computed by a series.
+    None where all stay within, or nothing is computed by a series.
     """
     series = sigmoid_series(plan) if plan.exchange.shares_parameters else None
     if series is None:

@@ -117,9 +117,8 @@ class PhaseFormat:
     def residuals(self, opened: PhaseArray, tables: RingArray) -> RingArray:
         """Shares of σ(H) − ½ modulo 2^59.
 
-        Args:
-            opened: the phases of H + ρ, shape (rows,).
-            tables: shares of cos(mρ), then of sin(mρ), shape (rows, 2·terms).
+        From the opened phases of H + ρ, shape (rows,), and shares of cos(mρ), then of sin(mρ),
+        shape (rows, 2·terms).
         """
         turned = self._turned(opened)
         angles = np.concatenate([turned - _QUARTER, turned + 2 * _QUARTER], axis=1)
@@ -163,12 +162,7 @@ class Widths:
 
     @classmethod
     def of(cls, plan: Plan, agreement: Agreement, series: SigmoidSeries | None) -> "Widths":
-        """Those of a job.
-
-        Args:
-            plan: of the job.
-            agreement: what the parties told each other.
-            series: what stands for σ in logistic residuals; None of an affine loss.
+        """Those of a job; without a series for those of an affine loss.
 
         Raises:
             RangeExceeded: so many rows and rounds that some truncation is likely to go wrong.
@@ -232,11 +226,7 @@ def visits(plan: Plan) -> int:
 
 
 def require_rare(probability: float, what: str, rounds: int) -> None:
-    """Check that a job of so many rounds is not likely to fail.
-
-    Raises:
-        RangeExceeded: it is.
-    """
+    """Check that a job of so many rounds is not likely to fail."""
     if probability > MOST_FAILURE:
         fewer = "fewer rounds or " if rounds > 1 else ""
         raise RangeExceeded(
@@ -257,8 +247,7 @@ def _weights(series: SigmoidSeries, fraction_bits: int) -> NDArray[np.int16]:
 def _rounded_cosines(size: float) -> NDArray[np.int16]:
     """The integers nearest size·cos of every phase, shape (PHASES,).
 
-    Raises:
-        CryptoError: one that another machine might round otherwise, or a size beyond 2^15.
+    It refuses sizes beyond 2^15, and integers that another machine might round otherwise.
     """
     exact: FloatArray = size * np.cos(2 * np.pi * np.arange(PHASES) / PHASES)
     rounded = np.rint(exact)

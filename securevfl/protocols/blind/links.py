@@ -130,11 +130,7 @@ class _Words:
 
     @classmethod
     def of_arrays(cls, start: str, arrays: Arrays) -> Self:
-        """What `arrays` gave.
-
-        Raises:
-            KeyError: some of it is missing.
-        """
+        """What `arrays` gave."""
         given: dict[str, Any] = {}
         for each in fields(cls):
             name = f"{start}/{each.name}"
@@ -181,11 +177,7 @@ class OwnerPads(_Words):
     corrections: ByRound = field(default_factory=dict)
 
     def take(self, holder: str, message: Corrections) -> None:
-        """Add what the holder says at the end.
-
-        Raises:
-            UnexpectedMessage: for another number of rounds or weights.
-        """
+        """Add what the holder says at the end."""
         shape = len(self.steps), next(iter(self.steps.values())).size
         expect_shape(holder, message.points, shape)
         expect_shape(holder, message.pulls, shape)
@@ -198,12 +190,7 @@ class OwnerPads(_Words):
 
 @dataclass(frozen=True, eq=False)
 class LinkPads:
-    """What a party has made ahead over its links.
-
-    Attributes:
-        own: as the owner of its own link.
-        held: as the holder of others', by owner.
-    """
+    """What a party has made ahead: as the owner of its own link, and as the holder of others'."""
 
     own: OwnerPads
     held: dict[str, HolderPads]
@@ -233,13 +220,7 @@ _KEYS = OfProducts("ring, steps", "ring, predictions")
 
 
 class Holding:
-    """A holder's end of a link, block after block.
-
-    Args:
-        columns: P of the owner.
-        keys: its own.
-        widths: of the job.
-        scales: the owner's.
+    """A holder's end of a link to an owner of P columns, block after block.
 
     Attributes:
         weights: its share of θ after the last round that has been made.
@@ -293,12 +274,7 @@ class Holding:
         return EncryptedPoints(group[0].index, _encrypted(self._keys.predictions, columns))
 
     def take(self, owner: str, message: Answer, group: Group) -> None:
-        """Decrypt what a group's pads or points were multiplied to: their y, or their h.
-
-        Raises:
-            UnexpectedMessage: another number of products than are due.
-            MalformedMessage: bytes that are no reply under this party's key.
-        """
+        """Decrypt what a group's pads or points were multiplied to: their y, or their h."""
         of_steps, columns = isinstance(message, MaskedSteps), len(self.point)
         key = self._keys.steps if of_steps else self._keys.predictions
         found = checked(owner, key.decrypt, _only(owner, message.groups))
@@ -311,13 +287,7 @@ class Holding:
     def ends(
         self, owner: str, rounds: Sequence[PlannedRound], saw: Callable[[Share], None]
     ) -> tuple[HolderPads, Corrections]:
-        """This party's pads of a block, and what it says at the end.
-
-        Args:
-            owner: whose.
-            rounds: of the block, in order.
-            saw: told this party's shares.
-        """
+        """This party's pads of a block, and what it says at the end; `saw` is told its shares."""
         words = self.words
         for what, shares in words.items():
             for each in rounds:
@@ -342,10 +312,7 @@ class Holding:
 class PartyLinks:
     """A party's ends of all its links; `establish` makes them.
 
-    Args:
-        job: this party's.
-        keys: its ends, as an owner, of its holder's keys.
-        holdings: its ends as a holder, by owner.
+    As an owner it has ends of its holder's keys, as a holder a `Holding` of each owner.
     """
 
     def __init__(
@@ -362,9 +329,7 @@ class PartyLinks:
     async def establish(cls, job: BlindJob, blocks: Sequence[Group]) -> "PartyLinks":
         """Tell holders what they have to know, make keys and exchange them.
 
-        Args:
-            job: this party's.
-            blocks: rounds that are made together: each has a product of every group in it.
+        Rounds of a block are made together: each has a product of every group in it.
 
         Raises:
             PeerViolation: a peer's word or key that does not fit.
@@ -405,9 +370,6 @@ class PartyLinks:
         """Make it piece by piece: what one waits for, another has sent a piece before.
 
         Group by group, so that one is on the line while the next is worked on.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
         """
         groups = by_group(rounds)
         async for _ in self._there_and_back(groups, (EncryptedPads, MaskedSteps), own):
@@ -442,12 +404,7 @@ class PartyLinks:
             yield
 
     def _answer(self, asked: Asked, group: Group, own: OwnerPads) -> Answer:
-        """Multiply pads by −N, or points by X, and keep what this party adds to its own share.
-
-        Raises:
-            UnexpectedMessage: another number of inputs than are due.
-            MalformedMessage: bytes that are no encryption of so many numbers.
-        """
+        """Multiply pads by −N, or points by X, and keep what this party adds to its own share."""
         matrices, of_steps = self._matrices[group[0].group], isinstance(asked, EncryptedPads)
         key = self._keys.steps if of_steps else self._keys.predictions
         matrix, columns = matrices.steps if of_steps else matrices.features, len(matrices.steps)
@@ -462,11 +419,7 @@ class PartyLinks:
         return (MaskedSteps if of_steps else MaskedShares)(asked.step, (reply,))
 
     async def end(self, own: OwnerPads, rounds: Sequence[PlannedRound]) -> LinkPads:
-        """Say, and hear, what ends a block.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-        """
+        """Say, and hear, what ends a block."""
         party, holder = self.party, self._holder
         saw, held = partial(record, party.channel), {}
         masks = {STEPS: own.steps, PREDICTIONS: own.predictions, PULLS: own.pulls}
@@ -488,14 +441,7 @@ class PartyLinks:
 def _formats(
     job: BlindJob, blocks: Sequence[Group], columns: int, scales: Scales
 ) -> OfProducts[RingProductFormat]:
-    """What the products of a link are like, from what both its ends know.
-
-    Args:
-        job: of either of them.
-        blocks: rounds that are made together.
-        columns: P of the owner.
-        scales: the owner's.
-    """
+    """What the products of a link with an owner of P columns are like, as both its ends know."""
     groups = [group for block in blocks for group in by_group(block)]
     rows = max(each.rows for block in blocks for each in block)
     features = int(job.agreement.feature_bound * 2.0**job.widths.feature_bits)
@@ -525,12 +471,7 @@ def _fresh_keys(formats: OfProducts[RingProductFormat]) -> "OfProducts[RingProdu
 async def take_ring_key(
     party: Party, owner: str, what: str, fmt: RingProductFormat
 ) -> "RingProductEvaluator":
-    """This party's end of another's key.
-
-    Raises:
-        PeerViolation: a key for something else, or none.
-        KeyMismatch: a key of another format.
-    """
+    """This party's end of another's key."""
     from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
 
     return await take_key(party, owner, what, partial(RingProductEvaluator, product_format=fmt))
@@ -551,11 +492,6 @@ def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:
 
 
 def _only(sender: str, blobs: Blobs) -> bytes:
-    """The product of a group.
-
-    Raises:
-        UnexpectedMessage: none, or several.
-    """
     if len(blobs) != 1:
         raise UnexpectedMessage(f"{sender} sent {len(blobs)} products where 1 are due")
     return blobs[0]

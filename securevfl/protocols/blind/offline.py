@@ -45,11 +45,9 @@ class Offline:
         blocks: all rounds that are to come, by what is made together.
 
     Attributes:
-        pads: of its links.
         residuals: its side of residuals, where it is one of the two that compute them.
-        matrices: those that pads are made with, by group of rounds.
-        scales: of the same.
-        whitening: that they are in.
+        matrices: those that pads are made with, by group of rounds, of these scales and in this
+            whitening.
     """
 
     def __init__(
@@ -75,12 +73,8 @@ class Offline:
         """All that rounds take from one on.
 
         What an earlier run wrote is used where all parties have it, and is gone from there when
-        this returns. A job that goes on drops it and makes new pads.
-
-        Args:
-            job: this party's.
-            first: the first round to come.
-            held: where that is not 0: by owner, the shares that this party holds, of θ and ζ.
+        this returns. A job that goes on drops it and makes new pads; `held` then has, by owner, the
+        shares that this party holds, of θ and ζ.
 
         Raises:
             PeerError: a peer broke the protocol, or holds other pads than this party.
@@ -122,20 +116,13 @@ class Offline:
 
         All parties do as many pieces of it in a round, so that nobody waits for what another would
         make in a later one.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
         """
         if self._making is not None:
             for _ in range(self._pieces):
                 await anext(self._making, None)
 
     async def after(self, each: PlannedRound) -> None:
-        """After a round: once a block is used up, finish the next.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-        """
+        """After a round: once a block is used up, finish the next."""
         if self._links and len(self._blocks) > 1 and each.index == self._blocks[0][-1].index:
             del self._blocks[0]
             await self._make_block(self._links)
@@ -173,11 +160,6 @@ class Offline:
 
     @classmethod
     async def _of_arrays(cls, job: BlindJob, arrays: Arrays) -> "Offline":
-        """What `arrays` gave.
-
-        Raises:
-            DataError: something is missing.
-        """
         try:
             held = {
                 name: HolderPads.of_arrays(f"{HELD}/{name}", arrays)
@@ -202,7 +184,6 @@ async def make_ahead(training: Training) -> MadeAhead:
 
     Raises:
         ConfigError: there is nowhere to write it.
-        PeerError: a peer broke the protocol or is gone.
         RangeExceeded: fixed point has no room for the job.
         DataError: it cannot be written.
     """
@@ -275,11 +256,7 @@ async def _residuals(
 
 
 def _require_held(job: BlindJob, held: Mapping[str, RingArray]) -> None:
-    """Check the shares that this party goes on with.
-
-    Raises:
-        DataError: they are not of these parties, or of other numbers of columns.
-    """
+    """Check the shares that this party goes on with."""
     columns = job.agreement.columns
     due = {name: (2, columns[name]) for name in owners_held_by(job.training.party)}
     if {name: shares.shape for name, shares in held.items()} != due:

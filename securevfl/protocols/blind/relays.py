@@ -71,22 +71,12 @@ async def gather_shares(
     kind: type[PredictionShares | HeldOutShares] = PredictionShares,
     phase: str = "local",
 ) -> RingArray | None:
-    """Bring the shares of H to the label party and its partner.
+    """Bring the shares of H, residues modulo 2^59, to the label party and its partner.
 
-    Args:
-        party: who it is.
-        masks: with all others.
-        step: of the job; never gathered before.
-        share: this party's of H, residues modulo 2^59, shape (S,).
-        kind: by which they travel; each has masks of its own.
-        phase: of its work.
+    Each kind of message has masks of its own; a step of the job is never gathered twice.
 
     Returns:
         The label party's or the partner's share of H, shape (S,); None at all others.
-
-    Raises:
-        PeerError: a peer broke the protocol or is gone.
-        CryptoError: the step's masks were used before.
     """
     rest = party.feature_parties[1:]
     if not rest:
@@ -111,19 +101,9 @@ async def give_phases(
 
     The two open the phase of H plus a pad in the same hop (`residuals`).
 
-    Args:
-        party: who it is.
-        masks: with all others.
-        step: of the job; never given before.
-        share: this party's of H, residues modulo 2^59, shape (S,).
-        phases: what they are of a word.
-
     Returns:
         Its share, of those of which all parties' add up to H, at the label party and its partner;
         None at all others.
-
-    Raises:
-        CryptoError: the step's masks were used before.
     """
     rest = party.feature_parties[1:]
     if not rest or party.holds_labels:
@@ -140,7 +120,6 @@ async def give_phases(
 async def _under_zero(
     party: Party, masks: PairwiseMasks, context: str, share: RingArray, phase: str
 ) -> RingArray:
-    """A feature party's share under its share of zero among all feature parties."""
     async with party.costs.compute(phase):
         zero = masks.zero_share(party.feature_parties, context, share.shape)
         return ring.reduced(share + zero)
@@ -170,10 +149,6 @@ async def hand_back(
 
     Returns:
         d − w of this party's link, modulo 2^59.
-
-    Raises:
-        PeerError: a peer broke the protocol or is gone.
-        CryptoError: the step's masks were used before.
     """
     computing, held = computing_parties(party), owners_held_by(party)
     if share is not None:

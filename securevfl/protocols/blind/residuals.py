@@ -109,11 +109,7 @@ class PhasePads:
         return len(self._phases)
 
     def take(self, rows: int) -> tuple[PhaseArray, RingArray]:
-        """The next rows' phases and tables, which are gone then.
-
-        Raises:
-            CryptoError: fewer are left.
-        """
+        """The next rows' phases and tables, which are gone then."""
         if rows > len(self):
             raise CryptoError(f"pads for {len(self)} rows are left, {rows} needed")
         taken = self._phases[:rows], self._tables[:rows]
@@ -132,36 +128,18 @@ def uniform_phases(rows: int) -> PhaseArray:
 
 
 class AffineResiduals:
-    """One computing party's side of affine residuals: without any message, now or ahead.
-
-    Args:
-        loss: whose label part they have.
-        bits: fraction bits of shares of d.
-    """
+    """One computing party's side of affine residuals: without any message, now or ahead."""
 
     def __init__(self, loss: QuadraticLoss, bits: int) -> None:
         self._loss, self._bits = loss, bits
 
     async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
-        """Its share of d of a round.
-
-        Args:
-            index: the round's.
-            predictions: its share of H, shape (S,).
-            labels: at the label party.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-        """
+        """Its share of d of a round, from its share of H, shape (S,); labels at the label party."""
         del index
         return self._with_labels(predictions, labels)
 
     async def make_ahead(self, rows: int) -> None:
-        """Make with the other computing party what so many rows take.
-
-        Raises:
-            PeerError: it failed.
-        """
+        """Make with the other computing party what so many rows take."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """What was made ahead and is left, by name."""
@@ -177,15 +155,8 @@ class AffineResiduals:
 class LogisticResiduals(AffineResiduals):
     """One computing party's side of logistic residuals; `establish` makes both.
 
-    Args:
-        party: who it is.
-        peer: the other computing party.
-        phase_format: fixed point of the job.
-        key: the first party's end of the second's key; None at the second, and where all pads
-            have been made.
-        own_key: the second party's; None at the first, and where all pads have been made.
-        pads: what was made before, if any.
-        first: which of the two parties; exactly one says yes.
+    The first party has an end of the key of the second; neither has one where all pads have been
+    made.
     """
 
     def __init__(
@@ -210,14 +181,7 @@ class LogisticResiduals(AffineResiduals):
     async def establish(
         cls, party: Party, peer: str, phase_format: PhaseFormat, rows: Sequence[int], *, first: bool
     ) -> "LogisticResiduals":
-        """Exchange the second party's key.
-
-        Args:
-            party: who it is.
-            peer: the other computing party.
-            phase_format: fixed point of the job.
-            rows: all visits that are ever made ahead, by what is made together.
-            first: which of the two parties; exactly one says yes.
+        """Exchange the second party's key; `rows` are all visits, by what is made together.
 
         Raises:
             RangeExceeded: more rows than can be flooded for.
@@ -240,12 +204,7 @@ class LogisticResiduals(AffineResiduals):
 
     @override
     async def make_ahead(self, rows: int) -> None:
-        """Make pads for so many rows, with the peer.
-
-        Raises:
-            MalformedMessage: bytes that are no ciphertexts of the key.
-            CryptoError: there is no key.
-        """
+        """Make pads for so many rows, with the peer."""
         if self._key is None and self._own_key is None:
             raise CryptoError("phase pads: all of them have been made, no key is there for more")
         async with self._party.costs.compute(AHEAD):
@@ -264,7 +223,6 @@ class LogisticResiduals(AffineResiduals):
 
     @override
     async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
-        """Its share of d of a round; one message each way, two bytes a row."""
         return self._with_labels(await self.sigmoid_shares(index, predictions), labels)
 
     async def sigmoid_shares(self, step: int, predictions: RingArray) -> RingArray:
@@ -296,15 +254,7 @@ class LogisticResiduals(AffineResiduals):
             return fmt.residuals(opened, tables)
 
     async def _products_of_first(self, key: "SlotEvaluator", parts: IntArray) -> RingArray:
-        """The first party's shares of the products' parts modulo 2^64, shape (2, count).
-
-        Args:
-            key: its end of the second party's.
-            parts: of its own complex integers, shape (2, count).
-
-        Raises:
-            MalformedMessage: bytes that are no ciphertexts of the key.
-        """
+        """The first party's shares of the products' parts modulo 2^64, shape (2, count)."""
         party, peer, shares = self._party, self._peer, np.empty(parts.shape, np.uint64)
         for step, block in enumerate(_blocks(parts.shape[1])):
             _, message = await party.channel.receive([peer], EncryptedPhases, step)

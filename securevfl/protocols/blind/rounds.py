@@ -66,18 +66,7 @@ class StaysInRange(Message):
 
 
 class SharedWeights:
-    """An owner's shares of θ and of the exchanged point ζ, round by round.
-
-    Args:
-        start: φ⁰, shape (P,), which the owner knows.
-        widths: of the job.
-        scales: of its link.
-
-    Attributes:
-        weights: its share of θ.
-        point: its share of ζ.
-        widths: of the job.
-    """
+    """An owner's shares of θ and of the exchanged point ζ, round by round, from φ⁰, shape (P,)."""
 
     def __init__(self, start: FloatArray, widths: Widths, scales: Scales) -> None:
         self.widths, self._scales = widths, scales
@@ -100,14 +89,7 @@ class SharedWeights:
     def move(
         self, each: PlannedRound, matrices: Matrices, pads: OwnerPads, masked: RingArray
     ) -> None:
-        """Its part of a round's step.
-
-        Args:
-            each: the round.
-            matrices: of its group.
-            pads: this party's.
-            masked: d − w of its link, shape (S,).
-        """
+        """Its part of a round's step, from d − w of its link, shape (S,)."""
         residuals = self.widths.truncated(self._pulls, masked, first=False)
         step = matrices.of_residuals @ residuals + pads.steps.pop(each.index)
         dropped = self._scales.step_bits - self.widths.weight_bits
@@ -120,8 +102,7 @@ class SharedWeights:
         """φ, from the top bits of the holder's share.
 
         Raises:
-            RangeExceeded: weights beyond what any job has: training diverged, or a truncation went
-                wrong.
+            RangeExceeded: weights beyond what any job has.
         """
         dropped = self.widths.weight_bits - REVEALED_BITS
         own = ring.truncated(self.weights, dropped, first=False)
@@ -150,13 +131,8 @@ async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) ->
     part was not within, on all made sets of docs/decisions/0034; the sum of parts may leave the
     range unnoticed, by less than K times.
 
-    Args:
-        party: who it is.
-        own: X_k·θ_k of its training rows.
-        series: what stood for σ.
-
     Raises:
-        RangeExceeded: some party's part is not; all parties raise it.
+        RangeExceeded: some party's part X_k·θ_k is not; all parties raise it.
     """
     within = bool(np.max(np.abs(own), initial=0.0) <= series.period / 2)
     for name in party.others:
@@ -182,11 +158,6 @@ class BlindPart(Part):
     with the others, since what they agree on depends on the basis. Shares of ζ stay as they are:
     nobody has seen them, and what was sent of the round that is taken again was under pads.
 
-    Attributes:
-        job: what it knows of the job before its first round.
-        own: its shares of its own parameters.
-        offline: what its rounds use up.
-
     Raises:
         ConfigError: states are to be written, and there is no place for the key that seals them.
     """
@@ -208,7 +179,6 @@ class BlindPart(Part):
 
     @override
     async def agree(self) -> Agreement:
-        """Say what its columns are in their basis."""
         whitening = (self._kept[INTO], self._kept[OUT]) if self._kept else None
         self.job = await BlindJob.of(self.training, whitening)
         self.failure = self.job.failure
@@ -216,7 +186,6 @@ class BlindPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        """Make everything ahead, or take what was made."""
         training, state = self.training, self.training.workplace.resume
         scoring = await establish_scoring(training, agreement)
         held = {n.removeprefix(HELD): a for n, a in self._kept.items() if n.startswith(HELD)}
@@ -233,7 +202,6 @@ class BlindPart(Part):
 
     @override
     def begin(self) -> None:
-        """Keep the shares that owners begin with."""
         into, out = self.offline.whitening
         self._kept = {OWN: self.own.shares, INTO: into, OUT: out}
         if self._seal is not None:
@@ -241,13 +209,7 @@ class BlindPart(Part):
 
     @override
     async def round(self, index: int) -> Seen:
-        """Take one round in shares; the last one reveals every owner's parameters.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone.
-            CryptoError: a round's masks were used before.
-            RangeExceeded: what is revealed is no model.
-        """
+        """Take one round in shares; the last one reveals every owner's parameters."""
         each = self.job.schedule.rounds[index]
         await self._take(each, self.job.batches[index].labels)
         self._kept[OWN] = self.own.shares
@@ -290,7 +252,6 @@ class BlindPart(Part):
         )  # fmt: skip
 
     async def _end(self) -> None:
-        """Make what is revealed this party's model, if it is of any use."""
         part, series = self.training.part, self.job.series
         moved = await self.reveal() - self._shared_start
         weights = self._start + self.offline.whitening[0] @ moved
@@ -299,12 +260,7 @@ class BlindPart(Part):
             await require_range(self.training.party, part.inputs @ weights, series)
 
     async def reveal(self) -> FloatArray:
-        """Open every link's θ to its owner; the own φ.
-
-        Raises:
-            PeerError: the holder failed.
-            RangeExceeded: weights that no job has.
-        """
+        """Open every link's θ to its owner; the own φ."""
         party, own = self.training.party, self.own
         for name, held in self.offline.pads.held.items():
             await party.channel.send(name, top_of(held.weights, own.widths))
@@ -316,7 +272,6 @@ class BlindPart(Part):
 
     @override
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Its shares and their basis, sealed where they are written."""
         return dict(self._kept) if self._seal is None else self._seal.seal(self._kept)
 
     @override

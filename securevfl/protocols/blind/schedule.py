@@ -137,13 +137,8 @@ class Schedule:
     """A job's rounds, and one party's step in each.
 
     Args:
-        batches: by round.
-        steps: this party's.
         whitening: W and W⁺ of its columns, each of shape (P, P).
         penalty: Λ, shape (P,).
-
-    Attributes:
-        rounds: as all know them.
     """
 
     def __init__(
@@ -167,12 +162,7 @@ class Schedule:
         self._whitening, self._penalty = whitening, penalty
 
     def blocks(self, first: int, size: int | None) -> list[Sequence[PlannedRound]]:
-        """What is made together of all rounds from one on.
-
-        Args:
-            first: the first to come.
-            size: rounds of a block; None for all at once.
-        """
+        """What is made together of all rounds from one on: blocks of so many, or all at once."""
         rounds = self.rounds[first:]
         size = size or len(rounds)
         return [rounds[at : at + size] for at in range(0, len(rounds), size)]
@@ -239,14 +229,9 @@ class BlindJob:
     """One party's view of a job before its first round.
 
     Attributes:
-        training: whose.
-        agreement: what the parties told each other.
         series: what stands for σ in logistic residuals; None of an affine loss.
-        widths: of the job.
         batches: its rows, by round.
         whitening: W and W⁺ of its columns, each of shape (P, P).
-        schedule: its rounds.
-        scales: of its steps.
         matrices: by group of rounds.
     """
 
@@ -276,14 +261,9 @@ class BlindJob:
 
     @classmethod
     async def of(cls, training: Training, whitening: Whitening | None = None) -> "BlindJob":
-        """Agree with the others, and compute what follows.
-
-        Args:
-            training: whose.
-            whitening: that its shares are in, where it goes on.
+        """Agree with the others, and compute what follows; a job that goes on has its whitening.
 
         Raises:
-            PeerError: a peer broke the protocol or is gone.
             RangeExceeded: fixed point has no room for the job.
             LabelLeakRefused: so few rows that the end would tell their labels.
         """
@@ -311,9 +291,6 @@ def _require_rows(training: Training, agreement: Agreement) -> None:
 
     Where others' predictions have hardly moved, after a round or many small ones from a known
     start, θ_k is exact sums of labels, of which a number tells as many bits as are revealed.
-
-    Raises:
-        LabelLeakRefused: it may not be.
     """
     plan, party = training.plan, training.party
     visited = np.unique(np.concatenate([plan.schedule.batch(each) for each in range(plan.rounds)]))

@@ -72,12 +72,7 @@ MOST_FRACTION_BITS, LEAST_FRACTION_BITS = 20, 8
 
 
 def sum_format(facts: Facts, line: Line) -> RingProductFormat:
-    """Sizes of a job's class sums.
-
-    Args:
-        facts: of its data.
-        line: between the label party and its partner.
-    """
+    """Sizes of a job's class sums, on the line between the label party and its partner."""
     return RingProductFormat(
         inner=facts.test_rows,
         outputs=COLUMNS * LIMBS,
@@ -109,15 +104,7 @@ def fraction_bits(facts: Facts) -> int:
 
 
 class RingSums(ClassSums):
-    """Products of shares of H modulo 2^59.
-
-    Args:
-        party: who it is.
-        masks: with all others.
-        bits: fraction bits of H.
-        owner: the label party's key.
-        evaluator: the partner's end of it.
-    """
+    """Products of shares of H, of so many fraction bits, modulo 2^59."""
 
     alternatives = "scores = 'rows' opens every row's, eval_every = 'never' none"
 
@@ -136,7 +123,6 @@ class RingSums(ClassSums):
 
     @override
     def check(self, labels: Labels) -> None:
-        """Check that no sum is of a few rows, and that sums of targets fit."""
         super().check(labels)
         largest = len(self.party.names) * LARGEST_PREDICTION
         if is_real(labels) and np.mean(labels.astype(np.float64) ** 2) > largest**2:
@@ -183,7 +169,6 @@ class RingSums(ClassSums):
     def added(
         self, masked: RingArray, masks: RingArray, numbers: RingArray, labels: Labels
     ) -> FloatArray:
-        """What the partner's share adds to this one's own sums."""
         share, found = self._less_targets(numbers, labels), combined(of_limbs(masked)) - masks
         by_group = groups_of(labels) * share[:, None]
         ours = np.stack([by_group.sum(axis=0), (by_group * share[:, None]).sum(axis=0)])
@@ -214,11 +199,8 @@ def limbs(words: RingArray) -> IntArray:
 def of_limbs(values: RingArray) -> RingArray:
     """What products of limbs, or their masks, add up to.
 
-    Args:
-        values: of the limbs of y, then of y², with every vector, shape (6, vectors).
-
-    Returns:
-        By vector and column, shape (vectors, 2), modulo 2^64, right modulo 2^59.
+    From those of the limbs of y, then of y², with every vector, shape (6, vectors), by vector and
+    column, shape (vectors, 2), modulo 2^64, right modulo 2^59.
     """
     places = np.arange(0, ring.RING_BITS, LIMB_BITS, dtype=np.uint64)
     whole = values.reshape(COLUMNS, LIMBS, -1) << places[:, None]
@@ -227,11 +209,7 @@ def of_limbs(values: RingArray) -> RingArray:
 
 
 def only(sender: str, ciphertexts: tuple[bytes, ...]) -> bytes:
-    """The one ciphertext of a message.
-
-    Raises:
-        UnexpectedMessage: another number.
-    """
+    """The one ciphertext of a message."""
     if len(ciphertexts) != 1:
         raise UnexpectedMessage(f"{sender} sent {len(ciphertexts)} ciphertexts where 1 is due")
     return ciphertexts[0]
@@ -245,7 +223,6 @@ async def establish_scoring(
     Raises:
         ConfigError: sums would be of a few rows.
         RangeExceeded: so many held-out rows that sums do not fit.
-        PeerViolation: a key that does not fit.
     """
     party, plan, part = training.party, training.plan, training.part
     labels = training.workplace.data.test_labels
@@ -265,12 +242,7 @@ async def establish_scoring(
 
 
 async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> RingSums:
-    """This party's side, with a key of the label party's for it.
-
-    Raises:
-        RangeExceeded: so many held-out rows that sums do not fit.
-        PeerViolation: a key that does not fit.
-    """
+    """This party's side, with a key of the label party's for it."""
     facts, bits = plan.facts, fraction_bits(plan.facts)
     fmt, partner = sum_format(facts, plan.line), partner_of(party)
     if party.holds_labels:

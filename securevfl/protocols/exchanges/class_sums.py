@@ -86,11 +86,7 @@ class HeldOutMasks(StepMessage):
 
 
 def require_many_rows(labels: Labels, alternatives: str) -> None:
-    """Check that no sum is of a few rows.
-
-    Args:
-        labels: of the held-out rows.
-        alternatives: what a job can do without sums, for the error.
+    """Check that no sum is of a few rows; the error names the alternatives to sums.
 
     Raises:
         ConfigError: a class of fewer than ten rows, or real targets that few of make up.
@@ -147,13 +143,9 @@ def binormal_score(predictions: FloatArray, labels: Labels, middle: float) -> Sc
 def score_of_classes(
     rounds: int, sums: NDArray[np.float64], counts: NDArray[np.float64], middle: float
 ) -> Score:
-    """That of two normal distributions which have the classes' means and variances.
+    """The score of two normal distributions with the classes' means and variances.
 
-    Args:
-        rounds: done.
-        sums: Σ_g H and Σ_g H² of both classes, shape (2, classes).
-        counts: their rows, shape (classes,).
-        middle: the loss's.
+    Takes Σ_g H and Σ_g H² of both classes, shape (2, classes), and their rows, shape (classes,).
     """
     means = sums[0] / counts
     variances = np.maximum(sums[1] / counts - means**2, 0.0)
@@ -169,7 +161,6 @@ class ClassSums(ABC):
     """One party's side of scoring by sums over classes; the label party owns the key.
 
     Attributes:
-        party: who it is.
         multiplier: who multiplies, as the label party knows it.
         alternatives: what a job can do without sums, for an error.
     """
@@ -189,11 +180,7 @@ class ClassSums(ABC):
         require_many_rows(labels, self.alternatives)
 
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """A feature party: multiply, and give the masks of the class sums alone.
-
-        Raises:
-            PeerError: as `multiplied`.
-        """
+        """A feature party: multiply, and give the masks of the class sums alone."""
         channel, label_party = self.party.channel, self.party.label_party
         numbers = await self.numbers(step, predictions)
         if numbers is None:
@@ -205,11 +192,7 @@ class ClassSums(ABC):
         await channel.send(label_party, HeldOutMasks(step, masks))
 
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """The label party: ask for the class sums and score by them.
-
-        Raises:
-            PeerError: as `decrypted`, or masks of another shape.
-        """
+        """The label party: ask for the class sums and score by them."""
         party, peer, real = self.party, self.multiplier, is_real(labels)
         numbers = await self.numbers(step, own)
         assert numbers is not None  # noqa: S101
@@ -241,21 +224,11 @@ class ClassSums(ABC):
     def multiplied(
         self, sender: str, vectors: Blobs, numbers: NDArray[Any]
     ) -> tuple[Blobs, RingArray]:
-        """Their products with [H_B, H_B²], masked; and the masks, `combined`.
-
-        Raises:
-            UnexpectedMessage: another number of ciphertexts than are due.
-            MalformedMessage: bytes that are no encryption of so many values.
-        """
+        """Their products with [H_B, H_B²], masked; and the masks, `combined`."""
 
     @abstractmethod
     def decrypted(self, sender: str, products: Blobs) -> RingArray:
-        """The masked products.
-
-        Raises:
-            UnexpectedMessage: another number of ciphertexts than are due.
-            MalformedMessage: a reply that is no ciphertext of this key.
-        """
+        """The masked products."""
 
     @abstractmethod
     def added(
@@ -289,12 +262,7 @@ def class_sum_format(plan: Plan) -> ProductFormat:
 class FixedPointSums(ClassSums):
     """Products in fixed point, between two parties: numbers are H_k over its public bound.
 
-    Args:
-        party: who it is.
-        own: the label party's key.
-        ends: the feature party's end of it, by the owner.
-        product_format: of the products.
-        bound: on predictions; what is beyond is clipped and counted.
+    Predictions beyond the bound are clipped and counted.
     """
 
     alternatives = "eval_every = 'never' trains without"
@@ -337,7 +305,6 @@ class FixedPointSums(ClassSums):
     def multiplied(
         self, sender: str, vectors: Blobs, numbers: FloatArray
     ) -> tuple[Blobs, RingArray]:
-        """A masked product for each vector."""
         fmt, end = self._format, self._ends[sender]
         if len(vectors) != fmt.vectors:
             raise UnexpectedMessage(
@@ -363,7 +330,6 @@ class FixedPointSums(ClassSums):
     def added(
         self, masked: RingArray, masks: RingArray, numbers: FloatArray, labels: Labels
     ) -> FloatArray:
-        """What the other party's part adds to this one's own sums."""
         assert self._own is not None  # noqa: S101
         found = unmask(combined(masked), masks, self._own.modulus_bits)
         theirs = decode(found, self._format.product_fraction_bits)

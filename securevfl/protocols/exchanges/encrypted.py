@@ -83,9 +83,8 @@ from securevfl.errors import MalformedMessage, TrainingDiverged
 from securevfl.models.losses import QuadraticLoss
 from securevfl.protocols.exchange import Batch, FeatureSide, LabelSide, Lookahead
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, Share
-from securevfl.protocols.local_steps import LocalSteps
+from securevfl.protocols.local_steps import GradientSignal, LocalSteps, PredictionsSignal, Signal
 from securevfl.protocols.session.gathering import Gathering, Party, Step
-from securevfl.protocols.signals import GradientSignal, PredictionsSignal, Signal
 from securevfl.runtime.views import Learned, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
@@ -170,9 +169,6 @@ class PerStepFeatureSide(EncryptedFeatureSide):
     """A feature party's side: evaluates under the label party's key in every local step.
 
     Args:
-        party: who it is.
-        gathering: how its predictions travel.
-        key: the label party's.
         curvature: c of the local rule, 0 where residuals stay frozen.
     """
 
@@ -185,7 +181,6 @@ class PerStepFeatureSide(EncryptedFeatureSide):
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> GradientSignal | None:
-        """Multiply the round's encrypted residuals, add what this party has changed since."""
         if step.fresh:
             self._exchanged = predictions
         signal = await super().signal(step, batch, predictions, others)
@@ -200,12 +195,7 @@ class PerStepFeatureSide(EncryptedFeatureSide):
 
 @dataclass(frozen=True)
 class AffinePredictions:
-    """H' = matrix·d + constant.
-
-    Attributes:
-        matrix: shape (S', S).
-        constant: shape (S', C).
-    """
+    """H' = matrix·d + constant, of shapes (S', S) and (S', C)."""
 
     matrix: FloatArray
     constant: FloatArray
@@ -247,7 +237,6 @@ class OneTripFeatureSide(EncryptedFeatureSide):
 
     @override
     async def gather(self, step: Step, predictions: FloatArray) -> None:
-        """Give predictions, unless they are there from the round before."""
         if self.in_flight.pop(NEXT_SUM, None) is None:
             await super().gather(step, predictions)
 
@@ -329,7 +318,6 @@ class EncryptedBothSide:
     """Any party's side.
 
     Args:
-        party: who it is.
         loss: the loss with affine residuals.
         own_key: this party's key; what is beyond its bound on v is clipped and counted.
         peer_keys: the others' keys, by name.

@@ -50,12 +50,7 @@ class DecryptedProducts(StepMessage):
 class OwnKey:
     """A party's own key: it encrypts, its peers multiply, it decrypts what they masked.
 
-    Args:
-        party: who it is.
-        owner: the key.
-        columns: P of every peer.
-        product_format: fixed point and bounds.
-        leakage: counts what the decrypted products reveal.
+    `leakage` counts what the decrypted products reveal.
     """
 
     def __init__(
@@ -105,11 +100,7 @@ class OwnKey:
     ) -> None:
         """Decrypt every receiver's masked products and return them, as they arrive.
 
-        Args:
-            step: the exchange.
-            batch: the rows, for the leakage count.
-            receivers: who multiplies.
-            share: adds this party's zero share for a receiver before it leaves.
+        `share` adds this party's zero share for a receiver before its products leave.
         """
         pending, channel = list(receivers), self._party.channel
         while pending:
@@ -119,12 +110,7 @@ class OwnKey:
             await self.return_products(step, batch, sender, values, share)
 
     async def decrypted(self, sender: str, products: Sequence[bytes], columns: int) -> RingArray:
-        """What a peer's products hold, shape (columns, C).
-
-        Raises:
-            UnexpectedMessage: another number of products than C.
-            MalformedMessage: a reply that is no ciphertext of this key.
-        """
+        """What a peer's products hold, shape (columns, C)."""
         party, due = self._party, self.product_format.vectors
         if len(products) != due:
             raise UnexpectedMessage(f"{sender} sent {len(products)} products, {due} due")
@@ -181,11 +167,7 @@ class PeerKey:
     ) -> RingArray:
         """Receive Enc(v), send Enc(Xᵀv + r), keep r; as `answer`.
 
-        Args:
-            step: the exchange.
-            batch: X, or a Jacobian.
-            outputs: C.
-            again: take the Enc(v) of the last time, which is not sent again; r is fresh.
+        With `again` Enc(v) is that of the last time, which is not sent again; r is fresh.
         """
         # X is known before Enc(v) is here.
         async with self._party.costs.compute("evaluate"):
@@ -201,10 +183,7 @@ class PeerKey:
     async def answer(
         self, step: Step, vectors: Sequence[bytes], prepared: Sequence[object]
     ) -> RingArray:
-        """Send Enc(Xᵀv + r) for every v and its X, keep r.
-
-        Returns:
-            r modulo 2^64, shape (P, C).
+        """Send Enc(Xᵀv + r) for every v and its X; r modulo 2^64, shape (P, C).
 
         Raises:
             MalformedMessage: bytes that are no encryption of S values.
@@ -217,11 +196,7 @@ class PeerKey:
         return np.stack([reply.mask for reply in replies], axis=1)
 
     async def take_encrypted(self, step: Step, outputs: int) -> tuple[bytes, ...]:
-        """Receive Enc(v), one for each output.
-
-        Raises:
-            UnexpectedMessage: another number.
-        """
+        """Receive Enc(v), one for each output."""
         channel = self._party.channel
         _, message = await channel.receive([self.owner_name], EncryptedValues, step.index)
         if len(message.vectors) != outputs:

@@ -53,7 +53,6 @@ class NoisyGathering(ClearGathering):
 
     @override
     async def give(self, step: Step, predictions: FloatArray) -> None:
-        """Send H_k with noise if it is fresh."""
         if self._party.name in step.fresh:
             await self._send(Predictions, step.index, predictions, "predictions", "encrypt")
 
@@ -79,12 +78,7 @@ class NoisyGathering(ClearGathering):
 
 
 class NoisyRelease:
-    """What a party's numbers become; see `exchange.Outgoing`.
-
-    Args:
-        noise: the party's.
-        purpose: of the noise on units.
-    """
+    """What a party's numbers become; see `exchange.Outgoing`."""
 
     def __init__(self, noise: Noise, purpose: Purpose = "predictions") -> None:
         self._noise, self._purpose = noise, purpose

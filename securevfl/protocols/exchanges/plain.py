@@ -38,6 +38,13 @@ from securevfl.protocols.exchange import (
     Session,
     Side,
 )
+from securevfl.protocols.local_steps import (
+    BesideOthersSignal,
+    PredictionsSignal,
+    ResidualSignal,
+    Signal,
+    ThroughHeadSignal,
+)
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import (
     ClearGathering,
@@ -49,13 +56,6 @@ from securevfl.protocols.session.gathering import (
     require_summands,
 )
 from securevfl.protocols.session.privacy_account import Noise
-from securevfl.protocols.signals import (
-    BesideOthersSignal,
-    PredictionsSignal,
-    ResidualSignal,
-    Signal,
-    ThroughHeadSignal,
-)
 from securevfl.runtime.channel import expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 
@@ -78,13 +78,7 @@ class HeadResiduals(StepMessage):
 
 
 class PlainFeatureSide(FeatureSide):
-    """A feature party's side.
-
-    Args:
-        party: who it is.
-        gathering: how it gives its predictions.
-        told_sum: whether ΣH comes with residuals.
-    """
+    """A feature party's side; with residuals may come ΣH."""
 
     def __init__(self, party: Party, gathering: Gathering, *, told_sum: bool = False) -> None:
         super().__init__(party, gathering)
@@ -112,12 +106,8 @@ class PlainFeatureSide(FeatureSide):
 class PlainLabelSide(LabelSide):
     """The label party's side.
 
-    Args:
-        party: who it is.
-        gathering: how it comes to the others' predictions.
-        perturb: adds noise to residuals; then its own steps start from the same noisy d, so that a
-            label touches nothing else that others ever see.
-        tells_sum: whether ΣH goes with residuals.
+    Where `perturb` adds noise to residuals, its own steps start from the same noisy d, so that a
+    label touches nothing else that others ever see.
     """
 
     def __init__(

@@ -209,13 +209,8 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
     bits take fewer. Residuals of logistic losses and of the hinge stay within ±1. Others follow
     the predictions: of one party where each encrypts its own, of all where the label party encrypts
     their sum. Layouts are for the widest party, and flooding lasts for all products of all
-    rounds.
-
-    Args:
-        plan: of the job.
-        agreement: what the parties told each other.
-        ahead: columns beside X carry the next batch's predictions, which take a summand of their
-            own and are never exact.
+    rounds. With `ahead`, columns beside X carry the next batch's predictions, which take a summand
+    of their own and are never exact.
     """
     settings, loss = plan.job.exchange, plan.loss
     both, parties = settings.hide == "both", len(plan.facts.names)
@@ -243,13 +238,7 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
 
 
 def takes_one_trip(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
-    """Whether a round of a job takes one round trip: as it says, or where that is faster.
-
-    Args:
-        plan: of the job.
-        fmt: of two round trips.
-        ahead: of one.
-    """
+    """Whether a round of a job takes one round trip: as it says, or where that is faster."""
     trips = plan.job.exchange.round_trips
     if trips != "auto":
         return trips == 1
@@ -278,11 +267,7 @@ def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
 
 
 def _check_per_step(plan: Plan) -> None:
-    """Refuse what repeated products do not go with.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Refuse what repeated products do not go with."""
     settings, exchange = plan.job.job, plan.job.exchange
     if not plan.algorithm.repeats_products:
         raise ConfigError(f"he_per_step: algorithm {plan.algorithm.name!r} repeats no products")

@@ -31,6 +31,7 @@ from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import BendingLoss
 from securevfl.protocols.exchange import Batch, PartyBatches, Session, TellsResiduals
+from securevfl.protocols.local_steps import ResidualSignal
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import Kept
@@ -38,7 +39,6 @@ from securevfl.protocols.session.gathering import Step
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
 from securevfl.protocols.session.workplace import PathPoint
-from securevfl.protocols.signals import ResidualSignal
 from securevfl.protocols.vertical.dbcd_block import (
     LASTS,
     NO_LAST,

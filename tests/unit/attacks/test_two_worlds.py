@@ -10,8 +10,8 @@ from securevfl.attacks.two_worlds import GuessedWorld, WorldRound, log_likelihoo
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
-from securevfl.protocols.local_steps import Course, LocalSteps, Pace
-from securevfl.protocols.signals import LocalRule
+from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace
+from securevfl.protocols.session.early_stopping import Course
 
 ROWS, COLUMNS, ROUNDS, STEP = 5, 3, 4, 2.0
 Generator = np.random.Generator

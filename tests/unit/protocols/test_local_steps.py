@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from securevfl.errors import TrainingDiverged
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic, Squared
-from securevfl.protocols.local_steps import LocalSteps, Pace
+from securevfl.protocols.local_steps import GradientSignal, LocalRule, LocalSteps, Pace
 from securevfl.protocols.session.early_stopping import Course
-from securevfl.protocols.signals import GradientSignal, LocalRule
 
 FloatArray = NDArray[np.float64]
 ROWS, COLUMNS = 40, 3

@@ -10,8 +10,8 @@ from securevfl.models.neural import mlp, neural_start
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
 from securevfl.privacy.streams import NoiseKey, NoiseStream
 from securevfl.protocols.exchanges.noisy import NoisyGathering
+from securevfl.protocols.local_steps import LocalRule, ResidualSignal
 from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Predictions, Step
-from securevfl.protocols.signals import LocalRule, ResidualSignal
 from securevfl.protocols.vertical import private_gradients
 from securevfl.protocols.vertical.private_gradients import PrivateGradients, clipped_sum
 from securevfl.runtime.channel import Channel

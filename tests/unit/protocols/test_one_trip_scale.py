@@ -8,8 +8,7 @@ from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.exchanges.encrypted import AffinePredictions, next_predictions
-from securevfl.protocols.local_steps import LocalSteps, Pace
-from securevfl.protocols.signals import LocalRule
+from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace
 from securevfl.sparse import dense
 
 FloatArray = NDArray[np.float64]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from securevfl.errors import TrainingDiverged
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic, Squared
-from securevfl.protocols.signals import (
+from securevfl.protocols.local_steps import (
     GradientSignal,
     LocalRule,
     PredictionsSignal,
