@@ -66,7 +66,7 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
     kept: dict[str, Any] = {"dataset": dataset.name, "parties": parties}
     if settings.base is not None:
         kept["batch_size"] = sizes
-    from securevfl.reports.tradeoff import tradeoff_page
+    from securevfl.reports.trained import tradeoff_page
 
     keep(output, "bench tradeoff", settings, rows, page=tradeoff_page, **kept)
     for target in dict.fromkeys(row["target_auc"] for row in rows):

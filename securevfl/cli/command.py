@@ -6,9 +6,9 @@ numbers and words, or a network. A field without such an annotation is no option
 dataclasses has a job file, the job says what others leave to it, see `SaidByJob`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from inspect import Parameter, Signature
 from pathlib import Path
 from types import NoneType, UnionType
@@ -39,7 +39,10 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
 
         def run(context: typer.Context, **given: object) -> None:
             values = {key: value for key, value in given.items() if value is not None}
-            filled = {key: _filled(group, values) for key, group in groups.items()}
+            filled: dict[str, Any] = {}
+            for key, group in groups.items():
+                own = {each.name for each in fields(group)} & values.keys()
+                filled[key] = group(**{name: values[name] for name in own})
             typed_in = _typed_in(context)
             told = _with_job(filled, typed_in)
             for key, group in told.items():
@@ -50,18 +53,13 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        options = [_option(*each) for group in groups.values() for each in _options(group)]
+        options = [each for group in groups.values() for each in _options(group)]
         signature = Signature([context, *options])
         run.__signature__ = signature  # type: ignore[attr-defined]  # what Typer reads
         app.command(name)(run)
         return function
 
     return register
-
-
-def _filled(group: type, values: Mapping[str, object]) -> object:
-    names = {field.name for field in fields(group)}
-    return group(**{name: value for name, value in values.items() if name in names})
 
 
 def _typed_in(context: typer.Context) -> dict[str, str]:
@@ -101,22 +99,21 @@ def typed(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _options(group: type) -> list[tuple[Field[Any], Any, Any]]:
-    """The fields that are options, what they take, and what Typer is told of them."""
+def _options(group: type) -> Iterator[Parameter]:
+    """The fields that are options, as Typer is told of them."""
     hints = get_type_hints(group, include_extras=True)
-    found = [(field, get_args(hints[field.name])) for field in fields(group)]
-    return [(field, *each) for field, each in found if get_origin(hints[field.name]) is Annotated]
-
-
-def _option(field: Field[Any], kind: Any, info: Any) -> Parameter:  # noqa: ANN401
-    default = Parameter.empty if field.default is MISSING else field.default
-    if not _known_to_typer(kind):
-        info = copy(info)
-        info.parser, info.metavar = _parser(kind, info.min), "<text>"
-        kind, default = str, typed(default) or None
-    return Parameter(
-        field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
-    )
+    for field in fields(group):
+        if get_origin(hints[field.name]) is not Annotated:
+            continue
+        kind, info = get_args(hints[field.name])
+        default = Parameter.empty if field.default is MISSING else field.default
+        if not _known_to_typer(kind):
+            info = copy(info)
+            info.parser, info.metavar = _parser(kind, info.min), "<text>"
+            kind, default = str, typed(default) or None
+        yield Parameter(
+            field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+        )
 
 
 def _known_to_typer(kind: object) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from securevfl.cli import options
+from securevfl.reports.results import keep
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -29,7 +30,6 @@ def list_sets(
     from rich.table import Table
 
     from securevfl.data.catalog import listing
-    from securevfl.reports.results import keep
 
     found = listing(data_dir=data_dir)
     keep(json, command="data list", seed=0, settings={}, rows=[_row(each) for each in found])
@@ -62,7 +62,6 @@ def where(
 ) -> None:
     """Say where a data set lies, or where it was looked for."""
     from securevfl.data.catalog import where as locate
-    from securevfl.reports.results import keep
 
     found = locate(name, data_dir=data_dir)
     keep(json, command="data where", seed=0, settings={}, rows=[_row(found)])
@@ -87,7 +86,6 @@ def get(
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
     from securevfl.data.catalog import get as download
-    from securevfl.reports.results import keep
 
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with _bar(quiet, *columns) as bar:

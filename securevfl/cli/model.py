@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.cli import options
+from securevfl.reports.results import keep
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +37,6 @@ def show(
     from rich.console import Console
 
     from securevfl.models.storage import load_model
-    from securevfl.reports.results import keep
     from securevfl.scoring.description import model_row
 
     parts = [load_model(path, describe_only=True) for path in files]

@@ -48,26 +48,24 @@ def session_to_go_on(
         states = last_session(folder, plan.facts.names)
     except DataError as error:
         raise DataError(f"{error}; --force starts again") from error
+    one = next(iter(states.values()), None)
     if not resume:
-        _require_nothing_there(plan, folder, states)
+        _require_nothing_there(plan, folder, one)
         return {}
-    if not states:
+    if one is None:
         raise ConfigError(_nothing_to_go_on(plan, folder))
-    theirs = _hash_of(states)
-    if theirs != plan.hash.hex():
+    if one.job_hash != plan.hash.hex():
         raise ConfigError(
-            f"--resume: the session in {folder} is of another job, {theirs[:16]}, and this one is "
-            f"{plan.hash.hex()[:16]}"
+            f"--resume: the session in {folder} is of another job, {one.job_hash[:16]}, and this "
+            f"one is {plan.hash.hex()[:16]}"
         )
     return states
 
 
 def unfinished(plan: Plan, folder: Path) -> int | None:
     """After how many rounds the job could go on; None where nothing has been kept."""
-    states = last_session(folder, plan.facts.names)
-    if not states or _hash_of(states) != plan.hash.hex():
-        return None
-    return next(iter(states.values())).rounds
+    one = next(iter(last_session(folder, plan.facts.names).values()), None)
+    return one.rounds if one is not None and one.job_hash == plan.hash.hex() else None
 
 
 def forget_session(folder: Path, parties: Iterable[str]) -> None:
@@ -112,17 +110,16 @@ def require_room_for(
             require_room({path: HEADER_BYTES}, "result file in")
 
 
-def _require_nothing_there(plan: Plan, folder: Path, states: Mapping[str, SessionState]) -> None:
-    if states:
-        rounds = next(iter(states.values())).rounds
-        if _hash_of(states) == plan.hash.hex():
-            raise ConfigError(
-                f"{folder} holds this very job, unfinished, after {rounds} rounds: --resume goes "
-                "on, --force starts again"
-            )
+def _require_nothing_there(plan: Plan, folder: Path, state: SessionState | None) -> None:
+    if state is not None and state.job_hash == plan.hash.hex():
         raise ConfigError(
-            f"{folder} holds another job, unfinished, after {rounds} rounds: take another [output] "
-            "directory, or --force to replace it"
+            f"{folder} holds this very job, unfinished, after {state.rounds} rounds: --resume goes "
+            "on, --force starts again"
+        )
+    if state is not None:
+        raise ConfigError(
+            f"{folder} holds another job, unfinished, after {state.rounds} rounds: take another "
+            "[output] directory, or --force to replace it"
         )
     paths = [model_path(folder, name) for name in plan.facts.names]
     there = [str(path) for path in paths if path.exists()]
@@ -143,10 +140,6 @@ def _nothing_to_go_on(plan: Plan, folder: Path) -> str:
     if header is not None and header.job_hash == plan.hash.hex():
         return f"--resume: this job is finished, after {header.rounds} rounds: {path}"
     return f"--resume: {folder} holds no session of this job; without --resume it starts"
-
-
-def _hash_of(states: Mapping[str, SessionState]) -> str:
-    return next(iter(states.values())).job_hash
 
 
 def pad_places(folder: Path) -> PadPlaces:

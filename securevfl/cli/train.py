@@ -17,6 +17,7 @@ from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
 from securevfl.job import Job, JobSettings, read_job
 from securevfl.protocols import catalogue
 from securevfl.reports import tables
+from securevfl.reports.results import keep
 from securevfl.reports.rows import TrainRow
 from securevfl.reports.tables import privacy_notes, spent_text
 
@@ -123,30 +124,22 @@ class Actors:
 
     def require_fit(self, *, ahead: bool, resume: bool) -> None:
         """Refuse options that have no meaning with one another."""
-        here, sharded, needed = not self.wanted, self.row_shards > 1, "--processes, or on --ray"
-        for wrong, why in (
-            (
-                self.ray is not None and self.processes,
-                "--processes are of this machine, --ray places them: give one",
-            ),
-            (sharded and here, f"--row-shards are for parties that are {needed}"),
-            (sharded and resume, "--row-shards: such a job keeps no state to go on from"),
-            (
-                self.restarts is not None and here,
-                f"--restarts are of parties that are {needed}",
-            ),
-            (self.silence is not None and here, f"--silence is of parties that are {needed}"),
-            (
-                self.listen is not None and not self.processes,
-                "--listen is for parties that are --processes",
-            ),
-            (
-                ahead and not here,
-                "--ahead makes pads in this process; the run that uses them may be --processes",
-            ),
-        ):
-            if wrong:
-                raise ConfigError(why)
+        if self.ray is not None and self.processes:
+            raise ConfigError("--processes are of this machine, --ray places them: give one")
+        if self.row_shards > 1 and not self.wanted:
+            raise ConfigError("--row-shards are for parties that are --processes, or on --ray")
+        if self.row_shards > 1 and resume:
+            raise ConfigError("--row-shards: such a job keeps no state to go on from")
+        if self.restarts is not None and not self.wanted:
+            raise ConfigError("--restarts are of parties that are --processes, or on --ray")
+        if self.silence is not None and not self.wanted:
+            raise ConfigError("--silence is of parties that are --processes, or on --ray")
+        if self.listen is not None and not self.processes:
+            raise ConfigError("--listen is for parties that are --processes")
+        if ahead and self.wanted:
+            raise ConfigError(
+                "--ahead makes pads in this process; the run that uses them may be --processes"
+            )
 
     def models(self, result: "TrainingResult") -> list[Path]:
         """Where they have written their models."""
@@ -302,7 +295,6 @@ def train(
         paths = actors.models(result) if actors.wanted else save_models(result, folder)
         outputs.forget_session(folder, plan.facts.names)
         outputs.forget_states(plan, places)
-    from securevfl.reports.results import keep
     from securevfl.reports.trained import columns_a_label, train_page, training_row
 
     row = training_row(result, dataset)

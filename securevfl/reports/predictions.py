@@ -12,7 +12,7 @@ from securevfl.reports.rows import (
     calibration_figures,
     cost_figures,
 )
-from securevfl.reports.tables import Column, epsilon_text, seconds, size
+from securevfl.reports.tables import COSTS, Column, epsilon_text
 
 if TYPE_CHECKING:
     from securevfl.models.storage import SavedModel
@@ -62,13 +62,6 @@ SCORED: tuple[Column[PredictRow], ...] = (
     ("K", lambda row: str(row["parties"])),
     ("rows", lambda row: f"{row['rows']:,}"),
 )
-COSTS: tuple[Column[PredictRow], ...] = (
-    ("compute", lambda row: seconds(row["compute_s"])),
-    ("network", lambda row: seconds(row["communication_s"])),
-    ("total", lambda row: seconds(row["total_s"])),
-    ("sent", lambda row: size(row["bytes_sent"])),
-)
-
 CLASSES: tuple[Column[PredictRow], ...] = (
     ("AUC", lambda row: _figure(row["auc"], ".4f")),
     ("accuracy", lambda row: _figure(row["accuracy"], ".4f")),

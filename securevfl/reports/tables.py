@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from securevfl.reports.rows import JobRow, TrainRow, ahead_s, any_ahead, made_ahead
+from securevfl.reports.rows import CostFigures, JobRow, TrainRow, ahead_s, any_ahead, made_ahead
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,16 +66,20 @@ def exchange_text(row: JobRow) -> str:
     return f"{name} both" if row["hide"] == "both" else name
 
 
+COSTS: tuple[Column[CostFigures], ...] = (
+    ("compute", lambda row: seconds(row["compute_s"])),
+    ("network", lambda row: seconds(row["communication_s"])),
+    ("total", lambda row: seconds(row["total_s"])),
+    ("sent", lambda row: size(row["bytes_sent"])),
+)
 TRADEOFF: tuple[Column[JobRow], ...] = (
     ("exchange", exchange_text),
     ("Q", lambda row: f"{row['local_steps']}{' HE' if row.get('he_per_step') else ''}"),
     ("rounds", rounds_text),
     ("AUC", lambda row: ("≈" if row.get("binormal") else "") + share(row["auc"])),
-    ("compute", lambda row: seconds(row["compute_s"])),
-    ("network", lambda row: seconds(row["communication_s"])),
-    ("total", lambda row: seconds(row["total_s"])),
+    *COSTS[:3],
     ("a round", _a_round),
-    ("sent", lambda row: size(row["bytes_sent"])),
+    *COSTS[3:],
 )
 
 OF_TARGETS: tuple[Column[TrainRow], ...] = (

@@ -5,6 +5,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from typing_extensions import override
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.protocols.plan import Plan
-from securevfl.reports.tables import Column, seconds, spent_text, table
+from securevfl.reports.tables import seconds, spent_text, table
 from securevfl.runtime.costs import AHEAD, OFFLINE, SETUP, Stopwatch
 from securevfl.sparse import Matrix
 
@@ -38,33 +39,18 @@ SYMBOLS = {
     r"φ": "φ a row's score",
 }
 
-Row = dict[str, str | int]
-PARTIES: tuple[Column[Row], ...] = (
-    ("party", lambda row: str(row["party"])),
-    ("columns", lambda row: str(row["columns"])),
-    ("rows", lambda row: str(row["rows"])),
-    ("in common", lambda row: str(row["common"])),
-    ("left out", lambda row: str(row["dropped"])),
-)
-
 
 def parties_table(plan: Plan, dataset: VerticalDataset[Matrix]) -> "Table":
     """Who brings what, and what of it all others hold too."""
     common = len(dataset.train_labels) + len(dataset.test_labels)
-    rows: list[Row] = []
+    rows = []
     for each in dataset.parties:
         dropped = dataset.dropped.get(each.name, 0)
         labels = " (labels)" if each.name == plan.facts.label_party else ""
-        rows.append(
-            {
-                "party": each.name + labels,
-                "columns": len(each.columns),
-                "rows": common + dropped,
-                "common": common,
-                "dropped": dropped,
-            }
-        )
-    return table(PARTIES, rows)
+        figures = (len(each.columns), common + dropped, common, dropped)
+        rows.append((each.name + labels, *map(str, figures)))
+    headings = ("party", "columns", "rows", "in common", "left out")
+    return table([(name, itemgetter(place)) for place, name in enumerate(headings)], rows)
 
 
 def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
