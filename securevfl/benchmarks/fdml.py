@@ -16,7 +16,7 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.fdml import FdmlBenchSettings, Model
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import FdmlSettings, Job
-from securevfl.protocols.vertical.fdml_server import SERVER
+from securevfl.protocols.vertical.fdml import SERVER
 from securevfl.reports.benchmarks import FdmlRow
 from securevfl.runtime.costs import SCORING, SETUP, Stopwatch
 from securevfl.training import Environment, TrainingResult, plan_for, train

@@ -19,7 +19,7 @@ PHASES: dict[str, frozenset[tuple[str, str]]] = {
     "rows gathered": frozenset({("sparse.py", "_copied")}),
     "made ready for kernels": frozenset({("sparse.py", "stored")}),
     "products, there and back": frozenset({("sparse.py", "__matmul__")}),
-    "server: predictions summed": frozenset({("fdml_server.py", "_sum_of_others")}),
+    "server: predictions summed": frozenset({("fdml.py", "_sum_of_others")}),
     "rows parted afresh": frozenset({("partition.py", "_shuffled")}),
     "residuals and loss": frozenset({("losses.py", "residuals"), ("losses.py", "value")}),
 }

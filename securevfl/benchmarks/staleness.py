@@ -19,7 +19,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc
-from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, Staleness
+from securevfl.protocols.vertical.fdml import SERVER, PulledSums, Staleness
 from securevfl.reports.benchmarks import StalenessRow, StalenessRun
 from securevfl.runtime.costs import FixedCosts, Pace, Slower, Stopwatch
 from securevfl.training import Environment, TrainingResult, plan_for, train

@@ -18,7 +18,7 @@ from securevfl.protocols.session.checkpoints import Checkpoints, SessionState, l
 from securevfl.protocols.session.early_stopping import MOST_SNAPSHOTS
 from securevfl.protocols.session.pad_store import PadPlaces, PadStore
 from securevfl.sparse import Matrix
-from securevfl.training.offline import Made, require_ahead
+from securevfl.training import Made, require_ahead
 
 HEADER_BYTES = 10_000
 # Weights as they are, before the last step, of the best point and its gradient, and snapshots; two

@@ -273,8 +273,7 @@ def train(
     _tell(dataset, quiet=quiet)
 
     from securevfl.cli import outputs
-    from securevfl.training import Environment, plan_for, save_models
-    from securevfl.training.offline import make_ahead
+    from securevfl.training import Environment, make_ahead, plan_for, save_models
 
     folder, plan = described.output.directory, plan_for(described, dataset)
     if ahead:

@@ -10,7 +10,6 @@ from typing_extensions import TypedDict
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.models.storage import SavedModel
-from securevfl.recipe import Recipe
 
 
 def standardized(model: SavedModel) -> tuple[FloatArray, FloatArray]:
@@ -124,19 +123,17 @@ def model_row(model: SavedModel, target_scale: float | None = None) -> ModelRow:
             }
             for index, column in enumerate(header.columns)
         ],
-        "recipe": None if header.recipe is None else _raw_columns(header.recipe),
+        "recipe": None
+        if header.recipe is None
+        else [
+            {
+                "name": part.name,
+                "kind": part.kind,
+                "columns": part.columns,
+                "fill": None if part.kind == "category" else part.fill,
+            }
+            for part in header.recipe.parts
+        ],
         "intercept": intercept.tolist() if linear else None,
         "constant": constant.tolist() if linear else None,
     }
-
-
-def _raw_columns(recipe: Recipe) -> list[RawColumn]:
-    return [
-        {
-            "name": part.name,
-            "kind": part.kind,
-            "columns": part.columns,
-            "fill": None if part.kind == "category" else part.fill,
-        }
-        for part in recipe.parts
-    ]

@@ -97,15 +97,22 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str |
         return Metrics(0)
     predictions = predictions[[row for row, label in enumerate(labels) if label is not None]]
     if header.classes == 0:
-        return _of_targets(predictions, truth.astype(np.float64))
+        targets = truth.astype(np.float64)
+        return Metrics(
+            rows=len(targets),
+            r2=r2(predictions, targets) if np.ptp(targets) > 0 else None,
+            rmse=float(np.sqrt(mean_squared_error(predictions, targets))),
+            mae=mean_absolute_error(predictions, targets),
+        )
     codes = truth.astype(np.int64)
     chosen = class_numbers(header.loss, predictions)
     several = len(np.unique(codes)) > 1
+    likely = probabilities(header.loss, predictions) if has_probabilities(header.loss) else None
     return Metrics(
         rows=len(codes),
         auc=auc(predictions, codes) if several else None,
         accuracy=float(np.mean(chosen == codes)),
-        calibration=_calibration(header.loss, predictions, codes),
+        calibration=None if likely is None else calibration(likely, codes),
     )
 
 
@@ -125,21 +132,6 @@ def known_labels(header: ModelHeader, labels: Sequence[str | None]) -> Labels:
     if not np.isfinite(targets).all():
         raise DataError("labels: NaN or infinite targets")
     return targets
-
-
-def _calibration(loss: str, predictions: FloatArray, codes: IntArray) -> Calibration | None:
-    if not has_probabilities(loss):
-        return None
-    return calibration(probabilities(loss, predictions), codes)
-
-
-def _of_targets(predictions: FloatArray, targets: FloatArray) -> Metrics:
-    return Metrics(
-        rows=len(targets),
-        r2=r2(predictions, targets) if np.ptp(targets) > 0 else None,
-        rmse=float(np.sqrt(mean_squared_error(predictions, targets))),
-        mae=mean_absolute_error(predictions, targets),
-    )
 
 
 def _codes(names: Sequence[str], labels: Sequence[str]) -> IntArray:

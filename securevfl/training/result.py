@@ -54,17 +54,10 @@ class TrainingResult(Shown):
     def shown(self) -> dict[str, object]:
         """How training went, and what it cost."""
         facts, costs = self.plan.facts, self.costs()
-        score = self.scores[-1] if self.scores else None
-        figures = (
-            {}
-            if score is None
-            else {
-                "AUC": score.class_auc,
-                "accuracy": score.class_accuracy,
-                "R²": score.r2,
-                "RMSE": score.rmse,
-            }
-        )
+        figures: dict[str, float | None] = {}
+        for score in self.scores[-1:]:
+            figures = {"AUC": score.class_auc, "accuracy": score.class_accuracy}
+            figures |= {"R²": score.r2, "RMSE": score.rmse}
         guard = self.label_guard_ratio
         return {
             "job": f"{self.plan.algorithm.name} under {self.plan.exchange.name}, {facts.rows} rows",
@@ -125,13 +118,7 @@ class TrainingResult(Shown):
 
     @property
     def clear_auc(self) -> float:
-        """Held-out AUC of the trained models' exact predictions.
-
-        No party can compute it: under noise they score noisy predictions.
-
-        Raises:
-            ConfigError: targets are real.
-        """
+        """Held-out AUC of exact predictions, which no party has under noise."""
         return self.exact_score.auc
 
     @property
@@ -226,11 +213,8 @@ class TrainingResult(Shown):
     @property
     def key_fingerprints(self) -> dict[str, str]:
         """Fingerprints of the homomorphic keys, by owner."""
-        return {
-            name: outcome.key_fingerprint
-            for name, outcome in self.outcomes.items()
-            if outcome.key_fingerprint is not None
-        }
+        prints = {name: outcome.key_fingerprint for name, outcome in self.outcomes.items()}
+        return {name: each for name, each in prints.items() if each is not None}
 
     @property
     def key_bits(self) -> int | None:

@@ -23,7 +23,7 @@ from securevfl.models.losses import loss_for
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.early_stopping import KeepState
 from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions
+from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.costs import FixedCosts, Slower
 from securevfl.training import TrainingResult, train

@@ -14,7 +14,7 @@ from securevfl.errors import ConfigError, PeerError, TrainingDiverged
 from securevfl.job import Job
 from securevfl.models.losses import Logistic
 from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.vertical.fdml_server import (
+from securevfl.protocols.vertical.fdml import (
     SERVER,
     PulledSums,
     PushedPredictions,

@@ -12,7 +12,7 @@ from securevfl.errors import (
 )
 from securevfl.job import OwnPrediction
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.vertical.fdml_server import SERVER, PulledSums, PushedPredictions
+from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions
 from tests.end_to_end.fdml_jobs import run
 
 

@@ -14,8 +14,7 @@ from securevfl.errors import (
 )
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts, EncryptedProducts
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.protocols.transfer.encrypted import EncryptedComponents
-from securevfl.protocols.transfer.encrypted_scores import EncryptedScores, ScoreMasks
+from securevfl.protocols.transfer.encrypted import EncryptedComponents, EncryptedScores, ScoreMasks
 from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
 from securevfl.runtime.views import Decrypted, Learned
 from securevfl.training import Environment, TrainingResult, train

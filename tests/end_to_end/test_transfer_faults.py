@@ -10,8 +10,8 @@ import pytest
 from securevfl.errors import MalformedMessage, TrainingDiverged, UnexpectedMessage
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts, EncryptedProducts
 from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.transfer.encrypted import EncryptedComponents
-from securevfl.protocols.transfer.encrypted_scores import (
+from securevfl.protocols.transfer.encrypted import (
+    EncryptedComponents,
     EncryptedScores,
     EncryptedScoreVector,
     ScoreMasks,

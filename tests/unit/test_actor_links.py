@@ -24,7 +24,7 @@ from securevfl.errors import (
     PeerNotTrusted,
     PeerUnreachable,
 )
-from securevfl.protocols.vertical.fdml_server import PushedPredictions
+from securevfl.protocols.vertical.fdml import PushedPredictions
 from securevfl.runtime.real import RealChannel
 
 Ts = TypeVarTuple("Ts")

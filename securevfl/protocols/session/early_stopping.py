@@ -109,12 +109,8 @@ class Judge:
 
     def state(self) -> dict[str, FloatArray]:
         """What it takes to go on."""
-        ways_back = np.array([float(self.ways_back)])
-        return {
-            "losses": np.array(self.losses),
-            "bests": np.array(self.bests),
-            "ways back": ways_back,
-        }
+        held = {"losses": self.losses, "bests": self.bests, "ways back": [float(self.ways_back)]}
+        return {name: np.array(each) for name, each in held.items()}
 
     def resume(self, state: Mapping[str, FloatArray]) -> None:
         """Go on from a state."""

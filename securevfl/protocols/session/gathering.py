@@ -7,6 +7,7 @@ ChaCha20 streams, fixed point modulo 2^64), after Bonawitz et al., CCS 2017, wit
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
@@ -150,7 +151,8 @@ class ClearGathering:
         received = await collect(party.channel, senders, Predictions, step.index)
         for sender, message in received.items():
             self._known[sender] = self._checked(sender, message.values, shape)
-        return _sum([self._weighed(name, self._known[name]) for name in party.feature_parties])
+        given = [self._weighed(name, self._known[name]) for name in party.feature_parties]
+        return reduce(np.add, given)
 
     async def give_held_out(self, step: int, predictions: FloatArray) -> None:
         """Send the held-out predictions in clear."""
@@ -162,12 +164,8 @@ class ClearGathering:
         """Add up the held-out predictions."""
         senders = self._party.feature_parties
         received = await collect(self._party.channel, senders, HeldOutPredictions, step)
-        return _sum(
-            [
-                self._weighed(sender, self._checked(sender, message.values, shape))
-                for sender, message in received.items()
-            ]
-        )
+        values = {name: self._checked(name, each.values, shape) for name, each in received.items()}
+        return reduce(np.add, [self._weighed(name, each) for name, each in values.items()])
 
     def _checked(self, sender: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
         width = shape[1] if self._head is None else self._head.width
@@ -255,10 +253,3 @@ class MaskedGathering:
             encoded = encode(predictions, FRACTION_BITS, PREDICTION_BOUND, "predictions")
             share = self._masks.zero_share(self._party.feature_parties, context, predictions.shape)
             return to_ring(encoded) + share
-
-
-def _sum(summands: list[FloatArray]) -> FloatArray:
-    total = summands[0]
-    for summand in summands[1:]:
-        total = total + summand
-    return total

@@ -35,10 +35,11 @@ from securevfl.protocols.session.early_stopping import LONGEST_WINDOW, Kept
 from securevfl.protocols.session.keys import exchange_keys
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut, Scoring
-from securevfl.protocols.transfer.encrypted import EncryptedSide, product_format
-from securevfl.protocols.transfer.encrypted_scores import (
+from securevfl.protocols.transfer.encrypted import (
     EncryptedFeatureScores,
     EncryptedLabelScores,
+    EncryptedSide,
+    product_format,
     score_format,
 )
 from securevfl.protocols.transfer.in_clear import (
